@@ -1,0 +1,1 @@
+"""The Flower app that trains under encryption."""

@@ -1,0 +1,1 @@
+"""Homomorphic encryption and secure aggregation for Flower federations."""

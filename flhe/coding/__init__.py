@@ -1,0 +1,1 @@
+"""Floats to what a scheme can carry, and back."""

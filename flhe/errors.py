@@ -1,0 +1,56 @@
+"""Everything flhe raises on purpose.
+
+FlheError
+├── ConfigError(ValueError)      a parameter, or a combination of them, that cannot work
+│   └── MisfitError              a codec and a scheme that do not go together
+├── RangeError(ValueError)       a value outside what was promised
+├── StoreError                   a state directory that cannot be trusted or used
+└── ProtocolError                a message that the protocol does not allow here
+    ├── AuthenticationError      a signature, tag or confirmation that does not verify
+    ├── ReuseError               a mask, an opening or a claim that was used before
+    ├── QuorumError              too few members or survivors
+    └── PolicyError              asked for something that this node's policy refuses
+
+No message carries a value that is secret: keys, updates, example counts and paths of inputs stay
+out of exception text, because Flower sends the text of a client's exception to the server.
+"""
+
+
+class FlheError(Exception):
+    """Root of all errors that flhe raises on purpose."""
+
+
+class ConfigError(FlheError, ValueError):
+    """A parameter, or a combination of parameters, that cannot work."""
+
+
+class MisfitError(ConfigError):
+    """A codec and a scheme that do not go together."""
+
+
+class RangeError(FlheError, ValueError):
+    """A value outside the range that the configuration promised."""
+
+
+class StoreError(FlheError):
+    """A state directory that cannot be trusted or used."""
+
+
+class ProtocolError(FlheError):
+    """A message that the protocol does not allow at this point."""
+
+
+class AuthenticationError(ProtocolError):
+    """A signature, an authentication tag or a key confirmation that does not verify."""
+
+
+class ReuseError(ProtocolError):
+    """A mask, an opening or a claim that was used before."""
+
+
+class QuorumError(ProtocolError):
+    """Too few members or survivors."""
+
+
+class PolicyError(ProtocolError):
+    """Something that this node's own policy refuses."""

@@ -1,0 +1,1 @@
+"""Keystreams, packing kernels and the algebra under the schemes."""

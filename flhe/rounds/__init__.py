@@ -1,0 +1,1 @@
+"""A round as pure steps, without Flower."""

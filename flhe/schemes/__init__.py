@@ -1,0 +1,1 @@
+"""Systems that add what they cannot read, one file each."""

@@ -1,0 +1,1 @@
+"""Benchmarks, cost models and the papers' tables."""

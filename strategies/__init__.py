@@ -1,0 +1,1 @@
+"""The Flower server side: strategies that aggregate ciphertext."""
