@@ -1,1 +1,5 @@
-"""The Flower client side."""
+"""The Flower client side: `ClientApp(mods=[HEMod()])`."""
+
+from flhe.mods.he_mod import HEMod
+
+__all__ = ["HEMod"]

@@ -1,0 +1,122 @@
+"""Codec: from floats to what a scheme can carry, and back from a sum.
+
+Law, for encoded vectors x_i of any subset S of senders:
+    decode(sum over S of encode(x_i), S) ~= the sum of x_i, or their weighted mean where the chain
+    holds a `Weigh`; the largest error is `Codec.error(layout, count)`.
+
+State is split by who may see it. `shared` is a function of what every reader decrypted, so it is the
+same on all clients and travels in sealed checkpoints; `local` never leaves the client. `encode` gives
+back a *tentative* state, to be kept only when the client finds itself among the round's senders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import MisfitError
+from flhe.spaces import Integers, Reals, Space
+
+if TYPE_CHECKING:
+    from flhe.coding.flatten import Layout
+    from flhe.schemes.base import Scheme
+
+COUNT, WEIGHT = 0, 1
+"""Where `extras` holds the number of contributions and their total weight."""
+
+
+class Plain(NamedTuple):
+    """What travels, before encryption or after decryption.
+
+    Attributes
+    ----------
+    values : NDArray
+        What gets encrypted, shape (length,): float32 before quantization, int32 or int64 after.
+    coords : NDArray[int64] or None
+        Which coordinates the values belong to; None means all of them.
+    clear : NDArray or None
+        What a selection leaves in clear; None means nothing.
+    extras : NDArray[int64] or NDArray[int32]
+        Exact integers (count, weight, metrics, integer buffers), never sparsified nor permuted;
+        limbs of them once quantized.
+    """
+
+    values: NDArray[Any]
+    extras: NDArray[Any]
+    coords: NDArray[np.int64] | None = None
+    clear: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A codec's memory between rounds: what all readers share and what never leaves the client."""
+
+    shared: Any = None
+    local: Any = None
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """One step of an encoding."""
+
+    def init(self, layout: Layout) -> State:
+        """State before the first round."""
+
+    def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
+        """Encode one client's vector; the state is tentative."""
+
+    def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
+        """Decode the sum of what `senders` encoded."""
+
+    def out(self, space: Space) -> Space:
+        """Space of the output for inputs in `space`; MisfitError where they do not go together."""
+
+    def lanes(self, extras: int) -> int:
+        """How many integers carry `extras` exact numbers after this step."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout."""
+
+    def error(self, layout: Layout, count: int) -> float:
+        """Largest error of a decoded sum (or mean) of `count` vectors that this step adds."""
+
+
+def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:
+    """Refuse, at construction, what would go wrong at round 7.
+
+    Raises
+    ------
+    MisfitError
+        When what the codec produces is not what the scheme carries, for `cohort` senders.
+    """
+    if scheme.cohort < cohort:
+        raise MisfitError(
+            f"{scheme.name} is built for {scheme.cohort} senders, got a cohort of {cohort}; "
+            f"build it with cohort={cohort}"
+        )
+    produced = codec.out(Reals(float("inf")))
+    if isinstance(scheme.space, Integers):
+        if not isinstance(produced, Integers):
+            raise MisfitError(
+                f"{scheme.name} carries integers, the codec produces {produced}; "
+                "end the chain with Quantize(bits)"
+            )
+        if produced.bound > scheme.space.bound:
+            raise MisfitError(
+                f"{scheme.name} carries integers up to {scheme.space.bound}, the codec produces up "
+                f"to {produced.bound}; give both the same bits"
+            )
+    elif isinstance(produced, Integers):
+        raise MisfitError(f"{scheme.name} carries reals, the codec produces {produced}")
+    elif produced.bound > scheme.space.bound:
+        raise MisfitError(
+            f"{scheme.name} carries reals up to {scheme.space.bound}, the codec produces up to "
+            f"{produced.bound}; put Clip() before it"
+        )
+    check = getattr(codec, "check_cohort", None)
+    if check is not None:
+        check(cohort)

@@ -1,0 +1,250 @@
+"""Arrays <-> one float32 vector, plus the integers that must not pass through a float.
+
+A model is a named, ordered set of arrays. Floating arrays form the float lane, in order, as float32;
+float16 and bfloat16 go through float32 and back. Integer arrays (a batch counter, an index buffer)
+form the integer lane, where their changes stay exact. Everything else is refused by name.
+
+Masters: what a client keeps between rounds is float32 for float16, bfloat16 and float32, and the
+array's own type for float64 and integers, so repeated rounding to 16 bits does not eat small updates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError, RangeError
+from flhe.keys import canonical
+
+BFLOAT16 = "bfloat16"
+"""NumPy has no such type: arrays of it arrive as two-byte voids, next to this name."""
+
+FLOATS = {"float16": np.float32, BFLOAT16: np.float32, "float32": np.float32, "float64": np.float64}
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+MAX_CHANGE = (1 << 31) - 1
+"""Largest change of one integer in a round: what `extras` has room for."""
+
+MAX_ENTRIES = 100_000
+MAX_LAYOUT_BYTES = 32 << 20
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One array of a model: its name, shape and type name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in FLOATS and self.dtype not in INTEGERS:
+            raise ConfigError(
+                f"array {self.name!r} is {self.dtype}, which does not average; "
+                f"convert it to one of {', '.join((*FLOATS, *INTEGERS))} or leave it out"
+            )
+        if any(n < 0 for n in self.shape):
+            raise ConfigError(f"array {self.name!r} has the shape {self.shape}")
+
+    @property
+    def size(self) -> int:
+        """Number of values; 1 for a 0-d array, 0 for an empty one."""
+        product = 1
+        for n in self.shape:
+            product *= n
+        return product
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it belongs to the float lane."""
+        return self.dtype in FLOATS
+
+    @property
+    def master(self) -> Any:
+        """NumPy type of the copy kept between rounds."""
+        return FLOATS[self.dtype] if self.is_float else np.dtype(self.dtype).type
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names, shapes and types of a model's arrays, in order: public."""
+
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        names = [e.name for e in self.entries]
+        if len(set(names)) != len(names):
+            raise ConfigError("Layout: two arrays have one name")
+        if len(names) > MAX_ENTRIES:
+            raise ConfigError(f"Layout: {len(names)} arrays, at most {MAX_ENTRIES} are taken")
+
+    @property
+    def floats(self) -> int:
+        """Length of the float lane."""
+        return sum(e.size for e in self.entries if e.is_float)
+
+    @property
+    def integers(self) -> int:
+        """Length of the integer lane."""
+        return sum(e.size for e in self.entries if not e.is_float)
+
+    def to_fields(self) -> list[list[Any]]:
+        """Plain lists, for canonical CBOR."""
+        return [[e.name, list(e.shape), e.dtype] for e in self.entries]
+
+    @classmethod
+    def from_fields(cls, fields: object) -> Layout:
+        """Inverse of `to_fields`; ProtocolError when malformed."""
+        if not isinstance(fields, list):
+            raise ProtocolError("layout: not a list")
+        entries = []
+        for item in fields:
+            match item:
+                case [str(name), list(shape), str(dtype)] if all(type(n) is int for n in shape):
+                    entries.append(Entry(name, tuple(shape), dtype))
+                case _:
+                    raise ProtocolError("layout: an entry is not [name, shape, dtype]")
+        return cls(tuple(entries))
+
+    def hash(self, *parameters: object) -> bytes:
+        """SHA-256 over this layout and public parameters: `layout_hash`, 32 bytes."""
+        return hashlib.sha256(
+            canonical.dumps(["flhe/v1/layout", self.to_fields(), *parameters])
+        ).digest()
+
+    def masters(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
+        """Copies of `arrays` in their master types.
+
+        Raises
+        ------
+        ProtocolError
+            Arrays that do not match this layout, naming the first that differs.
+        """
+        return {e.name: _to_master(e, a) for e, a in self._match(arrays)}
+
+    def arrays(self, masters: Arrays) -> dict[str, NDArray[Any]]:
+        """Arrays in their own types, from masters."""
+        return {e.name: _from_master(e, masters[e.name]) for e in self.entries}
+
+    def change(self, new: Arrays, old: Arrays) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """What training changed: the float lane of new - old, and the integer lane, exactly.
+
+        `new` are a model's own arrays, `old` masters. Shapes (floats,) and (integers,).
+
+        Raises
+        ------
+        ProtocolError
+            `new` does not match this layout.
+        RangeError
+            An integer changed by 2**31 or more.
+        """
+        floats = np.empty(self.floats, np.float32)
+        integers = np.empty(self.integers, np.int64)
+        at = at_int = 0
+        for e, array in self._match(new):
+            before = old[e.name].reshape(-1)
+            if e.is_float:
+                after = _widen(e, array).reshape(-1)
+                np.subtract(after, before, out=floats[at : at + e.size], casting="same_kind")
+                at += e.size
+            else:
+                delta = array.reshape(-1).astype(np.int64) - before.astype(np.int64)
+                if delta.size and int(np.abs(delta).max()) > MAX_CHANGE:
+                    raise RangeError(f"array {e.name!r}: an integer changed by 2**31 or more")
+                integers[at_int : at_int + e.size] = delta
+                at_int += e.size
+        return floats, integers
+
+    def apply(
+        self, old: Arrays, floats: NDArray[np.float32], integers: Sequence[int]
+    ) -> dict[str, NDArray[Any]]:
+        """Masters after adding a mean change. Shapes as `change` gives them.
+
+        Variances that batch norm keeps (`running_var`) clamp at 0: quantization noise may carry a
+        small one below. Integers clamp to their type.
+        """
+        out: dict[str, NDArray[Any]] = {}
+        at = at_int = 0
+        for e in self.entries:
+            if e.is_float:
+                step = floats[at : at + e.size].reshape(e.shape)
+                value = np.asarray(old[e.name] + step, e.master)
+                if e.name.endswith("running_var"):
+                    value = np.maximum(value, 0)
+                at += e.size
+            else:
+                info = np.iinfo(e.dtype)
+                after = [
+                    min(max(int(v) + int(d), info.min), info.max)
+                    for v, d in zip(
+                        old[e.name].reshape(-1), integers[at_int : at_int + e.size], strict=True
+                    )
+                ]
+                value = np.array(after, e.dtype).reshape(e.shape)
+                at_int += e.size
+            out[e.name] = value
+        return out
+
+    def segments(self) -> Iterable[tuple[str, int, int]]:
+        """Name, start and stop of every array of the float lane."""
+        at = 0
+        for e in self.entries:
+            if e.is_float:
+                yield e.name, at, at + e.size
+                at += e.size
+
+    def _match(self, arrays: Arrays) -> Iterable[tuple[Entry, NDArray[Any]]]:
+        expected = [e.name for e in self.entries]
+        if list(arrays) != expected:
+            odd = sorted(set(arrays) ^ set(expected))
+            raise ProtocolError(
+                f"model arrays differ from the agreed layout: {odd[0]!r} is on one side only"
+                if odd
+                else "model arrays differ from the agreed layout in their order"
+            )
+        for e in self.entries:
+            array = arrays[e.name]
+            if tuple(array.shape) != e.shape or _dtype_name(array) != e.dtype:
+                raise ProtocolError(
+                    f"array {e.name!r} is {_dtype_name(array)} {tuple(array.shape)}, "
+                    f"agreed were {e.dtype} {e.shape}"
+                )
+            yield e, array
+
+
+def layout_of(arrays: Arrays) -> Layout:
+    """Layout of a model's own arrays; ConfigError names an array that cannot be averaged."""
+    return Layout(tuple(Entry(name, tuple(a.shape), _dtype_name(a)) for name, a in arrays.items()))
+
+
+def _dtype_name(array: NDArray[Any]) -> str:
+    # Without ml_dtypes a bfloat16 array is loaded as two-byte voids.
+    return BFLOAT16 if array.dtype == np.dtype("V2") else array.dtype.name
+
+
+def _widen(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
+    if entry.dtype == BFLOAT16:
+        bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(entry.shape)
+    return array.astype(entry.master, copy=False)
+
+
+def _to_master(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
+    return np.array(_widen(entry, array), entry.master)
+
+
+def _from_master(entry: Entry, master: NDArray[Any]) -> NDArray[Any]:
+    if entry.dtype == BFLOAT16:
+        bits = np.ascontiguousarray(master, np.float32).view(np.uint32)
+        # Round to nearest, ties to even; NaN keeps a bit so that it does not become infinity.
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        nan = np.isnan(master)
+        rounded = np.where(nan.reshape(rounded.shape), 0x7FC0, rounded)
+        return rounded.astype(np.uint16).view("V2").reshape(entry.shape)
+    return np.array(master, entry.dtype)

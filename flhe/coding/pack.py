@@ -1,0 +1,158 @@
+"""Bit packing: signed integers modulo 2**bits, exactly `bits` bits each on the wire.
+
+`flhe.math.kernels` describes the layout and does the work; here are the shapes, the lengths and the
+threads. All three operations take a mask that is added on the way, so that a scheme that masks needs
+no pass of its own over the vector.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+
+COLUMNS = 128
+"""Must equal `kernels.COLUMNS`, which is not imported here because it loads numba."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How integers of `bits` bits lie in bytes.
+
+    Parameters
+    ----------
+    bits : int
+        Bits a value, 1 to 64.
+    """
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 64:
+            raise ConfigError(f"Packing(bits={self.bits}): bits must be 1 to 64")
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of one word and of one lane: 32, or 64 when a value needs more."""
+        return 32 if self.bits <= 32 else 64
+
+    @property
+    def lane(self) -> type[np.unsignedinteger[Any]]:
+        """Type of a mask lane."""
+        return np.uint32 if self.word_bits == 32 else np.uint64
+
+    @property
+    def signed(self) -> type[np.signedinteger[Any]]:
+        """Type of an unpacked value."""
+        return np.int32 if self.word_bits == 32 else np.int64
+
+    @property
+    def block(self) -> int:
+        """Values in a whole block."""
+        return self.word_bits * COLUMNS
+
+    def nbytes(self, length: int) -> int:
+        """Bytes that `length` values take."""
+        return (length * self.bits + 7) // 8
+
+    def _split(self, length: int) -> tuple[int, int]:
+        """Values in whole blocks, and the bytes that they take."""
+        whole = length // self.block * self.block
+        return whole, whole * self.bits // 8
+
+    def pack(
+        self, values: NDArray[Any], mask: NDArray[Any], out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """(values + mask) mod 2**bits, packed. Shapes (length,); the mask's dtype is `lane`."""
+        from flhe.math import kernels
+
+        if out is None:
+            out = np.empty(self.nbytes(values.size), np.uint8)
+        whole, nbytes = self._split(values.size)
+        kernel = kernels.pack32 if self.word_bits == 32 else kernels.pack64
+        kernel(values[:whole], mask[:whole], self.bits, out[:nbytes].view(self.lane))
+        out[nbytes:] = 0
+        kernels.pack_rest(values[whole:], mask[whole:], self.bits, out[nbytes:])
+        return out
+
+    def unpack(
+        self, data: NDArray[np.uint8], mask: NDArray[Any], out: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Signed (value + mask) mod 2**bits into `out`, shape (length,), dtype `signed`."""
+        from flhe.math import kernels
+
+        self.check(data, out.size)
+        whole, nbytes = self._split(out.size)
+        kernel = kernels.unpack32 if self.word_bits == 32 else kernels.unpack64
+        kernel(data[:nbytes].view(self.lane), mask[:whole], self.bits, out[:whole])
+        kernels.unpack_rest(data[nbytes:], mask[whole:], self.bits, out[whole:])
+        return out
+
+    def add(self, total: NDArray[np.uint8], part: NDArray[np.uint8], length: int) -> None:
+        """Add packed `part` to packed `total` in place, each value modulo 2**bits."""
+        from flhe.math import kernels
+
+        self.check(total, length)
+        self.check(part, length)
+        whole, nbytes = self._split(length)
+        kernel = kernels.add32 if self.word_bits == 32 else kernels.add64
+        kernel(
+            total[:nbytes].view(self.lane),
+            part[:nbytes].view(self.lane),
+            self.bits,
+            _tops(self.bits, self.word_bits),
+        )
+        rest = length - whole
+        zero = np.zeros(rest, self.lane)
+        ours = np.empty(rest, self.signed)
+        theirs = np.empty(rest, self.signed)
+        kernels.unpack_rest(total[nbytes:], zero, self.bits, ours)
+        kernels.unpack_rest(part[nbytes:], zero, self.bits, theirs)
+        total[nbytes:] = 0
+        kernels.pack_rest(ours, theirs.view(self.lane), self.bits, total[nbytes:])
+
+    def check(self, data: NDArray[np.uint8], length: int) -> None:
+        """Refuse data that is not exactly as long as `length` values are."""
+        if data.size != self.nbytes(length):
+            raise ProtocolError(
+                f"ciphertext of {data.size} bytes, {length} values of {self.bits} bits take "
+                f"{self.nbytes(length)}"
+            )
+
+
+@functools.cache
+def _tops(bits: int, word_bits: int) -> NDArray[Any]:
+    """Word by word of a column, a one at the top bit of each value."""
+    words = [0] * bits
+    for r in range(word_bits):
+        top = r * bits + bits - 1
+        words[top // word_bits] |= 1 << (top % word_bits)
+    tops = np.array(words, np.uint32 if word_bits == 32 else np.uint64)
+    tops.flags.writeable = False
+    return tops
+
+
+def slices(length: int, step: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Cut [0, length) into at most `threads` runs whose borders are multiples of `step`."""
+    share = -(-length // (step * max(threads, 1))) * step
+    for start in range(0, length, max(share, 1)):
+        yield start, min(start + share, length)
+
+
+def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
+    """Run `work(start, stop)` over the slices, on `threads` threads when more than one."""
+    parts = list(slices(length, step, threads))
+    if len(parts) <= 1:
+        for start, stop in parts:
+            work(start, stop)
+        return
+    with ThreadPoolExecutor(len(parts), thread_name_prefix="flhe") as pool:
+        for future in [pool.submit(work, start, stop) for start, stop in parts]:
+            future.result()

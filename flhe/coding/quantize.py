@@ -1,0 +1,177 @@
+"""Signed, symmetric, uniform quantization: floats to integers that add.
+
+A value x in [-1, 1] becomes the integer nearest to x * levels, or one of its two neighbours by
+stochastic rounding, with levels = 2**(bits - 1) - 1. Zero maps to zero and opposite values cancel, so a
+sum dequantizes without knowing how many terms it has.
+
+Extras are exact integers: each becomes LIMBS digits in base 2**(bits - 1), all with the integer's
+sign, so a digit is never larger than a value and digit sums recompose exactly.
+
+Source: BatchCrypt, Sec. 4.2. The paper counts `bits` without the sign (levels = 2**r - 1); here `bits`
+includes it, so that `bits` is what one value costs before headroom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.flatten import Layout
+from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
+from flhe.math.prg import Rounding, SecureRounding
+from flhe.spaces import Integers, Reals, Space
+
+EXTRA_BITS = 63
+"""Magnitude bits that one extra has room for."""
+
+HALF = 1 << 15
+"""The middle of a 16-bit rounding value: every x + 1/2 rounds down, i.e. to nearest."""
+
+
+class NearestRounding:
+    """Rounding values that make `floor(x + u)` round to nearest: deterministic, for vectors."""
+
+    def into(self, out: NDArray[np.uint16]) -> None:
+        """Fill `out` with one half."""
+        out[:] = HALF
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """Quantize to `bits` bits, sign included.
+
+    Parameters
+    ----------
+    bits : int
+        Bits a value, 2 to 32.
+    rounding : "stochastic" or "nearest"
+        Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic.
+    random : callable giving a Rounding
+        Makes one source of uniform 16-bit integers per encoding; a CSPRNG by default.
+    """
+
+    bits: int
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    random: Callable[[], Rounding] = field(default=SecureRounding, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"Quantize(bits={self.bits}): bits must be 2 to 32")
+        if self.rounding not in ("stochastic", "nearest"):
+            raise ConfigError(f"Quantize(rounding={self.rounding!r}): 'stochastic' or 'nearest'")
+
+    @property
+    def levels(self) -> int:
+        """Largest integer a single value can become."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def step(self) -> float:
+        """Width of one quantization step, in units of the input."""
+        return 1.0 / self.levels
+
+    @property
+    def limbs(self) -> int:
+        """Digits of one extra."""
+        return -(-EXTRA_BITS // (self.bits - 1))
+
+    def parameters(self) -> dict[str, Any]:
+        """Bits; how a client rounds is its own business."""
+        return {"name": "quantize", "bits": self.bits}
+
+    def init(self, layout: Layout) -> State:
+        """No state."""
+        return State()
+
+    def out(self, space: Space) -> Integers:
+        """Integers of `bits` bits; refuses inputs that may exceed 1."""
+        if not isinstance(space, Reals):
+            raise MisfitError(f"Quantize takes reals, got {space}; quantize only once")
+        if space.bound > 1:
+            raise MisfitError(f"Quantize needs inputs within 1, got {space}; put Clip() before it")
+        return Integers(self.levels)
+
+    def lanes(self, extras: int) -> int:
+        """Each extra takes LIMBS lanes."""
+        return extras * self.limbs
+
+    def error(self, layout: Layout, count: int) -> float:
+        """One step a term, half of one where rounding is to nearest."""
+        return count * self.step * (1.0 if self.rounding == "stochastic" else 0.5)
+
+    def source(self) -> Rounding:
+        """A source of rounding values for one vector."""
+        return NearestRounding() if self.rounding == "nearest" else self.random()
+
+    def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
+        """float32 within [-1, 1] in, int32 out, shape (length,); extras become limbs.
+
+        Raises
+        ------
+        RangeError
+            NaN, infinity or a value beyond 1: coercing them would send a wrong update without a word.
+        """
+        x = plain.values
+        scaled = x.astype(np.float64) * self.levels
+        if not np.all(np.abs(scaled) <= self.levels + 0.5):
+            raise RangeError("Quantize got a value beyond 1, or NaN; clip before quantizing")
+        draws = np.empty(x.size, np.uint16)
+        self.source().into(draws)
+        u = draws / 65536.0 + 0.5 / 65536.0
+        values = np.clip(np.floor(scaled + u), -self.levels, self.levels).astype(np.int32)
+        return plain._replace(values=values, extras=self.split(plain.extras)), state
+
+    def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
+        """Sum of integers in, float64 out; limbs become extras again.
+
+        Raises
+        ------
+        ProtocolError
+            An integer that `senders` could not have added up to.
+        """
+        largest = max(
+            (max(int(p.max()), -int(p.min())) for p in (total.values, total.extras) if p.size),
+            default=0,
+        )
+        self.check_sum(largest, len(senders))
+        values = total.values.astype(np.float64) * self.step
+        return total._replace(values=values, extras=self.join(total.extras)), state
+
+    def check_sum(self, largest: int, count: int) -> None:
+        """Refuse a sum whose largest absolute integer `count` senders could not have reached."""
+        if largest > count * self.levels:
+            raise ProtocolError(
+                f"the opened sum holds values that {count} senders cannot reach: it was opened with "
+                "the wrong senders or key, or it was altered; the round is refused"
+            )
+
+    def split(self, extras: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Digits of each extra, least significant first, shape (extras.size * limbs,)."""
+        base = self.bits - 1
+        digits = []
+        for extra in extras:
+            sign, rest = (-1, -int(extra)) if extra < 0 else (1, int(extra))
+            digits += [sign * (rest >> (base * k) & self.levels) for k in range(self.limbs)]
+        return np.array(digits, np.int32)
+
+    def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
+        """Extras out of summed digits, in Python integers until they are known to fit.
+
+        Raises
+        ------
+        ProtocolError
+            A sum beyond 63 bits, which no honest senders reach.
+        """
+        base = self.bits - 1
+        sums = [
+            sum(int(d) << (base * k) for k, d in enumerate(limbs[at : at + self.limbs]))
+            for at in range(0, limbs.size, self.limbs)
+        ]
+        if any(abs(s) >= 1 << EXTRA_BITS for s in sums):
+            raise ProtocolError("the opened sum's extras exceed 63 bits; the round is refused")
+        return np.array(sums, np.int64)

@@ -1,0 +1,124 @@
+"""Files that only their owner reads: directories 0700, files 0600, durable when a call returns.
+
+A file is written beside its place, flushed, and renamed, and then its directory is flushed: after a
+crash it is there as a whole or not at all. Links are never followed. No error holds a path.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flhe.errors import StoreError
+
+Buffer = bytes | bytearray | memoryview
+
+SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
+"""Flags of every open."""
+
+
+def make_private(path: Path) -> None:
+    """Make the directory 0700, or check the one that is there.
+
+    Raises StoreError if it is a link or a file, is not ours, or others may look into it.
+    """
+    with os_errors("make a directory"):
+        try:
+            path.mkdir(mode=0o700)
+            _sync(path.parent)
+        except FileExistsError:
+            pass
+        status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise StoreError("the state directory is a link or a file: name a directory itself")
+    _check_private(status, "the state directory", "700")
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a file. Raises StoreError if it is missing or others may read it."""
+    with os_errors("read"):  # O_NONBLOCK: a FIFO must not hang us
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | SAFE)
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError("not a regular file in the state directory: remove it")
+            _check_private(status, "a file in the state directory", "600")
+            return file.read()
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Make a file that was not there; False, and nothing written, if it was."""
+    with os_errors("write"):
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
+        except FileExistsError:
+            return False
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync(path.parent)
+        return True
+
+
+def replace(path: Path, chunks: Iterable[Buffer]) -> None:
+    """Write a file from buffers that come one at a time; on any error the older one stays."""
+    with os_errors("write"):
+        beside = path.parent / f".{secrets.token_hex(8)}"
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+
+
+def erase(path: Path) -> None:
+    """Overwrite a file with zeros, as far as that helps, and remove it; a missing one is fine."""
+    with os_errors("erase"):
+        try:
+            handle = os.open(path, os.O_WRONLY | SAFE)
+        except FileNotFoundError:
+            return
+        with os.fdopen(handle, "wb") as file:
+            left = os.fstat(handle).st_size
+            while left > 0:
+                left -= file.write(bytes(min(left, 1 << 20)))
+            file.flush()
+            os.fsync(handle)
+        path.unlink()
+        _sync(path.parent)
+
+
+@contextmanager
+def os_errors(what: str) -> Iterator[None]:
+    """Turn OSError into a StoreError that holds no path."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {what} in the state directory: {error.strerror}") from None
+
+
+def _check_private(status: os.stat_result, what: str, mode: str) -> None:
+    if status.st_uid != os.geteuid():
+        raise StoreError(f"{what} belongs to another user: run as its owner, or use another one")
+    if status.st_mode & 0o077:
+        raise StoreError(f"{what} is open to others: chmod {mode}, and consider its keys known")
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

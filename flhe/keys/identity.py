@@ -1,0 +1,98 @@
+"""Who a site is: one Ed25519 key pair, made offline.
+
+Source: RFC 8032. We refuse public keys of small order and those not written in their shortest form:
+under the former one signature fits many messages, the latter would let one key pass for two.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+
+Random = Callable[[int], bytes]
+"""length -> that many bytes from a CSPRNG."""
+
+_P = 2**255 - 19
+_Y8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+# y of the eight points whose order divides 8: (0, 1), (0, -1), (+-sqrt(-1), 0) and four of order 8.
+_SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
+
+
+class Secret(bytes):
+    """Bytes that do not show themselves: repr and str give `<32 bytes>`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A signing key.
+
+    Parameters
+    ----------
+    seed : bytes
+        The secret, 32 bytes.
+
+    Attributes
+    ----------
+    public : bytes
+        The public key, 32 bytes: what a roster lists.
+    """
+
+    seed: bytes
+    public: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, bytes) or len(self.seed) != 32:
+            raise ConfigError("Identity: the seed must be 32 bytes; make one with `generate()`")
+        object.__setattr__(self, "seed", Secret(self.seed))
+        public = Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
+        object.__setattr__(self, "public", public)
+
+    @classmethod
+    def generate(cls, random: Random = secrets.token_bytes) -> Identity:
+        """Make a fresh identity."""
+        return cls(random(32))
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """Restore an identity from its 32 secret bytes. Raises ConfigError for another length."""
+        return cls(seed)
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign `message`; 64 bytes, the same for the same message."""
+        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
+
+
+def check_public(public: object) -> None:
+    """Raise ProtocolError unless `public` is 32 bytes that an honest Ed25519 key could have."""
+    if type(public) is not bytes or len(public) != 32:
+        raise ProtocolError("an Ed25519 public key is 32 bytes")
+    y = int.from_bytes(public, "little") & ((1 << 255) - 1)
+    if y >= _P or y in _SMALL_ORDER_Y:
+        raise ProtocolError("this Ed25519 public key is one that no honest site has")
+
+
+def verify(public: bytes, signature: bytes, message: bytes) -> None:
+    """Return if `signature` over `message` is by the holder of `public`; else AuthenticationError.
+
+    Raises ProtocolError if `public` is not a key at all (see `check_public`).
+    """
+    check_public(public)
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        raise AuthenticationError(
+            f"the signature does not verify under the key {public.hex()[:16]}"
+        ) from None

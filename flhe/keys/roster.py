@@ -1,0 +1,227 @@
+"""The sites that may take part, and the bounds they agreed on.
+
+A roster is a list of names and Ed25519 keys with the collusion bound c, the smallest number of
+survivors and the schemes that may run. Its hash is pinned in each node's own configuration; ranks
+are taken in it and never from the server.
+
+    members needed for an epoch     max(min_survivors, c + 3)
+    senders needed for an opening   max(min_survivors, c + 2)
+
+With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one
+member may then drop out of an epoch and a round still opens.
+
+Source: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.keys.canonical import dumps, loads, record
+from flhe.keys.identity import check_public
+
+VERSION = 1
+MAX_MEMBERS = 1024
+MAX_BYTES = 1 << 18
+"""Longest encoded roster; 1024 members take half of it."""
+ANY = "*"
+"""In `schemes`: every scheme. It must be written, an empty list never means all."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SCHEME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}|\*")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A site: `name` (1 to 64 of A-Z a-z 0-9 . _ -) and `public`, its Ed25519 key, 32 bytes."""
+
+    name: str
+    public: bytes
+
+    def __post_init__(self) -> None:
+        if type(self.name) is not str or not _NAME.fullmatch(self.name):
+            raise ConfigError("Member: the name must be 1 to 64 letters, digits, '.', '_' or '-'")
+        try:
+            check_public(self.public)
+        except ProtocolError as error:
+            raise ConfigError(f"Member {self.name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The members, sorted by public key, and their bounds.
+
+    Parameters
+    ----------
+    members : tuple of Member
+        3 to 1024, no name and no key twice; sorted here, so that order of writing does not matter.
+    collusion : int
+        c, how many members may pool what they know with the server.
+    min_survivors : int
+        Fewest senders in a sum, 2 at least.
+    schemes : tuple of str
+        Names of the schemes that may run; ("*",) allows every one.
+    """
+
+    members: tuple[Member, ...]
+    collusion: int
+    min_survivors: int
+    schemes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.public)))
+        object.__setattr__(self, "schemes", tuple(sorted(self.schemes)))
+        for field, least in (("collusion", 0), ("min_survivors", 2)):
+            value = getattr(self, field)
+            if type(value) is not int or not least <= value <= MAX_MEMBERS:
+                raise ConfigError(
+                    f"Roster({field}={value!r}): must be an integer, {least} to {MAX_MEMBERS}"
+                )
+        if len({m.public for m in self.members}) != len(self.members):
+            raise ConfigError("Roster: two members have one public key, each site needs its own")
+        if len({m.name for m in self.members}) != len(self.members):
+            raise ConfigError("Roster: two members have one name, rename one")
+        if not self.min_members <= len(self.members) <= MAX_MEMBERS:
+            raise ConfigError(
+                f"Roster: {len(self.members)} members, collusion {self.collusion} and "
+                f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS}"
+            )
+        if not self.schemes or len(set(self.schemes)) != len(self.schemes):
+            raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
+        if not all(type(s) is str and _SCHEME.fullmatch(s) for s in self.schemes):
+            raise ConfigError("Roster: a scheme's name is made of a-z 0-9 . _ -")
+
+    @staticmethod
+    def default_collusion(size: int) -> int:
+        """Return the collusion bound for `size` members: (size - 1) // 3."""
+        return (size - 1) // 3
+
+    @classmethod
+    def first_use(
+        cls,
+        publics: Iterable[bytes],
+        collusion: int | None = None,
+        min_survivors: int = 2,
+        schemes: tuple[str, ...] = (ANY,),
+    ) -> Roster:
+        """Build the roster of whoever announced a key, for `trust="first-use"`.
+
+        It shows that all members see one list, not that the list is of hospitals: a server that
+        makes up members is not detected. Raises QuorumError for fewer keys than the bounds need.
+        """
+        keys = sorted(publics)
+        bound = cls.default_collusion(len(keys)) if collusion is None else collusion
+        need = max(min_survivors, bound + 3)
+        if len(keys) < need:
+            raise QuorumError(
+                f"{len(keys)} members announced a key, {need} are needed: "
+                "start more nodes, or wait for those that are late"
+            )
+        members = tuple(Member(key.hex()[:16], key) for key in keys)
+        return cls(members, bound, min_survivors, schemes)
+
+    @property
+    def min_members(self) -> int:
+        """Fewest members of an epoch: max(min_survivors, c + 3)."""
+        return max(self.min_survivors, self.collusion + 3)
+
+    @property
+    def min_opening(self) -> int:
+        """Fewest senders in a sum that a reader opens: max(min_survivors, c + 2)."""
+        return max(self.min_survivors, self.collusion + 2)
+
+    @property
+    def publics(self) -> tuple[bytes, ...]:
+        """The members' public keys, in order of rank."""
+        return tuple(member.public for member in self.members)
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 of `to_bytes()`, 32 bytes: what a node pins."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    def rank(self, public: bytes) -> int:
+        """Return the position of `public`. Raises ProtocolError if it is not in the roster."""
+        for rank, member in enumerate(self.members):
+            if member.public == public:
+                return rank
+        raise ProtocolError(
+            f"the key {public.hex()[:16]} is not in the roster: add the site and pin the new hash"
+        )
+
+    def name(self, public: bytes) -> str:
+        """Return the name of the member with that key. Raises ProtocolError like `rank`."""
+        return self.members[self.rank(public)].name
+
+    def allows(self, scheme: str) -> bool:
+        """Whether the scheme named `scheme` may run."""
+        return ANY in self.schemes or scheme in self.schemes
+
+    def to_bytes(self) -> bytes:
+        """Encode as canonical CBOR, the same bytes on every machine."""
+        return dumps(
+            {
+                "v": VERSION,
+                "members": [[m.name, m.public] for m in self.members],
+                "collusion": self.collusion,
+                "min_survivors": self.min_survivors,
+                "schemes": self.schemes,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Roster:
+        """Decode what `to_bytes` wrote.
+
+        Raises ProtocolError for bytes that are not a roster, ConfigError for one that cannot work.
+        """
+        kinds = {
+            "v": int,
+            "members": list,
+            "collusion": int,
+            "min_survivors": int,
+            "schemes": list,
+        }
+        body = record(loads(data, MAX_BYTES, "roster"), "roster", kinds)
+        if body["v"] != VERSION:
+            raise ProtocolError(f"roster: version {body['v']}, this flhe reads {VERSION}")
+        if not all(type(m) is list and len(m) == 2 for m in body["members"]):
+            raise ProtocolError("roster: a member is a pair of name and public key")
+        if not all(type(s) is str for s in body["schemes"]):
+            raise ProtocolError("roster: schemes are named by text")
+        members = tuple(Member(*m) for m in body["members"])
+        roster = cls(members, body["collusion"], body["min_survivors"], tuple(body["schemes"]))
+        if roster.to_bytes() != data:
+            raise ProtocolError("roster: members or schemes are not in canonical order")
+        return roster
+
+
+def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
+    """Read the roster in the file `path` if it has the pinned hash (32 bytes, or 64 hex digits).
+
+    Raises ConfigError if the file cannot be read, is another roster, or the hash is not one.
+    """
+    try:
+        want = bytes.fromhex(expected_hash) if isinstance(expected_hash, str) else expected_hash
+    except ValueError:
+        want = b""
+    if len(want) != 32:
+        raise ConfigError("the pinned roster hash must be 32 bytes, written as 64 hex digits")
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read the roster file: {error.strerror}") from None
+    got = hashlib.sha256(data).digest()
+    if not hmac.compare_digest(got, want):
+        raise ConfigError(
+            f"the roster file has hash {got.hex()}, this node pins {want.hex()}: "
+            "get the agreed file, or pin the new hash after checking it with the other sites"
+        )
+    return Roster.from_bytes(data)

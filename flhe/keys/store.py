@@ -1,0 +1,217 @@
+"""One node's state directory: keys, claims and cached messages, for its owner only.
+
+    identity.key                         the Ed25519 seed
+    epochs/<id>                          an epoch's keys
+    used/<id>/<round>-<attempt>          a mask was claimed: it is never used again
+    used/<id>/opened-<round>             SHA-256 of the one result opened in a round
+    anything else                        what the caller writes
+
+Directories are 0700, files 0600, written whole or not at all (`files.py`). A claim is made with
+O_EXCL and flushed, directory too, before anything is encrypted: a machine that loses power has
+either claimed or not encrypted.
+
+Claims are what keeps a mask from being used twice, so an epoch whose claims directory is missing (a
+restored backup, a tidy administrator) loses its keys on the next access. What this cannot see is
+both restored together, a snapshot of a whole machine: see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flhe.errors import ConfigError, ReuseError, StoreError
+from flhe.keys import files
+from flhe.keys.files import Buffer
+from flhe.keys.identity import Identity, Random
+
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_OWN = frozenset({"used", "epochs", "lock", "identity.key"})  # only this module writes those
+_POLL = 0.05  # seconds
+
+
+class Store:
+    """The state directory at `path`; made if it is missing, with its parents.
+
+    Raises StoreError if it is a link, is not ours, or others may look into it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._root = Path(path)
+        with files.os_errors("make"):
+            self._root.parent.mkdir(parents=True, exist_ok=True)
+        files.make_private(self._root)
+
+    def __repr__(self) -> str:
+        return "Store(<state directory>)"
+
+    @contextmanager
+    def lock(self, timeout: float = 30.0) -> Iterator[None]:
+        """Hold the directory alone, waiting `timeout` seconds at most; not reentrant.
+
+        Raises StoreError if another process (or thread) still holds it then.
+        """
+        with files.os_errors("lock"):
+            handle = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
+        try:
+            until = time.monotonic() + timeout
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        raise StoreError(
+                            f"another process has held the state directory for {timeout:g} s: give "
+                            "each node a directory of its own, or end the other process"
+                        ) from None
+                    time.sleep(_POLL)
+            yield
+        finally:
+            os.close(handle)
+
+    def exists(self, name: str) -> bool:
+        """Whether the file `name` is there."""
+        return self._at(name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """Return the content of `name`. Raises StoreError if missing, or open to others."""
+        return files.read(self._at(name))
+
+    def write(self, name: str, data: Buffer) -> None:
+        """Write the file `name`, whole or not at all; replaces an older one.
+
+        `name` is a relative path of up to four parts, each of letters, digits and `.`, `_`, `-`.
+        Raises ConfigError for another name, StoreError if it cannot be written.
+        """
+        self.write_chunks(name, [data])
+
+    def write_chunks(self, name: str, chunks: Iterable[Buffer]) -> None:
+        """Write `name` like `write`, from buffers that come one at a time.
+
+        If `chunks` raises, the older file stays.
+        """
+        path = self._at(name, writing=True)
+        self._make_parents(path)
+        files.replace(path, chunks)
+
+    def erase(self, name: str) -> None:
+        """Overwrite `name` with zeros and remove it; a missing file is no error.
+
+        The overwriting is best effort: flash memory and journals keep old blocks.
+        """
+        files.erase(self._at(name, writing=True))
+
+    def identity(self, random: Random = secrets.token_bytes) -> Identity:
+        """Load this node's identity, made on first use. Takes the lock then: call it outside one.
+
+        Raises StoreError if the file is damaged: a new identity must be enrolled in the roster.
+        """
+        if not self.exists("identity.key"):
+            with self.lock():
+                if not self.exists("identity.key"):
+                    files.replace(self._at("identity.key"), [random(32)])
+        seed = self.read("identity.key")
+        if len(seed) != 32:
+            raise StoreError("identity.key is damaged: restore it, or enrol a new identity")
+        return Identity(seed)
+
+    def put_epoch(self, epoch_bytes: bytes, epoch_id: bytes) -> None:
+        """Store the keys of a new epoch, with an empty claims directory made before them.
+
+        `epoch_id` is 16 bytes. Raises ReuseError if the epoch was ever stored: its claims may be
+        gone.
+        """
+        keys, claims = self._epoch(epoch_id)
+        if keys.exists() or claims.exists():
+            raise ReuseError("this epoch was stored before: agree on a new one")
+        self._make_parents(keys)
+        self._make_parents(claims)
+        files.make_private(claims)
+        files.replace(keys, [epoch_bytes])
+
+    def get_epoch(self, epoch_id: bytes) -> bytes:
+        """Return the keys of an epoch. Raises StoreError if it has none, or no claims directory."""
+        keys, _ = self._claims(epoch_id)
+        return files.read(keys)
+
+    def erase_epoch(self, epoch_id: bytes) -> None:
+        """Destroy the keys of an epoch; its claims stay, should a backup bring the keys back."""
+        files.erase(self._epoch(epoch_id)[0])
+
+    def claim(self, epoch_id: bytes, round: int, attempt: int, note: bytes = b"") -> None:  # noqa: A002
+        """Claim the masks of one attempt, for ever. Call it before encrypting, never after.
+
+        `note` is kept in the claim, and durable with it. Raises ReuseError if the attempt was
+        claimed before: resend the cached message, or make a new attempt.
+        """
+        _, claims = self._claims(epoch_id)
+        if not files.create(claims / f"{_number(round)}-{_number(attempt)}", note):
+            raise ReuseError(
+                f"round {round}, attempt {attempt} was claimed before: resend the cached message, "
+                "or retry under a new attempt"
+            )
+
+    def record_opening(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
+        """Record the one result that this reader opens in a round. Call it before decrypting.
+
+        The same hash (SHA-256, 32 bytes) again is fine; another one raises ReuseError: two sums of
+        one round would differ by single updates.
+        """
+        if len(result_hash) != 32:
+            raise ConfigError("record_opening: result_hash must be the 32 bytes of a SHA-256")
+        _, claims = self._claims(epoch_id)
+        path = claims / f"opened-{_number(round)}"
+        if files.create(path, result_hash):
+            return
+        if not hmac.compare_digest(files.read(path), result_hash):
+            raise ReuseError(f"another result of round {round} was opened before: skip the round")
+
+    def _at(self, name: str, *, writing: bool = False) -> Path:
+        parts = name.split("/")
+        if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
+            raise ConfigError("Store: a name is up to four parts of letters, digits, '.', '_', '-'")
+        if writing and parts[0] in _OWN:
+            raise ConfigError(f"Store: {parts[0]} is the store's own, choose another name")
+        path = self._root.joinpath(*parts)
+        for parent in list(path.parents)[: len(parts) - 1]:
+            if parent.is_symlink():
+                raise StoreError("a link inside the state directory: remove it")
+        return path
+
+    def _epoch(self, epoch_id: bytes) -> tuple[Path, Path]:
+        if type(epoch_id) is not bytes or len(epoch_id) != 16:
+            raise ConfigError("Store: an epoch id is 16 bytes")
+        return self._at(f"epochs/{epoch_id.hex()}"), self._at(f"used/{epoch_id.hex()}")
+
+    def _claims(self, epoch_id: bytes) -> tuple[Path, Path]:
+        """Return the paths of an epoch that has both keys and claims, or raise StoreError."""
+        keys, claims = self._epoch(epoch_id)
+        if claims.is_symlink() or not claims.is_dir():
+            had = keys.exists()
+            files.erase(keys)
+            raise StoreError(
+                "the claims of this epoch are missing, its keys were destroyed: agree on a new one"
+                if had
+                else "this epoch is not in the state directory: agree on a new one"
+            )
+        if not keys.exists():
+            raise StoreError("the keys of this epoch were erased: agree on a new one")
+        return keys, claims
+
+    def _make_parents(self, path: Path) -> None:
+        for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):
+            files.make_private(self._root / parent)
+
+
+def _number(value: int) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 32:
+        raise ConfigError("Store: round and attempt are unsigned 32-bit integers")
+    return value

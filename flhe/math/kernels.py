@@ -1,0 +1,203 @@
+"""Compiled loops: quantize, mask, pack, add, unpack.
+
+Numba is loaded here and nowhere else, so importing flhe does not load it. All kernels release the
+GIL and are called on slices, which is how several threads share one vector.
+
+Packed layout of values of `bits` bits, word size W (32 bits for bits <= 32, else 64):
+
+- Blocks of W x COLUMNS values. Value (r, l) of a block, index r * COLUMNS + l, takes bits
+  [r * bits, (r + 1) * bits) of *column* l, a little-endian bit string of `bits` words; word k of column
+  l is stored at k * COLUMNS + l. Neighbouring values thus sit in neighbouring words at the same shift,
+  which is what lets one instruction work on many of them.
+- What is left after the last whole block: one little-endian bit string, value by value.
+
+So a ciphertext costs exactly `bits` bits a value, rounded up to a byte once.
+
+Sums are taken inside the packed words (SIMD within a register): with H the top bit of each value,
+(x & ~H) + (y & ~H) never carries out of a value, and (x ^ y) & H completes the top bit. A value that
+straddles two words passes its carry to the next word of its own column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+COLUMNS = 128
+"""Columns in a block; 128 words fill whole vector registers and a block stays in L1."""
+
+_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+
+def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
+    """Kernels for one word size. `word(...)` around each step keeps numba from widening."""
+    columns = COLUMNS
+
+    @_njit
+    def pack(values, mask, bits, out):
+        field = word(~word(0)) >> word(wide - bits)
+        carry = np.zeros(columns, out.dtype)
+        for block in range(values.size // (wide * columns)):
+            at = block * wide * columns
+            v = values[at : at + wide * columns].reshape(wide, columns)
+            m = mask[at : at + wide * columns].reshape(wide, columns)
+            o = out[block * bits * columns : (block + 1) * bits * columns].reshape(bits, columns)
+            for r in range(wide):
+                k = (r * bits) // wide
+                shift = (r * bits) % wide
+                s = word(shift)
+                vr = v[r]
+                mr = m[r]
+                o_k = o[k]
+                if shift + bits < wide:
+                    for c in range(columns):
+                        x = word(word(word(vr[c]) + mr[c]) & field)
+                        carry[c] = word(carry[c] | word(x << s))
+                elif shift + bits == wide:
+                    for c in range(columns):
+                        x = word(word(word(vr[c]) + mr[c]) & field)
+                        o_k[c] = word(carry[c] | word(x << s))
+                        carry[c] = word(0)
+                else:
+                    t = word(wide - shift)
+                    for c in range(columns):
+                        x = word(word(word(vr[c]) + mr[c]) & field)
+                        o_k[c] = word(carry[c] | word(x << s))
+                        carry[c] = word(x >> t)
+
+    @_njit
+    def unpack(data, mask, bits, out):
+        up = word(wide - bits)
+        down = signed(wide - bits)
+        for block in range(out.size // (wide * columns)):
+            at = block * wide * columns
+            m = mask[at : at + wide * columns].reshape(wide, columns)
+            o = out[at : at + wide * columns].reshape(wide, columns)
+            d = data[block * bits * columns : (block + 1) * bits * columns].reshape(bits, columns)
+            for r in range(wide):
+                k = (r * bits) // wide
+                shift = (r * bits) % wide
+                s = word(shift)
+                mr = m[r]
+                o_r = o[r]
+                d_k = d[k]
+                if shift + bits <= wide:
+                    for c in range(columns):
+                        x = word(word(d_k[c] >> s) + mr[c])
+                        o_r[c] = signed(signed(word(x << up)) >> down)
+                else:
+                    t = word(wide - shift)
+                    d_n = d[k + 1]
+                    for c in range(columns):
+                        x = word(word(word(d_k[c] >> s) | word(d_n[c] << t)) + mr[c])
+                        o_r[c] = signed(signed(word(x << up)) >> down)
+
+    @_njit
+    def add(total, part, bits, tops):
+        carry = np.zeros(columns, total.dtype)
+        for block in range(total.size // (bits * columns)):
+            at = block * bits * columns
+            a = total[at : at + bits * columns].reshape(bits, columns)
+            b = part[at : at + bits * columns].reshape(bits, columns)
+            for c in range(columns):
+                carry[c] = word(0)
+            for k in range(bits):
+                top = tops[k]
+                rest = word(~top)
+                a_k = a[k]
+                b_k = b[k]
+                for c in range(columns):
+                    x = a_k[c]
+                    y = b_k[c]
+                    low = word(word(x & rest) + carry[c])
+                    total_low = word(low + word(y & rest))
+                    carry[c] = word(1) if total_low < low else word(0)
+                    a_k[c] = word(total_low ^ word(word(x ^ y) & top))
+
+    return pack, unpack, add
+
+
+pack32, unpack32, add32 = _build(np.uint32, np.int32, 32)
+pack64, unpack64, add64 = _build(np.uint64, np.int64, 64)
+
+
+@_njit
+def pack_rest(values, mask, bits, out):
+    """Bit string of (values + mask) mod 2**bits into bytes `out`, which must be zero."""
+    at = 0
+    for i in range(values.size):
+        x = np.uint64(np.uint64(values[i]) + np.uint64(mask[i]))
+        left = bits
+        while left > 0:
+            used = at & 7
+            take = min(8 - used, left)
+            piece = np.uint64(x & np.uint64((1 << take) - 1))
+            out[at >> 3] |= np.uint8(piece << np.uint64(used))
+            x = np.uint64(x >> np.uint64(take))
+            at += take
+            left -= take
+
+
+@_njit
+def unpack_rest(data, mask, bits, out):
+    """Inverse of `pack_rest` for negated masks; values come out signed."""
+    at = 0
+    up = np.uint64(64 - bits)
+    for i in range(out.size):
+        x = np.uint64(0)
+        got = 0
+        while got < bits:
+            used = at & 7
+            take = min(8 - used, bits - got)
+            piece = np.uint64(np.uint64(data[at >> 3]) >> np.uint64(used))
+            piece = np.uint64(piece & np.uint64((1 << take) - 1))
+            x = np.uint64(x | np.uint64(piece << np.uint64(got)))
+            at += take
+            got += take
+        x = np.uint64(np.uint64(x + np.uint64(mask[i])) << up)
+        out[i] = np.int64(np.int64(x) >> np.int64(64 - bits))
+
+
+@_njit
+def count_beyond(values, bound):
+    """How many of the integers (fewer than 2**31 of them) lie outside [-bound, bound]."""
+    count = np.int32(0)
+    for i in range(values.size):
+        beyond = (values[i] > bound) | (values[i] < -bound)
+        count = np.int32(count + (np.int32(1) if beyond else np.int32(0)))
+    return count
+
+
+@_njit
+def quantize(x, inverse_bound, weight, levels, rounding, out):
+    """floor(clip(x / bound, -1, 1) * weight * levels + u), u uniform; returns how many were not within.
+
+    NaN counts as not within. Steps round where the separate codecs round: float32 up to the weight,
+    float64 after it. Counters are 32 bits wide so that they share registers with the values: fewer
+    than 2**31 values a call.
+    """
+    one = np.float32(1)
+    outside = np.int32(0)
+    for i in range(x.size):
+        v = np.float32(x[i] * inverse_bound)
+        outside = np.int32(outside + (np.int32(0) if abs(v) <= one else np.int32(1)))
+        v = v if v > -one else -one
+        v = v if v < one else one
+        v = np.float32(v * weight)
+        u = np.float64(np.int32(rounding[i])) * (1.0 / 65536.0) + (0.5 / 65536.0)
+        out[i] = np.int32(np.floor(np.float64(v) * levels + u))
+    return outside
+
+
+@_njit
+def dequantize(total, factor, bound, out):
+    """float32(total * factor); returns how many integers lie outside [-bound, bound]."""
+    beyond = np.int32(0)
+    for i in range(total.size):
+        value = total[i]
+        outside = (value > bound) | (value < -bound)
+        beyond = np.int32(beyond + (np.int32(1) if outside else np.int32(0)))
+        out[i] = np.float32(np.float64(value) * factor)
+    return beyond

@@ -1,0 +1,134 @@
+"""Prg: a keystream by AES-256 in counter mode, addressed by stream and position.
+
+Stream `j` under a key is AES-256-CTR with the counter block starting at be64(j) | be64(0). Position
+is counted in 16-byte blocks, so any part of a stream can be made on any thread. The two backends give
+the same bytes: OpenSSL, through `cryptography`, is the default; PyCryptodome is what FLASHE's paper
+uses (Sec. 5.2) and checks the first.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+
+BLOCK = 16
+"""Bytes in one AES block."""
+
+_ZEROS = bytes(1 << 18)
+"""Encrypted to give keystream; 256 KiB keeps source and target in a core's own cache."""
+
+CHUNK = len(_ZEROS)
+"""Bytes that one call of `into` may ask for."""
+
+Backend = Literal["openssl", "pycryptodome"]
+
+
+class Stream(Protocol):
+    """One keystream, read forwards."""
+
+    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        """Write the next `nbytes` (at most CHUNK) into `out`, which is at least BLOCK longer."""
+
+
+class Prg(Protocol):
+    """A family of keystreams."""
+
+    name: str
+
+    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
+        """Stream `number` (below 2**64) under a 32-byte key, from 16-byte block `block` on."""
+
+
+def _counter(number: int, block: int) -> bytes:
+    return number.to_bytes(8, "big") + block.to_bytes(8, "big")
+
+
+class _OpenSslStream:
+    __slots__ = ("_encryptor",)
+
+    def __init__(self, key: bytes, number: int, block: int) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+        from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+        # The counter block is fixed by (number, block). Safe because every key is derived for one
+        # purpose and one slot, and a stream under it is only ever a mask for that slot.
+        self._encryptor = Cipher(AES256(key), CTR(_counter(number, block))).encryptor()
+
+    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], memoryview(out))
+
+
+class _PyCryptodomeStream:
+    __slots__ = ("_cipher",)
+
+    def __init__(self, key: bytes, number: int, block: int) -> None:
+        from Crypto.Cipher import AES
+
+        # Fixed counter block: see _OpenSslStream.
+        self._cipher = AES.new(
+            key, AES.MODE_CTR, nonce=number.to_bytes(8, "big"), initial_value=block
+        )
+
+    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        self._cipher.encrypt(memoryview(_ZEROS)[:nbytes], output=memoryview(out)[:nbytes])
+
+
+class AesCtr:
+    """AES-256-CTR on a chosen backend.
+
+    Parameters
+    ----------
+    backend : "openssl" or "pycryptodome"
+        Who computes it. The bytes are the same.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, backend: Backend = "openssl") -> None:
+        if backend not in ("openssl", "pycryptodome"):
+            raise ConfigError(f"AesCtr({backend!r}): backend is 'openssl' or 'pycryptodome'")
+        self.name: str = backend
+
+    def __repr__(self) -> str:
+        return f"AesCtr({self.name!r})"
+
+    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
+        """Stream `number` under a 32-byte key, from 16-byte block `block` on."""
+        if len(key) != 32:
+            raise ConfigError(f"AesCtr: key of {len(key)} bytes, AES-256 takes 32")
+        if not (0 <= number < 1 << 64 and 0 <= block < 1 << 64):
+            raise ConfigError("AesCtr: stream number and block must fit 64 bits")
+        kind = _OpenSslStream if self.name == "openssl" else _PyCryptodomeStream
+        return kind(key, number, block)
+
+
+class Rounding(Protocol):
+    """Source of independent uniform 16-bit integers, for stochastic rounding."""
+
+    def into(self, out: NDArray[np.uint16]) -> None:
+        """Fill `out`."""
+
+
+class SecureRounding:
+    """Uniform 16-bit integers from a CSPRNG: AES-256-CTR under a fresh system key."""
+
+    __slots__ = ("_scratch", "_stream")
+
+    def __init__(self) -> None:
+        # Stream 0 from block 0: safe because the key is drawn anew for this object and forgotten.
+        self._stream = AesCtr().stream(secrets.token_bytes(32), 0)
+        self._scratch = np.empty(CHUNK + BLOCK, np.uint8)
+
+    def into(self, out: NDArray[np.uint16]) -> None:
+        """Fill `out`, shape (length,)."""
+        step = CHUNK // 2
+        for at in range(0, out.size, step):
+            part = out[at : at + step]
+            self._stream.into(self._scratch, part.nbytes)
+            part[:] = self._scratch[: part.nbytes].view(np.uint16)

@@ -1,0 +1,90 @@
+"""Refusals: the fixed codes that a node answers with, and what they mean.
+
+Flower sends the text of a client's exception to the server. So nothing is ever raised out of the mod:
+the server learns a code from this table, the node's own `errors.log` holds the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flhe import errors
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One way for a node to say no.
+
+    Parameters
+    ----------
+    code : int
+        Error code of Flower's reply; Flower itself uses small ones.
+    slug : str
+        The reason that travels.
+    meaning : str
+        What the server's log says about it, with the mend.
+    """
+
+    code: int
+    slug: str
+    meaning: str
+
+
+APP = Refusal(
+    1001,
+    "flhe/app-failed",
+    "the app's own code failed there; see errors.log in its state directory",
+)
+INTERNAL = Refusal(
+    1002, "flhe/internal", "flhe failed there unexpectedly; see errors.log in its state directory"
+)
+_TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
+    (errors.PolicyError, Refusal(1010, "flhe/policy", "its policy refuses this run or scheme")),
+    (
+        errors.QuorumError,
+        Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
+    ),
+    (
+        errors.ReuseError,
+        Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
+    ),
+    (
+        errors.AuthenticationError,
+        Refusal(1013, "flhe/authentication", "a signature or key confirmation did not verify"),
+    ),
+    (
+        errors.ProtocolError,
+        Refusal(1014, "flhe/protocol", "a message that does not belong there; see its errors.log"),
+    ),
+    (
+        errors.StoreError,
+        Refusal(1015, "flhe/store", "its state directory cannot be used; see its errors.log"),
+    ),
+    (
+        errors.RangeError,
+        Refusal(
+            1016,
+            "flhe/range",
+            "its update is out of range: NaN, mostly clipped, or more than max_examples",
+        ),
+    ),
+    (errors.ConfigError, Refusal(1017, "flhe/config", "its configuration cannot work")),
+    (errors.FlheError, INTERNAL),
+)
+
+
+def refusal_for(error: BaseException) -> Refusal:
+    """The code that a node answers with when `error` stopped it."""
+    for kind, refusal in _TABLE:
+        if isinstance(error, kind):
+            return refusal
+    return INTERNAL
+
+
+def explain(code: int, reason: str) -> str:
+    """What an error reply means, in words, for the server's log."""
+    for refusal in (APP, INTERNAL, *(r for _, r in _TABLE)):
+        if refusal.code == code:
+            return f"{refusal.slug}: {refusal.meaning}"
+    known = {3: "the message expired", 4: "the reply expired", 5: "the node is unavailable"}
+    return known.get(code, f"error code {code}" + (f", {reason}" if code == 0 else ""))

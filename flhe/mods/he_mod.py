@@ -1,0 +1,94 @@
+"""HEMod: the client mod that encrypts what the app trained.
+
+Outermost in the app's list of mods. Stages of flhe travel as ordinary `train` and `evaluate` messages
+with an `flhe.stage` record; key agreement is answered here without calling the app, and around
+training the app sees ordinary arrays and never the ciphertext. A message without that record is a
+plain one: refused, unless the node's own policy allows unencrypted runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import Context, Error, Message
+
+from flhe import records
+from flhe.errors import FlheError, ProtocolError
+from flhe.mods import stages
+from flhe.mods.codes import APP, Refusal, refusal_for
+from flhe.mods.node import Node, log_failure, open_store
+from flhe.policy import Policy
+
+logger = logging.getLogger("flhe")
+
+Next = Callable[[Message, Context], Message]
+
+
+class HEMod:
+    """Encrypts updates; the node's own config says with which keys and under which policy.
+
+    Put it first: `ClientApp(mods=[HEMod()])`. It holds no state of its own: what must last from one
+    message to the next is in the node's state directory, whose path alone is recorded in the Context.
+    """
+
+    def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
+        """Answer one message. Never raises: Flower would send the exception's text to the server."""
+        home: list[Path] = []
+        stage = "message"
+        try:
+            record = records.find_config(message.content, records.STAGE)
+            stage = str(record.get("stage")) if record else "plain"
+            return self._answer(message, context, call_next, home)
+        except stages.AppError as error:
+            return _refuse(message, APP, home, stage, error.__cause__ or error)
+        except Exception as error:  # whatever it was, its text must not travel
+            return _refuse(message, refusal_for(error), home, stage, error)
+
+    def _answer(
+        self, message: Message, context: Context, call_next: Next, home: list[Path]
+    ) -> Message:
+        policy = Policy.of_node(
+            context.node_config,
+            run_id=context.run_id,
+            node_id=context.node_id,
+            simulated=_simulated(),
+        )
+        home.append(policy.home)
+        record = records.find_config(message.content, records.STAGE)
+        if record is None:
+            policy.check_scheme("plain")
+            logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
+            return call_next(message, context)
+        if records.field(record, "v", int) != 1:
+            raise ProtocolError("a stage of another version of flhe: upgrade both sides")
+        name = records.field(record, "stage", str)
+        step = stages.STAGES.get((message.metadata.message_type, name))
+        if step is None:
+            raise ProtocolError("a stage that this version of flhe does not know")
+        store = open_store(policy.home)
+        context.state["flhe"] = records.home_record(policy.home)
+        identity = store.identity()
+        with store.lock():
+            node = Node(policy, store, identity, context.run_id)
+            content = step(node, record, message, stages.App(context, call_next))
+            return Message(content, reply_to=message)
+
+
+def _refuse(
+    message: Message, refusal: Refusal, home: list[Path], stage: str, error: BaseException
+) -> Message:
+    for path in home:
+        log_failure(path, stage, error)
+    # Texts of our own errors hold no secrets, by their rule; anybody else's may, and stay in the file.
+    what = str(error) if isinstance(error, FlheError) else type(error).__name__
+    logger.error("%s at stage %s: %s (details: errors.log)", refusal.slug, stage[:16], what)
+    return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
+
+
+def _simulated() -> bool:
+    """Whether this process is a worker of Flower's simulation, which is always local."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())

@@ -1,0 +1,285 @@
+"""What a node answers at each stage.
+
+Each stage is a function (node, stage record, message, app) -> content of the reply. All that is not
+Flower's is done in `flhe.keys` and `flhe.rounds`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from flhe import records
+from flhe.errors import ProtocolError, RangeError
+from flhe.keys import epoch, seal
+from flhe.keys.messages import EVERYONE, Header, sign_detached
+from flhe.mods.node import Node
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session, finite
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Sealer
+from flhe.sealed import Sealed
+
+
+class AppError(Exception):
+    """The app's own code failed; its exception is the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """What is inside the mod: the app and the mods that come after."""
+
+    context: Context
+    call_next: Callable[[Message, Context], Message]
+
+    def run(self, message: Message) -> RecordDict:
+        """Call it; AppError when it fails or answers with an error."""
+        try:
+            reply = self.call_next(message, self.context)
+        except Exception as error:
+            raise AppError from error
+        if reply.has_error():
+            raise AppError("the app answered with an error")
+        return reply.content
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Adds up the seconds spent in cryptography and encoding."""
+
+    seconds: float = 0.0
+    _since: float = 0.0
+
+    def __enter__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._since
+
+
+def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """First relay: a fresh ephemeral key, signed."""
+    node.policy.check_scheme(Terms.from_bytes(records.field(record, "terms", bytes)).scheme)
+    number = records.field(record, "number", int)
+    state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
+    node.save_agreement(state)
+    return _reply(envelope=envelope)
+
+
+def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Second relay: a secret contribution to each peer."""
+    state = node.load_agreement(epoch.Advertised)
+    shared, outbound = epoch.share(state, records.bytes_list(record, "messages"))
+    node.save_agreement(shared)
+    return _reply(envelopes=outbound)
+
+
+def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Third relay: the group key is known; say so without saying it."""
+    state = node.load_agreement(epoch.Shared)
+    confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
+    node.save_agreement(confirmed)
+    return _reply(envelope=envelope)
+
+
+def train(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """One round: bring the model up to date, let the app train, encrypt what changed."""
+    watch = Stopwatch()
+    session, model, opened = _catch_up(node, record, message, watch)
+    round_ = records.field(record, "round", int)
+    attempt = records.field(record, "attempt", int)
+    if cached := node.load_output(session, round_, attempt):
+        return _update(*cached, watch, opened)
+    if model.round != round_ - 1:
+        raise ProtocolError(f"asked for round {round_}, this node's model is at {model.round}")
+    sealer = session.sealer()
+    masks = threading.Thread(
+        target=session.prepare, args=(sealer, round_, attempt), name="flhe-masks", daemon=True
+    )
+    masks.start()  # while the app trains
+    try:
+        reply = app.run(_app_message(record, message, model))
+    finally:
+        with watch:
+            masks.join()
+    trained, metrics = _trained(reply)
+    examples = metrics.pop(records.field(record, "weight-key", str), None)
+    if type(examples) is not int and not (type(examples) is float and examples.is_integer()):
+        raise RangeError("the app must report a whole number of examples")
+    allowed = {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) and node.policy.allows_metric(name)
+    }
+    with watch:
+        encoded = session.encode(model, records.to_numpy(trained), int(examples), allowed)
+        sealed = session.seal(
+            sealer, encoded, round_, attempt, lambda r, a: node.claim(session, r, a)
+        )
+        envelope = _sign(node, session, sealed)
+        node.save_output(sealed, envelope)
+    return _update(sealed, envelope, watch, opened)
+
+
+def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Open the round's sum, let the app evaluate, let allowed metrics leave."""
+    watch = Stopwatch()
+    _, model, opened = _catch_up(node, record, message, watch)
+    reply = app.run(_app_message(record, message, model))
+    weight_key = records.field(record, "weight-key", str)
+    leaving: dict[str, MetricRecord] = {}
+    for name, metrics in reply.metric_records.items():
+        kept = {
+            key: value
+            for key, value in metrics.items()
+            if (key == weight_key and node.policy.counts)
+            or (key != weight_key and node.policy.allows_metric(key))
+        }
+        leaving[name] = MetricRecord(kept)
+    content = _reply(**{"crypto-s": watch.seconds})
+    content.update(opened)
+    for name, kept_record in leaving.items():
+        content[name] = kept_record
+    return content
+
+
+def checkpoint(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+    """Seal the model for the group, so that the server can keep what it cannot read."""
+    watch = Stopwatch()
+    session, model, opened = _catch_up(node, record, message, watch)
+    agreed = session.epoch
+    header = {
+        "run_id": agreed.run_id,
+        "roster_hash": agreed.roster.hash,
+        "stage": "checkpoint",
+        "round": model.round,
+        "attempt": 0,
+        "rank": agreed.rank,
+        "epoch": agreed.id,
+    }
+    with watch:
+        box = seal.seal(agreed.group_key, header, list(model.chunks()))
+    content = _reply(**{"crypto-s": watch.seconds, "round": model.round})
+    content.update(opened)
+    content[records.UPDATE] = records.from_checkpoint(box)
+    return content
+
+
+Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
+
+STAGES: dict[tuple[str, str], Stage] = {
+    ("train", "advertise"): advertise,
+    ("train", "share"): share,
+    ("train", "confirm"): confirm,
+    ("train", "round"): train,
+    ("train", "checkpoint"): checkpoint,
+    ("evaluate", "evaluate"): evaluate,
+}
+"""(message type, stage) -> its answer."""
+
+
+def _reply(**fields: object) -> RecordDict:
+    return RecordDict({records.REPLY: ConfigRecord({"v": 1, **fields})})  # type: ignore[dict-item]
+
+
+def _session(node: Node, record: ConfigRecord, message: Message) -> tuple[Session, Model, bool]:
+    """Session, model and whether the model is new; finishes an agreement that is confirmed."""
+    announced = records.field(record, "terms", bytes)
+    confirms = records.bytes_list(record, "confirms")
+    if confirms and node.agreement_confirmed():
+        agreed = epoch.finish(node.load_agreement(epoch.Confirmed), confirms)
+        terms = Terms.from_bytes(announced)
+        node.policy.check_scheme(terms.scheme)
+        node.start_session(agreed, terms)
+        node.drop_agreement()
+    agreed, terms = node.load_session()
+    node.check_terms(terms, announced)
+    node.policy.check_scheme(terms.scheme)
+    model = node.load_model()
+    fresh = model is None
+    if model is None:
+        initial = message.content.get(records.field(record, "arrays-key", str))
+        if not isinstance(initial, ArrayRecord):
+            raise ProtocolError("this node has no model and was sent none")
+        model = Model.initial(records.to_numpy(initial))
+    return Session(agreed, terms, model.layout), model, fresh
+
+
+def _catch_up(
+    node: Node, record: ConfigRecord, message: Message, watch: Stopwatch
+) -> tuple[Session, Model, RecordDict]:
+    """Bring the model up to date with the sums that the message carries.
+
+    Returns the session, the model, and what may be said about the last sum opened: its round, and the
+    group's weighted mean of those training metrics that may leave.
+    """
+    session, model, changed = _session(node, record, message)
+    opened = RecordDict()
+    for i, header in enumerate(records.bytes_list(record, "sums")):
+        arrays = message.content.get(f"{records.SUM}.{i}")
+        if not isinstance(arrays, ArrayRecord):
+            raise ProtocolError(f"sum {i} of the message is missing")
+        total = records.to_sealed(header, arrays)
+        if total.slot.round <= model.round:
+            continue  # opened before; the server had not heard of it
+        with watch:
+            model, totals = session.open(
+                model, total, lambda r, digest: node.record_opening(session, r, digest)
+            )
+        changed = True
+        means = finite(totals.metrics)
+        told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}
+        opened["flhe.opened"] = ConfigRecord({"round": model.round})
+        opened["flhe.means"] = MetricRecord(told)  # type: ignore[arg-type]
+    if changed:
+        node.save_model(model)
+    return session, model, opened
+
+
+def _app_message(record: ConfigRecord, message: Message, model: Model) -> Message:
+    """The message as a plain FedAvg app knows it: ordinary arrays, and no record of ours."""
+    arrays_key = records.field(record, "arrays-key", str)
+    content = RecordDict()
+    content[arrays_key] = records.from_numpy(model.arrays())
+    for name, value in message.content.items():
+        if not name.startswith(records.PREFIX) and name != arrays_key:
+            content[name] = value
+    message.content = content
+    return message
+
+
+def _trained(reply: RecordDict) -> tuple[ArrayRecord, dict[str, object]]:
+    arrays, metrics = reply.array_records, reply.metric_records
+    if len(arrays) != 1 or len(metrics) != 1:
+        raise RangeError("the app must reply with one ArrayRecord and one MetricRecord")
+    return next(iter(arrays.values())), dict(next(iter(metrics.values())))
+
+
+def _sign(node: Node, session: Session, sealed: Sealed) -> bytes:
+    header = Header(
+        roster_hash=session.epoch.roster.hash,
+        run_id=node.run_id,
+        epoch=session.epoch.number,
+        round=sealed.slot.round,
+        attempt=sealed.slot.attempt,
+        stage="update",
+        sender=node.identity.public,
+        receiver=EVERYONE,
+        policy_hash=session.terms.hash(),
+        layout_hash=session.layout_hash,
+    )
+    return sign_detached(node.identity, header, sealed.digest())
+
+
+def _update(sealed: Sealed, envelope: bytes, watch: Stopwatch, opened: RecordDict) -> RecordDict:
+    content = _reply(header=sealed.header(), envelope=envelope, **{"crypto-s": watch.seconds})
+    content.update(opened)
+    content[records.UPDATE] = records.from_sealed(sealed)
+    return content
+
+
+__all__ = ["STAGES", "App", "AppError", "Sealer"]

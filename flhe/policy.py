@@ -1,0 +1,147 @@
+"""Policy: what this node allows, whatever the server asks for.
+
+It is read from the node's own config and environment only. Flower's run config is no source: the
+server can rewrite it. Keys of the node config (`flower-supernode --node-config`):
+
+    flhe-home          state directory of this node (else $FLHE_HOME/<run>/<node>, else temporary)
+    flhe-trust         "pinned" (default) or "first-use"
+    flhe-roster        path of the roster file
+    flhe-roster-hash   its SHA-256, in hexadecimal
+    flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run
+    flhe-metrics       metrics that may leave this node, separated by commas
+    flhe-counts        true lets example counts leave, for weighted evaluation
+
+A simulation has no node config to pin anything in. There, and only there, trust is first-use and a
+run that was explicitly started as `plain` passes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flhe.errors import ConfigError, PolicyError
+from flhe.keys.roster import Roster, load_pinned
+
+Trust = Literal["pinned", "first-use"]
+SCHEMES = ("flashe",)
+"""Schemes that this version builds and a node allows by default."""
+
+METRICS = ("loss", "accuracy", "acc")
+PREFIXES = ("train", "eval", "val", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One node's policy.
+
+    Parameters
+    ----------
+    home : Path
+        State directory: identity, keys, claims, the model.
+    trust : "pinned" or "first-use"
+        Whether members are those of a pinned roster, or whoever advertises first.
+    roster : Roster or None
+        The pinned roster; None under first-use.
+    schemes : tuple[str, ...]
+        Schemes that may run here.
+    metrics : tuple[str, ...]
+        Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
+    counts : bool
+        Whether example counts may leave beside evaluation metrics.
+    """
+
+    home: Path
+    trust: Trust = "pinned"
+    roster: Roster | None = None
+    schemes: tuple[str, ...] = SCHEMES
+    metrics: tuple[str, ...] = METRICS
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.trust not in ("pinned", "first-use"):
+            raise ConfigError(f"flhe-trust={self.trust!r}: must be 'pinned' or 'first-use'")
+        if self.trust == "pinned" and self.roster is None:
+            raise ConfigError(
+                "no roster is pinned on this node: set flhe-roster and flhe-roster-hash in its node "
+                'config (or flhe-trust="first-use" where nobody has to be authenticated)'
+            )
+        if self.trust == "first-use" and self.roster is not None:
+            raise ConfigError("a roster is pinned and flhe-trust is 'first-use': choose one")
+
+    @classmethod
+    def of_node(
+        cls,
+        node_config: Mapping[str, object],
+        *,
+        run_id: int,
+        node_id: int,
+        simulated: bool,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Policy:
+        """Policy of the node that runs here.
+
+        Raises
+        ------
+        ConfigError
+            A setting that is malformed, or a deployed node without a pinned roster.
+        """
+        default_trust = "first-use" if simulated else "pinned"
+        trust = _text(node_config, "flhe-trust") or default_trust
+        home = _text(node_config, "flhe-home")
+        path = Path(home) if home else _default_home(environ, run_id, node_id)
+        roster_path = _text(node_config, "flhe-roster")
+        roster = None
+        if roster_path:
+            pinned = _text(node_config, "flhe-roster-hash")
+            if not pinned:
+                raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
+            roster = load_pinned(roster_path, pinned)
+        schemes = _names(node_config, "flhe-schemes") or SCHEMES + (("plain",) if simulated else ())
+        return cls(
+            home=path,
+            trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
+            roster=roster,
+            schemes=schemes,
+            metrics=_names(node_config, "flhe-metrics") or METRICS,
+            counts=node_config.get("flhe-counts") is True,
+        )
+
+    def check_scheme(self, scheme: str) -> None:
+        """Refuse a scheme that this node does not allow."""
+        allowed = scheme in self.schemes and (self.roster is None or self.roster.allows(scheme))
+        if scheme == "plain" and "plain" not in self.schemes:
+            raise PolicyError(
+                "the server asked for an unencrypted run, which this node refuses: use a strategy "
+                'of flhe, or allow "plain" in flhe-schemes'
+            )
+        if not allowed:
+            raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
+
+    def allows_metric(self, name: str) -> bool:
+        """Whether a metric of this name may leave the node."""
+        if name in self.metrics:
+            return True
+        prefix, _, rest = name.replace("-", "_").partition("_")
+        return prefix in PREFIXES and rest in self.metrics
+
+
+def _default_home(environ: Mapping[str, str], run_id: int, node_id: int) -> Path:
+    base = environ.get("FLHE_HOME")
+    root = Path(base) if base else Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
+    return root / f"{run_id}" / f"{node_id}"
+
+
+def _text(config: Mapping[str, object], key: str) -> str:
+    value = config.get(key, "")
+    if not isinstance(value, str):
+        raise ConfigError(f"{key} must be text, got {type(value).__name__}")
+    return value
+
+
+def _names(config: Mapping[str, object], key: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in _text(config, key).split(",") if name.strip())

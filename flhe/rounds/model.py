@@ -1,0 +1,106 @@
+"""Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
+
+    magic | be32(length of head) | head | data of each array, little-endian, in order
+    head = CBOR {v, round, layout}
+
+The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
+from flhe.errors import ProtocolError
+from flhe.keys import canonical
+
+MAGIC = b"flhe-model/1\n"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The global model after `round` opened rounds.
+
+    Parameters
+    ----------
+    layout : Layout
+        Names, shapes and types.
+    round : int
+        Last round whose sum is in it; 0 for the initial model.
+    masters : dict[str, NDArray]
+        The arrays, in their master types.
+    """
+
+    layout: Layout
+    round: int
+    masters: dict[str, NDArray[Any]] = field(repr=False)
+
+    @classmethod
+    def initial(cls, arrays: Arrays) -> Model:
+        """The model that a federation starts from.
+
+        Raises
+        ------
+        ConfigError
+            An array of a type that does not average, by name.
+        """
+        layout = layout_of(arrays)
+        return cls(layout, 0, layout.masters(arrays))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays in their own types, as the app knows them."""
+        return self.layout.arrays(self.masters)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The encoding, piece by piece; array data is not copied."""
+        head = canonical.dumps(
+            {"v": VERSION, "round": self.round, "layout": self.layout.to_fields()}
+        )
+        yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
+        for entry in self.layout.entries:
+            array = np.ascontiguousarray(self.masters[entry.name])
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            yield memoryview(little.reshape(-1).view(np.uint8))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Model:
+        """Inverse of `chunks`; arrays are views into `data`.
+
+        Raises
+        ------
+        ProtocolError
+            Anything that `chunks` does not write.
+        """
+        start = len(MAGIC) + 4
+        if data[: len(MAGIC)] != MAGIC or len(data) < start:
+            raise ProtocolError("not a model of flhe, or one of another version")
+        size = int.from_bytes(data[start - 4 : start], "big")
+        if start + size > len(data):
+            raise ProtocolError("model: cut short")
+        match canonical.loads(data[start : start + size], MAX_LAYOUT_BYTES, "model head"):
+            case {"v": int(version), "round": int(round_), "layout": layout_fields, **rest}:
+                pass
+            case _:
+                raise ProtocolError("model: malformed head")
+        if rest or version != VERSION or round_ < 0:
+            raise ProtocolError("model: malformed head, or of another version of flhe")
+        layout = Layout.from_fields(layout_fields)
+        at = start + size
+        masters: dict[str, NDArray[Any]] = {}
+        for entry in layout.entries:
+            dtype = np.dtype(entry.master).newbyteorder("<")
+            stop = at + entry.size * dtype.itemsize
+            if stop > len(data):
+                raise ProtocolError("model: cut short")
+            flat = np.frombuffer(data, dtype, entry.size, at)
+            masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
+            at = stop
+        if at != len(data):
+            raise ProtocolError("model: longer than its head says")
+        return cls(layout, round_, masters)

@@ -1,0 +1,157 @@
+"""Terms: the public parameters that all members of a federation share.
+
+The strategy announces them; a node checks them against its own policy and hashes them into every key
+and signature of a round, so members with different terms cannot even decrypt each other's sums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flhe.coding.base import fits
+from flhe.coding.chain import Chain, chain
+from flhe.coding.clip import Clip
+from flhe.coding.extras import Extras
+from flhe.coding.flatten import Layout
+from flhe.coding.quantize import Quantize
+from flhe.coding.weigh import Weigh
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import canonical
+from flhe.schemes.base import Scheme
+from flhe.schemes.flashe import Flashe, Masking
+
+VERSION = 1
+MAX_BYTES = 1 << 20
+TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
+"""Training metrics that are averaged by default, where the app reports them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Everything public that decides how updates are encoded and encrypted.
+
+    Parameters
+    ----------
+    scheme : str
+        "flashe" in this version.
+    bits : int
+        Bits of one quantized value, sign included, 2 to 32.
+    clip : float or mapping of str to float
+        Clipping threshold alpha in the update's own units; see `Clip`.
+    max_examples : int
+        Largest example count of one client; see `Weigh`.
+    weighted : bool
+        Weigh updates by example counts, as FedAvg does; False gives every client the same weight.
+    masking : "double" or "single"
+        FLASHE's masking; see `Flashe`.
+    metrics : tuple[str, ...]
+        Names of the training metrics that are averaged under encryption.
+    """
+
+    scheme: str = "flashe"
+    bits: int = 16
+    clip: float | Mapping[str, float] = 1.0
+    max_examples: int = 10_000
+    weighted: bool = True
+    masking: Masking = "double"
+    metrics: tuple[str, ...] = TRAIN_METRICS
+
+    def __post_init__(self) -> None:
+        self.codec()
+        self.for_cohort(2)
+
+    def codec(self) -> Chain:
+        """Clip, weigh, quantize."""
+        limit = self.max_examples if self.weighted else 1
+        return chain(Clip(self.clip), Weigh(limit), Quantize(self.bits))
+
+    def for_cohort(self, cohort: int) -> Scheme:
+        """The scheme for `cohort` members, checked against the codec.
+
+        Raises
+        ------
+        ConfigError
+            An unknown scheme, or parameters that it refuses.
+        MisfitError
+            Codec and scheme do not go together for so many members.
+        """
+        if self.scheme != "flashe":
+            raise ConfigError(f"scheme {self.scheme!r}: this version builds 'flashe'")
+        scheme = Flashe(cohort, self.bits, self.masking)
+        fits(self.codec(), scheme, cohort)
+        return scheme
+
+    def extras(self, layout: Layout) -> Extras:
+        """What travels beside the values."""
+        return Extras(self.metrics, layout.integers)
+
+    def lanes(self, layout: Layout) -> int:
+        """Integers in one encoded update: values and extras."""
+        return layout.floats + self.codec().lanes(self.extras(layout).length)
+
+    def layout_hash(self, layout: Layout, scheme: Scheme) -> bytes:
+        """SHA-256 over names, shapes, dtypes, codec and scheme parameters."""
+        return layout.hash(self.codec().parameters(), scheme.parameters(), list(self.metrics))
+
+    def hash(self) -> bytes:
+        """SHA-256 of the terms, 32 bytes: `policy_hash` in signed messages."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    def to_bytes(self) -> bytes:
+        """Canonical CBOR; floats as exact text."""
+        if isinstance(self.clip, Mapping):
+            clip: Any = [[name, float(alpha).hex()] for name, alpha in self.clip.items()]
+        else:
+            clip = float(self.clip).hex()
+        return canonical.dumps(
+            {
+                "v": VERSION,
+                "scheme": self.scheme,
+                "bits": self.bits,
+                "clip": clip,
+                "max_examples": self.max_examples,
+                "weighted": self.weighted,
+                "masking": self.masking,
+                "metrics": list(self.metrics),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Terms:
+        """Inverse of `to_bytes`.
+
+        Raises
+        ------
+        ProtocolError
+            Another version, or anything that `to_bytes` does not write.
+        """
+        fields = canonical.loads(data, MAX_BYTES, "terms")
+        match fields:
+            case {
+                "v": int(version),
+                "scheme": str(scheme),
+                "bits": int(bits),
+                "clip": str() | list() as clip,
+                "max_examples": int(max_examples),
+                "weighted": bool(weighted),
+                "masking": ("double" | "single") as masking,
+                "metrics": list(metrics),
+                **rest,
+            } if not rest and all(type(m) is str for m in metrics):
+                pass
+            case _:
+                raise ProtocolError("terms: malformed, or of another version of flhe")
+        if version != VERSION:
+            raise ProtocolError(f"terms: version {version}, this flhe reads {VERSION}")
+        try:
+            bound: Any = (
+                {str(name): float.fromhex(alpha) for name, alpha in clip}
+                if isinstance(clip, list)
+                else float.fromhex(clip)
+            )
+        except (TypeError, ValueError):
+            raise ProtocolError("terms: a clipping threshold is not a number") from None
+        return cls(scheme, bits, bound, max_examples, weighted, masking, tuple(metrics))

@@ -1,0 +1,98 @@
+"""Scheme, Sealer, Opener: roles hold keys.
+
+A `Scheme` is public parameters only, and all that a server ever has: it can add, and has nothing to
+decrypt with. A `Sealer` holds one client's secrets, an `Opener` a reader's; `flhe.keys` builds both.
+
+Law, for any subset S of distinct senders of a cohort, in any order of addition:
+    opener.decrypt(add over S of sealer_i.encrypt(x_i)) == sum over S of x_i   (within tolerance(|S|))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.sealed import Sealed, Slot
+from flhe.spaces import Space
+
+Reader = Literal["clients", "server"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a round needs beyond `train`: one more exchange with every participant.
+
+    Parameters
+    ----------
+    name : str
+        Stage name on the wire: `ranges`, `supports`, `consist`, `unmask`, ...
+    before : "encrypt" or "open"
+        Whether it comes before the update is encrypted or before the sum is opened.
+    """
+
+    name: str
+    before: Literal["encrypt", "open"]
+
+
+@runtime_checkable
+class Scheme(Protocol):
+    """Public parameters of one system, and the addition that needs nothing else."""
+
+    @property
+    def name(self) -> str:
+        """Name on the wire."""
+
+    @property
+    def cohort(self) -> int:
+        """Senders that a sum has room for."""
+
+    @property
+    def space(self) -> Space:
+        """What one sender may encrypt."""
+
+    @property
+    def reader(self) -> Reader:
+        """Who opens sums."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What a round needs beyond `train`."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout."""
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Fold `part` into `total`, whose buffer is consumed: use the returned one from then on."""
+
+    def tolerance(self, count: int) -> float:
+        """Largest error of an opened sum of `count` vectors, in the space's units; 0 when exact."""
+
+    def nbytes(self, length: int) -> int:
+        """Bytes that a ciphertext of `length` values takes on the wire."""
+
+
+@runtime_checkable
+class Sealer(Protocol):
+    """A client's secrets."""
+
+    @property
+    def rank(self) -> int:
+        """Rank of this client among the members."""
+
+    def prepare(self, slot: Slot, length: int) -> None:
+        """Compute what `encrypt` will need for `slot`, ahead of time and on any thread."""
+
+    def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
+        """Encrypt values and extras. One slot is used once, ever."""
+
+
+@runtime_checkable
+class Opener(Protocol):
+    """A reader's secrets."""
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed values, then extras, shape (total.length,)."""

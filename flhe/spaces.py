@@ -1,0 +1,22 @@
+"""What a scheme can carry and what a codec produces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """Real numbers with absolute value at most `bound` (may be infinite)."""
+
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Integers with absolute value at most `bound`, before any of them are added."""
+
+    bound: int
+
+
+Space = Reals | Integers

@@ -1,0 +1,169 @@
+"""InProcessGrid: a federation inside one process, for tests and measurements.
+
+No Ray and no SuperLink, yet every message goes through Flower's own wire format both ways, so that
+what arrives is what would have arrived. Nodes can be dead (an error reply), silent (none), or slow.
+This is the one module that uses Flower's internals: its wire format has no public entry.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+Tap = Callable[[str, int, bytes], None]
+"""(direction "up" or "down", node id, bytes of one object on the wire) -> None."""
+
+UNAVAILABLE = 5
+RAISED = 2
+
+
+class InProcessGrid(Grid):
+    """A Grid whose nodes run in threads of this process.
+
+    Parameters
+    ----------
+    app : ClientApp
+        What every node runs.
+    nodes : int
+        How many nodes.
+    run_id : int
+        Flower's run id.
+    run_config : mapping, optional
+        Run config of every node.
+    node_config : callable, optional
+        Partition id -> node config beyond partition-id and num-partitions.
+    workers : int
+        Threads that nodes run on.
+    tap : callable, optional
+        Sees every object on the wire, as bytes.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        nodes: int,
+        *,
+        run_id: int = 7,
+        run_config: Mapping[str, Any] | None = None,
+        node_config: Callable[[int], Mapping[str, Any]] | None = None,
+        workers: int = 1,
+        tap: Tap | None = None,
+    ) -> None:
+        self.app = app
+        self.dead: set[int] = set()
+        self.silent: set[int] = set()
+        self.tap = tap
+        self._run = Run.create_empty(run_id=run_id)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+        self.contexts = {
+            100 + i: Context(
+                run_id=run_id,
+                node_id=100 + i,
+                node_config={
+                    "partition-id": i,
+                    "num-partitions": nodes,
+                    **(node_config(i) if node_config else {}),
+                },
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for i in range(nodes)
+        }
+        self._box: dict[str, Message] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="node")
+        self._count = 0
+
+    def close(self) -> None:
+        """Wait for nodes that still work."""
+        self._pool.shutdown(wait=True)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Not part of what strategies of today use."""
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        """Ids of all nodes, dead ones included, as a SuperLink would for a while."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Start the nodes on `messages`; returns their ids."""
+        ids = []
+        for message in messages:
+            with self._lock:
+                self._count += 1
+                message_id = f"{self._count:064x}"
+            ids.append(message_id)
+            node = message.metadata.dst_node_id
+            arrived = self._wire("down", node, message, message_id)
+            if node in self.dead:
+                self._put(message_id, self._error(arrived, UNAVAILABLE, "Node unavailable"))
+            elif node not in self.silent:
+                self._pool.submit(self._work, node, arrived, message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Replies that are there, each given once."""
+        with self._lock:
+            return [self._box.pop(i) for i in list(message_ids) if i in self._box]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push, then wait for all replies or for `timeout` seconds (an hour by default)."""
+        pending = set(self.push_messages(messages))
+        replies: list[Message] = []
+        deadline = time.monotonic() + (3600 if timeout is None else timeout)
+        while pending and time.monotonic() < deadline:
+            for reply in self.pull_messages(pending):
+                replies.append(reply)
+                pending.discard(reply.metadata.reply_to_message_id)
+            if pending:
+                time.sleep(0.001)
+        return replies
+
+    def _work(self, node: int, message: Message, message_id: str) -> None:
+        try:
+            reply = self.app(message, self.contexts[node])
+        except Exception as error:  # as Flower does: its text goes to the server
+            reply = self._error(message, RAISED, f"{type(error)}:<'{error}'>")
+        self._put(message_id, self._wire("up", node, reply, message_id + "-reply"))
+
+    def _put(self, message_id: str, reply: Message) -> None:
+        with self._lock:
+            self._box[message_id] = reply
+
+    @staticmethod
+    def _error(message: Message, code: int, reason: str) -> Message:
+        return Message(Error(code=code, reason=reason), reply_to=message)
+
+    def _wire(self, direction: str, node: int, message: Message, message_id: str) -> Message:
+        """Take a message apart into the objects that travel, and put it together again."""
+        objects = {i: o.deflate() for i, o in get_all_nested_objects(message).items()}
+        if self.tap is not None:
+            for content in objects.values():
+                self.tap(direction, node, content)
+        arrived = inflate_object_from_contents(message.object_id, objects)
+        assert isinstance(arrived, Message)
+        arrived.metadata.__dict__["_message_id"] = message_id
+        return arrived

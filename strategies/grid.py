@@ -1,0 +1,65 @@
+"""StreamGrid: replies one by one, as they arrive, so that aggregation holds one of them at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from flhe.strategies.report import MeteredGrid
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+POLL = (0.02, 1.0)
+"""Seconds between looking for replies: at first, and at most, while none arrives."""
+
+
+class StreamGrid(MeteredGrid):
+    """A Grid whose `send_and_receive` yields each reply when it is there, and pulls it alone.
+
+    Messages are pushed one by one: a node that is gone is left out of Flower's list of ids in memory
+    and is an empty id over HTTP, so only then is it known which node an id belongs to. After a call,
+    `silent` holds the nodes that did not reply in time.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        self.silent: set[int] = set()
+        self._nodes: dict[str, int] = {}
+
+    def node_of(self, reply: Message) -> int:
+        """The node that a reply belongs to; error replies by the SuperLink name another sender."""
+        return self._nodes.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Push `messages` now; yield replies until all are in or `timeout` seconds have passed."""
+        if timeout is None:
+            raise ValueError("StreamGrid: a timeout is needed, nothing waits without bound")
+        deadline = time.monotonic() + timeout
+        self._nodes = {}
+        self.silent = set()
+        for message in messages:
+            node = message.metadata.dst_node_id
+            pushed = [mid for mid in self.push_messages([message]) if mid]
+            if pushed:
+                self._nodes[pushed[0]] = node
+            else:
+                self.silent.add(node)
+        return self._replies(deadline)
+
+    def _replies(self, deadline: float) -> Iterator[Message]:
+        pending = set(self._nodes)
+        pause = POLL[0]
+        while pending:
+            arrived = False
+            for message_id in list(pending):
+                for reply in self.pull_messages([message_id]):
+                    pending.discard(message_id)
+                    arrived = True
+                    yield reply
+            if not pending or time.monotonic() >= deadline:
+                break
+            pause = POLL[0] if arrived else min(2 * pause, POLL[1])
+            time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
+        self.silent |= {self._nodes[message_id] for message_id in pending}

@@ -1,0 +1,488 @@
+"""HEStrategy: FedAvg that adds what it cannot read.
+
+The server agrees on nothing but the order of messages: members share a key that it does not have, the
+sum of a round stays sealed, and the model lives on the clients. What `start` returns is a sealed
+checkpoint that only the group opens (`flhe open`).
+
+Memory: one sum, plus one reply at a time, plus those sums that some node has not received yet.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from logging import INFO, WARNING, getLogger
+from typing import Any, NoReturn, cast
+
+from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import Agreed, agree, reasons
+from flhe.strategies.report import RoundReport
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from flhe import records
+from flhe.coding.flatten import Layout, layout_of
+from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
+from flhe.keys.messages import open_detached
+from flhe.mods.codes import explain
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Scheme
+from flhe.sealed import Sealed, Slot
+
+log = getLogger("flwr").log  # Flower's own log: one place to read a run
+
+OnRound = Callable[[RoundReport], None]
+
+
+class HEStrategy(FedAvg):
+    """FedAvg over ciphertext.
+
+    Parameters
+    ----------
+    terms : Terms
+        Public parameters of encoding and encryption.
+    round_timeout : float
+        Seconds that a round waits for updates, and an evaluation for metrics.
+    stage_timeout : float
+        Seconds that each relay of the key agreement, and the final checkpoint, waits.
+    connect_timeout : float
+        Seconds to wait for `min_available_nodes`.
+    min_replies : int, optional
+        Updates that a round needs; fewer end the run with an error. By default (N - 1) // 3 + 2 of N
+        members, the number that clients of an unpinned roster insist on anyway.
+    on_round : callable, optional
+        Receives a RoundReport after each round.
+    **fedavg
+        FedAvg's own arguments, with FedAvg's meaning.
+
+    Raises
+    ------
+    ConfigError
+        A parameter that cannot work.
+    """
+
+    def __init__(
+        self,
+        terms: Terms | None = None,
+        *,
+        round_timeout: float = 3600.0,
+        stage_timeout: float = 300.0,
+        connect_timeout: float = 300.0,
+        min_replies: int | None = None,
+        on_round: OnRound | None = None,
+        **fedavg: Any,
+    ) -> None:
+        super().__init__(**fedavg)
+        for name, value in (
+            ("round_timeout", round_timeout),
+            ("stage_timeout", stage_timeout),
+            ("connect_timeout", connect_timeout),
+        ):
+            if not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
+        if min_replies is not None and min_replies < 2:
+            raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
+        self.terms = terms or Terms()
+        self.round_timeout = round_timeout
+        self.stage_timeout = stage_timeout
+        self.connect_timeout = connect_timeout
+        self.min_replies = min_replies
+        self.on_round = on_round
+        self._run = _Run()
+
+    # --- the run ---
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Agree on keys, run `num_rounds` rounds, return a sealed checkpoint of the model.
+
+        As FedAvg's; `timeout` bounds each round where it is shorter than `round_timeout`.
+
+        Raises
+        ------
+        ConfigError
+            `evaluate_fn` is given, or the model has an array that cannot be averaged.
+        QuorumError
+            Too few nodes connected, agreed or replied.
+        """
+        if evaluate_fn is not None:
+            raise ConfigError(
+                "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
+                "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
+            )
+        layout = layout_of(records.to_numpy(initial_arrays))
+        stream = StreamGrid(grid)
+        nodes = self._connected(stream)
+        agreed = agree(
+            stream, nodes, self.terms, run_id=grid.run.run_id, timeout=self.stage_timeout
+        )
+        self._run = _Run(stream, agreed, self.terms, layout, initial_arrays)
+        self._check_sampling()
+        result = super().start(
+            cast(Grid, stream),
+            initial_arrays,
+            num_rounds,
+            min(timeout, self.round_timeout),
+            train_config,
+            evaluate_config,
+        )
+        result.train_metrics_clientapp.update(self._run.means)
+        result.arrays = self._checkpoint()
+        return result
+
+    def summary(self) -> None:
+        """Log the configuration."""
+        log(INFO, "\t├──> Encryption:")
+        log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, len(self._run.members))
+        log(INFO, "\t│\t├──Quantization: %d bits, clipped at %s", self.terms.bits, self.terms.clip)
+        log(INFO, "\t│\t└──Replies needed: %d", self._needed())
+        super().summary()
+
+    def _connected(self, grid: StreamGrid) -> list[int]:
+        deadline = time.monotonic() + self.connect_timeout
+        need = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
+        while len(nodes := list(grid.get_node_ids())) < need:
+            if time.monotonic() >= deadline:
+                raise QuorumError(
+                    f"{len(nodes)} nodes connected within {self.connect_timeout:g} s, {need} are "
+                    "needed: start the others, or lower min_available_nodes"
+                )
+            time.sleep(0.2)
+        return nodes
+
+    def _needed(self) -> int:
+        return self.min_replies or (len(self._run.members) - 1) // 3 + 2
+
+    def _check_sampling(self) -> None:
+        size = self._sample_size(self.fraction_train, self.min_train_nodes)
+        if self.fraction_train > 0 and size < self._needed():
+            raise ConfigError(
+                f"fraction_train={self.fraction_train} samples {size} of "
+                f"{len(self._run.members)} members, a round needs {self._needed()} updates: "
+                "raise fraction_train or min_train_nodes"
+            )
+
+    def _sample_size(self, fraction: float, minimum: int) -> int:
+        members = len(self._run.members)
+        return min(max(int(members * fraction), minimum), members)
+
+    def _sample(self, fraction: float, minimum: int) -> list[int]:
+        members = sorted(self._run.members)
+        return secrets.SystemRandom().sample(members, self._sample_size(fraction, minimum))
+
+    # --- training ---
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send each sampled node what it lacks, and ask for an encrypted update."""
+        run = self._run
+        run.begin(server_round)
+        if self.fraction_train == 0.0:
+            return []
+        nodes = self._sample(self.fraction_train, self.min_train_nodes)
+        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(run.members))
+        return self._messages("train", "round", nodes, server_round, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold ciphertexts as they arrive; the sum is kept sealed for the clients.
+
+        Raises
+        ------
+        QuorumError
+            Fewer valid updates than `min_replies` arrived in time.
+        """
+        run = self._run
+        if self.fraction_train == 0.0:
+            return None, None
+        total: Sealed | None = None
+        trouble: dict[int, str] = {}
+        for reply in replies:
+            node = run.grid.node_of(reply)
+            try:
+                part = run.receive(node, reply)
+                began = time.perf_counter()
+                total = run.scheme.add(total, part)
+                run.adding_s += time.perf_counter() - began
+            except FlheError as error:
+                trouble[node] = str(error)
+        for node in run.grid.silent:
+            trouble[node] = "no reply in time"
+        for node, why in trouble.items():
+            log(WARNING, "aggregate_train: node %d is left out: %s", node, why)
+        survivors = len(total.senders) if total else 0
+        log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
+        if total is None or survivors < self._needed():
+            _too_few(f"round {server_round}: {survivors} updates", self._needed(), trouble)
+        return run.keep(total), None
+
+    # --- evaluation ---
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the sealed sum; the clients open it and evaluate the model."""
+        if self.fraction_evaluate == 0.0:
+            return []
+        nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
+        log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
+        return self._messages("evaluate", "evaluate", nodes, server_round, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Average the metrics that the nodes let leave, then report the round.
+
+        Unweighted, unless every node's policy lets its example count leave.
+
+        Raises
+        ------
+        QuorumError
+            No node could open and evaluate the model.
+        """
+        run = self._run
+        contents: list[RecordDict] = []
+        trouble: dict[int, str] = {}
+        for reply in replies:
+            node = run.grid.node_of(reply)
+            if reply.has_error():
+                trouble[node] = explain(reply.error.code, reply.error.reason)
+                continue
+            run.heard(node, reply.content)
+            own = {n: r for n, r in reply.content.items() if not n.startswith(records.PREFIX)}
+            contents.append(RecordDict(own))
+        for node in run.grid.silent:
+            trouble[node] = "no reply in time"
+        for node, why in trouble.items():
+            log(WARNING, "aggregate_evaluate: node %d failed: %s", node, why)
+        if self.fraction_evaluate > 0 and not contents:
+            _too_few(f"round {server_round}: no evaluations", 1, trouble)
+        metrics = None
+        if contents := _weighted(contents, self.weighted_by_key):
+            metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+        if means := run.means.get(server_round):
+            log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
+        if self.on_round is not None:
+            self.on_round(run.report(server_round, metrics))
+        return metrics
+
+    # --- messages ---
+
+    def _messages(
+        self, kind: str, stage: str, nodes: Iterable[int], server_round: int, config: ConfigRecord
+    ) -> list[Message]:
+        config["server-round"] = server_round
+        shared: dict[int, RecordDict] = {}
+        messages = []
+        for node in nodes:
+            have = self._run.have[node]
+            if have not in shared:  # nodes that lack the same share one content, and its bytes
+                shared[have] = self._content(stage, server_round, have, config)
+            messages.append(Message(shared[have], node, kind))
+        return messages
+
+    def _content(
+        self, stage: str, server_round: int, have: int, config: ConfigRecord | None
+    ) -> RecordDict:
+        """What a node that stands at round `have` (-1: nothing yet) needs for a stage."""
+        run = self._run
+        lacking = [(r, s) for r, s in sorted(run.sums.items()) if r > have]
+        content = RecordDict(
+            {
+                records.STAGE: records.stage_record(
+                    stage,
+                    round=server_round,
+                    attempt=0,
+                    terms=self.terms.to_bytes(),
+                    confirms=list(run.agreed.confirms) if have < 0 else [],
+                    sums=[header for _, (header, _) in lacking],
+                    **{
+                        "arrays-key": self.arrayrecord_key,
+                        "weight-key": self.weighted_by_key,
+                    },
+                )
+            }
+        )
+        if have < 0:
+            content[self.arrayrecord_key] = run.initial
+        for i, (_, (_, arrays)) in enumerate(lacking):
+            content[f"{records.SUM}.{i}"] = arrays
+        if config is not None:
+            content[self.configrecord_key] = config
+        return content
+
+    def _checkpoint(self) -> ArrayRecord:
+        """Ask members in order of rank until one seals its model; that is the result."""
+        run = self._run
+        trouble: dict[int, str] = {}
+        for node in sorted(run.members, key=run.agreed.rank):
+            content = self._content("checkpoint", run.round, run.have[node], None)
+            message = Message(content, node, "train")
+            for reply in run.grid.send_and_receive([message], timeout=self.stage_timeout):
+                if reply.has_error():
+                    trouble[node] = explain(reply.error.code, reply.error.reason)
+                    continue
+                run.heard(node, reply.content)
+                arrays = reply.content.get(records.UPDATE)
+                if isinstance(arrays, ArrayRecord):
+                    return arrays
+            trouble.setdefault(node, "no sealed checkpoint in time")
+        return _too_few("no member sealed a checkpoint", 1, trouble)
+
+
+class _Run:
+    """What the server remembers of a run. Nothing in it can decrypt."""
+
+    def __init__(
+        self,
+        grid: StreamGrid | None = None,
+        agreed: Agreed | None = None,
+        terms: Terms | None = None,
+        layout: Layout | None = None,
+        initial: ArrayRecord | None = None,
+    ) -> None:
+        self.members: dict[int, bytes] = agreed.members if agreed else {}
+        self.have = dict.fromkeys(self.members, -1)
+        self.sums: dict[int, tuple[bytes, ArrayRecord]] = {}
+        self.means: dict[int, MetricRecord] = {}
+        self.round = 0
+        self.began = 0.0
+        self.adding_s = 0.0
+        self.crypto_s: dict[int, float] = {}
+        self.survivors = 0
+        if grid and agreed and terms and layout is not None and initial is not None:
+            self.grid = grid
+            self.agreed = agreed
+            self.terms = terms
+            self.initial = initial
+            self.layout = layout
+            self.scheme: Scheme = terms.for_cohort(len(self.members))
+            self.layout_hash = terms.layout_hash(layout, self.scheme)
+            self.lanes = terms.lanes(layout)
+
+    def begin(self, server_round: int) -> None:
+        """Start a round's clocks."""
+        self.round = server_round
+        self.began = time.monotonic()
+        self.adding_s = 0.0
+        self.survivors = 0
+        self.crypto_s = {}
+
+    def slot(self) -> Slot:
+        """The slot of the current round."""
+        agreed = self.agreed
+        return Slot(
+            self.grid.run.run_id,
+            agreed.roster_hash,
+            agreed.epoch,
+            self.round,
+            0,
+            self.layout_hash,
+        )
+
+    def receive(self, node: int, reply: Message) -> Sealed:
+        """The verified update in a reply.
+
+        Raises
+        ------
+        ProtocolError
+            An error reply, or an update that is not this node's for this round.
+        """
+        if reply.has_error():
+            raise ProtocolError(explain(reply.error.code, reply.error.reason))
+        content = reply.content
+        answer = records.find_config(content, records.REPLY)
+        arrays = content.get(records.UPDATE)
+        if answer is None or not isinstance(arrays, ArrayRecord):
+            raise ProtocolError("the reply holds no encrypted update")
+        part = records.to_sealed(records.field(answer, "header", bytes), arrays)
+        slot = self.slot()
+        if part.slot != slot or part.senders != (self.agreed.rank(node),):
+            raise ProtocolError("the update belongs to another round, model or sender")
+        if part.length != self.lanes:
+            raise ProtocolError("the update has another length than the model")
+        open_detached(
+            records.field(answer, "envelope", bytes),
+            part.digest(),
+            {
+                "roster_hash": slot.roster_hash,
+                "run_id": slot.run_id,
+                "epoch": self.agreed.number,
+                "round": slot.round,
+                "attempt": slot.attempt,
+                "stage": "update",
+                "policy_hash": self.terms.hash(),
+                "layout_hash": slot.layout_hash,
+            },
+            senders=[self.members[node]],
+        )
+        self.heard(node, content)
+        return part
+
+    def heard(self, node: int, content: RecordDict) -> None:
+        """Note what a node's reply tells of its state, time and the sums it opened."""
+        self.have[node] = max(self.have[node], max(self.sums, default=0))
+        answer = records.find_config(content, records.REPLY)
+        seconds = answer.get("crypto-s") if answer else None
+        if isinstance(seconds, float):
+            self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
+        opened = records.find_config(content, "flhe.opened")
+        means = content.get("flhe.means")
+        if opened is not None and isinstance(means, MetricRecord):
+            number = opened.get("round")
+            if isinstance(number, int) and number in self.sums:
+                self.means.setdefault(number, means)
+
+    def keep(self, total: Sealed) -> ArrayRecord:
+        """Keep a round's sum until every member has it; earlier ones that all have are dropped."""
+        arrays = records.from_sealed(total)
+        behind = min(self.have.values())
+        self.sums = {r: s for r, s in self.sums.items() if r > behind}
+        self.sums[total.slot.round] = (total.header(), arrays)
+        self.survivors = len(total.senders)
+        return arrays
+
+    def report(self, server_round: int, metrics: MetricRecord | None) -> RoundReport:
+        """What the round cost and what it reached."""
+        traffic = self.grid.take()
+        return RoundReport(
+            round=server_round,
+            accuracy=_scalar(metrics, "accuracy"),
+            loss=_scalar(metrics, "loss"),
+            bytes_up=traffic.up,
+            bytes_down=traffic.down,
+            crypto_s=max(self.crypto_s.values(), default=0.0) + self.adding_s,
+            round_s=time.monotonic() - self.began,
+            survivors=self.survivors,
+        )
+
+
+def _scalar(metrics: MetricRecord | None, key: str) -> float | None:
+    value = None if metrics is None else metrics.get(key)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _weighted(contents: list[RecordDict], key: str) -> list[RecordDict]:
+    """Contents whose metric records all hold a weight: the nodes' own, or 1 for everyone."""
+    usable = [c for c in contents if any(len(m) for m in c.metric_records.values())]
+    if not all(key in m for c in usable for m in c.metric_records.values()):
+        for content in usable:
+            for metrics in content.metric_records.values():
+                metrics[key] = 1
+    return usable
+
+
+def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:
+    raise QuorumError(f"{what}, {need} needed ({reasons(trouble)})")

@@ -1,0 +1,108 @@
+"""Flower's own FedAvg, with a report after each round: the plaintext baseline.
+
+The arithmetic, the sampling and the records are FedAvg's; only what passes by is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flhe.strategies.report import MeteredGrid, RoundReport
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from flhe.errors import QuorumError
+
+OnRound = Callable[[RoundReport], None]
+
+
+class MeteredFedAvg(FedAvg):
+    """FedAvg that hands a RoundReport to `on_round` after each round's federated evaluation.
+
+    A round in which no node delivered is an error here: FedAvg alone would log it, keep the old
+    model and call the run a success.
+
+    Parameters
+    ----------
+    on_round : callable, optional
+        Receives each RoundReport.
+    **fedavg
+        FedAvg's own arguments.
+    """
+
+    def __init__(self, *, on_round: OnRound | None = None, **fedavg: Any) -> None:
+        super().__init__(**fedavg)
+        self._on_round = on_round
+        self._meter: MeteredGrid | None = None
+        self._started_at = 0.0
+        self._survivors = 0
+
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Run FedAvg's rounds over a metered `grid`."""
+        self._meter = MeteredGrid(grid)
+        return super().start(self._meter, *args, **kwargs)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Start the round's clock, then do as FedAvg does."""
+        self._started_at = time.monotonic()
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Count the survivors, then do as FedAvg does."""
+        replies = list(replies)
+        self._survivors = _delivered(replies)
+        if self.fraction_train > 0 and not self._survivors:
+            raise QuorumError(_nobody("trained", server_round, replies))
+        return super().aggregate_train(server_round, replies)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Do as FedAvg does, then report the round."""
+        replies = list(replies)
+        if self.fraction_evaluate > 0 and not _delivered(replies):
+            raise QuorumError(_nobody("evaluated", server_round, replies))
+        metrics = super().aggregate_evaluate(server_round, replies)
+        self._report(server_round, metrics)
+        return metrics
+
+    def _report(self, server_round: int, metrics: MetricRecord | None) -> None:
+        if self._on_round is None or self._meter is None:
+            return
+        traffic = self._meter.take()
+        self._on_round(
+            RoundReport(
+                round=server_round,
+                accuracy=_scalar(metrics, "accuracy"),
+                loss=_scalar(metrics, "loss"),
+                bytes_up=traffic.up,
+                bytes_down=traffic.down,
+                crypto_s=0.0,
+                round_s=time.monotonic() - self._started_at,
+                survivors=self._survivors,
+            )
+        )
+
+
+def _delivered(replies: list[Message]) -> int:
+    return sum(not reply.has_error() for reply in replies)
+
+
+def _nobody(verb: str, server_round: int, replies: list[Message]) -> str:
+    """Say why a round has no result, quoting the first node's reason."""
+    reasons = [reply.error.reason for reply in replies if reply.has_error()]
+    if not reasons:
+        return f"round {server_round}: no node {verb} within the round's timeout; raise it"
+    return f"round {server_round}: no node {verb}, all {len(reasons)} failed: {reasons[0]}"
+
+
+def _scalar(metrics: MetricRecord | None, key: str) -> float | None:
+    value = None if metrics is None else metrics.get(key)
+    return float(value) if isinstance(value, (int, float)) else None
