@@ -114,5 +114,61 @@ def run(
         raise typer.Exit(128 + stopped.number) from None
 
 
+@app.command("open")
+def open_model(
+    sealed: Annotated[Path, typer.Argument(help="The sealed model that a run wrote.")],
+    key: Annotated[
+        Path, typer.Option("--key", help="A member's state directory, or one above several.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to: .npz (default) or .pt."),
+    ] = None,
+) -> None:
+    """Open a sealed model with a key of its group."""
+    from flhe.checkpoint import open_checkpoint, write_model
+
+    out = output or sealed.with_suffix(".npz")
+    model = open_checkpoint(sealed, key)
+    write_model(model, out)
+    count = model.layout.floats + model.layout.integers
+    typer.echo(f"{out}: {len(model.layout.entries)} arrays, {count:,} values, round {model.round}")
+
+
+@app.command()
+def bench(
+    schemes: Annotated[
+        list[str] | None, typer.Argument(metavar="[SCHEME]...", help="Schemes to time.")
+    ] = None,
+    values: Annotated[int, typer.Option(help="Values in one update.")] = 1_200_000,
+    cohort: Annotated[int, typer.Option(help="Clients.")] = 10,
+    dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
+    threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
+    repeats: Annotated[int, typer.Option(help="Counted repeats, after one that warms up.")] = 20,
+    peers: Annotated[bool, typer.Option("--peers", help="Time TenSEAL CKKS beside it.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
+    ] = None,
+) -> None:
+    """Time encryption beside what nobody can beat and what else one might use."""
+    from rich.console import Console
+
+    from flhe.sim import bench as timing
+    from flhe.sim.bench_table import progress, table
+
+    setting = timing.Setting(values, cohort, dropouts, threads)
+    with progress(Console(stderr=True)) as advance:
+        rows = timing.bench(
+            schemes or ["flashe", "plain"],
+            setting,
+            repeats=repeats,
+            with_peers=peers,
+            progress=advance,
+        )
+    if json_file is not None:
+        timing.write_json(json_file, rows)
+    Console().print(table(rows))
+
+
 if __name__ == "__main__":
     app()

@@ -53,6 +53,8 @@ class Policy:
         Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
     counts : bool
         Whether example counts may leave beside evaluation metrics.
+    root : Path or None
+        Where `home` was not configured: the directory above it that is ours to make private.
     """
 
     home: Path
@@ -61,6 +63,7 @@ class Policy:
     schemes: tuple[str, ...] = SCHEMES
     metrics: tuple[str, ...] = METRICS
     counts: bool = False
+    root: Path | None = None
 
     def __post_init__(self) -> None:
         if self.trust not in ("pinned", "first-use"):
@@ -90,10 +93,13 @@ class Policy:
         ConfigError
             A setting that is malformed, or a deployed node without a pinned roster.
         """
+        # A node that configures anything of ours is a deployed one, whatever runs in its process.
+        simulated = simulated and not any(str(key).startswith("flhe-") for key in node_config)
         default_trust = "first-use" if simulated else "pinned"
         trust = _text(node_config, "flhe-trust") or default_trust
         home = _text(node_config, "flhe-home")
-        path = Path(home) if home else _default_home(environ, run_id, node_id)
+        root = None if home else _default_root(environ)
+        path = Path(home) if root is None else root / f"{run_id}" / f"{node_id}"
         roster_path = _text(node_config, "flhe-roster")
         roster = None
         if roster_path:
@@ -109,18 +115,20 @@ class Policy:
             schemes=schemes,
             metrics=_names(node_config, "flhe-metrics") or METRICS,
             counts=node_config.get("flhe-counts") is True,
+            root=root,
         )
 
     def check_scheme(self, scheme: str) -> None:
-        """Refuse a scheme that this node does not allow."""
-        allowed = scheme in self.schemes and (self.roster is None or self.roster.allows(scheme))
+        """Refuse a scheme that this node, or its roster, does not allow."""
         if scheme == "plain" and "plain" not in self.schemes:
             raise PolicyError(
                 "the server asked for an unencrypted run, which this node refuses: use a strategy "
                 'of flhe, or allow "plain" in flhe-schemes'
             )
-        if not allowed:
+        if scheme not in self.schemes:
             raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
+        if self.roster is not None and not self.roster.allows(scheme):
+            raise PolicyError(f"scheme {scheme!r} is not among those that the pinned roster allows")
 
     def allows_metric(self, name: str) -> bool:
         """Whether a metric of this name may leave the node."""
@@ -130,10 +138,9 @@ class Policy:
         return prefix in PREFIXES and rest in self.metrics
 
 
-def _default_home(environ: Mapping[str, str], run_id: int, node_id: int) -> Path:
+def _default_root(environ: Mapping[str, str]) -> Path:
     base = environ.get("FLHE_HOME")
-    root = Path(base) if base else Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
-    return root / f"{run_id}" / f"{node_id}"
+    return Path(base) if base else Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
 
 
 def _text(config: Mapping[str, object], key: str) -> str:

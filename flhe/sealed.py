@@ -41,7 +41,11 @@ class Slot:
     round, attempt : int
         Round from 1, attempt from 0, both below 2**32.
     layout_hash : bytes
-        SHA-256 over names, shapes, dtypes, codec and scheme parameters, 32 bytes.
+        SHA-256 over names, shapes, dtypes, terms and scheme parameters, 32 bytes.
+    history : bytes
+        SHA-256 chain over the initial model and every sum opened since, 32 bytes. All of it is
+        known to the server anyway; members who were shown different ones derive different masks, so
+        their updates cannot be added up unnoticed.
     """
 
     run_id: int
@@ -50,11 +54,13 @@ class Slot:
     round: int
     attempt: int
     layout_hash: bytes
+    history: bytes
 
     def __post_init__(self) -> None:
-        lengths = (len(self.roster_hash), len(self.epoch), len(self.layout_hash))
-        if lengths != (32, 16, 32):
-            raise ProtocolError(f"Slot: hashes of {lengths} bytes, expected (32, 16, 32)")
+        hashes = (self.roster_hash, self.epoch, self.layout_hash, self.history)
+        lengths = tuple(len(h) for h in hashes)
+        if lengths != (32, 16, 32, 32):
+            raise ProtocolError(f"Slot: hashes of {lengths} bytes, expected (32, 16, 32, 32)")
         if not (0 <= self.run_id < 1 << 64):
             raise ProtocolError("Slot: run_id does not fit 64 unsigned bits")
         if not (0 <= self.round < 1 << 32 and 0 <= self.attempt < 1 << 32):
@@ -69,6 +75,7 @@ class Slot:
             self.round,
             self.attempt,
             self.layout_hash,
+            self.history,
         )
 
 
@@ -127,19 +134,18 @@ class Sealed:
         """
         fields = canonical.loads(header, MAX_HEADER, "sealed header")
         match fields:
-            case [int(version), str(scheme), list(context), list(senders), int(length)]:
+            case [version, str(scheme), list(context), list(senders), length]:
                 pass
             case _:
                 raise ProtocolError("sealed header: not [version, scheme, slot, senders, length]")
-        if version != VERSION:
-            raise ProtocolError(f"sealed header: version {version}, this flhe reads {VERSION}")
-        match context:
-            case [int(run), bytes(roster), bytes(epoch), int(round_), int(attempt), bytes(layout)]:
-                slot = Slot(run, roster, epoch, round_, attempt, layout)
-            case _:
-                raise ProtocolError("sealed header: malformed slot")
-        if not all(type(s) is int for s in senders):
-            raise ProtocolError("sealed header: a sender is not an integer")
+        # `type(...) is int`, because True is an int too and would be a second encoding of 1.
+        if type(version) is not int or version != VERSION:
+            raise ProtocolError(f"sealed header: another version, this flhe reads {VERSION}")
+        if [type(c) for c in context] != [int, bytes, bytes, int, int, bytes, bytes]:
+            raise ProtocolError("sealed header: malformed slot")
+        if type(length) is not int or not all(type(s) is int for s in senders):
+            raise ProtocolError("sealed header: a sender or the length is not an integer")
+        slot = Slot(*context)
         return cls(scheme, slot, tuple(senders), length, data)
 
 

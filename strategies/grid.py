@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from flhe.strategies.report import MeteredGrid
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from flhe.strategies.report import MeteredGrid
 
 POLL = (0.02, 1.0)
 """Seconds between looking for replies: at first, and at most, while none arrives."""

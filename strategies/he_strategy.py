@@ -12,24 +12,25 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn, cast
 
-from flhe.strategies.grid import StreamGrid
-from flhe.strategies.key_agreement import Agreed, agree, reasons
-from flhe.strategies.report import RoundReport
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
-from flhe.coding.flatten import Layout, layout_of
 from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
 from flhe.keys.messages import open_detached
 from flhe.mods.codes import explain
+from flhe.rounds.model import Model, next_history
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
 from flhe.sealed import Sealed, Slot
+from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import Agreed, agree, reasons
+from flhe.strategies.report import RoundReport
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
@@ -84,7 +85,10 @@ class HEStrategy(FedAvg):
                 raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
         if min_replies is not None and min_replies < 2:
             raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
-        self.terms = terms or Terms()
+        # What the app calls its arrays and its weight is part of what everybody agrees on.
+        self.terms = replace(
+            terms or Terms(), arrays_key=self.arrayrecord_key, weight_key=self.weighted_by_key
+        )
         self.round_timeout = round_timeout
         self.stage_timeout = stage_timeout
         self.connect_timeout = connect_timeout
@@ -120,13 +124,13 @@ class HEStrategy(FedAvg):
                 "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
                 "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
             )
-        layout = layout_of(records.to_numpy(initial_arrays))
+        model = Model.initial(records.to_numpy(initial_arrays))
         stream = StreamGrid(grid)
         nodes = self._connected(stream)
         agreed = agree(
             stream, nodes, self.terms, run_id=grid.run.run_id, timeout=self.stage_timeout
         )
-        self._run = _Run(stream, agreed, self.terms, layout, initial_arrays)
+        self._run = _Run(stream, agreed, self.terms, model, initial_arrays)
         self._check_sampling()
         result = super().start(
             cast(Grid, stream),
@@ -137,6 +141,7 @@ class HEStrategy(FedAvg):
             evaluate_config,
         )
         result.train_metrics_clientapp.update(self._run.means)
+        log(INFO, "Train metrics, averaged under encryption: %s", dict(self._run.means))
         result.arrays = self._checkpoint()
         return result
 
@@ -270,7 +275,7 @@ class HEStrategy(FedAvg):
         if self.fraction_evaluate > 0 and not contents:
             _too_few(f"round {server_round}: no evaluations", 1, trouble)
         metrics = None
-        if contents := _weighted(contents, self.weighted_by_key):
+        if contents := _comparable(contents, self.weighted_by_key):
             metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
         if means := run.means.get(server_round):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
@@ -308,10 +313,6 @@ class HEStrategy(FedAvg):
                     terms=self.terms.to_bytes(),
                     confirms=list(run.agreed.confirms) if have < 0 else [],
                     sums=[header for _, (header, _) in lacking],
-                    **{
-                        "arrays-key": self.arrayrecord_key,
-                        "weight-key": self.weighted_by_key,
-                    },
                 )
             }
         )
@@ -350,7 +351,7 @@ class _Run:
         grid: StreamGrid | None = None,
         agreed: Agreed | None = None,
         terms: Terms | None = None,
-        layout: Layout | None = None,
+        model: Model | None = None,
         initial: ArrayRecord | None = None,
     ) -> None:
         self.members: dict[int, bytes] = agreed.members if agreed else {}
@@ -362,15 +363,15 @@ class _Run:
         self.adding_s = 0.0
         self.crypto_s: dict[int, float] = {}
         self.survivors = 0
-        if grid and agreed and terms and layout is not None and initial is not None:
+        if grid and agreed and terms and model is not None and initial is not None:
             self.grid = grid
             self.agreed = agreed
             self.terms = terms
             self.initial = initial
-            self.layout = layout
+            self.history = model.history  # of the initial model; the model itself is not kept
             self.scheme: Scheme = terms.for_cohort(len(self.members))
-            self.layout_hash = terms.layout_hash(layout, self.scheme)
-            self.lanes = terms.lanes(layout)
+            self.layout_hash = terms.layout_hash(model.layout, self.scheme)
+            self.lanes = terms.lanes(model.layout)
 
     def begin(self, server_round: int) -> None:
         """Start a round's clocks."""
@@ -390,6 +391,7 @@ class _Run:
             self.round,
             0,
             self.layout_hash,
+            self.history,
         )
 
     def receive(self, node: int, reply: Message) -> Sealed:
@@ -409,8 +411,12 @@ class _Run:
             raise ProtocolError("the reply holds no encrypted update")
         part = records.to_sealed(records.field(answer, "header", bytes), arrays)
         slot = self.slot()
-        if part.slot != slot or part.senders != (self.agreed.rank(node),):
-            raise ProtocolError("the update belongs to another round, model or sender")
+        if replace(part.slot, history=slot.history) != slot:
+            raise ProtocolError("the update belongs to another round, epoch or parameter set")
+        if part.slot.history != slot.history:
+            raise ProtocolError("its model has drifted: it has seen another initial model or sum")
+        if part.senders != (self.agreed.rank(node),):
+            raise ProtocolError("the update says that it is another member's")
         if part.length != self.lanes:
             raise ProtocolError("the update has another length than the model")
         open_detached(
@@ -439,11 +445,13 @@ class _Run:
         if isinstance(seconds, float):
             self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
         opened = records.find_config(content, "flhe.opened")
+        if opened is not None and opened.get("missed") is True:
+            log(WARNING, "node %d reports that its update is missing from the sum", node)
         means = content.get("flhe.means")
         if opened is not None and isinstance(means, MetricRecord):
             number = opened.get("round")
-            if isinstance(number, int) and number in self.sums:
-                self.means.setdefault(number, means)
+            if isinstance(number, int) and number in self.sums and self.agreed.rank(node) == 0:
+                self.means[number] = means
 
     def keep(self, total: Sealed) -> ArrayRecord:
         """Keep a round's sum until every member has it; earlier ones that all have are dropped."""
@@ -451,6 +459,7 @@ class _Run:
         behind = min(self.have.values())
         self.sums = {r: s for r, s in self.sums.items() if r > behind}
         self.sums[total.slot.round] = (total.header(), arrays)
+        self.history = next_history(self.history, total.digest())
         self.survivors = len(total.senders)
         return arrays
 
@@ -474,14 +483,31 @@ def _scalar(metrics: MetricRecord | None, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _weighted(contents: list[RecordDict], key: str) -> list[RecordDict]:
-    """Contents whose metric records all hold a weight: the nodes' own, or 1 for everyone."""
-    usable = [c for c in contents if any(len(m) for m in c.metric_records.values())]
-    if not all(key in m for c in usable for m in c.metric_records.values()):
-        for content in usable:
-            for metrics in content.metric_records.values():
-                metrics[key] = 1
-    return usable
+def _comparable(contents: list[RecordDict], key: str) -> list[RecordDict]:
+    """Contents that can be averaged: with the metrics that all nodes told, and a weight each.
+
+    A mean over some of the nodes, divided by the weight of all, would be wrong without a word. The
+    weight is the nodes' own where all of them tell it, otherwise 1 for everyone.
+    """
+    told = [{n: set(m) for n, m in c.metric_records.items()} for c in contents]
+    told = [t for t in told if any(t.values())]
+    if not told:
+        return []
+    records_of_all = set.intersection(*(set(t) for t in told))
+    kept = {n: set.intersection(*(t[n] for t in told)) for n in records_of_all}
+    if lost := {k for t in told for n, keys in t.items() for k in keys - kept.get(n, set())}:
+        log(WARNING, "metrics that only some nodes let leave are left out: %s", sorted(lost))
+    out = []
+    for content in contents:
+        averaged = RecordDict()
+        for name, keys in kept.items():
+            metrics = content.metric_records.get(name)
+            if metrics is not None and keys - {key}:
+                values = {k: metrics[k] for k in metrics if k in keys}
+                averaged[name] = MetricRecord({key: 1, **values})
+        if len(averaged):
+            out.append(averaged)
+    return out
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

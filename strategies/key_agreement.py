@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
-from flhe.strategies.grid import StreamGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe import records
@@ -21,6 +20,7 @@ from flhe.keys.epoch import MAX_MESSAGE, announced
 from flhe.keys.messages import Envelope
 from flhe.mods.codes import explain
 from flhe.rounds.terms import Terms
+from flhe.strategies.grid import StreamGrid
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flhe.strategies.report import MeteredGrid, RoundReport
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe.errors import QuorumError
+from flhe.strategies.report import MeteredGrid, RoundReport
 
 OnRound = Callable[[RoundReport], None]
 

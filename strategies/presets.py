@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from flhe.strategies.he_strategy import HEStrategy
-
 from flhe.rounds.terms import TRAIN_METRICS, Terms
+from flhe.strategies.he_strategy import HEStrategy
 
 
 def flashe_fedavg(

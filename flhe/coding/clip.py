@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,9 @@ from flhe.errors import ConfigError, MisfitError, RangeError
 from flhe.spaces import Reals, Space
 
 logger = logging.getLogger("flhe")
+
+MIN_ALPHA, MAX_ALPHA = 1e-30, 1e30
+"""Beyond these 1 / alpha leaves float32's normal range, and values would silently become zero."""
 
 WARN_CLIPPED = 0.01
 ABORT_CLIPPED = 0.5
@@ -48,8 +50,10 @@ class Clip:
 
     def __post_init__(self) -> None:
         for name, alpha in self._items():
-            if not (math.isfinite(alpha) and alpha > 0):
-                raise ConfigError(f"Clip({name}: {alpha}): alpha must be finite and positive")
+            if not MIN_ALPHA <= alpha <= MAX_ALPHA:  # false for NaN
+                raise ConfigError(
+                    f"Clip({name}: {alpha}): alpha must lie between {MIN_ALPHA} and {MAX_ALPHA}"
+                )
 
     def _items(self) -> list[tuple[str, float]]:
         if isinstance(self.bound, Mapping):

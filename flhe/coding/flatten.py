@@ -155,7 +155,9 @@ class Layout:
                 at += e.size
             else:
                 delta = array.reshape(-1).astype(np.int64) - before.astype(np.int64)
-                if delta.size and int(np.abs(delta).max()) > MAX_CHANGE:
+                ends = (array.min(), array.max(), before.min(), before.max()) if e.size else (0,)
+                wraps = any(abs(int(end)) >= 1 << 62 for end in ends)
+                if wraps or (delta.size and int(np.abs(delta).max()) > MAX_CHANGE):
                     raise RangeError(f"array {e.name!r}: an integer changed by 2**31 or more")
                 integers[at_int : at_int + e.size] = delta
                 at_int += e.size

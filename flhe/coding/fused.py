@@ -15,9 +15,8 @@ from flhe.coding.base import Plain
 from flhe.coding.clip import Clip, Segments, check_clipped, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
-
-PIECE = 1 << 16
-"""Values per kernel call: input, rounding values and output fit a core's own cache."""
+from flhe.math.buffers import empty
+from flhe.math.prg import PIECE
 
 
 def encode(
@@ -27,24 +26,21 @@ def encode(
     plain: Plain,
     segments: Segments,
 ) -> Plain:
-    """float32 in, int32 out, shape (length,); raises what the three codecs raise."""
+    """float32 in, `quantize.dtype` out, shape (length,); raises what the three codecs raise."""
     from flhe.math import kernels
 
     x = plain.values
     weight = weigh.factor(plain)
-    out = np.empty(x.size, np.int32)
+    out = empty(x.size, quantize.dtype)
     outside = 0
     source = quantize.source()
-    draws = np.empty(PIECE, np.uint16)
     for start, stop, alpha in _parts(segments):
-        rounding = draws[: stop - start]
-        source.into(rounding)
         outside += kernels.quantize(
             x[start:stop],
             np.float32(1 / alpha),
             weight,
             float(quantize.levels),
-            rounding,
+            source.next(stop - start),
             out[start:stop],
         )
     if outside and not np.all(np.isfinite(x)):
@@ -68,7 +64,7 @@ def decode(
         quantize.check_sum(int(np.abs(total.extras.astype(np.int64)).max()), len(senders))
     extras = quantize.join(total.extras)
     factor = weigh.mean_factor(total._replace(extras=extras), senders) * quantize.step
-    out = np.empty(total.values.size, np.float32)
+    out = empty(total.values.size, np.float32)
     bound = len(senders) * quantize.levels
     for start, stop, alpha in _parts(segments):
         part = total.values[start:stop]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 
-COLUMNS = 128
+COLUMNS = 256
 """Must equal `kernels.COLUMNS`, which is not imported here because it loads numba."""
 
 
@@ -78,8 +78,9 @@ class Packing:
         whole, nbytes = self._split(values.size)
         kernel = kernels.pack32 if self.word_bits == 32 else kernels.pack64
         kernel(values[:whole], mask[:whole], self.bits, out[:nbytes].view(self.lane))
-        out[nbytes:] = 0
-        kernels.pack_rest(values[whole:], mask[whole:], self.bits, out[nbytes:])
+        if whole < values.size:
+            out[nbytes:] = 0
+            kernels.pack_rest(values[whole:], mask[whole:], self.bits, out[nbytes:])
         return out
 
     def unpack(
@@ -92,7 +93,8 @@ class Packing:
         whole, nbytes = self._split(out.size)
         kernel = kernels.unpack32 if self.word_bits == 32 else kernels.unpack64
         kernel(data[:nbytes].view(self.lane), mask[:whole], self.bits, out[:whole])
-        kernels.unpack_rest(data[nbytes:], mask[whole:], self.bits, out[whole:])
+        if whole < out.size:
+            kernels.unpack_rest(data[nbytes:], mask[whole:], self.bits, out[whole:])
         return out
 
     def add(self, total: NDArray[np.uint8], part: NDArray[np.uint8], length: int) -> None:

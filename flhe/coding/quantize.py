@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
-from flhe.math.prg import Rounding, SecureRounding
+from flhe.math.prg import PIECE, Rounding, SecureRounding
 from flhe.spaces import Integers, Reals, Space
 
 EXTRA_BITS = 63
@@ -36,9 +36,9 @@ HALF = 1 << 15
 class NearestRounding:
     """Rounding values that make `floor(x + u)` round to nearest: deterministic, for vectors."""
 
-    def into(self, out: NDArray[np.uint16]) -> None:
-        """Fill `out` with one half."""
-        out[:] = HALF
+    def next(self, count: int) -> NDArray[np.uint16]:
+        """One half, `count` times."""
+        return np.full(count, HALF, np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ class Quantize:
         return 1.0 / self.levels
 
     @property
+    def dtype(self) -> type[np.int16] | type[np.int32]:
+        """Narrowest type that holds a value: a vector of 16-bit ones is half as much to move."""
+        return np.int16 if self.bits <= 16 else np.int32
+
+    @property
     def limbs(self) -> int:
         """Digits of one extra."""
         return -(-EXTRA_BITS // (self.bits - 1))
@@ -109,7 +114,7 @@ class Quantize:
         return NearestRounding() if self.rounding == "nearest" else self.random()
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 within [-1, 1] in, int32 out, shape (length,); extras become limbs.
+        """float32 within [-1, 1] in, `dtype` out, shape (length,); extras become limbs.
 
         Raises
         ------
@@ -120,10 +125,11 @@ class Quantize:
         scaled = x.astype(np.float64) * self.levels
         if not np.all(np.abs(scaled) <= self.levels + 0.5):
             raise RangeError("Quantize got a value beyond 1, or NaN; clip before quantizing")
-        draws = np.empty(x.size, np.uint16)
-        self.source().into(draws)
-        u = draws / 65536.0 + 0.5 / 65536.0
-        values = np.clip(np.floor(scaled + u), -self.levels, self.levels).astype(np.int32)
+        source = self.source()
+        sizes = (min(PIECE, x.size - at) for at in range(0, x.size, PIECE))
+        draws = [source.next(size).copy() for size in sizes] or [np.empty(0, np.uint16)]
+        u = np.concatenate(draws) / 65536.0 + 0.5 / 65536.0
+        values = np.clip(np.floor(scaled + u), -self.levels, self.levels).astype(self.dtype)
         return plain._replace(values=values, extras=self.split(plain.extras)), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
@@ -150,14 +156,14 @@ class Quantize:
                 "the wrong senders or key, or it was altered; the round is refused"
             )
 
-    def split(self, extras: NDArray[np.int64]) -> NDArray[np.int32]:
+    def split(self, extras: NDArray[np.int64]) -> NDArray[Any]:
         """Digits of each extra, least significant first, shape (extras.size * limbs,)."""
         base = self.bits - 1
         digits = []
         for extra in extras:
             sign, rest = (-1, -int(extra)) if extra < 0 else (1, int(extra))
             digits += [sign * (rest >> (base * k) & self.levels) for k in range(self.limbs)]
-        return np.array(digits, np.int32)
+        return np.array(digits, self.dtype)
 
     def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
         """Extras out of summed digits, in Python integers until they are known to fit.

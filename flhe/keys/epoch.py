@@ -46,7 +46,7 @@ ADVERTISE, SHARE, CONFIRM = "advertise", "share", "confirm"
 _State = Advertised | Shared | Confirmed
 
 MAX_MESSAGE = 1024
-"""Longest message of this protocol, bytes; they take some 550."""
+"""Longest message of this protocol, bytes; they take some 400."""
 
 __all__ = ["Advertised", "Confirmed", "Epoch", "Shared", "advertise", "confirm", "finish", "share"]
 

@@ -7,6 +7,7 @@ crash it is there as a whole or not at all. Links are never followed. No error h
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 from flhe.errors import StoreError
 
 Buffer = bytes | bytearray | memoryview
+
+_BESIDE = re.compile(r"\.[0-9a-f]{16}")
 
 SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 """Flags of every open."""
@@ -81,6 +84,29 @@ def replace(path: Path, chunks: Iterable[Buffer]) -> None:
             beside.unlink(missing_ok=True)
             raise
         _sync(path.parent)
+
+
+def append(path: Path, data: bytes, limit: int) -> None:
+    """Add to the end of a file, made if it is missing; one that would exceed `limit` starts anew."""
+    with os_errors("write"):  # O_NONBLOCK: a FIFO without a reader must not hang us
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | SAFE
+        handle = os.open(path, flags, 0o600)
+        with os.fdopen(handle, "ab") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError("not a regular file in the state directory: remove it")
+            _check_private(status, "a file in the state directory", "600")
+            if status.st_size + len(data) > limit:
+                file.truncate(0)
+            file.write(data[:limit])
+
+
+def sweep(root: Path) -> None:
+    """Remove what a crash left of unfinished files below `root`. Call it under the lock."""
+    with os_errors("clean up"):
+        for left in root.rglob(".*"):
+            if _BESIDE.fullmatch(left.name) and left.is_file() and not left.is_symlink():
+                erase(left)
 
 
 def erase(path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import get_type_hints
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.canonical import dumps, loads, record
 from flhe.keys.derive import PREFIX
-from flhe.keys.identity import Identity, check_public, verify
+from flhe.keys.identity import Identity, verify
 
 VERSION = 1
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
@@ -98,7 +98,6 @@ class Header:
         for name, (rule, needs) in _RULES.items():
             if not rule(getattr(self, name)):
                 raise ProtocolError(f"header: field {name} must be {needs}")
-        check_public(self.sender)
 
     def to_bytes(self) -> bytes:
         """Encode as canonical CBOR: what is bound as associated data."""

@@ -160,8 +160,8 @@ class Roster:
         return self.members[self.rank(public)].name
 
     def allows(self, scheme: str) -> bool:
-        """Whether the scheme named `scheme` may run."""
-        return ANY in self.schemes or scheme in self.schemes
+        """Whether the scheme named `scheme` may run. "Any" means any that encrypts."""
+        return scheme in self.schemes or (ANY in self.schemes and scheme != "plain")
 
     def to_bytes(self) -> bytes:
         """Encode as canonical CBOR, the same bytes on every machine."""

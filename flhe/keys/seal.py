@@ -81,7 +81,10 @@ def seal_stream(
         _check(header)
     except ProtocolError as error:
         raise ConfigError(str(error)) from None
-    head = dumps({"header": dict(header), "salt": random(32), "chunk_bytes": chunk_bytes})
+    salt = random(32)
+    if len(salt) != 32:  # a short one might repeat, and with it key and nonces
+        raise ConfigError("seal: the random source gave a salt of another length than 32")
+    head = dumps({"header": dict(header), "salt": salt, "chunk_bytes": chunk_bytes})
     if len(head) > MAX_HEAD:
         raise ConfigError(f"seal: the header takes {len(head)} bytes, at most {MAX_HEAD} fit")
     return _encrypt(group_key, head, plaintext, chunk_bytes)

@@ -1,7 +1,7 @@
 """One node's state directory: keys, claims and cached messages, for its owner only.
 
     identity.key                         the Ed25519 seed
-    epochs/<id>                          an epoch's keys
+    epochs/<id>                          an epoch's keys and the last attempt claimed (`KeyFile`)
     used/<id>/<round>-<attempt>          a mask was claimed: it is never used again
     used/<id>/opened-<round>             SHA-256 of the one result opened in a round
     anything else                        what the caller writes
@@ -11,8 +11,9 @@ O_EXCL and flushed, directory too, before anything is encrypted: a machine that 
 either claimed or not encrypted.
 
 Claims are what keeps a mask from being used twice, so an epoch whose claims directory is missing (a
-restored backup, a tidy administrator) loses its keys on the next access. What this cannot see is
-both restored together, a snapshot of a whole machine: see docs/architecture.md.
+restored backup, a tidy administrator) loses its keys on the next access, attempts must rise beyond
+the mark that is kept with the keys, and a copied directory encrypts nothing. What this cannot see is
+a snapshot of a whole machine, restored: see docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from flhe.errors import ConfigError, ReuseError, StoreError
 from flhe.keys import files
 from flhe.keys.files import Buffer
 from flhe.keys.identity import Identity, Random
+from flhe.keys.keyfile import KeyFile
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"used", "epochs", "lock", "identity.key"})  # only this module writes those
@@ -73,8 +75,12 @@ class Store:
                             "each node a directory of its own, or end the other process"
                         ) from None
                     time.sleep(_POLL)
+            files.sweep(self._root)
             yield
         finally:
+            # Said aloud: a child that the app forked has a copy of the handle, which closing ours
+            # would leave locked.
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     def exists(self, name: str) -> bool:
@@ -102,6 +108,10 @@ class Store:
         self._make_parents(path)
         files.replace(path, chunks)
 
+    def append(self, name: str, data: bytes, limit: int) -> None:
+        """Add to the end of `name`; a file that would exceed `limit` bytes starts anew."""
+        files.append(self._at(name, writing=True), data, limit)
+
     def erase(self, name: str) -> None:
         """Overwrite `name` with zeros and remove it; a missing file is no error.
 
@@ -127,37 +137,53 @@ class Store:
         """Store the keys of a new epoch, with an empty claims directory made before them.
 
         `epoch_id` is 16 bytes. Raises ReuseError if the epoch was ever stored: its claims may be
-        gone.
+        gone. An empty claims directory without keys is what a crash in here leaves, and is taken.
         """
         keys, claims = self._epoch(epoch_id)
-        if keys.exists() or claims.exists():
-            raise ReuseError("this epoch was stored before: agree on a new one")
+        with files.os_errors("read"):
+            if keys.exists() or (claims.exists() and any(claims.iterdir())):
+                raise ReuseError("this epoch was stored before: agree on a new one")
         self._make_parents(keys)
         self._make_parents(claims)
         files.make_private(claims)
-        files.replace(keys, [epoch_bytes])
+        files.replace(keys, [KeyFile(epoch_bytes, _place(claims)).to_bytes()])
 
     def get_epoch(self, epoch_id: bytes) -> bytes:
         """Return the keys of an epoch. Raises StoreError if it has none, or no claims directory."""
         keys, _ = self._claims(epoch_id)
-        return files.read(keys)
+        return KeyFile.from_bytes(files.read(keys)).epoch
+
+    def has_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> bool:
+        """Whether exactly these keys are stored already: after a crash that came behind it."""
+        keys, claims = self._epoch(epoch_id)
+        if not (keys.exists() and claims.is_dir()):
+            return False
+        return hmac.compare_digest(KeyFile.from_bytes(files.read(keys)).epoch, epoch_bytes)
 
     def erase_epoch(self, epoch_id: bytes) -> None:
         """Destroy the keys of an epoch; its claims stay, should a backup bring the keys back."""
-        files.erase(self._epoch(epoch_id)[0])
+        keys, claims = self._epoch(epoch_id)
+        if claims.is_dir():
+            files.create(claims / "erased", b"")
+        files.erase(keys)
 
     def claim(self, epoch_id: bytes, round: int, attempt: int, note: bytes = b"") -> None:  # noqa: A002
         """Claim the masks of one attempt, for ever. Call it before encrypting, never after.
 
-        `note` is kept in the claim, and durable with it. Raises ReuseError if the attempt was
-        claimed before: resend the cached message, or make a new attempt.
+        Attempts only rise: (round, attempt) must be beyond the last one claimed, which is kept with
+        the keys themselves. `note` is kept in the claim, and durable with it. Raises ReuseError if
+        this attempt or a later one was claimed before: resend the cached message, or make a new
+        attempt; StoreError in a copied state directory.
         """
-        _, claims = self._claims(epoch_id)
-        if not files.create(claims / f"{_number(round)}-{_number(attempt)}", note):
+        keys, claims = self._claims(epoch_id)
+        kept = KeyFile.from_bytes(files.read(keys))
+        after = kept.claimed(_number(round), _number(attempt), _place(claims))
+        if not files.create(claims / f"{round}-{attempt}", note):
             raise ReuseError(
                 f"round {round}, attempt {attempt} was claimed before: resend the cached message, "
                 "or retry under a new attempt"
             )
+        files.replace(keys, [after.to_bytes()])
 
     def record_opening(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
         """Record the one result that this reader opens in a round. Call it before decrypting.
@@ -167,7 +193,8 @@ class Store:
         """
         if len(result_hash) != 32:
             raise ConfigError("record_opening: result_hash must be the 32 bytes of a SHA-256")
-        _, claims = self._claims(epoch_id)
+        keys, claims = self._claims(epoch_id)
+        KeyFile.from_bytes(files.read(keys)).check_place(_place(claims))
         path = claims / f"opened-{_number(round)}"
         if files.create(path, result_hash):
             return
@@ -209,6 +236,12 @@ class Store:
     def _make_parents(self, path: Path) -> None:
         for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):
             files.make_private(self._root / parent)
+
+
+def _place(directory: Path) -> tuple[int, int]:
+    with files.os_errors("read"):
+        status = directory.lstat()
+    return status.st_dev, status.st_ino
 
 
 def _number(value: int) -> int:

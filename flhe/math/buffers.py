@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,13 +14,14 @@ SMALL = 1 << 20
 """Below 1 MiB the heap serves, and reuses, what was freed."""
 
 
-def empty_bytes(nbytes: int) -> NDArray[np.uint8]:
-    """Uninitialised bytes, shape (nbytes,).
+def empty(length: int, dtype: Any) -> NDArray[Any]:
+    """Uninitialised array, shape (length,).
 
-    Between 1 and 4 MiB the array is the front of a 4 MiB one: address space only, since pages are
-    given when written, but in huge pages. A 3 MB ciphertext would otherwise cost 730 page faults,
-    which take longer than encrypting it.
+    Between 1 and 4 MiB it is the front of a 4 MiB one: address space only, since pages are given when
+    written, but in huge pages. A 3 MB ciphertext would otherwise cost 730 page faults, which take
+    longer than encrypting it.
     """
+    nbytes = length * np.dtype(dtype).itemsize
     if SMALL <= nbytes < HUGE:
-        return np.empty(HUGE, np.uint8)[:nbytes]
-    return np.empty(nbytes, np.uint8)
+        return np.empty(HUGE, np.uint8)[:nbytes].view(dtype)
+    return np.empty(length, dtype)

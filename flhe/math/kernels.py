@@ -25,7 +25,7 @@ from typing import Any
 import numba
 import numpy as np
 
-COLUMNS = 128
+COLUMNS = 256
 """Columns in a block; 128 words fill whole vector registers and a block stays in L1."""
 
 _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -158,16 +158,6 @@ def unpack_rest(data, mask, bits, out):
             got += take
         x = np.uint64(np.uint64(x + np.uint64(mask[i])) << up)
         out[i] = np.int64(np.int64(x) >> np.int64(64 - bits))
-
-
-@_njit
-def count_beyond(values, bound):
-    """How many of the integers (fewer than 2**31 of them) lie outside [-bound, bound]."""
-    count = np.int32(0)
-    for i in range(values.size):
-        beyond = (values[i] > bound) | (values[i] < -bound)
-        count = np.int32(count + (np.int32(1) if beyond else np.int32(0)))
-    return count
 
 
 @_njit

@@ -111,8 +111,12 @@ class AesCtr:
 class Rounding(Protocol):
     """Source of independent uniform 16-bit integers, for stochastic rounding."""
 
-    def into(self, out: NDArray[np.uint16]) -> None:
-        """Fill `out`."""
+    def next(self, count: int) -> NDArray[np.uint16]:
+        """The next `count`, at most PIECE; overwritten by the next call."""
+
+
+PIECE = CHUNK // 4
+"""Values that are rounded at a time: input, rounding values and output fit a core's own cache."""
 
 
 class SecureRounding:
@@ -123,12 +127,9 @@ class SecureRounding:
     def __init__(self) -> None:
         # Stream 0 from block 0: safe because the key is drawn anew for this object and forgotten.
         self._stream = AesCtr().stream(secrets.token_bytes(32), 0)
-        self._scratch = np.empty(CHUNK + BLOCK, np.uint8)
+        self._scratch = np.empty(2 * PIECE + BLOCK, np.uint8)
 
-    def into(self, out: NDArray[np.uint16]) -> None:
-        """Fill `out`, shape (length,)."""
-        step = CHUNK // 2
-        for at in range(0, out.size, step):
-            part = out[at : at + step]
-            self._stream.into(self._scratch, part.nbytes)
-            part[:] = self._scratch[: part.nbytes].view(np.uint16)
+    def next(self, count: int) -> NDArray[np.uint16]:
+        """The next `count`, at most PIECE; overwritten by the next call."""
+        self._stream.into(self._scratch, 2 * count)
+        return self._scratch[: 2 * count].view(np.uint16)

@@ -9,11 +9,9 @@ errors.log                what was answered with a code only
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -27,9 +25,12 @@ from flhe.policy import Policy
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
 from flhe.rounds.terms import MAX_BYTES, Terms
-from flhe.sealed import Sealed
+from flhe.sealed import Sealed, Slot
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
+MAX_LOG = 1 << 20
+"""Bytes of errors.log; when it is full it starts anew."""
+
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
 _STEPS: dict[str, type[Agreement]] = {
     "advertised": epoch.Advertised,
@@ -38,12 +39,20 @@ _STEPS: dict[str, type[Agreement]] = {
 }
 
 
-def open_store(home: Path) -> Store:
-    """The state directory at `home`, whose parents for this run are made private as well."""
-    home.parent.parent.mkdir(parents=True, exist_ok=True)
-    if not home.parent.exists():
-        make_private(home.parent)
-    return Store(home)
+def open_store(policy: Policy) -> Store:
+    """The state directory of `policy`; where its place was not configured, every level is private.
+
+    Raises
+    ------
+    StoreError
+        A level that somebody else made, or that others may look into.
+    """
+    if policy.root is not None:
+        policy.root.parent.mkdir(parents=True, exist_ok=True)
+        levels = policy.home.relative_to(policy.root).parts
+        for depth in range(len(levels)):
+            make_private(policy.root.joinpath(*levels[:depth]))
+    return Store(policy.home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class Node:
     def save_agreement(self, state: Agreement) -> None:
         """Keep the state of an agreement for the next message, which another process may get."""
         step = next(name for name, kind in _STEPS.items() if type(state) is kind)
+        self.drop_agreement()  # overwrites the secrets of the step before
         self.store.write(self._name("agreement"), canonical.dumps([step, state.to_bytes()]))
 
     def load_agreement(self, kind: type[A]) -> A:
@@ -110,10 +120,33 @@ class Node:
     # --- session ---
 
     def start_session(self, agreed: epoch.Epoch, terms: Terms) -> None:
-        """Make `agreed` the epoch of this run."""
-        self.store.put_epoch(agreed.to_bytes(), agreed.id)
+        """Make `agreed` the epoch of this run; the keys of the one before are destroyed.
+
+        May be called again for the same epoch: after a crash half-way.
+        """
+        before = self.current_epoch()
+        if not self.store.has_epoch(agreed.id, agreed.to_bytes()):
+            self.store.put_epoch(agreed.to_bytes(), agreed.id)
         body = {"v": 1, "epoch": agreed.id, "terms": terms.to_bytes()}
         self.store.write(self._name("session"), canonical.dumps(body))
+        if before not in (None, agreed.id):
+            self.store.erase_epoch(before)
+
+    def current_epoch(self) -> bytes | None:
+        """Id of this run's epoch, or None before there is one."""
+        if not self.store.exists(self._name("session")):
+            return None
+        return self._session()[0]
+
+    def encrypted_before(self) -> bool:
+        """Whether this run has ever spoken of encryption here: then it may not become a plain one."""
+        return any(self.store.exists(self._name(n)) for n in ("agreement", "session"))
+
+    def _session(self) -> tuple[bytes, bytes]:
+        match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
+            case {"v": 1, "epoch": bytes(epoch_id), "terms": bytes(terms)}:
+                return epoch_id, terms
+        raise ProtocolError("stored session: malformed, or of another version of flhe")
 
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
         """Epoch and terms of this run.
@@ -125,13 +158,13 @@ class Node:
         """
         if not self.store.exists(self._name("session")):
             raise ProtocolError("this node has agreed on no key in this run")
-        match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
-            case {"v": 1, "epoch": bytes(epoch_id), "terms": bytes(terms)}:
-                agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
-            case _:
-                raise ProtocolError("stored session: malformed, or of another version of flhe")
+        epoch_id, terms = self._session()
+        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another run")
+        pinned = self.policy.roster
+        if pinned is not None and pinned.hash != agreed.roster.hash:
+            raise PolicyError("another roster is pinned here than this run's key was agreed under")
         return agreed, Terms.from_bytes(terms)
 
     def check_terms(self, agreed: Terms, announced: bytes) -> None:
@@ -167,10 +200,8 @@ class Node:
         chunks = [memoryview(size + head), memoryview(sealed.data)]
         self.store.write_chunks(self._name("outbox"), chunks)
 
-    def load_output(
-        self, session: Session, round_: int, attempt: int
-    ) -> tuple[Sealed, bytes] | None:
-        """The kept update of this very attempt, or None."""
+    def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
+        """The kept update of this very slot, or None."""
         name = self._name("outbox")
         if not self.store.exists(name):
             return None
@@ -182,16 +213,11 @@ class Node:
                 sealed = Sealed.from_parts(header, body)
             case _:
                 raise ProtocolError("stored update: malformed")
-        return (sealed, envelope) if sealed.slot == session.slot(round_, attempt) else None
+        return (sealed, envelope) if sealed.slot == slot else None
 
 
-def log_failure(home: Path, stage: str, error: BaseException) -> None:
-    """Append a failure to the node's own errors.log (0600): the only place that gets the details."""
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(home / "errors.log", flags, 0o600)
-    except OSError:
-        return  # the code still goes out; a node without a disk has nowhere to say more
-    with os.fdopen(handle, "a", encoding="utf-8") as file:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        file.write(f"{when} {stage}\n{''.join(traceback.format_exception(error))}\n")
+def log_failure(store: Store, stage: str, error: BaseException) -> None:
+    """Append a failure to the node's own errors.log: the only place that gets the details."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    text = f"{when} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
+    store.append("errors.log", text.encode(errors="backslashreplace"), limit=MAX_LOG)

@@ -6,6 +6,7 @@ Flower's is done in `flhe.keys` and `flhe.rounds`.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,8 +22,9 @@ from flhe.mods.node import Node
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session, finite
 from flhe.rounds.terms import Terms
-from flhe.schemes.base import Sealer
 from flhe.sealed import Sealed
+
+logger = logging.getLogger("flhe")
 
 
 class AppError(Exception):
@@ -91,23 +93,23 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     watch = Stopwatch()
     session, model, opened = _catch_up(node, record, message, watch)
     round_ = records.field(record, "round", int)
-    attempt = records.field(record, "attempt", int)
-    if cached := node.load_output(session, round_, attempt):
-        return _update(*cached, watch, opened)
+    slot = session.slot(model, records.field(record, "attempt", int))
     if model.round != round_ - 1:
         raise ProtocolError(f"asked for round {round_}, this node's model is at {model.round}")
+    if cached := node.load_output(slot):
+        return _update(*cached, watch, opened)
     sealer = session.sealer()
     masks = threading.Thread(
-        target=session.prepare, args=(sealer, round_, attempt), name="flhe-masks", daemon=True
+        target=session.prepare, args=(sealer, slot), name="flhe-masks", daemon=True
     )
     masks.start()  # while the app trains
     try:
-        reply = app.run(_app_message(record, message, model))
+        reply = app.run(_app_message(session.terms, message, model))
     finally:
         with watch:
             masks.join()
     trained, metrics = _trained(reply)
-    examples = metrics.pop(records.field(record, "weight-key", str), None)
+    examples = metrics.pop(session.terms.weight_key, None)
     if type(examples) is not int and not (type(examples) is float and examples.is_integer()):
         raise RangeError("the app must report a whole number of examples")
     allowed = {
@@ -117,9 +119,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     }
     with watch:
         encoded = session.encode(model, records.to_numpy(trained), int(examples), allowed)
-        sealed = session.seal(
-            sealer, encoded, round_, attempt, lambda r, a: node.claim(session, r, a)
-        )
+        sealed = session.seal(sealer, encoded, slot, lambda r, a: node.claim(session, r, a))
         envelope = _sign(node, session, sealed)
         node.save_output(sealed, envelope)
     return _update(sealed, envelope, watch, opened)
@@ -128,23 +128,24 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Open the round's sum, let the app evaluate, let allowed metrics leave."""
     watch = Stopwatch()
-    _, model, opened = _catch_up(node, record, message, watch)
-    reply = app.run(_app_message(record, message, model))
-    weight_key = records.field(record, "weight-key", str)
-    leaving: dict[str, MetricRecord] = {}
-    for name, metrics in reply.metric_records.items():
-        kept = {
-            key: value
-            for key, value in metrics.items()
-            if (key == weight_key and node.policy.counts)
-            or (key != weight_key and node.policy.allows_metric(key))
-        }
-        leaving[name] = MetricRecord(kept)
+    session, model, opened = _catch_up(node, record, message, watch)
+    reply = app.run(_app_message(session.terms, message, model))
     content = _reply(**{"crypto-s": watch.seconds})
     content.update(opened)
-    for name, kept_record in leaving.items():
-        content[name] = kept_record
+    for name, metrics in reply.metric_records.items():
+        content[name] = MetricRecord(
+            {key: v for key, v in metrics.items() if _may_leave(node, session.terms, key, v)}
+        )
     return content
+
+
+def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
+    """Single numbers only: a list may hold one value per example."""
+    if not isinstance(value, (int, float)):
+        return False
+    if key == terms.weight_key:
+        return node.policy.counts
+    return node.policy.allows_metric(key)
 
 
 def checkpoint(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
@@ -202,7 +203,7 @@ def _session(node: Node, record: ConfigRecord, message: Message) -> tuple[Sessio
     model = node.load_model()
     fresh = model is None
     if model is None:
-        initial = message.content.get(records.field(record, "arrays-key", str))
+        initial = message.content.get(terms.arrays_key)
         if not isinstance(initial, ArrayRecord):
             raise ProtocolError("this node has no model and was sent none")
         model = Model.initial(records.to_numpy(initial))
@@ -214,8 +215,9 @@ def _catch_up(
 ) -> tuple[Session, Model, RecordDict]:
     """Bring the model up to date with the sums that the message carries.
 
-    Returns the session, the model, and what may be said about the last sum opened: its round, and the
-    group's weighted mean of those training metrics that may leave.
+    Returns the session, the model, and what may be said about the last sum opened: its round, whether
+    this node's update is missing from it, and, by the member of rank 0 alone, the group's weighted mean
+    of those training metrics that may leave.
     """
     session, model, changed = _session(node, record, message)
     opened = RecordDict()
@@ -226,27 +228,32 @@ def _catch_up(
         total = records.to_sealed(header, arrays)
         if total.slot.round <= model.round:
             continue  # opened before; the server had not heard of it
+        missed = session.epoch.rank not in total.senders and node.load_output(total.slot)
         with watch:
             model, totals = session.open(
                 model, total, lambda r, digest: node.record_opening(session, r, digest)
             )
         changed = True
-        means = finite(totals.metrics)
-        told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}
-        opened["flhe.opened"] = ConfigRecord({"round": model.round})
-        opened["flhe.means"] = MetricRecord(told)  # type: ignore[arg-type]
+        if missed:
+            logger.warning(
+                "round %d: this node's update is not in the sum, it trains again", model.round
+            )
+        opened["flhe.opened"] = ConfigRecord({"round": model.round, "missed": bool(missed)})
+        if session.epoch.rank == 0:  # one teller, so a round is told of in one view only
+            means = finite(totals.metrics)
+            told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}
+            opened["flhe.means"] = MetricRecord(told)  # type: ignore[arg-type]
     if changed:
         node.save_model(model)
     return session, model, opened
 
 
-def _app_message(record: ConfigRecord, message: Message, model: Model) -> Message:
-    """The message as a plain FedAvg app knows it: ordinary arrays, and no record of ours."""
-    arrays_key = records.field(record, "arrays-key", str)
+def _app_message(terms: Terms, message: Message, model: Model) -> Message:
+    """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
     content = RecordDict()
-    content[arrays_key] = records.from_numpy(model.arrays())
+    content[terms.arrays_key] = records.from_numpy(model.arrays())
     for name, value in message.content.items():
-        if not name.startswith(records.PREFIX) and name != arrays_key:
+        if not name.startswith(records.PREFIX) and not isinstance(value, ArrayRecord):
             content[name] = value
     message.content = content
     return message
@@ -280,6 +287,3 @@ def _update(sealed: Sealed, envelope: bytes, watch: Stopwatch, opened: RecordDic
     content.update(opened)
     content[records.UPDATE] = records.from_sealed(sealed)
     return content
-
-
-__all__ = ["STAGES", "App", "AppError", "Sealer"]

@@ -59,18 +59,26 @@ class Session:
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
 
-    def slot(self, round_: int, attempt: int) -> Slot:
-        """The slot of one attempt at a round."""
+    def slot(self, model: Model, attempt: int) -> Slot:
+        """The slot of one attempt at the round that starts from `model`."""
         epoch = self.epoch
-        return Slot(epoch.run_id, epoch.roster.hash, epoch.id, round_, attempt, self.layout_hash)
+        return Slot(
+            epoch.run_id,
+            epoch.roster.hash,
+            epoch.id,
+            model.round + 1,
+            attempt,
+            self.layout_hash,
+            model.history,
+        )
 
     def sealer(self) -> Sealer:
         """This member's sealer."""
         return sealer_for(self.scheme, self.epoch, threads=THREADS)
 
-    def prepare(self, sealer: Sealer, round_: int, attempt: int) -> None:
+    def prepare(self, sealer: Sealer, slot: Slot) -> None:
         """Compute a round's masks ahead of time; meant for another thread."""
-        sealer.prepare(self.slot(round_, attempt), self.terms.lanes(self.layout))
+        sealer.prepare(slot, self.terms.lanes(self.layout))
 
     def encode(
         self, old: Model, trained: Arrays, examples: int, metrics: Mapping[str, float]
@@ -104,12 +112,10 @@ class Session:
         encoded, _ = codec.encode(Plain(floats, extras), codec.init(self.layout))
         return encoded
 
-    def seal(
-        self, sealer: Sealer, encoded: Plain, round_: int, attempt: int, claim: Claim
-    ) -> Sealed:
+    def seal(self, sealer: Sealer, encoded: Plain, slot: Slot, claim: Claim) -> Sealed:
         """Encrypt an encoded update; `claim` is called first and must have reached the disk."""
-        claim(round_, attempt)
-        return sealer.encrypt(encoded, self.slot(round_, attempt))
+        claim(slot.round, slot.attempt)
+        return sealer.encrypt(encoded, slot)
 
     def open(self, model: Model, total: Sealed, record: Record) -> tuple[Model, Totals]:
         """Open the sum of the round after `model.round` and apply its mean.
@@ -124,7 +130,8 @@ class Session:
             A sum of another round, epoch, layout or parameter set, or one that does not decode.
         """
         self.check(model, total)
-        record(total.slot.round, total.digest())
+        digest = total.digest()
+        record(total.slot.round, digest)
         lanes = opener_for(self.scheme, self.epoch, threads=THREADS).decrypt(total)
         codec = self.terms.codec()
         length = self.layout.floats
@@ -133,7 +140,7 @@ class Session:
         )
         totals = self.terms.extras(self.layout).decode(opened.extras)
         masters = self.layout.apply(model.masters, opened.values, totals.integers)
-        return Model(self.layout, total.slot.round, masters), totals
+        return model.after(digest, masters), totals
 
     def check(self, model: Model, total: Sealed) -> None:
         """Refuse a sum that may not be opened; see `open`."""
@@ -143,9 +150,10 @@ class Session:
                 f"got the sum of round {slot.round}, this node needs that of round "
                 f"{model.round + 1} next"
             )
-        if slot != self.slot(slot.round, slot.attempt):
+        if slot != self.slot(model, slot.attempt):
             raise ProtocolError(
-                f"the sum of round {slot.round} belongs to another run, epoch or parameter set"
+                f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
+                "a model with another history"
             )
         if total.length != self.terms.lanes(self.layout):
             raise ProtocolError(f"the sum of round {slot.round} has another length than the model")

@@ -25,6 +25,8 @@ from flhe.schemes.flashe import Flashe, Masking
 
 VERSION = 1
 MAX_BYTES = 1 << 20
+MAX_METRICS = 64
+MAX_NAME = 128
 TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
 """Training metrics that are averaged by default, where the app reports them."""
 
@@ -48,7 +50,10 @@ class Terms:
     masking : "double" or "single"
         FLASHE's masking; see `Flashe`.
     metrics : tuple[str, ...]
-        Names of the training metrics that are averaged under encryption.
+        Names of the training metrics that are averaged under encryption; at most 64.
+    arrays_key, weight_key : str
+        Where a message to the app holds the model, and a reply the example count. They are terms,
+        because whoever may change them from message to message chooses what is trained and weighed.
     """
 
     scheme: str = "flashe"
@@ -58,8 +63,15 @@ class Terms:
     weighted: bool = True
     masking: Masking = "double"
     metrics: tuple[str, ...] = TRAIN_METRICS
+    arrays_key: str = "arrays"
+    weight_key: str = "num-examples"
 
     def __post_init__(self) -> None:
+        names = (*self.metrics, self.arrays_key, self.weight_key)
+        if len(self.metrics) > MAX_METRICS or not all(1 <= len(n) <= MAX_NAME for n in names):
+            raise ConfigError(
+                f"Terms: at most {MAX_METRICS} metrics, names of 1 to {MAX_NAME} characters"
+            )
         self.codec()
         self.for_cohort(2)
 
@@ -93,8 +105,8 @@ class Terms:
         return layout.floats + self.codec().lanes(self.extras(layout).length)
 
     def layout_hash(self, layout: Layout, scheme: Scheme) -> bytes:
-        """SHA-256 over names, shapes, dtypes, codec and scheme parameters."""
-        return layout.hash(self.codec().parameters(), scheme.parameters(), list(self.metrics))
+        """SHA-256 over names, shapes, dtypes, these terms, codec and scheme parameters."""
+        return layout.hash(self.to_bytes(), self.codec().parameters(), scheme.parameters())
 
     def hash(self) -> bytes:
         """SHA-256 of the terms, 32 bytes: `policy_hash` in signed messages."""
@@ -116,6 +128,8 @@ class Terms:
                 "weighted": self.weighted,
                 "masking": self.masking,
                 "metrics": list(self.metrics),
+                "arrays_key": self.arrays_key,
+                "weight_key": self.weight_key,
             }
         )
 
@@ -139,6 +153,8 @@ class Terms:
                 "weighted": bool(weighted),
                 "masking": ("double" | "single") as masking,
                 "metrics": list(metrics),
+                "arrays_key": str(arrays_key),
+                "weight_key": str(weight_key),
                 **rest,
             } if not rest and all(type(m) is str for m in metrics):
                 pass
@@ -154,4 +170,14 @@ class Terms:
             )
         except (TypeError, ValueError):
             raise ProtocolError("terms: a clipping threshold is not a number") from None
-        return cls(scheme, bits, bound, max_examples, weighted, masking, tuple(metrics))
+        return cls(
+            scheme,
+            bits,
+            bound,
+            max_examples,
+            weighted,
+            masking,
+            tuple(metrics),
+            arrays_key,
+            weight_key,
+        )

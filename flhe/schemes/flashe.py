@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import Packing, spread
+from flhe.coding.pack import COLUMNS, Packing, spread
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
 from flhe.keys.derive import hkdf
-from flhe.math.buffers import empty_bytes
+from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 from flhe.schemes.base import Phase, Reader
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
@@ -106,6 +106,7 @@ class Flashe:
             "bits": self.bits,
             "masking": self.masking,
             "lane_bits": self.lane_bits,
+            "columns": COLUMNS,
         }
 
     def tolerance(self, count: int) -> float:
@@ -153,7 +154,7 @@ class _Masks:
     `step` lanes at a time; streams and scratch space live as long as the reader.
     """
 
-    __slots__ = ("_added", "_one", "_taken", "_two", "step")
+    __slots__ = ("_added", "_lane", "_lanes", "_one", "_taken", "_two", "step")
 
     def __init__(
         self,
@@ -164,30 +165,31 @@ class _Masks:
         plus: Iterable[int],
         minus: Iterable[int],
     ) -> None:
-        block = start * np.dtype(lane).itemsize // BLOCK
+        self._lane = np.dtype(lane)
+        block = start * self._lane.itemsize // BLOCK
         self._added = [prg.stream(key, j, block) for j in plus]
         self._taken = [prg.stream(key, j, block) for j in minus]
         self._one = np.empty(CHUNK + BLOCK, np.uint8)
         self._two = np.empty(CHUNK + BLOCK, np.uint8)
-        self.step = CHUNK // np.dtype(lane).itemsize
+        self._lanes = [scratch[:CHUNK].view(self._lane) for scratch in (self._one, self._two)]
+        self.step = CHUNK // self._lane.itemsize
 
-    def into(self, out: NDArray[Any]) -> None:
-        """Write the next `out.size` lanes, at most `step`."""
-        nbytes = out.nbytes
-        one, two = (s[:nbytes].view(out.dtype) for s in (self._one, self._two))
-        paired = min(len(self._added), len(self._taken), 1)
-        if paired:  # the common case, in one pass
-            self._added[0].into(self._one, nbytes)
-            self._taken[0].into(self._two, nbytes)
-            np.subtract(one, two, out=out)
-        else:
-            out[:] = 0
-        for stream in self._added[paired:]:
-            stream.into(self._one, nbytes)
-            np.add(out, one, out=out)
-        for stream in self._taken[paired:]:
-            stream.into(self._one, nbytes)
-            np.subtract(out, one, out=out)
+    def next(self, count: int) -> NDArray[Any]:
+        """The next `count` lanes, at most `step`; overwritten by the next call."""
+        nbytes = count * self._lane.itemsize
+        total, lanes = self._lanes[0][:count], self._lanes[1][:count]
+        fresh = True
+        for stream in self._added:
+            stream.into(self._one if fresh else self._two, nbytes)
+            if not fresh:
+                np.add(total, lanes, out=total)
+            fresh = False
+        if fresh:
+            total[:] = 0
+        for stream in self._taken:
+            stream.into(self._two, nbytes)
+            np.subtract(total, lanes, out=total)
+        return total
 
 
 def _round_key(scheme: Flashe, group_key: bytes, slot: Slot) -> bytes:
@@ -230,7 +232,8 @@ class FlasheSealer:
         mask = np.empty(length, self.scheme.packing.lane)
         masks = self._masks(_round_key(self.scheme, self.group_key, slot), 0)
         for at in range(0, length, masks.step):
-            masks.into(mask[at : at + masks.step])
+            part = mask[at : at + masks.step]
+            part[:] = masks.next(part.size)
         with self._lock:
             self._ready[slot, length] = mask
 
@@ -244,34 +247,27 @@ class FlasheSealer:
         RangeError
             A value outside the space, which would run into its neighbour's sum.
         """
+        for part in (plain.values, plain.extras):
+            self._check(part)
+        length = plain.values.size + plain.extras.size
         with self._lock:
             if slot in self._used:
                 raise ReuseError("flashe: this slot has encrypted a vector before")
             self._used.add(slot)
-            length = plain.values.size + plain.extras.size
             ready = self._ready.pop((slot, length), None)
-        for part in (plain.values, plain.extras):
-            if part.dtype.kind != "i":
-                raise RangeError(f"flashe: takes signed integers, got {part.dtype}; quantize first")
         packing = self.scheme.packing
         key = _round_key(self.scheme, self.group_key, slot)
-        data = empty_bytes(packing.nbytes(length))
+        data = empty(packing.nbytes(length), np.uint8)
         # Whole blocks come straight from the values; the rest of them and the extras share a tail.
         whole = plain.values.size // packing.block * packing.block
         tail = np.concatenate([plain.values[whole:], plain.extras]).astype(packing.signed)
 
         def work(start: int, stop: int, values: NDArray[Any]) -> None:
             masks = self._masks(key, start)
-            scratch = np.empty(min(masks.step, stop - start), packing.lane)
             for at in range(start, stop, masks.step):
                 end = min(at + masks.step, stop)
-                mask = scratch[: end - at]
-                if ready is None:
-                    masks.into(mask)
-                else:
-                    mask = ready[at:end]
+                mask = masks.next(end - at) if ready is None else ready[at:end]
                 part = values[at - start : end - start]
-                self._check(part)
                 first = at * packing.bits // 8
                 packing.pack(part, mask, data[first : first + packing.nbytes(end - at)])
 
@@ -284,10 +280,10 @@ class FlasheSealer:
         return _Masks(key, self.prg, self.scheme.packing.lane, start, plus, minus)
 
     def _check(self, values: NDArray[Any]) -> None:
-        from flhe.math import kernels
-
+        if values.dtype.kind != "i":
+            raise RangeError(f"flashe: takes signed integers, got {values.dtype}; quantize first")
         bound = self.scheme.space.bound
-        if kernels.count_beyond(values, bound):
+        if values.size and (values.max() > bound or values.min() < -bound):
             raise RangeError(f"flashe: a value lies beyond {bound}; quantize to fewer bits")
 
 
@@ -321,15 +317,13 @@ class FlasheOpener:
         packing.check(total.data, total.length)
         key = _round_key(self.scheme, self.group_key, total.slot)
         minus, plus = self.scheme.mask_terms(total.senders)  # what was added comes off
-        out = np.empty(total.length, packing.signed)
+        out = empty(total.length, packing.signed)
 
         def work(start: int, stop: int) -> None:
             masks = _Masks(key, self.prg, packing.lane, start, plus, minus)
-            scratch = np.empty(min(masks.step, stop - start), packing.lane)
             for at in range(start, stop, masks.step):
                 end = min(at + masks.step, stop)
-                mask = scratch[: end - at]
-                masks.into(mask)
+                mask = masks.next(end - at)
                 first = at * packing.bits // 8
                 packing.unpack(
                     total.data[first : first + packing.nbytes(end - at)], mask, out[at:end]

@@ -1,0 +1,78 @@
+"""The client: what any FedAvg app for Flower has, and one mod that encrypts.
+
+Policy and keys are no business of this file: the mod reads them from the node's own config.
+"""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from flhe.apps.settings import Settings
+from flhe.apps.tasks import task_named
+from flhe.apps.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
+from flhe.apps.tasks.split import node_data
+from flhe.mods import HEMod
+
+app = ClientApp(mods=[HEMod()])
+
+
+@app.train()
+def train_fn(msg: Message, ctx: Context) -> Message:
+    """Train the received model on this node's part of the data."""
+    settings = Settings.from_config(ctx.run_config)
+    data = _data(settings, ctx)
+    model = _model(settings, msg)
+    score = train(
+        model,
+        data.train,
+        epochs=settings.local_epochs,
+        learning_rate=settings.learning_rate,
+        batch_size=settings.batch_size,
+        shuffle=shuffler(
+            settings.seed,
+            int(ctx.node_config["partition-id"]),
+            _round(msg),
+        ),
+    )
+    metrics = MetricRecord(
+        {
+            "train_loss": score.loss,
+            "train_accuracy": score.accuracy,
+            "num-examples": len(data.train.labels),
+        }
+    )
+    arrays = ArrayRecord(model.cpu().state_dict())
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+
+
+@app.evaluate()
+def evaluate_fn(msg: Message, ctx: Context) -> Message:
+    """Score the received model on this node's share of the test set."""
+    settings = Settings.from_config(ctx.run_config)
+    data = _data(settings, ctx)
+    score = evaluate(_model(settings, msg), data.test)
+    metrics = MetricRecord(
+        {"loss": score.loss, "accuracy": score.accuracy, "num-examples": len(data.test.labels)}
+    )
+    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+
+
+def _round(msg: Message) -> int:
+    server_round = msg.content.config_records["config"]["server-round"]
+    assert isinstance(server_round, int)
+    return server_round
+
+
+def _model(settings: Settings, msg: Message) -> nn.Module:
+    model = new_model(task_named(settings.task), settings.seed)
+    model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
+    return model.to(settings.device)
+
+
+def _data(settings: Settings, ctx: Context) -> Data:
+    data = node_data(
+        settings, int(ctx.node_config["partition-id"]), int(ctx.node_config["num-partitions"])
+    )
+    return Data(*(Examples(*(t.to(settings.device) for t in half)) for half in data))

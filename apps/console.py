@@ -1,0 +1,111 @@
+"""What `flhe run` shows: a bar or plain lines while it trains, a table when it is done."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from flhe.apps.settings import Settings
+
+
+class RoundDisplay:
+    """A progress bar on a terminal, one plain line per step elsewhere."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
+        self._rounds = rounds
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            self._progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+                TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._progress.add_task("starting", total=rounds)
+
+    def __enter__(self) -> RoundDisplay:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """Show what is going on."""
+        if self._progress:
+            self._progress.update(self._task, description=text)
+        else:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def round(self, report: dict[str, Any]) -> None:
+        """Show a finished round."""
+        score = f"accuracy {_number(report['accuracy'])}, loss {_number(report['loss'])}"
+        if self._progress:
+            self._progress.update(self._task, description=score, completed=report["round"])
+        else:
+            self.say(
+                f"round {report['round']}/{self._rounds}: {score}, "
+                f"{report['survivors']} nodes, {report['round_s']:.1f} s"
+            )
+
+
+def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: int) -> Table:
+    """Return the table of a finished run, its bytes beside what plain FedAvg would move."""
+    plain_up = settings.cohort * model_bytes
+    plain_down = (settings.cohort + settings.nodes) * model_bytes
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        title=f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}",
+        caption=(
+            f"Plain FedAvg moves {size(plain_up)} up and {size(plain_down)} down a round "
+            f"(model {size(model_bytes)}): the factors beside the bytes."
+        ),
+    )
+    for name in ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for report in rounds:
+        table.add_row(
+            str(report["round"]),
+            _number(report["accuracy"]),
+            _number(report["loss"]),
+            _beside(report["bytes_up"], plain_up),
+            _beside(report["bytes_down"], plain_down),
+            f"{report['crypto_s']:.3f}",
+            f"{report['round_s']:.1f}",
+            str(report["survivors"]),
+        )
+    return table
+
+
+def size(count: float) -> str:
+    """Format a number of bytes, decimal units."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 100 or unit == "B" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def _beside(count: int, plain: int) -> str:
+    return f"{size(count)} {count / plain:.2f}x" if plain else size(count)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,150 @@
+"""Child processes that never outlive the run that started them.
+
+Flower and Ray start children of their own, some in new sessions, and when a parent is killed its
+children move to another one. So each child carries a tag in its environment, inherited by all
+below it, and the tag finds them again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from flhe.errors import FlheError
+
+TAG = "FLHE_RUN_TAG"
+GRACE_S = 3.0
+
+
+def tagged(tag: str) -> set[psutil.Process]:
+    """Return every live process whose environment carries `tag`, and those below them.
+
+    The second half matters: a process that renames itself, as Ray's do, overwrites its environment.
+    """
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(TAG) == tag:
+                found |= {process, *process.children(recursive=True)}
+        except (psutil.Error, OSError):  # ended meanwhile, or another user's
+            continue
+    return found
+
+
+def stop_tagged(tag: str, seen: Iterable[psutil.Process] = ()) -> None:
+    """End every process that carries `tag`, and of `seen` those that still run.
+
+    Each is asked first, then killed; then looks again for newborns, a few times.
+    """
+    for ask in (True, False, False, False):
+        processes = tagged(tag) | {process for process in seen if _runs(process)}
+        if not processes:
+            return
+        for process in processes:
+            try:
+                process.terminate() if ask else process.kill()
+            except psutil.Error:
+                continue
+        psutil.wait_procs(processes, timeout=GRACE_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+class Children:
+    """The processes of one run.
+
+    A watchdog ends them and removes `scratch` should this process die without doing so itself.
+    """
+
+    def __init__(self, env: Mapping[str, str], scratch: Path) -> None:
+        self.tag = secrets.token_hex(16)
+        self._env = {**env, TAG: self.tag}
+        self._seen: set[psutil.Process] = set()
+        self._watchdog = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "flhe.apps.watch", self.tag, str(scratch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def start(self, command: Sequence[str], *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
+        """Start `command`, its output appended to `log`, out of reach of the terminal's Ctrl-C."""
+        with log.open("ab") as output:
+            return subprocess.Popen(  # noqa: S603
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=self._env,
+                start_new_session=True,
+            )
+
+    def query(self, command: Sequence[str], *, cwd: Path, timeout: float) -> str:
+        """Run `command` to its end and return its standard output; "" when it fails."""
+        try:
+            done = subprocess.run(  # noqa: S603
+                list(command),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                cwd=cwd,
+                env=self._env,
+                timeout=timeout,
+                check=True,
+            )
+        except (subprocess.SubprocessError, OSError):
+            return ""
+        return done.stdout
+
+    def commands_below(self, pid: int) -> set[str]:
+        """Return the names of the commands that run below `pid`, and remember their processes."""
+        names: set[str] = set()
+        try:
+            below = psutil.Process(pid).children(recursive=True)
+        except psutil.Error:
+            return names
+        self._seen.update(below)
+        for process in below:
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    names.update(Path(argument).name for argument in process.cmdline()[:2])
+            except psutil.Error:
+                continue
+        return names
+
+    def stop(self) -> None:
+        """End everything that was started, the watchdog last."""
+        stop_tagged(self.tag, self._seen)
+        if self._watchdog.stdin is not None:
+            self._watchdog.stdin.close()
+        try:
+            self._watchdog.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._watchdog.kill()
+            self._watchdog.wait()
+
+
+def describe_exit(returncode: int) -> str:
+    """Say how a process ended."""
+    return f"was killed by signal {-returncode}" if returncode < 0 else f"exited with {returncode}"
+
+
+def script(name: str) -> str:
+    """Return the path of a command installed beside this Python, activated or not."""
+    path = Path(sys.executable).parent / name  # not resolved: a venv's python is a link
+    if not path.exists():
+        raise FlheError(f"{name} is not beside {sys.executable}: pip install 'flhe[apps]'")
+    return str(path)

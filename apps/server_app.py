@@ -1,0 +1,128 @@
+"""The server: picks the strategy that the scheme names, runs it, keeps what it returns.
+
+Whatever goes wrong is raised: a run that did not train must not look finished.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from flhe.apps.settings import Settings
+from flhe.apps.tasks import task_named
+from flhe.apps.tasks.base import Task, new_model
+from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.strategies.plain import MeteredFedAvg
+from flhe.strategies.report import Reporter
+
+CHECKPOINT_STYPE = "flhe.checkpoint/1"
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, ctx: Context) -> None:
+    """Run one federation as the run config says."""
+    reporter = Reporter(str(ctx.run_config.get("report", "")))
+    try:
+        run(grid, Settings.from_config(ctx.run_config), reporter)
+    except Exception as error:
+        reporter.emit("failed", error=f"{type(error).__name__}: {error}")
+        raise
+
+
+def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
+    """Wait for the nodes, train, write the final model."""
+    task = task_named(settings.task)
+    arrays = ArrayRecord(new_model(task, settings.seed).state_dict())
+    model_bytes = sum(len(array.data) for array in arrays.values())
+    strategy = make_strategy(settings, task, reporter)
+    reporter.emit("start", model_bytes=model_bytes, nodes=settings.nodes)
+    wait_for_nodes(grid, settings)
+    reporter.emit("joined")
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=arrays,
+        num_rounds=settings.num_rounds,
+        timeout=settings.round_timeout,
+    )
+    if settings.sealed_model:
+        write_model(Path(settings.sealed_model), result.arrays, sealed=settings.encrypted)
+    reporter.emit("done", sealed_model=settings.sealed_model or None)
+
+
+def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
+    """Return the strategy of `settings.scheme`."""
+    fedavg: dict[str, Any] = {
+        "fraction_train": settings.fraction_train,
+        "min_train_nodes": settings.cohort,
+        "min_evaluate_nodes": settings.nodes,
+        "min_available_nodes": settings.nodes,
+    }
+    if settings.scheme == "plain":
+        return MeteredFedAvg(on_round=reporter.round, **fedavg)
+    from flhe.strategies import flashe_fedavg
+
+    strategy: FedAvg = flashe_fedavg(
+        bits=settings.bits,
+        clip=settings.clip,
+        max_examples=settings.max_examples or most_examples(settings, task),
+        round_timeout=settings.round_timeout,
+        on_round=reporter.round,
+        **fedavg,
+    )
+    return strategy
+
+
+def most_examples(settings: Settings, task: Task) -> int:
+    """Most training examples that one node can hold, from public figures alone."""
+    if settings.partition == "iid":
+        return -(-task.train_size // settings.nodes)
+    return task.train_size
+
+
+def wait_for_nodes(grid: Grid, settings: Settings) -> None:
+    """Return once `settings.nodes` nodes are connected; refuse to wait for ever."""
+    deadline = time.monotonic() + settings.join_timeout
+    while (connected := len(list(grid.get_node_ids()))) < settings.nodes:
+        if time.monotonic() >= deadline:
+            raise QuorumError(
+                f"{connected} of nodes={settings.nodes} connected within join-timeout="
+                f"{settings.join_timeout:g} s: start the others, or set nodes to what there is "
+                f'(in a simulation: --federation-config "num-supernodes={settings.nodes}")'
+            )
+        time.sleep(0.2)
+
+
+def write_model(path: Path, arrays: ArrayRecord, *, sealed: bool) -> None:
+    """Write the final model: the sealed checkpoint's bytes, or the arrays as .npz."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"the final model cannot be written to sealed-model={str(path)!r} "
+            f"({error.strerror}): name a file in a directory that exists and is yours"
+        ) from error
+    with os.fdopen(descriptor, "wb") as file:
+        if sealed:
+            file.write(_checkpoint(arrays))
+        else:
+            clear: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+            np.savez(file, **clear)
+
+
+def _checkpoint(arrays: ArrayRecord) -> bytes:
+    array = arrays.get("checkpoint")
+    if array is None or array.stype != CHECKPOINT_STYPE:
+        raise ProtocolError(
+            f"the strategy returned no array 'checkpoint' of stype {CHECKPOINT_STYPE!r}, "
+            f"but {sorted(arrays)}: the model was not written"
+        )
+    return array.data

@@ -1,0 +1,105 @@
+"""Who holds which examples: a data set split over the nodes, by flwr-datasets' partitioners."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.apps.settings import Settings
+from flhe.apps.tasks import task_named
+from flhe.apps.tasks.base import Data
+from flhe.errors import ConfigError
+
+MIN_PARTITION = 10
+"""Fewest training examples of a node under a Dirichlet split."""
+
+
+def split_iid(labels: NDArray[np.int64], nodes: int, seed: int) -> list[NDArray[np.int64]]:
+    """Split the indices of `labels` evenly, after a shuffle; sizes differ by one at most."""
+    from datasets import Dataset
+    from flwr_datasets.partitioner import IidPartitioner
+
+    _enough(len(labels), nodes)
+    partitioner = IidPartitioner(num_partitions=nodes)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    partitioner.dataset = Dataset.from_dict({"index": order, "label": labels[order]})
+    return _indices(partitioner, nodes)
+
+
+def split_dirichlet(
+    labels: NDArray[np.int64], nodes: int, seed: int, alpha: float
+) -> list[NDArray[np.int64]]:
+    """Split the indices of `labels` so that each class follows Dirichlet(alpha) over the nodes."""
+    from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    _enough(len(labels), nodes * MIN_PARTITION)
+    partitioner = DirichletPartitioner(
+        num_partitions=nodes,
+        partition_by="label",
+        alpha=alpha,
+        min_partition_size=MIN_PARTITION,
+        self_balancing=True,
+        seed=seed,
+    )
+    partitioner.dataset = Dataset.from_dict({"index": np.arange(len(labels)), "label": labels})
+    try:
+        return _indices(partitioner, nodes)
+    except ValueError as error:
+        raise ConfigError(
+            f"dirichlet-alpha={alpha} leaves one of {nodes} nodes fewer than {MIN_PARTITION} "
+            "examples: raise it, or use fewer nodes"
+        ) from error
+
+
+def node_data(settings: Settings, partition_id: int, partitions: int) -> Data:
+    """Return what one node holds: its part of the training set, its share of the test set."""
+    if not 0 <= partition_id < partitions:
+        raise ConfigError(
+            f"partition-id={partition_id} of num-partitions={partitions}: "
+            "give each node its own, from 0"
+        )
+    data, train_parts, test_parts = _partitioned(
+        task=settings.task,
+        data_dir=settings.data_dir,
+        download=settings.download,
+        partition=settings.partition,
+        alpha=settings.dirichlet_alpha,
+        seed=settings.seed,
+        nodes=partitions,
+    )
+    return Data(
+        data.train.take(train_parts[partition_id]), data.test.take(test_parts[partition_id])
+    )
+
+
+@lru_cache(maxsize=1)  # a simulated node's process serves many nodes and rounds
+def _partitioned(
+    *,
+    task: str,
+    data_dir: str,
+    download: bool,
+    partition: str,
+    alpha: float,
+    seed: int,
+    nodes: int,
+) -> tuple[Data, list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+    data = task_named(task).load(data_dir, download=download)
+    labels = data.train.labels.numpy()
+    if partition == "iid":
+        train_parts = split_iid(labels, nodes, seed)
+    else:
+        train_parts = split_dirichlet(labels, nodes, seed, alpha)
+    return data, train_parts, split_iid(data.test.labels.numpy(), nodes, seed)
+
+
+def _indices(partitioner: object, nodes: int) -> list[NDArray[np.int64]]:
+    load = partitioner.load_partition  # type: ignore[attr-defined]
+    return [np.asarray(load(node)["index"], dtype=np.int64) for node in range(nodes)]
+
+
+def _enough(count: int, needed: int) -> None:
+    if count < needed:
+        raise ConfigError(f"{count} examples for a split that needs {needed}: use fewer nodes")

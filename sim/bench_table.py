@@ -1,0 +1,85 @@
+"""The table that `flhe bench` prints: times, sizes, and ratios to the limits of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from flhe.sim.bench import Progress, Row, Times
+
+LIMIT_OF = {
+    "encrypt_s": "openssl-aes-ctr",
+    "add_s": "numpy-add-f32",
+    "decrypt_s": "openssl-aes-ctr",
+}
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Median times, each with its ratio to the limit of that phase (minimum by minimum)."""
+    first = rows[0]
+    out = Table(
+        title=f"{first.values:,} values, {first.cohort} clients, {first.dropouts} dropped out, "
+        f"{first.threads} thread{'s' if first.threads > 1 else ''}",
+        caption="medians; below them, minimum by minimum, the ratio to AES-CTR over the keystream "
+        "or to NumPy's in-cache add",
+    )
+    for heading in (
+        "",
+        "encode+\nencrypt",
+        "add, a\nclient",
+        "decrypt+\ndecode",
+        "upload",
+        "max\nerror",
+    ):
+        out.add_column(heading, justify="right" if heading else "left")
+    by_name = {row.name: row for row in rows}
+    for row in rows:
+        out.add_row(
+            row.name,
+            *(
+                _cell(getattr(row, phase), getattr(by_name[limit], phase), own=row.name == limit)
+                for phase, limit in LIMIT_OF.items()
+            ),
+            _size(row),
+            "" if row.max_error is None else f"{row.max_error:.1e}",
+            end_section=row is rows[-1] or row.kind != rows[rows.index(row) + 1].kind,
+        )
+    return out
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Progress]:
+    """Show a bar over the turns, refreshed between timings only, so that it costs them nothing."""
+    with Bar(console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("warming up", total=None)
+
+        def advance(turn: int, turns: int, name: str) -> None:
+            bar.update(task, total=turns, completed=turn, description=name)
+            bar.refresh()
+
+        yield advance
+
+
+def _cell(times: Times | None, limit: Times | None, *, own: bool) -> str:
+    if times is None:
+        return ""
+    ratio = "" if own or limit is None else f"\n{_short(times.min / limit.min)}x"
+    return f"{_seconds(times.median)}{ratio}"
+
+
+def _short(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+
+
+def _size(row: Row) -> str:
+    if row.upload_bytes is None or row.bytes_per_value is None:
+        return ""
+    return f"{row.upload_bytes / 1e6:.2f} MB\n{row.bytes_per_value:.2f} B/value"

@@ -1,0 +1,272 @@
+"""`flhe run`: true exit codes, one clear line, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from rich.console import Console
+
+from flhe.apps import launch
+from flhe.apps.processes import Children, tagged
+from flhe.apps.settings import Settings
+from flhe.errors import ConfigError
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+ORPHANS = [  # a child in a session of its own, that ignores SIGTERM and has one more
+    sys.executable,
+    "-c",
+    "import signal, subprocess, sys, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+    " start_new_session=True)\n"
+    "print('up', flush=True); time.sleep(60)",
+]
+
+
+@pytest.fixture
+def env(tmp_path: pathlib.Path) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if key not in ("FLHE_HOME", "TERM")}
+    return {**clean, "XDG_DATA_HOME": str(tmp_path / "data"), "COLUMNS": "100"}
+
+
+def flhe(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flhe.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """No process of this test may survive it; Ray's rename themselves, so all are compared."""
+    before = set(psutil.pids())
+    yield
+    names = ("flower-super", "flwr", "ray::", "raylet", "gcs_server", "flhe.apps.watch")
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if process.pid not in before and any(name in line for name in names):
+                    left.append(line)
+        if not left:
+            return
+        time.sleep(0.2)
+    pytest.fail(f"still running: {left}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scheme", "rot13"], "unknown; use one of flashe"),
+        (["--scheme", "paillier"], "unknown; use one of flashe"),
+        (["--scheme", "sash"], "not built yet in this version"),
+        (["--nodes", "2"], "a sum of two shows each member the other's update"),
+        (["--task", "cifar10"], "--data-dir"),
+        (["--output", "/no/such/place/model"], "name a file in a directory that exists"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_one_line_before_anything_starts(
+    env: dict[str, str], arguments: list[str], message: str, tmp_path: pathlib.Path
+) -> None:
+    process = flhe(env, "run", *arguments)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert message in err
+    assert err.count("\n") == 1
+    assert not out
+    assert not (tmp_path / "data").exists()
+
+
+def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "NEEDS", ("json", "no_such_module"))
+    with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install 'flhe\[apps\]'"):
+        launch.check(Settings(), None, 1.0)
+
+
+def test_data_directory_must_exist(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="no such directory"):
+        launch.check(Settings(task="cifar10", data_dir=str(tmp_path / "no")), None, 1.0)
+    launch.check(Settings(task="cifar10", data_dir=str(tmp_path)), tmp_path / "out.json", 1.0)
+
+
+def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(
+        "Traceback (most recent call last):\n"
+        '  File "server_app.py", line 3, in main\n'
+        "flhe.errors.QuorumError: two is too few\n"
+        "INFO : that was an Error: not this\n"
+    )
+    assert launch.last_exception(log) == "QuorumError: two is too few"
+    log.write_text("all is well\n")
+    assert launch.last_exception(log) == ""
+
+
+def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("FLHE_HOME", raising=False)
+    env = launch._environment(tmp_path / "home", tmp_path / "scratch")
+    assert "RAY_ADDRESS" not in env
+    assert env["NO_PROXY"] == "example.org,127.0.0.1,localhost"
+    assert env["FLWR_HOME"] == str(tmp_path / "scratch")
+    assert env["FLHE_HOME"] == str(tmp_path / "home/nodes")
+    assert env["PATH"].split(os.pathsep)[0] == str(pathlib.Path(sys.executable).parent)
+
+
+def start_orphans(children: Children, tmp_path: pathlib.Path) -> subprocess.Popen[bytes]:
+    log = tmp_path / "log"
+    process = children.start(ORPHANS, log=log, cwd=tmp_path)
+    deadline = time.monotonic() + 30
+    while not log.exists() or b"up" not in log.read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def test_children_are_stopped_with_theirs_even_when_orphaned(tmp_path: pathlib.Path) -> None:
+    children = Children(os.environ, tmp_path / "scratch")
+    process = start_orphans(children, tmp_path)
+    process.kill()
+    process.wait()
+    assert tagged(children.tag)
+    children.stop()
+    assert not tagged(children.tag)
+
+
+def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, pathlib, sys, time\n"
+            "from flhe.apps.processes import Children\n"
+            f"children = Children(os.environ, pathlib.Path({str(scratch)!r}))\n"
+            f"children.start({SLEEPER!r}, log=pathlib.Path(os.devnull), cwd=pathlib.Path('/'))\n"
+            "print(children.tag, flush=True); time.sleep(60)",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    tag = parent.stdout.readline().strip()
+    assert len(tagged(tag)) == 1
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 15
+    while (tagged(tag) or scratch.exists()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not tagged(tag)
+    assert not scratch.exists()
+
+
+def test_stopped_while_it_starts(env: dict[str, str], tmp_path: pathlib.Path) -> None:
+    with nothing_left():
+        process = flhe(env, "run", "--scheme", "plain")
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting Flower\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert err == "flhe: stopped by SIGTERM; everything it started is stopped too\n"
+    assert not list((tmp_path / "data/flhe/runs").iterdir())
+
+
+def test_out_of_time(env: dict[str, str], tmp_path: pathlib.Path) -> None:
+    with nothing_left():
+        process = flhe(env, "run", "--scheme", "plain", "--timeout", "1")
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "took longer than --timeout 1 s (0 of 5 rounds done) (full log: " in err
+    assert err.count("\n") == 1
+    assert [p.name for p in (tmp_path / "data/flhe/runs").glob("*/*")] == ["run.log"]
+
+
+def test_a_killed_superlink_is_noticed(env: dict[str, str]) -> None:
+    with nothing_left():
+        process = flhe(env, "run", "--scheme", "plain")
+        killed = False
+        while not killed and process.poll() is None:
+            for child in psutil.Process(process.pid).children():
+                with contextlib.suppress(psutil.Error):
+                    if any("flower-superlink" in part for part in child.cmdline()[:2]):
+                        child.kill()
+                        killed = True
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "flower-superlink was killed by signal 9" in err
+    assert err.count("\n") == 1
+
+
+def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path) -> None:
+    results, model = tmp_path / "out.json", tmp_path / "model.npz"
+    with nothing_left():
+        process = flhe(
+            env,
+            *("run", "--scheme", "plain", "--nodes", "3", "--rounds", "1", "--local-epochs", "1"),
+            *("--json", str(results), "--output", str(model)),
+        )
+        out, err = process.communicate(timeout=240)
+    assert (process.returncode, err) == (0, "")
+    content = json.loads(results.read_text())
+    assert list(content) == [
+        "scheme",
+        "task",
+        "nodes",
+        "rounds",
+        "final_accuracy",
+        "sealed_model",
+    ]
+    assert list(content["rounds"][0]) == [
+        "round",
+        "accuracy",
+        "loss",
+        "bytes_up",
+        "bytes_down",
+        "crypto_s",
+        "round_s",
+        "survivors",
+    ]
+    assert content["rounds"][0]["survivors"] == 3
+    assert content["final_accuracy"] == content["rounds"][0]["accuracy"]
+    assert content["sealed_model"] == str(model)
+    assert model.exists()
+    assert "1.00x" in out
+    assert not list((tmp_path / "data/flhe/runs").iterdir())
+
+
+def test_the_table_fits_a_terminal_of_80() -> None:
+    rounds = [
+        {
+            "round": 100,
+            "accuracy": 0.98765,
+            "loss": 12.3456,
+            "bytes_up": 123_456_789,
+            "bytes_down": 999_999_999,
+            "crypto_s": 12.345,
+            "round_s": 123.4,
+            "survivors": 100,
+        }
+    ]
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        console.print(launch.round_table(Settings(), rounds, 4_000_000))
+        assert "…" not in console.export_text()

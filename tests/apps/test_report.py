@@ -1,0 +1,141 @@
+"""Bytes are counted once, reports arrive one line at a time."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from flhe.errors import ConfigError, QuorumError
+from flhe.strategies.plain import MeteredFedAvg
+from flhe.strategies.report import MeteredGrid, Reporter, RoundReport, Traffic, message_bytes
+
+ZEROS = Array(np.zeros(4, np.float32))
+SIZE = len(ZEROS.data)  # NumPy's header included: that is what travels
+REPORT = RoundReport(1, 0.9, None, 10, 20, 0.0, 1.5, 3)
+
+
+class EchoGrid(Grid):
+    """Answers at once: nodes in `dead` with an error, the others with what they got, plus one."""
+
+    def __init__(self, nodes: int, dead: Iterable[int] = ()) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+        self._nodes, self._dead = list(range(1, nodes + 1)), set(dead)
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return self._nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return [str(i) for i, _ in enumerate(messages)]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return []
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return [self._answer(message) for message in messages]
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.dst_node_id in self._dead:
+            return Message(Error(code=2, reason="no data here"), reply_to=message)
+        if message.metadata.message_type == MessageType.EVALUATE:
+            content = RecordDict(
+                {"m": MetricRecord({"loss": 0.5, "accuracy": 0.75, "num-examples": 4})}
+            )
+        else:
+            arrays = {
+                k: Array(v.numpy() + np.float32(1)) for k, v in message.content["arrays"].items()
+            }
+            content = RecordDict(
+                {"arrays": ArrayRecord(arrays), "m": MetricRecord({"num-examples": 4})}
+            )
+        return Message(content, reply_to=message)
+
+
+def test_message_bytes_counts_payload_alone() -> None:
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({"w": ZEROS}),
+            "sealed": ArrayRecord({"c": Array("uint8", (7,), "flhe.sealed/1", b"1234567")}),
+            "config": ConfigRecord({"n": 1, "x": 0.5, "b": True, "s": "é", "raw": b"abc"}),
+            "lists": ConfigRecord({"i": [1, 2, 3], "s": ["a", "bc"]}),
+            "metrics": MetricRecord({"loss": 0.1, "each": [1.0, 2.0]}),
+        }
+    )
+    assert message_bytes(content) == SIZE + 7 + (8 + 8 + 1 + 2 + 3) + (24 + 3) + (8 + 16)
+    assert message_bytes(RecordDict()) == 0
+
+
+def test_metered_grid_counts_every_copy_and_starts_again() -> None:
+    grid = MeteredGrid(EchoGrid(3, dead=[2]))
+    record = RecordDict({"arrays": ArrayRecord({"w": ZEROS})})
+    messages = [Message(record, dst_node_id=n, message_type=MessageType.TRAIN) for n in (1, 2, 3)]
+    replies = list(grid.send_and_receive(iter(messages)))
+    assert len(replies) == 3
+    assert grid.take() == Traffic(up=2 * (SIZE + 8), down=3 * SIZE)
+    assert grid.take() == Traffic(0, 0)
+    assert len(list(grid.push_messages(iter(messages)))) == 3
+    assert grid.take() == Traffic(0, 3 * SIZE)
+    assert list(grid.get_node_ids()) == [1, 2, 3]
+
+
+def test_reporter_writes_one_line_per_event(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "report.jsonl"
+    reporter = Reporter(path)
+    reporter.round(REPORT)
+    assert json.loads(path.read_text()) == {"event": "round", **REPORT.to_json()}
+    reporter.emit("done", sealed_model=None)
+    assert len(path.read_text().splitlines()) == 2
+    Reporter(None).round(REPORT)
+    Reporter("").round(REPORT)
+
+
+def test_reporter_says_what_it_cannot_write(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError, match="name a file in a directory that exists"):
+        Reporter(tmp_path / "nowhere" / "report").round(REPORT)
+
+
+def test_metered_fedavg_averages_as_fedavg_does_and_reports() -> None:
+    reports: list[RoundReport] = []
+    strategy = MeteredFedAvg(on_round=reports.append, min_available_nodes=3, min_train_nodes=3)
+    arrays = ArrayRecord({"w": ZEROS})
+    result = strategy.start(EchoGrid(3, dead=[3]), arrays, num_rounds=2)
+    assert np.allclose(result.arrays["w"].numpy(), 2.0)
+    assert [r.round for r in reports] == [1, 2]
+    assert [(r.accuracy, r.loss, r.survivors, r.crypto_s) for r in reports] == [
+        (0.75, 0.5, 2, 0.0)
+    ] * 2
+    assert reports[0].bytes_down == 6 * (SIZE + 8)  # the arrays and server-round
+    assert reports[0].bytes_up == 2 * (SIZE + 8) + 2 * 24
+
+
+def test_a_round_that_nobody_trained_is_an_error() -> None:
+    strategy = MeteredFedAvg(min_available_nodes=2)
+    arrays = ArrayRecord({"w": ZEROS})
+    with pytest.raises(QuorumError, match="round 1: no node trained, all 2 failed: no data here"):
+        strategy.start(EchoGrid(2, dead=[1, 2]), arrays, num_rounds=1)

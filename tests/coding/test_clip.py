@@ -1,0 +1,134 @@
+"""Clip: one threshold, one a layer, and what is too much."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import numpy as np
+import pytest
+
+from flhe.coding.base import Plain
+from flhe.coding.chain import Chain, chain
+from flhe.coding.clip import Clip
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.quantize import Quantize
+from flhe.coding.weigh import Weigh
+from flhe.errors import ConfigError, MisfitError, RangeError
+from flhe.spaces import Integers, Reals
+
+EXTRAS = np.array([1, 3], np.int64)
+ONE_LAYER = Layout((Entry("w", (200,), "float32"),))
+LAYERS = Layout(
+    (
+        Entry("conv1.weight", (2,), "float32"),
+        Entry("conv2.weight", (2,), "float32"),
+        Entry("steps", (), "int64"),
+        Entry("head", (2,), "float32"),
+    )
+)
+
+WAYS = {
+    "alone": lambda clip: clip,
+    "apart": lambda clip: Chain((clip, Weigh(5), Quantize(16)), fuse=False),
+    "fused": lambda clip: Chain((clip, Weigh(5), Quantize(16))),
+}
+
+
+def clipped(clip: Clip, x: list[float], layout: Layout) -> list[float]:
+    return clip.encode(Plain(np.array(x, np.float32), EXTRAS), clip.init(layout))[0].values.tolist()
+
+
+def test_cuts_and_scales() -> None:
+    x = [0.0, 1.0, -2.0, 2.0] + [0.5] * 196
+    assert clipped(Clip(2.0), x, ONE_LAYER) == [0.0, 0.5, -1.0, 1.0] + [0.25] * 196
+    x[1] = 100.0
+    assert clipped(Clip(2.0), x, ONE_LAYER)[1] == 1.0
+
+
+def test_one_threshold_a_layer_and_the_first_match_counts() -> None:
+    clip = Clip({"conv1.*": 2.0, "conv?.weight": 4.0, "*": 8.0})
+    assert clip.init(LAYERS).shared == ((0, 2, 2.0), (2, 4, 4.0), (4, 6, 8.0))
+    assert clipped(clip, [1, -1, 1, -1, 1, -1], LAYERS) == [0.5, -0.5, 0.25, -0.25, 0.125, -0.125]
+    opened, _ = clip.decode(Plain(np.ones(6), EXTRAS), (0,), clip.init(LAYERS))
+    assert opened.values.tolist() == [2, 2, 4, 4, 8, 8]
+    assert Clip({"*": 8.0, "conv1.*": 2.0}).init(LAYERS).shared == ((0, 6, 8.0),)
+
+
+def test_a_layer_without_a_threshold_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"no threshold for layer 'head'; add it or a '\*'"):
+        Clip({"conv*": 1.0}).init(LAYERS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("alpha", [1.0, 0.1, 0.3, 0.85, 1.7, 2.91])
+def test_values_at_the_threshold_are_within_it(
+    way: str, alpha: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An app that clips to alpha itself sends little but values at alpha; none of them is beyond."""
+    edge = np.float32(alpha)
+    if edge > alpha:
+        edge = np.nextafter(edge, np.float32(0))
+    codec = WAYS[way](Clip(alpha))
+    codec.encode(Plain(np.full(200, edge), EXTRAS), codec.init(ONE_LAYER))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("at", [0, 199])
+def test_not_finite_is_refused(way: str, bad: float, at: int) -> None:
+    codec = WAYS[way](Clip(1.0))
+    x = np.zeros(200, np.float32)
+    x[at] = bad
+    with pytest.raises(RangeError, match="NaN or infinity"):
+        codec.encode(Plain(x, EXTRAS), codec.init(ONE_LAYER))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("beyond", "outcome"), [(0, "quiet"), (2, "quiet"), (3, "warns"), (100, "warns"), (101, "no")]
+)
+def test_how_much_may_be_clipped(
+    way: str, beyond: int, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    codec = WAYS[way](Clip(1.0))
+    x = np.zeros(200, np.float32)
+    x[:beyond:2], x[1:beyond:2] = 2.0, -2.0
+    with caplog.at_level(logging.WARNING, "flhe"):
+        if outcome == "no":
+            with pytest.raises(RangeError, match="more than half") as caught:
+                codec.encode(Plain(x, EXTRAS), codec.init(ONE_LAYER))
+            assert not re.search(r"\d", str(caught.value)), "how much was clipped is the client's"
+        else:
+            codec.encode(Plain(x, EXTRAS), codec.init(ONE_LAYER))
+    assert len(caplog.records) == (outcome == "warns")
+    for record in caplog.records:
+        assert "1% of the update was clipped" in record.getMessage()
+        assert re.findall(r"\d+", record.getMessage()) == ["1"], "the fraction itself stays here"
+
+
+def test_nothing_to_clip_is_fine() -> None:
+    layout = Layout((Entry("n", (), "int64"),))
+    for codec in (Clip(1.0), chain(Clip(1.0), Weigh(5), Quantize(16))):
+        encoded, _ = codec.encode(Plain(np.empty(0, np.float32), EXTRAS), codec.init(layout))
+        assert encoded.values.size == 0
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf"), 1e-40, 1e40])
+def test_thresholds_that_cannot_be(alpha: float) -> None:
+    with pytest.raises(ConfigError, match="alpha must"):
+        Clip(alpha)
+    with pytest.raises(ConfigError, match=r"Clip\(head: .*alpha must"):
+        Clip({"*": 1.0, "head": alpha})
+
+
+def test_what_goes_before_it() -> None:
+    assert Clip(3.0).out(Reals(float("inf"))) == Reals(1.0)
+    with pytest.raises(MisfitError, match="put it before Quantize"):
+        Clip(3.0).out(Integers(7))
+
+
+def test_parameters_are_exact() -> None:
+    assert Clip(0.1).parameters() != Clip(np.nextafter(0.1, 1)).parameters()
+    assert Clip({"a": 1.0, "*": 2.0}).parameters() != Clip({"*": 2.0, "a": 1.0}).parameters()

@@ -1,0 +1,80 @@
+"""Identities: the published vector, refusals, and no seed on any screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys.identity import Identity, Secret, check_public, verify
+
+P = 2**255 - 19
+# RFC 8032, Sec. 7.1, TEST 2
+SEED = "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb"
+PUBLIC = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+SIGNATURE = (
+    "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+    "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
+)
+
+
+def test_rfc_8032_vector() -> None:
+    identity = Identity.from_seed(bytes.fromhex(SEED))
+    assert identity.public.hex() == PUBLIC
+    assert identity.sign(b"\x72").hex() == SIGNATURE
+    verify(identity.public, bytes.fromhex(SIGNATURE), b"\x72")
+
+
+def test_generate_takes_its_bytes_from_the_given_source() -> None:
+    assert Identity.generate(lambda n: b"s" * n).seed == b"s" * 32
+    assert Identity.generate().public != Identity.generate().public
+
+
+def test_what_does_not_verify() -> None:
+    identity, other = Identity.generate(), Identity.generate()
+    signature = identity.sign(b"message")
+    cases = [
+        (other.public, signature, b"message"),
+        (identity.public, signature, b"messagE"),
+        (identity.public, signature[:-1], b"message"),
+        (identity.public, b"", b"message"),
+        (identity.public, bytes(64), b"message"),
+    ]
+    for public, sig, message in cases:
+        with pytest.raises(AuthenticationError):
+            verify(public, sig, message)
+
+
+@pytest.mark.parametrize(
+    "y", [0, 1, P - 1, P, P + 1, 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7]
+)
+def test_keys_that_no_honest_site_has(y: int) -> None:
+    for sign in (0, 1 << 255):
+        with pytest.raises(ProtocolError, match="no honest site"):
+            check_public((y | sign).to_bytes(32, "little"))
+
+
+def test_a_signature_under_a_small_order_key_fits_nothing() -> None:
+    identity_point = (1).to_bytes(32, "little")
+    forged = identity_point + bytes(32)  # R = identity, S = 0: valid for every message without us
+    with pytest.raises(ProtocolError):
+        verify(identity_point, forged, b"anything")
+
+
+@pytest.mark.parametrize("public", [b"", bytes(31), bytes(33), "a" * 32, None])
+def test_not_a_key(public: object) -> None:
+    with pytest.raises(ProtocolError, match="32 bytes"):
+        check_public(public)
+
+
+@pytest.mark.parametrize("seed", [b"", bytes(31), bytes(33), "s" * 32])
+def test_seed_of_another_length(seed: object) -> None:
+    with pytest.raises(ConfigError, match="32 bytes"):
+        Identity(seed)  # type: ignore[arg-type]
+
+
+def test_the_seed_does_not_show() -> None:
+    identity = Identity(b"S" * 32)
+    for text in (repr(identity), str(identity), f"{identity.seed}", f"{identity.seed!r}"):
+        assert "<32 bytes>" in text
+        assert "SSS" not in text
+    assert repr(Secret(b"abc")) == "<3 bytes>"

@@ -1,0 +1,156 @@
+"""Sealed boxes: vectors of a second implementation, any buffers, no change goes unseen."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe import errors
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys.seal import BOUND, peek, seal, seal_stream, unseal
+
+FILE = pathlib.Path(__file__).parents[1] / "vectors/seal.json"
+VECTORS = json.loads(FILE.read_text())["cases"]
+KEY = b"k" * 32
+HEADER: dict[str, Any] = {
+    "run_id": 1,
+    "roster_hash": b"r" * 32,
+    "stage": "model",
+    "round": 4,
+    "attempt": 0,
+    "rank": 2,
+}
+
+
+def unhex(value: Any) -> Any:
+    if isinstance(value, dict):
+        return (
+            bytes.fromhex(value["hex"]) if "hex" in value else {k: unhex(value[k]) for k in value}
+        )
+    return value
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+def test_vector(case: dict[str, Any]) -> None:
+    key, box = bytes.fromhex(case["group_key"]), bytes.fromhex(case["box"])
+    if "error" not in case:
+        salt, plain = bytes.fromhex(case["salt"]), bytes.fromhex(case["plaintext"])
+        header, size = unhex(case["header"]), case["chunk_bytes"]
+        assert seal(key, header, plain, lambda n: salt[:n], chunk_bytes=size) == box
+        assert unseal(key, box) == (header, plain)
+        return
+    error = getattr(errors, case["error"])
+    if case["at"] == "parse":
+        with pytest.raises(error):
+            peek(box)
+    else:
+        peek(box)
+        with pytest.raises(error):
+            unseal(key, box)
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(1, 20))
+def test_any_buffers_give_one_plaintext(parts: list[bytes], size: int) -> None:
+    plain = b"".join(parts)
+    fixed = bytes
+    boxes = [
+        seal(KEY, HEADER, parts, fixed, chunk_bytes=size),
+        seal(KEY, HEADER, plain, fixed, chunk_bytes=size),
+        seal(KEY, HEADER, memoryview(plain), fixed, chunk_bytes=size),
+        b"".join(seal_stream(KEY, HEADER, map(bytearray, parts), fixed, chunk_bytes=size)),
+    ]
+    assert len(set(boxes)) == 1
+    for data in (boxes[0], bytearray(boxes[0]), memoryview(boxes[0])):
+        assert unseal(KEY, data) == (HEADER, plain)
+    assert peek(boxes[0]) == HEADER
+
+
+def test_default_chunks() -> None:
+    plain = bytes((64 << 20) + 1)
+    box = seal(KEY, HEADER, plain)
+    assert unseal(KEY, memoryview(box))[1] == plain
+
+
+def test_two_boxes_share_nothing() -> None:
+    one, two = seal(KEY, HEADER, bytes(100)), seal(KEY, HEADER, bytes(100))
+    assert one[-116:] != two[-116:]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 255))
+def test_a_changed_byte_is_never_accepted(at: int, flip: int) -> None:
+    box = bytearray(seal(KEY, HEADER, bytes(50), chunk_bytes=16))
+    box[at % len(box)] ^= flip
+    with pytest.raises(ProtocolError):
+        unseal(KEY, box)
+
+
+@given(st.integers(0, 10**6))
+def test_a_box_cut_anywhere_is_refused(at: int) -> None:
+    box = seal(KEY, HEADER, bytes(50), chunk_bytes=16)
+    with pytest.raises(ProtocolError):
+        unseal(KEY, box[: at % len(box)])
+
+
+@given(st.permutations(range(4)), st.integers(0, 3))
+def test_chunks_keep_number_and_order(order: list[int], extra: int) -> None:
+    box = seal(KEY, HEADER, bytes(range(64)), chunk_bytes=16)
+    start = len(box) - 4 * 32
+    chunks = [box[start + 32 * i : start + 32 * (i + 1)] for i in range(4)]
+    for altered in ([chunks[i] for i in order], [*chunks, chunks[extra]], chunks[: extra or 1]):
+        if altered != chunks:
+            with pytest.raises(AuthenticationError):
+                unseal(KEY, box[:start] + b"".join(altered))
+
+
+def test_chunks_of_another_box_do_not_fit() -> None:
+    one, two = (seal(KEY, HEADER, bytes(16)) for _ in range(2))
+    with pytest.raises(AuthenticationError):
+        unseal(KEY, one[:-32] + two[-32:])
+
+
+def test_another_key() -> None:
+    with pytest.raises(AuthenticationError, match="another epoch"):
+        unseal(b"K" * 32, seal(KEY, HEADER, b"x"))
+
+
+def test_the_reader_says_what_it_waits_for() -> None:
+    box = seal(KEY, HEADER | {"flag": True}, b"x")
+    assert unseal(KEY, box, {"round": 4, "rank": 2})[1] == b"x"
+    for expect in ({"round": 5}, {"roster_hash": b""}, {"absent": 1}, {"flag": 1}):
+        with pytest.raises(ProtocolError, match=next(iter(expect))):
+            unseal(KEY, box, expect)
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_header_without_a_bound_field(name: str) -> None:
+    header = {key: value for key, value in HEADER.items() if key != name}
+    for bad in (header, header | {name: None}, header | {name: True}):
+        with pytest.raises(ConfigError, match=name):
+            seal(KEY, bad, b"x")
+
+
+def test_own_mistakes() -> None:
+    for size in (0, (64 << 20) + 1):
+        with pytest.raises(ConfigError, match="chunk_bytes"):
+            seal(KEY, HEADER, b"x", chunk_bytes=size)
+    with pytest.raises(ConfigError, match="32 bytes"):
+        seal(b"short", HEADER, b"x")
+    with pytest.raises(ConfigError, match="at most"):
+        seal(KEY, HEADER | {"more": bytes(1 << 16)}, b"x")
+    with pytest.raises(ConfigError, match="canonical"):
+        seal(KEY, HEADER | {"more": 1.5}, b"x")
+    with pytest.raises(ConfigError, match="salt"):
+        seal(KEY, HEADER, b"x", lambda n: bytes(n - 1))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"flhe-seal/1\n", b"flhe-seal/1\n\x00\x00\x00\x00", bytes(99)]
+)
+def test_no_box_at_all(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        unseal(KEY, data)

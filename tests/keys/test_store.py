@@ -1,0 +1,436 @@
+"""The state directory: private, atomic, and it never lets a mask or an opening be used twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flhe.errors import ConfigError, ReuseError, StoreError
+from flhe.keys.identity import Identity
+from flhe.keys.store import Store
+
+EPOCH, OTHER = bytes(range(16)), bytes(16)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "parent" / "state"
+
+
+@pytest.fixture
+def store(root: Path) -> Store:
+    return Store(root)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_everything_is_private(store: Store, root: Path) -> None:
+    before = os.umask(0)  # the loosest umask must not open anything
+    try:
+        store.write("cache/3/update", b"x")
+        store.put_epoch(b"keys", EPOCH)
+        store.claim(EPOCH, 1, 0)
+        store.record_opening(EPOCH, 1, bytes(32))
+        store.identity()
+        with store.lock():
+            pass
+    finally:
+        os.umask(before)
+    for path in [root, *root.rglob("*")]:
+        assert mode(path) == (0o700 if path.is_dir() else 0o600), path.name
+
+
+@pytest.mark.parametrize("bits", [0o710, 0o701, 0o755, 0o770])
+def test_a_directory_open_to_others(store: Store, root: Path, bits: int) -> None:
+    root.chmod(bits)
+    with pytest.raises(StoreError, match="chmod 700") as caught:
+        Store(root)
+    assert str(root) not in str(caught.value)
+    root.chmod(0o700)
+    Store(root)
+
+
+def test_a_link_or_a_file_in_its_place(store: Store, root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    for path in (link, file):
+        with pytest.raises(StoreError, match="link or a file"):
+            Store(path)
+
+
+def test_a_directory_of_another_user(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("a", b"x")
+    monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+    with pytest.raises(StoreError, match="another user"):
+        Store(root)
+    with pytest.raises(StoreError, match="another user"):
+        store.read("a")
+
+
+def test_files_open_to_others_or_links_are_not_read(store: Store, root: Path) -> None:
+    store.write("a", b"x")
+    (root / "a").chmod(0o640)
+    with pytest.raises(StoreError, match="chmod 600"):
+        store.read("a")
+    store.write("target", b"x")
+    (root / "b").symlink_to(root / "target")
+    (root / "sub").symlink_to("/tmp")
+    os.mkfifo(root / "fifo", 0o600)
+    for name in ("b", "sub/x", "fifo", "missing"):
+        with pytest.raises(StoreError):
+            store.read(name)
+    with pytest.raises(StoreError, match="link inside"):
+        store.write("sub/x", b"")
+
+
+def test_write_read_erase(store: Store, root: Path) -> None:
+    assert not store.exists("a/b")
+    store.write("a/b", b"one")
+    store.write("a/b", memoryview(b"two"))
+    assert store.read("a/b") == b"two"
+    store.write_chunks("c", (bytes([i]) * i for i in range(4)))
+    assert store.read("c") == b"\1\2\2\3\3\3"
+    store.erase("c")
+    store.erase("c")
+    assert not store.exists("c")
+    assert sorted(p.name for p in root.rglob("*")) == ["a", "b"]
+
+
+def test_erase_overwrites(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write("a", b"secret")
+    os.link(root / "a", root / "again")  # another name for the same blocks
+    store.erase("a")
+    assert (root / "again").read_bytes() == bytes(6)
+
+
+def test_a_write_that_fails_leaves_the_old_file(store: Store, root: Path) -> None:
+    store.write("a", b"old")
+
+    def broken() -> Iterator[bytes]:
+        yield b"new"
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        store.write_chunks("a", broken())
+    assert store.read("a") == b"old"
+    assert [p.name for p in root.iterdir()] == ["a"]
+
+
+def test_a_full_disk_is_ours(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device", "/secret/path")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left") as caught:
+        store.write("a", b"x")
+    assert "secret" not in str(caught.value)
+
+
+def flushed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[str]:
+    """Run `act`; returns "file" or "dir" for each fsync, in order, and "rename"."""
+    seen: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+
+    def spy(handle: int) -> None:
+        seen.append("dir" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    def spy_rename(self: Path, target: Path) -> Path:
+        seen.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    monkeypatch.setattr(Path, "replace", spy_rename)
+    act()
+    monkeypatch.undo()
+    return seen
+
+
+def test_what_is_written_is_flushed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = flushed(monkeypatch, lambda: store.write("a", b"x"))
+    assert order == ["file", "rename", "dir"]
+    assert flushed(monkeypatch, lambda: store.put_epoch(b"k", EPOCH))[-3:] == order
+    claiming = flushed(monkeypatch, lambda: store.claim(EPOCH, 1, 0))
+    assert claiming == ["file", "dir", *order]  # the claim, then the mark beside the keys
+    opening = flushed(monkeypatch, lambda: store.record_opening(EPOCH, 1, bytes(32)))
+    assert opening == ["file", "dir"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "/x",
+        "a/../b",
+        "a//b",
+        "a/",
+        ".hidden",
+        "a/.b",
+        "a\0b",
+        "a\n",
+        "a b",
+        "a/b/c/d/e",
+        "x" * 129,
+        "-x",
+    ],
+)
+def test_names_stay_inside(store: Store, name: str) -> None:
+    for act in (store.exists, store.read, store.erase, lambda n: store.write(n, b"")):
+        with pytest.raises(ConfigError, match="a name is"):
+            act(name)
+
+
+@pytest.mark.parametrize("name", ["used/x", "epochs/x", "lock", "identity.key", "used"])
+def test_names_of_the_store_itself(store: Store, name: str) -> None:
+    for act in (store.erase, lambda n: store.write(n, b"")):
+        with pytest.raises(ConfigError, match="choose another name"):
+            act(name)
+
+
+def test_lock_excludes_and_waits(store: Store, root: Path) -> None:
+    with store.lock():
+        with pytest.raises(StoreError, match="another process"), Store(root).lock(timeout=0.1):
+            pass
+        code = (
+            "import sys; from flhe.keys.store import Store\n"
+            "with Store(sys.argv[1]).lock(timeout=0.1): pass"
+        )
+        other = subprocess.run([sys.executable, "-c", code, root], capture_output=True, check=False)
+        assert b"another process" in other.stderr
+        got = threading.Event()
+
+        def wait() -> None:
+            with Store(root).lock(timeout=20):
+                got.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert not got.wait(0.2)
+    assert got.wait(20)
+    waiter.join()
+
+
+def test_lock_is_released_after_an_error(store: Store) -> None:
+    with pytest.raises(RuntimeError), store.lock():
+        raise RuntimeError
+    with store.lock(timeout=0):
+        pass
+
+
+def test_identity_is_made_once(store: Store, root: Path) -> None:
+    one = store.identity(lambda n: b"i" * n)
+    assert one == Identity(b"i" * 32) == Store(root).identity()
+    (root / "identity.key").write_bytes(b"short")
+    with pytest.raises(StoreError, match="damaged"):
+        store.identity()
+
+
+def test_two_processes_make_one_identity(root: Path) -> None:
+    stores = [Store(root) for _ in range(8)]
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda s=s: found.append(s.identity().public)) for s in stores
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_claim_is_for_ever(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    assert store.get_epoch(EPOCH) == b"keys"
+    store.claim(EPOCH, 1, 0, b"note")
+    store.claim(EPOCH, 1, 1)
+    store.claim(EPOCH, 2, 0)
+    for again in (store, Store(root)):
+        with pytest.raises(ReuseError, match="round 1, attempt 0"):
+            again.claim(EPOCH, 1, 0)
+    assert store.read(f"used/{EPOCH.hex()}/1-0") == b"note"
+
+
+def test_one_of_many_claims_wins(store: Store) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    won: list[int] = []
+
+    def race(i: int) -> None:
+        try:
+            store.claim(EPOCH, 1, 0)
+        except ReuseError:
+            return
+        won.append(i)
+
+    threads = [threading.Thread(target=race, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+
+
+ACTS: list[Callable[[Store], object]] = [
+    lambda store: store.get_epoch(EPOCH),
+    lambda store: store.claim(EPOCH, 1, 0),
+    lambda store: store.record_opening(EPOCH, 1, bytes(32)),
+]
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_missing_claims_destroy_the_keys(
+    store: Store, root: Path, act: Callable[[Store], object], whole: bool
+) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.put_epoch(b"more", OTHER)
+    (root / "used" / EPOCH.hex()).rmdir()
+    if whole:
+        (root / "used" / OTHER.hex()).rmdir()
+        (root / "used").rmdir()
+    with pytest.raises(ReuseError):  # nor can they be made to look new
+        store.put_epoch(b"keys", EPOCH)
+    with pytest.raises(StoreError, match="keys were destroyed"):
+        act(store)
+    assert not store.exists(f"epochs/{EPOCH.hex()}")
+    with pytest.raises(StoreError, match="not in the state directory"):
+        act(store)
+    assert whole or store.get_epoch(OTHER) == b"more"
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_erased_epoch(store: Store, act: Callable[[Store], object]) -> None:
+    with pytest.raises(StoreError, match="not in the state directory"):
+        act(store)
+    store.put_epoch(b"keys", EPOCH)
+    store.erase_epoch(EPOCH)
+    with pytest.raises(StoreError, match="erased"):
+        act(store)
+    with pytest.raises(ReuseError, match="stored before"):
+        store.put_epoch(b"keys", EPOCH)
+
+
+def test_a_crash_while_storing_can_be_repeated(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    assert store.has_epoch(EPOCH, b"keys")
+    assert not store.has_epoch(EPOCH, b"kEys")
+    assert not store.has_epoch(OTHER, b"keys")
+    (root / "epochs" / EPOCH.hex()).unlink()  # died before the keys were written
+    store.put_epoch(b"keys", EPOCH)
+    store.claim(EPOCH, 1, 0)
+    (root / "epochs" / EPOCH.hex()).unlink()
+    with pytest.raises(ReuseError, match="stored before"):
+        store.put_epoch(b"keys", EPOCH)
+
+
+def test_attempts_only_rise(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.claim(EPOCH, 2, 1)
+    for claim in ((2, 1), (2, 0), (1, 5)):
+        with pytest.raises(ReuseError, match="or a later one"):
+            store.claim(EPOCH, *claim)
+    for left in (root / "used" / EPOCH.hex()).iterdir():
+        left.unlink()  # a cleaner; the mark is with the keys
+    with pytest.raises(ReuseError, match="or a later one"):
+        store.claim(EPOCH, 2, 1)
+    store.claim(EPOCH, 2, 2)
+    store.claim(EPOCH, 3, 0)
+
+
+def test_a_copy_encrypts_nothing(store: Store, root: Path, tmp_path: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    copied = Store(copy)
+    with pytest.raises(StoreError, match="copied or restored"):
+        copied.claim(EPOCH, 1, 0)
+    with pytest.raises(StoreError, match="copied or restored"):
+        copied.record_opening(EPOCH, 1, bytes(32))
+    assert copied.get_epoch(EPOCH) == b"keys"  # a sealed model still opens
+    store.claim(EPOCH, 1, 0)
+
+
+def test_a_forked_child_does_not_keep_the_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = []
+    real = os.open
+
+    def opening(path: object, *args: int) -> int:
+        handle = real(path, *args)  # type: ignore[arg-type]
+        if str(path).endswith("lock"):
+            copies.append(os.dup(handle))  # what a child that was forked in between would have
+        return handle
+
+    monkeypatch.setattr(os, "open", opening)
+    try:
+        with store.lock():
+            pass
+        with store.lock(timeout=0.2):
+            pass
+    finally:
+        for copy in copies:
+            os.close(copy)
+
+
+def test_append_and_sweep(store: Store, root: Path) -> None:
+    store.append("log", b"one\n", limit=100)
+    store.append("log", b"two\n", limit=100)
+    assert store.read("log") == b"one\ntwo\n"
+    store.append("log", b"x" * 95, limit=100)
+    assert store.read("log") == b"x" * 95
+    os.mkfifo(root / "fifo")
+    with pytest.raises(StoreError):
+        store.append("fifo", b"x", limit=10)
+    left = root / ".0123456789abcdef"
+    left.write_bytes(b"half a key")
+    with store.lock():
+        assert not left.exists()
+
+
+def test_one_opening_a_round(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.record_opening(EPOCH, 3, b"a" * 32)
+    store.record_opening(EPOCH, 3, b"a" * 32)
+    store.record_opening(EPOCH, 4, b"b" * 32)
+    for again in (store, Store(root)):
+        with pytest.raises(ReuseError, match="another result of round 3"):
+            again.record_opening(EPOCH, 3, b"b" * 32)
+    (root / "used" / EPOCH.hex() / "opened-5").touch(0o600)  # power failed before the hash was in
+    with pytest.raises(ReuseError):
+        store.record_opening(EPOCH, 5, b"a" * 32)
+
+
+def test_own_mistakes(store: Store) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    for act in (
+        lambda: store.put_epoch(b"", b"short"),
+        lambda: store.get_epoch("a" * 16),  # type: ignore[arg-type]
+        lambda: store.claim(EPOCH, -1, 0),
+        lambda: store.claim(EPOCH, 0, True),
+        lambda: store.claim(EPOCH, 2**32, 0),
+        lambda: store.record_opening(EPOCH, 1, b"short"),
+    ):
+        with pytest.raises(ConfigError):
+            act()
+
+
+def test_repr_has_no_path(store: Store, root: Path) -> None:
+    assert str(root) not in repr(store)

@@ -1,0 +1,347 @@
+"""The laws of schemes and codecs, written once for all of them.
+
+A system joins by one more entry in `SCHEMES` or `CODECS`; `test_laws.py` then holds it to everything
+here. Seeded generators make test data only: keys and masks never come from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.chain import Chain, chain
+from flhe.coding.clip import Clip
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.quantize import Quantize
+from flhe.coding.weigh import Weigh
+from flhe.math.prg import AesCtr, Rounding
+from flhe.schemes.base import Opener, Scheme, Sealer
+from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
+from flhe.sealed import Sealed, Slot
+from flhe.spaces import Integers
+
+KEY = bytes(range(100, 132))
+OTHER_KEY = bytes(range(32))
+
+SLOT = Slot(
+    run_id=7,
+    roster_hash=bytes([1]) * 32,
+    epoch=bytes([2]) * 16,
+    round=3,
+    attempt=0,
+    layout_hash=bytes([4]) * 32,
+    history=bytes([5]) * 32,
+)
+
+OTHER_SLOTS = {
+    "run_id": dataclasses.replace(SLOT, run_id=8),
+    "roster_hash": dataclasses.replace(SLOT, roster_hash=bytes(32)),
+    "epoch": dataclasses.replace(SLOT, epoch=bytes(16)),
+    "round": dataclasses.replace(SLOT, round=4),
+    "attempt": dataclasses.replace(SLOT, attempt=1),
+    "layout_hash": dataclasses.replace(SLOT, layout_hash=bytes(32)),
+    "history": dataclasses.replace(SLOT, history=bytes(32)),
+}
+"""One slot for each field that differs; a test checks that none of the fields is missing here."""
+
+# --- schemes ---
+
+
+class Roles(NamedTuple):
+    """Everybody's part in one round, fresh: nothing has been encrypted yet."""
+
+    scheme: Scheme
+    sealers: list[Sealer]
+    opener: Opener
+
+
+@dataclass(frozen=True)
+class SchemeCase:
+    """One scheme with one set of parameters.
+
+    Parameters
+    ----------
+    id : str
+        Name of the case.
+    roles : callable
+        (cohort, key, threads, backend) -> Roles.
+    block : int
+        Values after which the layout of a ciphertext starts again: lengths around it are tried.
+    lanes : callable or None
+        Ciphertext to what it holds coordinate by coordinate, where a scheme masks each of them alone.
+    """
+
+    id: str
+    roles: Callable[..., Roles]
+    block: int
+    lanes: Callable[[Scheme, Sealed], NDArray[Any]] | None = None
+
+
+def _flashe_roles(
+    cohort: int,
+    key: bytes = KEY,
+    threads: int = 1,
+    backend: Any = "openssl",
+    *,
+    bits: int,
+    masking: Any,
+) -> Roles:
+    scheme, prg = Flashe(cohort, bits, masking), AesCtr(backend)
+    sealers: list[Sealer] = [
+        FlasheSealer(scheme, key, rank, prg, threads) for rank in range(cohort)
+    ]
+    return Roles(scheme, sealers, FlasheOpener(scheme, key, prg, threads))
+
+
+def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
+    assert isinstance(scheme, Flashe)
+    packing = scheme.packing
+    out = np.empty(sealed.length, packing.signed)
+    return packing.unpack(sealed.data, np.zeros(sealed.length, packing.lane), out)
+
+
+def _flashe(bits: int, masking: str) -> SchemeCase:
+    roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
+    block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
+    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes)
+
+
+SCHEMES = [_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")]
+"""Every parameter set of every scheme, for laws that are cheap."""
+
+FEW_SCHEMES = [
+    case
+    for case in SCHEMES
+    if case.id in {f"flashe-{b}-{m}" for b in (2, 16, 29, 32) for m in ("double", "single")}
+]
+"""The same for laws that are not: narrow, usual, at the border of a 32-bit lane, beyond it."""
+
+
+def random_plain(scheme: Scheme, values: int, extras: int, rng: np.random.Generator) -> Plain:
+    """Plaintext that fills the scheme's space, its borders included."""
+    assert isinstance(scheme.space, Integers)
+    bound = scheme.space.bound
+    lanes = rng.integers(-bound, bound + 1, values + extras).astype(np.int32)
+    edge = rng.random(lanes.size)
+    lanes[edge < 0.1] = -bound
+    lanes[edge > 0.9] = bound
+    return Plain(lanes[:values], lanes[values:])
+
+
+def joined(plain: Plain) -> NDArray[np.int64]:
+    """Values, then extras: the order in which an opener gives them back."""
+    return np.concatenate([plain.values, plain.extras]).astype(np.int64)
+
+
+def subsets(cohort: int, rng: np.random.Generator, most: int = 31) -> Iterator[tuple[int, ...]]:
+    """All 2^N - 1 sets of senders of a small cohort; of a larger one all, one, and some."""
+    if cohort <= 5:
+        for size in range(1, cohort + 1):
+            yield from itertools.combinations(range(cohort), size)
+        return
+    yield tuple(range(cohort))
+    yield (0,)
+    yield (cohort - 1,)
+    yield tuple(range(0, cohort, 2))
+    for _ in range(most - 4):
+        size = int(rng.integers(1, cohort + 1))
+        yield tuple(sorted(rng.choice(cohort, size, replace=False).tolist()))
+
+
+def add_up(scheme: Scheme, parts: Sequence[Sealed], rng: np.random.Generator) -> Sealed:
+    """Sum of `parts` in a random order and grouping."""
+    sums = [scheme.add(None, part) for part in parts]
+    while len(sums) > 1:
+        left = sums.pop(int(rng.integers(len(sums))))
+        right = sums.pop(int(rng.integers(len(sums))))
+        sums.append(scheme.add(left, right))
+    return sums[0]
+
+
+def sums_open(case: SchemeCase, cohort: int, values: int, extras: int, seed: int) -> None:
+    """The law of schemes: any subset, in any order and grouping, opens to the sum."""
+    rng = np.random.default_rng(seed)
+    scheme, sealers, opener = case.roles(cohort)
+    plains = [random_plain(scheme, values, extras, rng) for _ in range(cohort)]
+    parts = [s.encrypt(p, SLOT) for s, p in zip(sealers, plains, strict=True)]
+    before = [part.digest() for part in parts]
+    for senders in subsets(cohort, rng):
+        total = add_up(scheme, [parts[i] for i in senders], rng)
+        assert total.senders == senders
+        assert total.length == values + extras
+        assert total.data.size == scheme.nbytes(total.length)
+        opened = opener.decrypt(total)
+        expected = np.sum([joined(plains[i]) for i in senders], axis=0)
+        assert opened.shape == (values + extras,)
+        error = np.abs(opened - expected).max(initial=0)
+        assert error <= scheme.tolerance(len(senders)), (senders, error)
+    assert [part.digest() for part in parts] == before, "add changed a part"
+
+
+# --- codecs ---
+
+
+class Tape:
+    """Rounding values that can be played again: both ways of one encoding read the same ones."""
+
+    def __init__(self, draws: NDArray[np.uint16]) -> None:
+        self._draws, self._at = draws, 0
+
+    def next(self, count: int) -> NDArray[np.uint16]:
+        """The next `count` values."""
+        self._at += count
+        return self._draws[self._at - count : self._at]
+
+
+def tapes(draws: NDArray[np.uint16]) -> Callable[[], Rounding]:
+    """A source for `Quantize(random=...)` that plays `draws` from the start each time."""
+    return lambda: Tape(draws)
+
+
+LAYOUT = Layout(
+    (
+        Entry("conv.weight", (40, 5), "float32"),
+        Entry("conv.bias", (), "float32"),
+        Entry("steps", (3,), "int64"),
+        Entry("head.weight", (99,), "float16"),
+        Entry("empty", (0, 4), "float32"),
+    )
+)
+BOUNDS = {"conv.*": 0.7, "head.weight": 2.5, "*": 1.0}
+
+
+@dataclass(frozen=True)
+class CodecCase:
+    """One codec.
+
+    Parameters
+    ----------
+    id : str
+        Name of the case.
+    build : callable
+        Source of rounding values -> the codec.
+    bounds : mapping or float
+        What it clips at, by pattern: test data stays within.
+    max_examples : int or None
+        Where it holds a `Weigh`, its bound: it decodes to a weighted mean. None: to a sum.
+    """
+
+    id: str
+    build: Callable[[Callable[[], Rounding]], Any]
+    bounds: Any
+    max_examples: int | None = None
+
+
+def _clip_quantize(bits: int, rounding: Any, bounds: Any) -> CodecCase:
+    return CodecCase(
+        f"clip-quantize-{bits}-{rounding}-{'layers' if isinstance(bounds, dict) else bounds}",
+        lambda random: chain(Clip(bounds), Quantize(bits, rounding, random)),
+        bounds,
+    )
+
+
+def _weighted(bits: int, rounding: Any, bounds: Any, limit: int, fuse: bool) -> CodecCase:
+    name = "layers" if isinstance(bounds, dict) else bounds
+    return CodecCase(
+        f"clip-weigh-quantize-{bits}-{rounding}-{name}-{limit}-{'fused' if fuse else 'apart'}",
+        lambda random: Chain(
+            (Clip(bounds), Weigh(limit), Quantize(bits, rounding, random)), fuse=fuse
+        ),
+        bounds,
+        limit,
+    )
+
+
+CODECS = [
+    CodecCase("clip", lambda _: chain(Clip(0.7)), 0.7),
+    CodecCase("clip-layers", lambda _: chain(Clip(BOUNDS)), BOUNDS),
+    CodecCase("clip-weigh", lambda _: chain(Clip(BOUNDS), Weigh(50)), BOUNDS, 50),
+    *(
+        _clip_quantize(bits, rounding, bounds)
+        for bits in (2, 8, 16, 32)
+        for rounding in ("stochastic", "nearest")
+        for bounds in (0.7, BOUNDS)
+    ),
+    *(
+        _weighted(bits, rounding, bounds, limit, fuse)
+        for bits in (2, 9, 16, 32)
+        for rounding in ("stochastic", "nearest")
+        for bounds, limit in ((1.0, 1), (BOUNDS, 50))
+        for fuse in (True, False)
+    ),
+]
+
+
+def alphas(case: CodecCase, layout: Layout) -> NDArray[np.float64]:
+    """Clipping threshold of every value, found by hand: names are tried as written, then by prefix."""
+    out = np.ones(layout.floats)
+    for name, start, stop in layout.segments():
+        if not isinstance(case.bounds, dict):
+            out[start:stop] = case.bounds
+            continue
+        for pattern, alpha in case.bounds.items():
+            if name == pattern or (pattern[-1] == "*" and name.startswith(pattern[:-1])):
+                out[start:stop] = alpha
+                break
+    return out
+
+
+def random_source(seed: int, size: int) -> Callable[[], Rounding]:
+    """A seeded source of rounding values, for statistics that do not change from run to run."""
+    return tapes(np.random.default_rng(seed).integers(0, 1 << 16, size).astype(np.uint16))
+
+
+def summed(parts: Sequence[Plain]) -> Plain:
+    """What a scheme makes of several encodings."""
+    kind = np.int64 if parts[0].values.dtype.kind == "i" else np.float64
+    values = np.sum([p.values for p in parts], axis=0, dtype=kind)
+    extras = np.sum([p.extras for p in parts], axis=0, dtype=np.int64)
+    return Plain(values, extras)
+
+
+def encode_all(
+    case: CodecCase, xs: Sequence[NDArray[np.float32]], counts: Sequence[int], seed: int
+) -> tuple[list[Plain], Any, State]:
+    """Encode one vector a client, each with rounding values of its own."""
+    parts = []
+    for i, (x, n) in enumerate(zip(xs, counts, strict=True)):
+        codec = case.build(random_source(seed * 1000 + i, x.size))
+        state = codec.init(LAYOUT)
+        encoded, _ = codec.encode(Plain(x, np.array([1, n, -3, 1 << 40], np.int64)), state)
+        parts.append(encoded)
+    return parts, codec, state
+
+
+def sums_decode(case: CodecCase, cohort: int, seed: int) -> None:
+    """The law of codecs: the sum of encodings decodes to the sum, or to the weighted mean."""
+    rng = np.random.default_rng(seed)
+    alpha = alphas(case, LAYOUT)
+    xs = [
+        (rng.uniform(-0.999, 0.999, alpha.size) * alpha).astype(np.float32) for _ in range(cohort)
+    ]
+    # What a client may send is at most max_examples; error() is told for clients that send just that.
+    counts = [case.max_examples or int(rng.integers(1, 100)) for _ in range(cohort)]
+    parts, codec, state = encode_all(case, xs, counts, seed)
+    opened, _ = codec.decode(summed(parts), range(cohort), state)
+    expected = np.sum(xs, axis=0, dtype=np.float64)
+    if case.max_examples is not None:
+        expected /= cohort
+    error = np.abs(opened.values - expected) / alpha
+    # A mean of `cohort` vectors is off by a share of what their sum is off by; in both the product
+    # with 1 / alpha, in float32, comes on top where it is more than a step.
+    allowed = codec.error(LAYOUT, cohort) / (cohort if case.max_examples is not None else 1)
+    assert error.max() <= allowed + 2.0**-21 * cohort, (error.max(), allowed)
+    assert opened.extras.tolist() == [
+        cohort,
+        sum(counts),
+        -3 * cohort,
+        cohort << 40,
+    ]

@@ -1,0 +1,163 @@
+"""Model: its bytes there and back, and a refusal for any others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.keys import canonical
+from flhe.rounds.model import MAGIC, Model
+
+
+def arrays() -> dict[str, NDArray[Any]]:
+    return {
+        "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "half": np.array([0.5], np.float16),
+        "brain": np.array([0x3F80, 0xC040], np.uint16).view("V2"),
+        "double": np.array([0.1]),
+        "steps": np.array(41, np.int64),
+        "bytes": np.array([[1], [255]], np.uint8),
+        "empty": np.empty((0, 3), np.float32),
+        "scalar": np.array(2.5, np.float32),
+        "none": np.empty((2, 0), np.int16),
+    }
+
+
+def encoded(model: Model) -> bytes:
+    return b"".join(model.chunks())
+
+
+def same(one: Model, other: Model) -> bool:
+    alike = (one.layout, one.round, one.history) == (other.layout, other.round, other.history)
+    return alike and all(
+        one.masters[e.name].dtype == other.masters[e.name].dtype
+        and one.masters[e.name].shape == other.masters[e.name].shape
+        and one.masters[e.name].tobytes() == other.masters[e.name].tobytes()
+        for e in one.layout.entries
+    )
+
+
+def test_round_trip() -> None:
+    first = Model.initial(arrays())
+    model = Model(first.layout, 7, bytes(range(32)), first.masters)
+    again = Model.from_bytes(encoded(model))
+    assert same(again, model)
+    assert encoded(again) == encoded(model)
+    for name, array in again.arrays().items():
+        assert array.tobytes() == arrays()[name].tobytes()
+
+
+def test_of_nothing() -> None:
+    model = Model.initial({})
+    assert same(Model.from_bytes(encoded(model)), model)
+
+
+def test_initial_is_a_copy_in_round_0() -> None:
+    mine = arrays()
+    model = Model.initial(mine)
+    mine["w"][:] = 9
+    assert model.round == 0
+    assert model.masters["w"].max() == 5
+    with pytest.raises(ConfigError, match="'flags' is bool"):
+        Model.initial({"flags": np.array([True])})
+
+
+def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
+    mine = arrays()
+    model = Model.initial(mine)
+    others = [Model.initial({**mine, "w": mine["w"] + 1})]
+    others.append(Model.initial({("v" if k == "w" else k): a for k, a in mine.items()}))
+    one, other = bytes([1]) * 32, bytes([2]) * 32
+    after = model.after(one, model.masters)
+    others += [after, model.after(other, model.masters), after.after(one, model.masters)]
+    others.append(model.after(other, model.masters).after(one, model.masters))
+    histories = {model.history, *(m.history for m in others)}
+    assert len(histories) == len(others) + 1
+    assert all(len(h) == 32 for h in histories)
+    assert (after.round, after.layout) == (1, model.layout)
+    assert model.after(one, {}).history == after.history, "weights that were never public stay out"
+
+
+def test_repr_shows_no_weights() -> None:
+    assert "masters" not in repr(Model.initial(arrays()))
+
+
+def head(body: object, data: bytes = b"") -> bytes:
+    text = canonical.dumps(body)
+    return MAGIC + len(text).to_bytes(4, "big") + text + data
+
+
+def layout(*entries: list[Any]) -> dict[str, Any]:
+    return {"v": 1, "round": 0, "layout": list(entries), "history": bytes(32)}
+
+
+GOOD = layout(["w", [2], "float32"])
+MALFORMED: dict[str, bytes] = {
+    "empty": b"",
+    "another magic": b"PK\x03\x04" + bytes(20),
+    "magic alone": MAGIC,
+    "no head": MAGIC + b"\x00\x00\x00\x00",
+    "a head longer than the file": MAGIC + b"\xff\xff\xff\xff" + bytes(8),
+    "no data": head(GOOD),
+    "too little data": head(GOOD, bytes(7)),
+    "too much data": head(GOOD, bytes(9)),
+    "version 2": head({**GOOD, "v": 2}, bytes(8)),
+    "version true": head({**GOOD, "v": True}, bytes(8)),
+    "round negative": head({**GOOD, "round": -1}, bytes(8)),
+    "round true": head({**GOOD, "round": True}, bytes(8)),
+    "a field more": head({**GOOD, "x": 1}, bytes(8)),
+    "a field less": head({k: v for k, v in GOOD.items() if k != "history"}, bytes(8)),
+    "history of 31 bytes": head({**GOOD, "history": bytes(31)}, bytes(8)),
+    "history as text": head({**GOOD, "history": "a" * 32}, bytes(8)),
+    "layout as map": head({**GOOD, "layout": {}}),
+    "an entry of two": head(layout(["w", [2]]), bytes(8)),
+    "a shape of text": head(layout(["w", ["2"], "float32"]), bytes(8)),
+    "a shape of truth": head(layout(["w", [True], "float32"]), bytes(4)),
+    "a huge array": head(layout(["w", [1 << 62, 1 << 62], "float32"]), bytes(8)),
+    "an empty array too large for numpy": head(layout(["w", [0, 1 << 62], "float32"])),
+    "an empty array far too large": head(layout(["w", [0, (1 << 64) - 1], "float32"])),
+    "too many dimensions": head(layout(["w", [1] * 70, "float32"]), bytes(4)),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed(name: str) -> None:
+    with pytest.raises(ProtocolError):
+        Model.from_bytes(MALFORMED[name])
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [["w", [1], "bool"]],
+        [["w", [1], "object"]],
+        [["w", [1], "float128"]],
+        [["w", [-1], "float32"]],
+        [["w", [1], "uint8"], ["w", [1], "uint8"]],
+    ],
+)
+def test_layouts_that_cannot_be(entries: list[Any]) -> None:
+    with pytest.raises(FlheError):
+        Model.from_bytes(head(layout(*entries), bytes(4)))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
+    good = bytearray(encoded(Model.initial(arrays())))
+    at = data.draw(st.integers(0, len(good) - 1))
+    if data.draw(st.booleans()):
+        good[at] = data.draw(st.integers(0, 255))
+    else:
+        good[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    try:
+        model = Model.from_bytes(bytes(good))
+    except FlheError:
+        return
+    assert encoded(model) == good

@@ -1,0 +1,527 @@
+"""Session: rounds of a whole group in one process, and the order in which a round may go wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.flatten import Layout
+from flhe.errors import FlheError, MisfitError, ProtocolError, QuorumError, RangeError, ReuseError
+from flhe.keys import epoch as agreement
+from flhe.keys.epoch import Epoch
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Member, Roster
+from flhe.rounds import session as session_module
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session, finite
+from flhe.rounds.terms import Terms
+from flhe.sealed import Sealed, Slot
+
+TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
+RUN = 77
+
+
+def group(size: int, number: int = 1, collusion: int = 0) -> tuple[Epoch, ...]:
+    """An epoch of `size` members, as each of them holds it; the same one each time."""
+    return agreed(size, number, collusion)
+
+
+@functools.cache
+def agreed(size: int, number: int, collusion: int) -> tuple[Epoch, ...]:
+    identities = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(size)]
+    members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
+    roster = Roster(members, collusion, 2, ("flashe",))
+    states: Sequence[Any]
+    states, hellos = zip(
+        *(agreement.advertise(one, RUN, number, roster) for one in identities), strict=True
+    )
+    states, shares = zip(*(agreement.share(s, list(hellos)) for s in states), strict=True)
+    relayed = [message for outbound in shares for message in outbound]
+    states, confirms = zip(*(agreement.confirm(s, relayed) for s in states), strict=True)
+    epochs = (agreement.finish(s, list(confirms)) for s in states)
+    return tuple(sorted(epochs, key=lambda e: e.rank))
+
+
+def arrays() -> dict[str, NDArray[Any]]:
+    return {
+        "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+        "half": np.array([0.5, 0.25], np.float16),
+        "bn.running_var": np.array([0.001], np.float32),
+        "steps": np.array(10, np.int64),
+        "empty": np.empty((0, 2), np.float32),
+    }
+
+
+def trained(rank: int) -> dict[str, NDArray[Any]]:
+    """What the app of a member makes of the arrays: another step for each rank."""
+    out = arrays()
+    out["w"] = out["w"] + np.float32(0.1 * (rank + 1))
+    out["half"] = np.array([1.0, 0.25], np.float16)
+    out["bn.running_var"] = np.zeros(1, np.float32)
+    out["steps"] = np.array(10 + rank, np.int64)
+    return out
+
+
+def ignore(*_: Any) -> None:
+    """A claim, or a record, that is fine."""
+
+
+@dataclasses.dataclass
+class Round:
+    """One round of a group, ready to be opened."""
+
+    sessions: list[Session]
+    model: Model
+    parts: list[Sealed]
+
+    def total(self, *senders: int) -> Sealed:
+        total = None
+        for rank in senders:
+            total = self.sessions[0].scheme.add(total, self.parts[rank])
+        assert total is not None
+        return total
+
+    def open(self, total: Sealed, rank: int = 0, model: Model | None = None) -> Model:
+        return self.sessions[rank].open(model or self.model, total, ignore)[0]
+
+
+def part(session: Session, model: Model, attempt: int = 0, examples: int = 10) -> Sealed:
+    rank = session.epoch.rank
+    encoded = session.encode(model, trained(rank), examples, {"loss": rank + 0.5, "patients": 3.0})
+    return session.seal(session.sealer(), encoded, session.slot(model, attempt), ignore)
+
+
+def play(size: int = 3, terms: Terms = TERMS, collusion: int = 0, **how: Any) -> Round:
+    model = Model.initial(arrays())
+    sessions = [Session(e, terms, model.layout) for e in group(size, collusion=collusion)]
+    return Round(sessions, model, [part(s, model, **how) for s in sessions])
+
+
+# --- a round that works ---
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+@pytest.mark.parametrize("masking", ["double", "single"])
+def test_all_members_open_one_model(size: int, masking: Any) -> None:
+    played = play(size, dataclasses.replace(TERMS, masking=masking))
+    total = played.total(*range(size))
+    opened = [s.open(played.model, total, ignore) for s in played.sessions]
+    bytes_of = {b"".join(model.chunks()) for model, _ in opened}
+    assert len(bytes_of) == 1
+    model, totals = opened[0]
+    assert (model.round, totals.count, totals.weight) == (1, size, 10 * size)
+    step = 0.1 * (size + 1) / 2
+    assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=size * 10 / 2**15)
+    assert totals.metrics["loss"] == pytest.approx(size / 2, abs=1e-4)
+    assert totals.integers == [math.floor((size - 1) / 2 + 0.5)]
+    assert model.masters["steps"] == 10 + totals.integers[0]
+    assert model.masters["bn.running_var"] >= 0
+    assert model.masters["empty"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("senders", [(0, 1), (1, 4), (0, 2, 3), (0, 1, 2, 4)])
+def test_any_quorum_opens_to_its_own_mean(senders: tuple[int, ...]) -> None:
+    played = play(5)
+    model = played.open(played.total(*senders), rank=3)
+    step = np.mean([0.1 * (rank + 1) for rank in senders])
+    assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=1e-3)
+
+
+def test_the_mean_is_weighted_by_examples() -> None:
+    model = Model.initial(arrays())
+    sessions = [Session(e, TERMS, model.layout) for e in group(3)]
+    counts = (100, 50, 50)
+    parts = [part(s, model, examples=n) for s, n in zip(sessions, counts, strict=True)]
+    after, totals = sessions[0].open(model, Round(sessions, model, parts).total(0, 1, 2), ignore)
+    assert totals.weight == 200
+    assert after.masters["w"] == pytest.approx(arrays()["w"] + 0.175, abs=1e-3)
+
+
+def test_unweighted_terms_let_no_count_travel() -> None:
+    played = play(3, dataclasses.replace(TERMS, weighted=False), examples=123_456_789)
+    _, totals = played.sessions[0].open(played.model, played.total(0, 1, 2), ignore)
+    assert (totals.count, totals.weight) == (3, 3)
+
+
+def test_several_rounds_and_late_members() -> None:
+    played = play(3)
+    model = played.open(played.total(0, 1, 2))
+    sums = [played.total(0, 1, 2)]
+    for _ in range(2):
+        parts = []
+        for s in played.sessions[:2]:
+            encoded = s.encode(model, model.arrays(), 10, {})
+            parts.append(s.seal(s.sealer(), encoded, s.slot(model, 0), ignore))
+        sums.append(played.sessions[0].scheme.add(played.sessions[0].scheme.add(None, parts[0]), parts[1]))
+        model = played.open(sums[-1], model=model)
+    late = played.model
+    for total in sums:
+        late = played.open(total, rank=2, model=late)
+    assert b"".join(late.chunks()) == b"".join(model.chunks())
+    assert late.round == 3
+
+
+def test_prepared_masks_are_the_ones_used() -> None:
+    played = play(3)
+    session = played.sessions[1]
+    slot = session.slot(played.model, 0)
+    encoded = session.encode(played.model, trained(1), 10, {})
+    plain = session.seal(session.sealer(), encoded, slot, ignore)
+    ahead = session.sealer()
+    session.prepare(ahead, slot)
+    assert session.seal(ahead, encoded, slot, ignore).digest() == plain.digest()
+
+
+def test_opening_leaves_the_old_model_alone() -> None:
+    played = play(3)
+    before = b"".join(played.model.chunks())
+    played.open(played.total(0, 1, 2))
+    assert b"".join(played.model.chunks()) == before
+
+
+# --- before a mask is claimed ---
+
+
+def poisoned(value: float) -> dict[str, NDArray[Any]]:
+    out = trained(0)
+    out["w"][1, 2] = value
+    return out
+
+
+REFUSED: dict[str, tuple[Callable[[], dict[str, NDArray[Any]]], int, type[FlheError], str]] = {
+    "nan": (lambda: poisoned(math.nan), 10, RangeError, "NaN or infinity"),
+    "infinity": (lambda: poisoned(math.inf), 10, RangeError, "NaN or infinity"),
+    "clipped": (
+        lambda: {**trained(0), "w": np.full((3, 4), 50, np.float32)},
+        10,
+        RangeError,
+        "more than half",
+    ),
+    "no examples": (lambda: trained(0), 0, RangeError, "no training examples"),
+    "negative examples": (lambda: trained(0), -3, RangeError, "impossible"),
+    "too many examples": (lambda: trained(0), 101, RangeError, "max_examples=100"),
+    "far too many": (lambda: trained(0), 1 << 40, RangeError, "impossible"),
+    "a layer less": (
+        lambda: {"w": trained(0)["w"]},
+        10,
+        ProtocolError,
+        "'bn.running_var' is on one side only",
+    ),
+    "another type": (
+        lambda: {**trained(0), "w": np.zeros((3, 4))},
+        10,
+        ProtocolError,
+        "'w' is float64",
+    ),
+    "an integer far off": (
+        lambda: {**trained(0), "steps": np.array(1 << 40)},
+        10,
+        RangeError,
+        "'steps'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_before_a_mask_is_claimed(name: str) -> None:
+    """A client that may not send must not have spent its mask, or its round would be lost."""
+    make, examples, error, message = REFUSED[name]
+    session = Session(group(3)[0], TERMS, Model.initial(arrays()).layout)
+    model = Model.initial(arrays())
+    claims: list[tuple[int, int]] = []
+    with pytest.raises(error, match=message):
+        session.seal(
+            session.sealer(),
+            session.encode(model, make(), examples, {}),
+            session.slot(model, 0),
+            lambda *claim: claims.append(claim),
+        )
+    assert claims == []
+
+
+class Log:
+    """What happened, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __call__(self, event: str) -> Callable[..., None]:
+        return lambda *_: self.events.append(event)
+
+
+def test_claim_comes_before_encryption() -> None:
+    played, log = play(3), Log()
+    session = played.sessions[0]
+    encoded = session.encode(played.model, trained(0), 10, {})
+    slot = session.slot(played.model, 4)
+    claims: list[tuple[int, int]] = []
+
+    class Watched:
+        rank = 0
+
+        def prepare(self, slot: Slot, length: int) -> None: ...
+
+        def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
+            log("encrypt")()
+            return session.sealer().encrypt(plain, slot)
+
+    def claim(round_: int, attempt: int) -> None:
+        claims.append((round_, attempt))
+        log("claim")()
+
+    session.seal(Watched(), encoded, slot, claim)
+    assert log.events == ["claim", "encrypt"]
+    assert claims == [(1, 4)]
+
+    def taken(round_: int, attempt: int) -> None:
+        raise ReuseError("claimed before")
+
+    log.events.clear()
+    with pytest.raises(ReuseError, match="claimed before"):
+        session.seal(Watched(), encoded, slot, taken)
+    assert log.events == []
+
+
+# --- before a sum is opened ---
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Record of every decryption, wherever a session opens one."""
+    watched = Log()
+    real = session_module.opener_for
+
+    def opener_for(*args: Any, **kwargs: Any) -> Any:
+        opener = real(*args, **kwargs)
+
+        class Watched:
+            def decrypt(self, total: Sealed) -> Any:
+                watched.events.append("decrypt")
+                return opener.decrypt(total)
+
+        return Watched()
+
+    monkeypatch.setattr(session_module, "opener_for", opener_for)
+    return watched
+
+
+def test_a_sum_is_recorded_before_it_is_decrypted(log: Log) -> None:
+    played = play(3)
+    total = played.total(0, 1, 2)
+    records: list[tuple[int, bytes]] = []
+
+    def record(round_: int, digest: bytes) -> None:
+        log.events.append("record")
+        records.append((round_, digest))
+
+    played.sessions[0].open(played.model, total, record)
+    assert log.events == ["record", "decrypt"]
+    assert records == [(1, total.digest())]
+
+
+class OneOpening:
+    """The rule of the store, in memory: one result a round."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, bytes] = {}
+
+    def __call__(self, round_: int, digest: bytes) -> None:
+        if self.seen.setdefault(round_, digest) != digest:
+            raise ReuseError("another result of this round was opened before")
+
+
+def test_a_second_sum_of_a_round_is_never_decrypted(log: Log) -> None:
+    """Two sums of one round differ by single updates."""
+    played, record = play(5), OneOpening()
+    session = played.sessions[0]
+    session.open(played.model, played.total(0, 1, 2), record)
+    session.open(played.model, played.total(2, 1, 0), record)
+    assert log.events == ["decrypt", "decrypt"]
+    retry = Round(played.sessions, played.model, [part(s, played.model, 1) for s in played.sessions])
+    for total in (played.total(0, 1), played.total(0, 1, 2, 3), retry.total(0, 1, 2)):
+        with pytest.raises(ReuseError):
+            session.open(played.model, total, record)
+    assert log.events == ["decrypt", "decrypt"]
+
+
+def with_slot(total: Sealed, **change: Any) -> Sealed:
+    return dataclasses.replace(total, slot=dataclasses.replace(total.slot, **change))
+
+
+NOT_NEXT: dict[str, tuple[Callable[[Sealed], Sealed], str]] = {
+    "the round after": (lambda t: with_slot(t, round=2), "needs that of round 1 next"),
+    "round 0": (lambda t: with_slot(t, round=0), "needs that of round 1 next"),
+    "another run": (lambda t: with_slot(t, run_id=RUN + 1), "belongs to another"),
+    "another roster": (lambda t: with_slot(t, roster_hash=bytes(32)), "belongs to another"),
+    "another epoch": (lambda t: with_slot(t, epoch=bytes(16)), "belongs to another"),
+    "another layout": (lambda t: with_slot(t, layout_hash=bytes(32)), "belongs to another"),
+    "another history": (lambda t: with_slot(t, history=bytes(32)), "another history"),
+    "another length": (lambda t: dataclasses.replace(t, length=t.length + 1), "another length"),
+}
+
+
+def refused(played: Round, total: Sealed, error: type[FlheError], message: str) -> list[str]:
+    """Open `total`, expect a refusal that changes nothing, and give back what was recorded."""
+    before = b"".join(played.model.chunks())
+    recorded: list[str] = []
+    with pytest.raises(error, match=message):
+        played.sessions[0].open(played.model, total, lambda *_: recorded.append("record"))
+    assert b"".join(played.model.chunks()) == before
+    return recorded
+
+
+@pytest.mark.parametrize("name", NOT_NEXT)
+def test_a_sum_that_is_not_the_next_one(name: str, log: Log) -> None:
+    change, message = NOT_NEXT[name]
+    played = play(3)
+    assert refused(played, change(played.total(0, 1, 2)), ProtocolError, message) == []
+    assert log.events == []
+
+
+def test_a_sum_of_another_epoch_of_the_same_group(log: Log) -> None:
+    played = play(3)
+    others = [Session(e, TERMS, played.model.layout) for e in group(3, number=2)]
+    foreign = Round(others, played.model, [part(s, played.model) for s in others])
+    assert refused(played, foreign.total(0, 1, 2), ProtocolError, "belongs to another") == []
+    # The server may relabel it; then the key is not the one that masked it.
+    slot = played.sessions[0].slot(played.model, 0)
+    relabelled = dataclasses.replace(foreign.total(0, 1, 2), slot=slot)
+    refused(played, relabelled, ProtocolError, "refused")
+
+
+def test_a_sum_over_another_initial_model(log: Log) -> None:
+    """A server that hands two members different models cannot open their updates together."""
+    played = play(3)
+    other = Model.initial({**arrays(), "w": np.zeros((3, 4), np.float32)})
+    odd = part(played.sessions[2], other)
+    with pytest.raises(ProtocolError, match="slot"):
+        played.sessions[0].scheme.add(played.total(0, 1), odd)
+    relabelled = dataclasses.replace(odd, slot=played.parts[0].slot)
+    total = played.sessions[0].scheme.add(played.total(0, 1), relabelled)
+    refused(played, total, ProtocolError, "refused")
+
+
+@pytest.mark.parametrize(("collusion", "need"), [(0, 2), (1, 3), (2, 4)])
+def test_too_few_senders_are_never_decrypted(collusion: int, need: int, log: Log) -> None:
+    played = play(5, collusion=collusion)
+    for few in range(1, need):
+        total = played.total(*range(few))
+        assert refused(played, total, QuorumError, f"none of fewer than {need}") == []
+    assert log.events == []
+    assert played.open(played.total(*range(need))).round == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: dataclasses.replace(t, scheme="eshe"),
+        lambda t: dataclasses.replace(t, senders=(0, 1, 7)),
+        lambda t: dataclasses.replace(t, data=t.data[:-1]),
+    ],
+    ids=["scheme", "stranger", "cut short"],
+)
+def test_what_can_be_seen_to_be_wrong_does_not_spend_the_opening(
+    change: Callable[[Sealed], Sealed], log: Log
+) -> None:
+    """Else one damaged message would cost the round: the true sum is then 'another result'."""
+    played, record = play(3), OneOpening()
+    with pytest.raises(ProtocolError):
+        played.sessions[0].open(played.model, change(played.total(0, 1, 2)), record)
+    assert played.sessions[0].open(played.model, played.total(0, 1, 2), record)[0].round == 1
+
+
+# --- after it was decrypted ---
+
+
+@pytest.mark.parametrize("senders", [(0, 1), (0, 2), (0, 1, 3), (0, 1, 2, 3), (1, 2, 3, 4)])
+def test_a_wrong_list_of_senders_is_refused(senders: tuple[int, ...]) -> None:
+    played = play(5)
+    lie = dataclasses.replace(played.total(0, 1, 2), senders=senders)
+    refused(played, lie, ProtocolError, "refused")
+
+
+@pytest.mark.parametrize("attempt", [1, 7])
+def test_a_sum_relabelled_to_another_attempt_is_refused(attempt: int) -> None:
+    played = play(3)
+    refused(played, with_slot(played.total(0, 1, 2), attempt=attempt), ProtocolError, "refused")
+
+
+def test_altered_ciphertext_is_refused() -> None:
+    """As far as sums say of themselves: a value out of reach, a count or a weight that is not one."""
+    played = play(3)
+    bits = 18
+    whole = played.total(0, 1, 2)
+    floats = played.model.layout.floats
+    count = floats * bits  # the first limb of the count
+    for at, by in ((0, bits - 1), (count, 0), (count, 5), (count + bits, bits - 1)):
+        altered = whole.data.copy()
+        position = at + by
+        altered[position // 8] ^= np.uint8(1 << (position % 8))
+        refused(played, dataclasses.replace(whole, data=altered), ProtocolError, "refused")
+    rng = np.random.default_rng(1)
+    noise = dataclasses.replace(whole, data=rng.integers(0, 256, whole.data.size, np.uint8))
+    refused(played, noise, ProtocolError, "refused")
+    refused(played, dataclasses.replace(whole, data=np.zeros_like(whole.data)), ProtocolError, "refused")
+    doubled = played.sessions[0].scheme.packing.add  # type: ignore[attr-defined]
+    twice = whole.data.copy()
+    doubled(twice, whole.data, whole.length)
+    refused(played, dataclasses.replace(whole, data=twice), ProtocolError, "refused")
+
+
+def test_another_groups_key_does_not_open() -> None:
+    played = play(3)
+    stranger = dataclasses.replace(group(3)[0], group_key=bytes(32))
+    session = Session(stranger, TERMS, played.model.layout)
+    with pytest.raises(ProtocolError, match="refused"):
+        session.open(played.model, played.total(0, 1, 2), ignore)
+
+
+def test_members_with_other_terms_do_not_add_up() -> None:
+    played = play(3)
+    same = part(Session(group(3)[2], TERMS, played.model.layout), played.model)
+    assert played.sessions[0].scheme.add(played.total(0, 1), same).senders == (0, 1, 2)
+    for change in ({"clip": 2.0}, {"max_examples": 99}, {"metrics": ()}, {"masking": "single"}):
+        terms = dataclasses.replace(TERMS, **change)
+        odd = part(Session(group(3)[2], terms, played.model.layout), played.model)
+        with pytest.raises(ProtocolError, match="slot"):
+            played.sessions[0].scheme.add(played.total(0, 1), odd)
+
+
+# --- what a session is ---
+
+
+def test_a_cohort_without_room_is_refused_when_the_session_is_built() -> None:
+    terms = Terms(max_examples=1 << 28)
+    assert terms.for_cohort(5).cohort == 5
+    crowd = dataclasses.replace(group(5)[0])
+    object.__setattr__(crowd, "members", crowd.members * 4)
+    with pytest.raises(MisfitError, match="63 bits"):
+        Session(crowd, terms, Layout(()))
+
+
+def test_the_slot_says_everything() -> None:
+    session = play(3).sessions[1]
+    model = Model.initial(arrays()).after(bytes(32), {})
+    slot = session.slot(model, 5)
+    epoch = session.epoch
+    assert slot == Slot(
+        RUN, epoch.roster.hash, epoch.id, 2, 5, session.layout_hash, model.history
+    )
+
+
+def test_no_repr_shows_a_key() -> None:
+    session = play(3).sessions[0]
+    for shown in (repr(session), repr(session.sealer())):
+        assert repr(bytes(session.epoch.group_key))[2:-1] not in shown
+
+
+def test_metrics_that_nobody_reported_are_left_out() -> None:
+    assert finite({"loss": 0.5, "accuracy": math.nan}) == {"loss": 0.5}

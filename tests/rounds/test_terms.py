@@ -1,0 +1,169 @@
+"""Terms: one encoding, a hash over all of it, and nothing that works by halves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.coding.flatten import Entry, Layout
+from flhe.errors import ConfigError, FlheError, MisfitError, ProtocolError
+from flhe.keys import canonical
+from flhe.rounds.terms import MAX_BYTES, Terms
+
+LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
+ALPHA = st.floats(1e-3, 1e3)
+
+TERMS = st.builds(
+    Terms,
+    bits=st.integers(2, 32),
+    clip=st.one_of(
+        ALPHA, st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4)
+    ),
+    max_examples=st.integers(1, 1 << 28),
+    weighted=st.booleans(),
+    masking=st.sampled_from(["double", "single"]),
+    metrics=st.lists(st.text(min_size=1, max_size=5), max_size=4, unique=True).map(tuple),
+    arrays_key=st.text(min_size=1, max_size=5),
+    weight_key=st.text(min_size=1, max_size=5),
+)
+
+CHANGES: dict[str, Any] = {
+    "bits": 17,
+    "clip": 1.5,
+    "max_examples": 9_999,
+    "weighted": False,
+    "masking": "single",
+    "metrics": ("loss",),
+    "arrays_key": "model",
+    "weight_key": "n",
+}
+
+
+@given(TERMS)
+def test_round_trip(terms: Terms) -> None:
+    data = terms.to_bytes()
+    again = Terms.from_bytes(data)
+    assert again == terms
+    assert again.to_bytes() == data
+    assert again.hash() == terms.hash()
+
+
+def test_the_order_of_thresholds_is_kept() -> None:
+    one, other = Terms(clip={"a*": 1.0, "*": 2.0}), Terms(clip={"*": 2.0, "a*": 1.0})
+    assert one.to_bytes() != other.to_bytes()
+    assert list(Terms.from_bytes(other.to_bytes()).clip) == ["*", "a*"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_term_is_in_both_hashes(field: str) -> None:
+    assert {*CHANGES, "scheme"} == {f.name for f in dataclasses.fields(Terms)}
+    terms, other = Terms(), dataclasses.replace(Terms(), **{field: CHANGES[field]})
+    assert terms.hash() != other.hash()
+    hashes = [t.layout_hash(LAYOUT, t.for_cohort(3)) for t in (terms, other)]
+    assert hashes[0] != hashes[1]
+
+
+def test_the_cohort_is_in_the_layout_hash() -> None:
+    terms = Terms()
+    assert terms.layout_hash(LAYOUT, terms.for_cohort(3)) != terms.layout_hash(
+        LAYOUT, terms.for_cohort(4)
+    )
+
+
+def test_lanes_are_values_and_limbs() -> None:
+    terms = Terms(bits=16, metrics=("loss",))
+    extras = 2 + 2 + 1  # count, weight; a metric and its weight; one integer
+    assert terms.extras(LAYOUT).length == extras
+    assert terms.lanes(LAYOUT) == 5 + extras * 5
+    assert terms.lanes(Layout(())) == 4 * 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scheme": "eshe"}, "'eshe': this version builds 'flashe'"),
+        ({"bits": 1}, "bits must be 2 to 32"),
+        ({"bits": 33}, "bits must be 2 to 32"),
+        ({"clip": 0.0}, "alpha must"),
+        ({"clip": float("nan")}, "alpha must"),
+        ({"clip": {"a": -1.0}}, "alpha must"),
+        ({"max_examples": 0}, "must be 1 to"),
+        ({"max_examples": 1 << 29}, "must be 1 to"),
+        ({"masking": "triple"}, "masking is"),
+        ({"metrics": ("loss", "loss")}, "twice"),
+        ({"metrics": tuple(str(i) for i in range(65))}, "at most 64"),
+        ({"metrics": ("",)}, "1 to 128"),
+        ({"arrays_key": ""}, "1 to 128"),
+        ({"weight_key": "n" * 129}, "1 to 128"),
+    ],
+)
+def test_terms_that_cannot_work_are_refused_when_built(change: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Terms(**change)
+
+
+def test_a_cohort_that_leaves_no_room_is_refused() -> None:
+    terms = Terms(max_examples=1 << 28)
+    terms.for_cohort(15)
+    with pytest.raises(MisfitError, match="63 bits"):
+        terms.for_cohort(16)
+    dataclasses.replace(terms, weighted=False).for_cohort(1024)
+
+
+BODY = canonical.loads(Terms().to_bytes(), MAX_BYTES, "terms")
+MALFORMED: dict[str, Any] = {
+    "not a map": [1],
+    "empty": {},
+    "a field more": {**BODY, "unmask": True},
+    "a field less": {k: v for k, v in BODY.items() if k != "bits"},
+    "version 2": {**BODY, "v": 2},
+    "version true": {**BODY, "v": True},
+    "scheme as bytes": {**BODY, "scheme": b"flashe"},
+    "bits as text": {**BODY, "bits": "16"},
+    "max_examples true": {**BODY, "max_examples": True},
+    "arrays_key as bytes": {**BODY, "arrays_key": b"arrays"},
+    "weighted as a number": {**BODY, "weighted": 1},
+    "masking": {**BODY, "masking": "triple"},
+    "metrics as text": {**BODY, "metrics": "loss"},
+    "metrics of numbers": {**BODY, "metrics": [1]},
+    "clip as a number": {**BODY, "clip": 1},
+    "clip in words": {**BODY, "clip": "one"},
+    "clip in decimal": {**BODY, "clip": "1.0"},
+    "clip too large": {**BODY, "clip": "0x1p+5000"},
+    "clip of numbers": {**BODY, "clip": [1, 2]},
+    "clip of triples": {**BODY, "clip": [["a", "0x1p+0", 1]]},
+    "clip of short text": {**BODY, "clip": ["ab"]},
+    "clip by number": {**BODY, "clip": [[5, "0x1.0000000000000p+0"]]},
+    "clip as numbers": {**BODY, "clip": [["a", 1]]},
+    "clip too large by name": {**BODY, "clip": [["a", "0x1p+5000"]]},
+    "clip twice": {**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2},
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_terms(name: str) -> None:
+    with pytest.raises(ProtocolError):
+        Terms.from_bytes(canonical.dumps(MALFORMED[name]))
+
+
+@given(st.data())
+def test_any_value_in_any_field_is_refused_or_read_exactly(data: st.DataObject) -> None:
+    leaf = st.one_of(st.none(), st.booleans(), st.integers(-3, 2**40), st.text(max_size=8))
+    value = data.draw(st.one_of(leaf, st.lists(leaf, max_size=3), st.lists(st.lists(leaf, max_size=3))))
+    encoded = canonical.dumps({**BODY, data.draw(st.sampled_from(sorted(BODY))): value})
+    try:
+        terms = Terms.from_bytes(encoded)
+    except FlheError:
+        return
+    assert terms.to_bytes() == encoded
+
+
+def test_bytes_that_are_no_terms() -> None:
+    good = Terms().to_bytes()
+    for bad in (b"", good[:-1], good + b"\x00", b"\xff", bytes(MAX_BYTES + 1)):
+        with pytest.raises(ProtocolError):
+            Terms.from_bytes(bad)

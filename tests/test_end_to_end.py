@@ -1,0 +1,243 @@
+"""The real app on real data, in one process, with every byte that reaches the server captured."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from flwr.app import ArrayRecord, Message
+
+from flhe.apps import client_app
+from flhe.apps.server_app import make_strategy
+from flhe.apps.settings import Settings
+from flhe.apps.tasks import task_named
+from flhe.apps.tasks.base import new_model
+from flhe.checkpoint import open_checkpoint
+from flhe.keys.epoch import Epoch
+from flhe.keys.keyfile import KeyFile
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session
+from flhe.sim.inproc import InProcessGrid
+from flhe.strategies.report import Reporter, RoundReport
+
+NODES, ROUNDS = 5, 5
+
+
+class Capture:
+    """Every object on its way to the server, and every secret that must not be in it."""
+
+    def __init__(self) -> None:
+        self.up: list[bytes] = []
+        self.vectors: list[np.ndarray[Any, Any]] = []
+        self.counts: set[int] = set()
+        self.keys: dict[str, bytes] = {}
+
+    def tap(self, direction: str, _node: int, content: bytes) -> None:
+        if direction == "up":
+            self.up.append(content)
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Note what each client is about to encode, in every form that it passes through."""
+        encode = Session.encode
+
+        def noting(session: Session, old: Model, trained: Any, n: int, metrics: Any) -> Any:
+            encoded = encode(session, old, trained, n, metrics)
+            self.counts.add(n)
+            floats, _ = session.layout.change(trained, old.masters)
+            flat = [a.reshape(-1) for a in trained.values()]
+            models = [m.reshape(-1) for m in old.masters.values()]
+            self.vectors += [floats, encoded.values, encoded.extras, *flat, *models]
+            return encoded
+
+        monkeypatch.setattr(Session, "encode", noting)
+
+    def collect_keys(self, homes: list[Path]) -> None:
+        for home in homes:
+            self.keys[f"{home.name} identity"] = (home / "identity.key").read_bytes()
+            for file in (home / "epochs").iterdir():
+                epoch = Epoch.from_bytes(KeyFile.from_bytes(file.read_bytes()).epoch)
+                self.keys[f"{home.name} group key"] = bytes(epoch.group_key)
+                for i, key in enumerate(epoch.pair_keys):
+                    if key:
+                        self.keys[f"{home.name} pair key {i}"] = bytes(key)
+
+    def found(self) -> set[str]:
+        """What of it can be read in what the server received."""
+        wire = b"\x00".join(self.up)
+        hits = {name for name, key in self.keys.items() if any(f in wire for f in forms(key))}
+        for vector in self.vectors:
+            if any(window in wire for window in windows(vector)):
+                hits.add(f"vector of {vector.size} {vector.dtype}")
+        for count in self.counts:
+            for kind in ("<i8", ">i8", "<f8", ">f8"):
+                if np.array(count, kind).tobytes() in wire:
+                    hits.add(f"count as {kind}")
+        return hits
+
+
+def forms(secret: bytes) -> list[bytes]:
+    return [
+        secret,
+        secret[::-1],
+        secret.hex().encode(),
+        base64.b64encode(secret).rstrip(b"="),
+        base64.urlsafe_b64encode(secret).rstrip(b"="),
+    ]
+
+
+def windows(vector: np.ndarray[Any, Any]) -> Iterator[bytes]:
+    """A few stretches of 16 bytes or more, in the byte orders and types that one might send."""
+    if vector.size < 8 or not np.any(vector):
+        return
+    busy = np.flatnonzero(vector)
+    for at in busy[np.linspace(0, busy.size - 1, 12).astype(int)]:
+        part = vector[min(at, vector.size - 8) :][:8]
+        if np.unique(part).size < 4:
+            continue  # too common to prove anything
+        kinds = ("<f4", ">f4", "<f8") if part.dtype.kind == "f" else ("<i2", "<i4", "<i8")
+        for kind in kinds:
+            yield part.astype(kind).tobytes()
+
+
+@dataclasses.dataclass
+class Outcome:
+    reports: list[RoundReport]
+    arrays: ArrayRecord
+    capture: Capture
+    homes: list[Path]
+    contexts: dict[int, Any]
+    replies: list[Message]
+
+
+class Recording(InProcessGrid):
+    """Keeps every reply, as the server got it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.replies: list[Message] = []
+
+    def _put(self, message_id: str, reply: Message) -> None:
+        self.replies.append(reply)
+        super()._put(message_id, reply)
+
+
+def federate(tmp: Path, monkeypatch: pytest.MonkeyPatch, scheme: str) -> Outcome:
+    """Run the app's own client and server code over an in-process grid."""
+    settings = Settings.from_config({"scheme": scheme, "num-rounds": ROUNDS, "nodes": NODES})
+    task = task_named(settings.task)
+    capture = Capture()
+    capture.watch(monkeypatch)
+    homes = [tmp / scheme / f"node-{i}" for i in range(NODES)]
+    grid = Recording(
+        client_app.app,
+        NODES,
+        node_config=lambda i: {
+            "flhe-home": str(homes[i]),
+            "flhe-trust": "first-use",
+            "flhe-schemes": scheme,
+        },
+        tap=capture.tap,
+    )
+    strategy = make_strategy(settings, task, Reporter(None))
+    reports: list[RoundReport] = []
+    note: Callable[[RoundReport], None] = reports.append
+    setattr(strategy, "on_round" if scheme != "plain" else "_on_round", note)
+    initial = ArrayRecord(new_model(task, settings.seed).state_dict())
+    result = strategy.start(grid=grid, initial_arrays=initial, num_rounds=ROUNDS, timeout=120)
+    grid.close()
+    return Outcome(reports, result.arrays, capture, homes, grid.contexts, grid.replies)
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield federate(tmp_path_factory.mktemp("e2e"), monkeypatch, "flashe")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield federate(tmp_path_factory.mktemp("e2e"), monkeypatch, "plain")
+
+
+def test_learns_as_well_as_plain_fedavg(encrypted: Outcome, plain: Outcome) -> None:
+    ours, theirs = encrypted.reports[-1], plain.reports[-1]
+    assert len(encrypted.reports) == len(plain.reports) == ROUNDS
+    assert ours.accuracy is not None
+    assert theirs.accuracy is not None
+    assert ours.accuracy >= 0.93
+    assert abs(ours.accuracy - theirs.accuracy) <= 0.01
+    assert all(r.survivors == NODES for r in encrypted.reports)
+
+
+def test_nothing_readable_reaches_the_server(encrypted: Outcome) -> None:
+    capture = encrypted.capture
+    capture.collect_keys(encrypted.homes)
+    assert len(capture.keys) == NODES * (2 + NODES - 1)
+    assert len(capture.counts) >= 1
+    assert len(capture.vectors) > NODES * ROUNDS
+    assert sum(map(len, capture.up)) > 100_000
+    assert capture.found() == set()
+
+
+def test_the_search_finds_what_plain_fedavg_sends(plain: Outcome, encrypted: Outcome) -> None:
+    capture = plain.capture
+    # Weights that the plain run sent, looked for as one would look for the encrypted run's.
+    capture.vectors = [a.numpy().reshape(-1) for a in plain.arrays.values()]
+    sent = [a for a in plain.capture.up if len(a) > 1000]
+    assert sent
+    capture.vectors += [np.frombuffer(sent[0][-4000:-8], "<f4")]
+    capture.counts = encrypted.capture.counts
+    capture.keys = {"planted": b"\x01planted key of thirty-two byte"}
+    capture.up.append(b"....".join(forms(capture.keys["planted"])))
+    hits = capture.found()
+    assert "planted" in hits
+    assert any(hit.startswith("vector") for hit in hits)
+
+
+def test_only_listed_records_and_metrics_leave(encrypted: Outcome) -> None:
+    ours = {"flhe.reply", "flhe.update", "flhe.opened", "flhe.means"}
+    seen: set[str] = set()
+    for reply in encrypted.replies:
+        assert not reply.has_error()
+        assert set(reply.content) <= ours | {"metrics"}
+        for record in reply.content.metric_records.values():
+            seen |= set(record)
+            assert not encrypted.capture.counts & {v for v in record.values() if v == int(v)}
+        for config in reply.content.config_records.values():
+            numbers = {v for v in config.values() if isinstance(v, int)}
+            assert not encrypted.capture.counts & numbers
+    assert seen == {"loss", "accuracy", "train_loss", "train_accuracy"}
+
+
+def test_model_opens_with_a_members_key_only(encrypted: Outcome, tmp_path: Path) -> None:
+    box = encrypted.arrays["checkpoint"]
+    assert box.stype == "flhe.checkpoint/1"
+    sealed = tmp_path / "model.flhe"
+    sealed.write_bytes(box.data)
+    models = [open_checkpoint(sealed, home) for home in encrypted.homes]
+    own = [
+        Model.from_bytes(next(home.glob("runs/*/model")).read_bytes()) for home in encrypted.homes
+    ]
+    for model in models + own:  # every member holds the same bits
+        assert model.round == ROUNDS
+        for name, array in models[0].masters.items():
+            np.testing.assert_array_equal(model.masters[name], array)
+
+
+def test_context_holds_a_path_and_no_secret(encrypted: Outcome) -> None:
+    for context in encrypted.contexts.values():
+        assert list(context.state) == ["flhe"]
+        assert list(context.state["flhe"]) == ["home"]
+
+
+def test_encrypted_run_moves_less_up_than_plain(encrypted: Outcome, plain: Outcome) -> None:
+    assert encrypted.reports[1].bytes_up < plain.reports[1].bytes_up

@@ -1,0 +1,638 @@
+"""The laws, for every scheme and codec that there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe.coding.base import Plain, fits
+from flhe.coding.chain import Chain, chain
+from flhe.coding.clip import Clip
+from flhe.coding.quantize import Quantize
+from flhe.coding.weigh import Weigh
+from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
+from flhe.math.prg import PIECE
+from flhe.schemes.base import Opener, Scheme, Sealer
+from flhe.schemes.flashe import Flashe
+from flhe.sealed import Sealed, Slot
+from flhe.spaces import Integers, Reals
+from tests.laws import (
+    BOUNDS,
+    CODECS,
+    FEW_SCHEMES,
+    KEY,
+    LAYOUT,
+    OTHER_KEY,
+    OTHER_SLOTS,
+    SCHEMES,
+    SLOT,
+    CodecCase,
+    SchemeCase,
+    add_up,
+    alphas,
+    joined,
+    random_plain,
+    random_source,
+    summed,
+    sums_decode,
+    sums_open,
+)
+
+every_scheme = pytest.mark.parametrize("case", SCHEMES, ids=lambda case: case.id)
+some_schemes = pytest.mark.parametrize("case", FEW_SCHEMES, ids=lambda case: case.id)
+every_codec = pytest.mark.parametrize("case", CODECS, ids=lambda case: case.id)
+RNG_SEED = 11
+
+
+def numbers(values: int, extras: int = 0) -> Plain:
+    """Small numbers that any scheme carries."""
+    lanes = np.arange(values + extras, dtype=np.int32) % 3 - 1
+    return Plain(lanes[:values], lanes[values:])
+
+
+# --- schemes: sums ---
+
+
+@every_scheme
+def test_any_subset_opens_to_its_sum(case: SchemeCase) -> None:
+    sums_open(case, 3, 23, 4, RNG_SEED)
+
+
+@some_schemes
+@pytest.mark.parametrize("cohort", [2, 4, 5, 9])
+def test_any_subset_of_larger_cohorts(case: SchemeCase, cohort: int) -> None:
+    sums_open(case, cohort, 37, 5, RNG_SEED)
+
+
+@some_schemes
+def test_lengths_around_block_borders(case: SchemeCase) -> None:
+    lengths = [(0, 0), (1, 0), (0, 1)]
+    for around in (case.block, 2 * case.block):
+        lengths += [(around + d, e) for d, e in ((-1, 0), (0, 0), (1, 0), (-3, 3), (-1, 2))]
+    lengths.append((5, case.block + 1))  # extras that fill a block of their own
+    for values, extras in lengths:
+        sums_open(case, 2, values, extras, RNG_SEED)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(SCHEMES),
+    st.integers(2, 40),
+    st.integers(0, 200),
+    st.integers(0, 20),
+    st.integers(0, 2**32 - 1),
+)
+def test_anything_adds_up(
+    case: SchemeCase, cohort: int, values: int, extras: int, seed: int
+) -> None:
+    sums_open(case, cohort, values, extras, seed)
+
+
+@some_schemes
+def test_a_full_sum_at_both_ends_of_the_space_does_not_wrap(case: SchemeCase) -> None:
+    for cohort in (2, 3, 8, 9):
+        scheme, sealers, opener = case.roles(cohort)
+        assert isinstance(scheme.space, Integers)
+        bound = scheme.space.bound
+        lanes = np.array([bound, -bound, 0], np.int32)
+        total = None
+        for sealer in sealers:
+            total = scheme.add(total, sealer.encrypt(Plain(lanes, lanes[:0]), SLOT))
+        assert total is not None
+        assert opener.decrypt(total).tolist() == [cohort * bound, -cohort * bound, 0]
+
+
+# --- schemes: the same bytes ---
+
+
+@some_schemes
+def test_prepared_threaded_and_other_backends_give_the_same_bytes(case: SchemeCase) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    values = 3 * case.block + 70_000  # blocks for each thread, and more than one piece of keystream
+    plain = random_plain(case.roles(3).scheme, values, 9, rng)
+    ciphertexts = set()
+    for threads, backend, ahead in (
+        (1, "openssl", False),
+        (3, "openssl", False),
+        (1, "pycryptodome", False),
+        (1, "openssl", True),
+        (3, "pycryptodome", True),
+    ):
+        _, sealers, opener = case.roles(3, threads=threads, backend=backend)
+        if ahead:
+            sealers[1].prepare(SLOT, values + 9)
+        sealed = sealers[1].encrypt(plain, SLOT)
+        ciphertexts.add(sealed.data.tobytes())
+        assert np.array_equal(opener.decrypt(sealed), joined(plain))
+    assert len(ciphertexts) == 1
+
+
+@some_schemes
+def test_masks_prepared_for_something_else_are_not_used(case: SchemeCase) -> None:
+    plain = numbers(50, 3)
+    expected = case.roles(3)[1][2].encrypt(plain, SLOT).data.tobytes()
+    _, sealers, _ = case.roles(3)
+    for slot in OTHER_SLOTS.values():
+        sealers[2].prepare(slot, 53)
+    sealers[2].prepare(SLOT, 52)
+    assert sealers[2].encrypt(plain, SLOT).data.tobytes() == expected
+
+
+@some_schemes
+def test_a_mask_depends_on_rank_and_coordinate_alone(case: SchemeCase) -> None:
+    if case.lanes is None:
+        pytest.skip("masks of this scheme span coordinates")
+    rng = np.random.default_rng(RNG_SEED)
+    length = 2 * case.block + 100
+    scheme = case.roles(3).scheme
+    values, extras = random_plain(scheme, length, 0, rng)[:2]
+    long = case.lanes(scheme, case.roles(3)[1][1].encrypt(Plain(values, extras), SLOT))
+    for part, split in ((length, 7), (1, 0), (case.block + 1, 1), (case.block, case.block), (99, 50)):
+        plain = Plain(values[: part - split], values[part - split : part])
+        short = case.lanes(scheme, case.roles(3)[1][1].encrypt(plain, SLOT))
+        assert np.array_equal(short, long[:part])
+    other = case.lanes(scheme, case.roles(3)[1][0].encrypt(Plain(values, extras), SLOT))
+    assert not np.array_equal(other, long)
+
+
+@some_schemes
+def test_every_part_of_a_slot_changes_the_mask(case: SchemeCase) -> None:
+    assert set(OTHER_SLOTS) == {f.name for f in dataclasses.fields(Slot)}
+    plain = numbers(40)
+    slots = [SLOT, *OTHER_SLOTS.values()]
+    seen = {case.roles(3)[1][0].encrypt(plain, slot).data.tobytes() for slot in slots}
+    seen |= {s.encrypt(plain, SLOT).data.tobytes() for s in case.roles(3)[1][1:]}
+    seen.add(case.roles(3, OTHER_KEY)[1][0].encrypt(plain, SLOT).data.tobytes())
+    assert len(seen) == len(slots) + 3
+
+
+@every_scheme
+def test_nbytes_is_what_travels(case: SchemeCase) -> None:
+    for values, extras in ((0, 0), (1, 0), (3, 4), (100, 1)):
+        scheme, sealers, _ = case.roles(3)
+        sealed = sealers[0].encrypt(numbers(values, extras), SLOT)
+        assert sealed.data.dtype == np.uint8
+        assert sealed.data.size == scheme.nbytes(values + extras)
+
+
+# --- schemes: refusals ---
+
+
+def two(case: SchemeCase, cohort: int = 3) -> tuple[Scheme, Sealed, Sealed]:
+    scheme, sealers, _ = case.roles(cohort)
+    return scheme, sealers[0].encrypt(numbers(30), SLOT), sealers[1].encrypt(numbers(30), SLOT)
+
+
+@some_schemes
+def test_add_refuses_a_repeated_sender(case: SchemeCase) -> None:
+    scheme, one, other = two(case)
+    with pytest.raises(ReuseError, match="sender 0 is already"):
+        scheme.add(scheme.add(None, one), one)
+    total = scheme.add(scheme.add(None, one), other)
+    with pytest.raises(ReuseError, match="sender 1 is already"):
+        scheme.add(total, other)
+    with pytest.raises(ReuseError, match="sender 0 is already"):
+        scheme.add(total, scheme.add(scheme.add(None, other), one))
+
+
+@some_schemes
+@pytest.mark.parametrize("field", OTHER_SLOTS)
+def test_add_refuses_another_slot(case: SchemeCase, field: str) -> None:
+    scheme, one, other = two(case)
+    total = scheme.add(None, one)
+    with pytest.raises(ProtocolError, match="slot"):
+        scheme.add(total, dataclasses.replace(other, slot=OTHER_SLOTS[field]))
+
+
+@some_schemes
+def test_add_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
+    scheme, one, other = two(case)
+    bads: list[tuple[dict[str, Any], str]] = [
+        ({"scheme": "plain"}, "'plain'"),
+        ({"senders": (3,)}, "sender 3 is not in the cohort of 3"),
+        ({"senders": (1, 3)}, "sender 3"),
+        ({"data": other.data[:-1]}, "bytes"),
+        ({"data": np.append(other.data, np.uint8(0))}, "bytes"),
+        ({"length": 3000}, "bytes"),
+    ]
+    for change, message in bads:
+        for total in (None, scheme.add(None, one)):
+            with pytest.raises(ProtocolError, match=message):
+                scheme.add(total, dataclasses.replace(other, **change))
+    longer = case.roles(3)[1][1].encrypt(numbers(31), SLOT)
+    with pytest.raises(ProtocolError, match="length"):
+        scheme.add(scheme.add(None, one), longer)
+
+
+@some_schemes
+def test_a_refused_part_leaves_the_sum_as_it_was(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    parts = [s.encrypt(numbers(30), SLOT) for s in sealers]
+    total = scheme.add(scheme.add(None, parts[0]), parts[1])
+    before = total.digest()
+    for bad in (
+        parts[0],
+        dataclasses.replace(parts[2], slot=OTHER_SLOTS["round"]),
+        dataclasses.replace(parts[2], data=parts[2].data[1:]),
+        dataclasses.replace(parts[2], senders=(5,)),
+    ):
+        with pytest.raises(ProtocolError):
+            scheme.add(total, bad)
+    assert total.digest() == before
+    assert opener.decrypt(scheme.add(total, parts[2])).tolist() == (3 * numbers(30).values).tolist()
+
+
+@some_schemes
+def test_one_slot_encrypts_once(case: SchemeCase) -> None:
+    _, sealers, _ = case.roles(3)
+    sealers[0].encrypt(numbers(5), SLOT)
+    for again in (numbers(5), numbers(6)):
+        sealers[0].prepare(SLOT, again.values.size)
+        with pytest.raises(ReuseError):
+            sealers[0].encrypt(again, SLOT)
+    for slot in OTHER_SLOTS.values():
+        sealers[0].encrypt(numbers(5), slot)
+
+
+@some_schemes
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_values_beyond_the_space_are_refused(case: SchemeCase, kind: Any) -> None:
+    scheme = case.roles(3).scheme
+    assert isinstance(scheme.space, Integers)
+    bound = scheme.space.bound
+    bads = [bound + 1, -bound - 1, int(np.iinfo(kind).max), int(np.iinfo(kind).min)]
+    if kind is np.int64:
+        bads += [1 << 32, -(1 << 32), (1 << 32) + 1, 1 << 40]
+    for bad in bads:
+        if abs(bad) <= bound or not np.iinfo(kind).min <= bad <= np.iinfo(kind).max:
+            continue
+        lane = np.array([bad], kind)
+        nothing = np.empty(0, kind)
+        filled = np.zeros(case.block, kind)
+        filled[-1] = bad
+        for plain in (Plain(lane, nothing), Plain(nothing, lane), Plain(filled, nothing)):
+            with pytest.raises(RangeError):
+                case.roles(3)[1][0].encrypt(plain, SLOT)
+
+
+@some_schemes
+def test_what_is_not_an_integer_is_refused(case: SchemeCase) -> None:
+    good = np.zeros(3, np.int32)
+    for kind in (np.float32, np.float64, np.uint32, np.bool_, np.complex64):
+        bad = np.zeros(3, kind)
+        for plain in (Plain(bad, good), Plain(good, bad)):
+            with pytest.raises(RangeError, match="quantize first"):
+                case.roles(3)[1][0].encrypt(plain, SLOT)
+
+
+@some_schemes
+def test_the_opener_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
+    _, one, _ = two(case)
+    opener = case.roles(3).opener
+    for change in (
+        {"scheme": "plain"},
+        {"senders": (0, 3)},
+        {"data": one.data[:-1]},
+        {"length": 3000},
+    ):
+        with pytest.raises(ProtocolError):
+            opener.decrypt(dataclasses.replace(one, **change))
+
+
+# --- schemes: the wrong senders, the wrong key ---
+
+
+@some_schemes
+def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
+    rng = np.random.default_rng(RNG_SEED)
+    scheme, sealers, opener = case.roles(4)
+    plains = [random_plain(scheme, 60, 4, rng) for _ in range(4)]
+    parts = [s.encrypt(p, SLOT) for s, p in zip(sealers, plains, strict=True)]
+    strangers = case.roles(4, OTHER_KEY).opener
+    for senders in ((0,), (0, 1), (1, 3), (0, 1, 2, 3)):
+        total = add_up(scheme, [parts[i] for i in senders], rng)
+        expected = sum(joined(plains[i]) for i in senders)
+        assert np.array_equal(opener.decrypt(total), expected)
+        assert (strangers.decrypt(total) != expected).mean() > 0.4
+        for others in itertools.chain.from_iterable(
+            itertools.combinations(range(4), n) for n in range(1, 5)
+        ):
+            if others != senders:
+                lie = dataclasses.replace(total, senders=others)
+                assert (opener.decrypt(lie) != expected).mean() > 0.4
+        for slot in OTHER_SLOTS.values():
+            lie = dataclasses.replace(total, slot=slot)
+            assert (opener.decrypt(lie) != expected).mean() > 0.4
+
+
+@some_schemes
+@pytest.mark.parametrize("fuse", [True, False])
+def test_wrong_senders_or_key_are_refused_after_decoding(case: SchemeCase, fuse: bool) -> None:
+    scheme, sealers, opener = case.roles(4)
+    bits = int(scheme.parameters()["bits"])
+    codec = Chain((Clip(1.0), Weigh(50), Quantize(bits)), fuse=fuse)
+    fits(codec, scheme, 4)
+    state = codec.init(LAYOUT)
+    plain = Plain(np.zeros(LAYOUT.floats, np.float32), np.array([1, 20], np.int64))
+    parts = [s.encrypt(codec.encode(plain, state)[0], SLOT) for s in sealers]
+
+    def decode(reader: Opener, total: Sealed) -> Plain:
+        lanes = reader.decrypt(total)
+        split = LAYOUT.floats
+        return codec.decode(Plain(lanes[:split], lanes[split:]), total.senders, state)[0]
+
+    for senders in ((0, 1), (0, 1, 3), (0, 1, 2, 3)):
+        total = add_up(scheme, [parts[i] for i in senders], np.random.default_rng(1))
+        assert decode(opener, total).extras.tolist() == [len(senders), 20 * len(senders)]
+        with pytest.raises(ProtocolError, match="refused"):
+            decode(case.roles(4, OTHER_KEY).opener, total)
+        for others in ((0,), (1, 2), (1, 2, 3), (0, 1, 2)):
+            with pytest.raises(ProtocolError, match="refused"):
+                decode(opener, dataclasses.replace(total, senders=others))
+
+
+# --- schemes: who holds what ---
+
+
+def reachable(root: object) -> list[object]:
+    """Everything that can be reached from `root` through attributes and containers."""
+    seen: dict[int, object] = {}
+    queue = [root]
+    while queue:
+        item = queue.pop()
+        if id(item) in seen or isinstance(item, type):
+            continue
+        seen[id(item)] = item
+        if isinstance(item, (list, tuple, set, frozenset)):
+            queue += item
+        elif isinstance(item, dict):
+            queue += [*item, *item.values()]
+        elif dataclasses.is_dataclass(item):
+            queue += [getattr(item, f.name) for f in dataclasses.fields(item)]
+        else:
+            queue += vars(item).values() if hasattr(item, "__dict__") else []
+    return list(seen.values())
+
+
+def holds_key(root: object) -> bool:
+    blobs = [x for x in reachable(root) if isinstance(x, (bytes, bytearray))]
+    blobs += [x.tobytes() for x in reachable(root) if isinstance(x, np.ndarray)]
+    return any(KEY in blob or KEY[:8] in blob for blob in blobs)
+
+
+@every_scheme
+def test_the_server_holds_no_key_and_no_repr_shows_one(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    sealers[0].prepare(SLOT, 20)
+    text = repr(sealers[0])
+    total = scheme.add(None, sealers[0].encrypt(numbers(20), SLOT))
+    total = scheme.add(total, sealers[1].encrypt(numbers(20), SLOT))
+    assert holds_key(sealers[0]), "this test looks in the wrong places"
+    assert holds_key(opener), "this test looks in the wrong places"
+    assert not holds_key(scheme)
+    assert not holds_key(total)
+    assert KEY not in total.header()
+    for shown in (text, repr(sealers[0]), str(sealers[0]), repr(opener), repr(scheme), repr(total)):
+        assert "group_key" not in shown
+        assert repr(KEY)[2:-1] not in shown
+        assert KEY.hex() not in shown
+    with pytest.raises(AttributeError):
+        scheme.cohort = 4  # type: ignore[misc]
+
+
+@every_scheme
+def test_roles_are_of_their_protocols(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    assert isinstance(scheme, Scheme)
+    assert all(isinstance(s, Sealer) for s in sealers)
+    assert isinstance(opener, Opener)
+    assert [s.rank for s in sealers] == [0, 1, 2]
+    assert scheme.reader == "clients"
+    assert scheme.parameters()["name"] == scheme.name
+    with pytest.raises(ProtocolError, match="sender 3"):
+        dataclasses.replace(sealers[0], rank=3)  # type: ignore[type-var]
+    with pytest.raises(ProtocolError, match="sender -1"):
+        dataclasses.replace(sealers[0], rank=-1)  # type: ignore[type-var]
+
+
+# --- codecs ---
+
+
+@every_codec
+@pytest.mark.parametrize("cohort", [1, 3, 10])
+def test_sums_decode_within_error(case: CodecCase, cohort: int) -> None:
+    sums_decode(case, cohort, RNG_SEED)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(CODECS), st.integers(1, 50), st.integers(0, 2**20))
+def test_any_sum_decodes_within_error(case: CodecCase, cohort: int, seed: int) -> None:
+    sums_decode(case, cohort, seed)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("counts", [(1, 1, 1), (50, 50, 1), (1, 2, 47)])
+def test_weighted_mean_within_the_error_that_the_codec_tells(
+    counts: tuple[int, ...], fuse: bool
+) -> None:
+    """`error` must hold for clients with few examples too: theirs is divided by few."""
+    codec = Chain((Clip(1.0), Weigh(50), Quantize(9, random=random_source(3, 10**4))), fuse=fuse)
+    state = codec.init(LAYOUT)
+    rng = np.random.default_rng(RNG_SEED)
+    xs = [rng.uniform(-1, 1, LAYOUT.floats).astype(np.float32) for _ in counts]
+    parts = [
+        codec.encode(Plain(x, np.array([1, n], np.int64)), state)[0]
+        for x, n in zip(xs, counts, strict=True)
+    ]
+    opened, _ = codec.decode(summed(parts), range(len(counts)), state)
+    expected = np.average(xs, axis=0, weights=counts)
+    assert np.abs(opened.values - expected).max() <= codec.error(LAYOUT, len(counts))
+
+
+def test_clip_and_quantize_within_the_error_that_the_codec_tells() -> None:
+    """At 32 bits a step is finer than the float32 that Clip computes in."""
+    codec = chain(Clip(0.7), Quantize(32, "nearest"))
+    state = codec.init(LAYOUT)
+    x = np.random.default_rng(1).uniform(-0.7, 0.7, LAYOUT.floats).astype(np.float32)
+    encoded, _ = codec.encode(Plain(x, np.empty(0, np.int64)), state)
+    opened, _ = codec.decode(encoded, (0,), state)
+    assert np.abs(opened.values - x.astype(np.float64)).max() / 0.7 <= codec.error(LAYOUT, 1)
+
+
+@pytest.mark.parametrize("bits", [2, 8, 16, 17, 32])
+@pytest.mark.parametrize("bounds", [0.7, BOUNDS], ids=["one", "layers"])
+@pytest.mark.parametrize("n", [1, 37, 50])
+def test_fused_encoding_gives_the_very_integers(bits: int, bounds: Any, n: int) -> None:
+    draws = random_source(5, LAYOUT.floats)
+    steps = (Clip(bounds), Weigh(50), Quantize(bits, random=draws))
+    apart, fused = Chain(steps, fuse=False), Chain(steps)
+    state = apart.init(LAYOUT)
+    rng = np.random.default_rng(RNG_SEED)
+    x = (rng.uniform(-1.2, 1.2, LAYOUT.floats) * 0.9).astype(np.float32)
+    plain = Plain(x, np.array([1, n, -9], np.int64))
+    one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
+    assert one.values.dtype == two.values.dtype
+    assert one.values.tolist() == two.values.tolist()
+    assert one.extras.tolist() == two.extras.tolist()
+
+
+def test_fused_encoding_of_vectors_longer_than_a_piece() -> None:
+    from flhe.coding.flatten import Entry, Layout
+
+    layout = Layout((Entry("a", (PIECE + 3,), "float32"), Entry("b", (PIECE - 1,), "float32")))
+    steps = (Clip({"a": 0.5, "b": 2.0}), Weigh(9), Quantize(16, random=random_source(6, 3 * PIECE)))
+    apart, fused = Chain(steps, fuse=False), Chain(steps)
+    state = apart.init(layout)
+    x = np.random.default_rng(2).uniform(-0.5, 0.5, layout.floats).astype(np.float32)
+    plain = Plain(x, np.array([1, 7], np.int64))
+    one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
+    assert np.array_equal(one.values, two.values)
+    near, also = (codec.decode(one, (0,), state)[0].values for codec in (apart, fused))
+    assert np.abs(near - also).max() <= np.spacing(np.float32(2.0))
+
+
+@pytest.mark.parametrize("bits", [2, 8, 16, 32])
+@pytest.mark.parametrize("bounds", [0.7, BOUNDS], ids=["one", "layers"])
+def test_fused_decoding_is_within_one_unit_in_the_last_place(bits: int, bounds: Any) -> None:
+    steps = (Clip(bounds), Weigh(50), Quantize(bits, random=random_source(5, LAYOUT.floats)))
+    apart, fused = Chain(steps, fuse=False), Chain(steps)
+    state = apart.init(LAYOUT)
+    rng = np.random.default_rng(RNG_SEED)
+    parts = []
+    for n in (1, 37, 50):
+        x = (rng.uniform(-1, 1, LAYOUT.floats) * alphas(CODECS[0], LAYOUT)).astype(np.float32)
+        parts.append(apart.encode(Plain(x, np.array([1, n, -9], np.int64)), state)[0])
+    total = summed(parts)
+    one, two = (codec.decode(total, (0, 1, 2), state)[0] for codec in (apart, fused))
+    assert two.values.dtype == np.float32
+    wide = one.values.astype(np.float32)
+    assert (np.abs(wide - two.values) <= np.spacing(np.abs(wide))).all()
+    assert one.extras.tolist() == two.extras.tolist() == [3, 88, -27]
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_weighted_stochastic_mean_is_unbiased(fuse: bool) -> None:
+    from flhe.coding.flatten import Entry, Layout
+
+    size = 200_000
+    layout = Layout((Entry("w", (size,), "float32"),))
+    codec = Chain((Clip(2.0), Weigh(50), Quantize(4, random=random_source(8, size))), fuse=fuse)
+    state = codec.init(layout)
+    plain = Plain(np.full(size, 0.37, np.float32), np.array([1, 20], np.int64))
+    opened, _ = codec.decode(codec.encode(plain, state)[0], (0,), state)
+    step = 2.0 * 50 / 20 / 7
+    assert abs(opened.values.mean(dtype=np.float64) - 0.37) < 4 * step / 2 / np.sqrt(size)
+
+
+@every_codec
+def test_encode_leaves_its_input_and_state_alone(case: CodecCase) -> None:
+    codec = case.build(random_source(1, LAYOUT.floats))
+    state = codec.init(LAYOUT)
+    x = np.full(LAYOUT.floats, 0.1, np.float32)
+    extras = np.array([1, 1], np.int64)
+    _, after = codec.encode(Plain(x, extras), state)
+    assert (x == np.float32(0.1)).all()
+    assert extras.tolist() == [1, 1]
+    assert after == state == codec.init(LAYOUT)
+    assert codec.lanes(2) == codec.encode(Plain(x, extras), state)[0].extras.size
+
+
+def test_rounding_is_not_part_of_what_members_must_share() -> None:
+    assert Quantize(8).parameters() == Quantize(8, "nearest").parameters()
+    names = [chain(Clip(a), Weigh(w), Quantize(b)).parameters() for a, w, b in ((1, 2, 3), (1, 2, 4))]
+    assert names[0] != names[1]
+
+
+# --- what does not fit ---
+
+CLIP, WEIGH, Q8 = Clip(1.0), Weigh(50), Quantize(8)
+
+
+@dataclasses.dataclass(frozen=True)
+class RealScheme:
+    """A scheme that carries reals: nothing but what `fits` asks for."""
+
+    bound: float
+    name: str = "reals"
+    cohort: int = 5
+
+    @property
+    def space(self) -> Reals:
+        return Reals(self.bound)
+
+
+MISFITS: dict[str, tuple[Callable[[], object], str]] = {
+    "quantize without clip": (lambda: chain(Q8), r"put Clip\(\) before it"),
+    "weigh without clip": (lambda: chain(WEIGH, Q8), r"put Clip\(\) before it"),
+    "quantize twice": (lambda: chain(CLIP, Q8, Q8), "quantize only once"),
+    "weigh after quantize": (lambda: chain(CLIP, Q8, WEIGH), "put it before Quantize"),
+    "clip after quantize": (lambda: chain(CLIP, Q8, CLIP), "put it before Quantize"),
+    "weigh twice": (lambda: chain(CLIP, WEIGH, WEIGH, Q8), "[Ww]eigh"),
+    "codec of more bits": (
+        lambda: fits(chain(CLIP, Quantize(9)), Flashe(5, 8), 5),
+        "up to 127, the codec produces up to 255; give both the same bits",
+    ),
+    "cohort too large": (
+        lambda: fits(chain(CLIP, Q8), Flashe(5, 8), 6),
+        "cohort of 6; build it with cohort=6",
+    ),
+    "reals into integers": (
+        lambda: fits(chain(CLIP, WEIGH), Flashe(5, 8), 5),
+        r"end the chain with Quantize\(bits\)",
+    ),
+    "unclipped reals into integers": (
+        lambda: fits(WEIGH, Flashe(5, 8), 5),
+        r"end the chain with Quantize\(bits\)",
+    ),
+    "integers into reals": (
+        lambda: fits(chain(CLIP, Q8), RealScheme(1.0), 5),  # type: ignore[arg-type]
+        "carries reals",
+    ),
+    "unclipped into bounded reals": (
+        lambda: fits(WEIGH, RealScheme(1.0), 5),  # type: ignore[arg-type]
+        r"put Clip\(\) before it",
+    ),
+    "63 bits": (
+        lambda: fits(chain(CLIP, Weigh(1 << 28), Quantize(8)), Flashe(16, 8), 16),
+        "with 16 clients overflows 63 bits; at most 268435455 fit",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_misfits_are_refused_when_built_and_say_how_to_mend(name: str) -> None:
+    build, mend = MISFITS[name]
+    with pytest.raises(MisfitError, match=mend):
+        build()
+
+
+def test_what_fits() -> None:
+    fits(chain(CLIP, WEIGH, Q8), Flashe(5, 8), 5)
+    fits(chain(CLIP, WEIGH, Q8), Flashe(5, 9), 5)
+    fits(chain(CLIP, WEIGH, Q8), Flashe(6, 8), 5)
+    fits(chain(CLIP, Weigh(1 << 28), Quantize(8)), Flashe(15, 8), 15)
+    fits(chain(CLIP), RealScheme(1.0), 5)  # type: ignore[arg-type]
+    fits(WEIGH, RealScheme(float("inf")), 5)  # type: ignore[arg-type]
+
+
+def test_an_empty_chain() -> None:
+    with pytest.raises(ConfigError, match="at least one codec"):
+        chain()
+
+
+def test_no_law_is_left_without_its_module() -> None:
+    """Every scheme and codec of the library is in a registry here."""
+    root = pathlib.Path(__file__).parents[1] / "flhe"
+    schemes = {f.stem for f in (root / "schemes").glob("*.py")} - {"__init__", "base", "presets"}
+    assert schemes == {case.id.partition("-")[0] for case in SCHEMES}
+    helpers = {"__init__", "base", "chain", "extras", "flatten", "fused", "pack"}
+    codecs = {f.stem for f in (root / "coding").glob("*.py")} - helpers
+    assert codecs <= {word for case in CODECS for word in case.id.split("-")}

@@ -1,0 +1,178 @@
+"""Policy: what the node's own config says, and nobody else."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from flhe.errors import ConfigError, PolicyError
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Member, Roster
+from flhe.policy import METRICS, SCHEMES, Policy
+
+
+def roster(*schemes: str) -> Roster:
+    members = tuple(
+        Member(f"site-{i}", Identity.from_seed(bytes([i + 1]) * 32).public) for i in range(3)
+    )
+    return Roster(members, 0, 2, schemes or ("flashe",))
+
+
+@pytest.fixture
+def pinned(tmp_path: pathlib.Path) -> dict[str, object]:
+    """Node config with a roster and its hash."""
+    path = tmp_path / "roster.flhe"
+    path.write_bytes(roster().to_bytes())
+    return {"flhe-roster": str(path), "flhe-roster-hash": roster().hash.hex()}
+
+
+FIRST_USE: dict[str, object] = {"flhe-trust": "first-use"}
+
+
+def of_node(
+    config: Mapping[str, object], *, simulated: bool = False, environ: Any = None
+) -> Policy:
+    return Policy.of_node(
+        config, run_id=5, node_id=9, simulated=simulated, environ=environ or {}
+    )
+
+
+def test_a_deployed_node_without_a_pinned_roster_does_not_start() -> None:
+    with pytest.raises(ConfigError, match="no roster is pinned on this node: set flhe-roster"):
+        of_node({})
+    with pytest.raises(ConfigError, match="no roster is pinned"):
+        of_node({"flhe-trust": "pinned"}, simulated=True)
+
+
+def test_a_pinned_roster(pinned: dict[str, object]) -> None:
+    policy = of_node(pinned)
+    assert (policy.trust, policy.roster) == ("pinned", roster())
+    assert (policy.schemes, policy.metrics, policy.counts) == (SCHEMES, METRICS, False)
+
+
+def test_a_roster_must_be_pinned_by_hash(pinned: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="pin the roster's hash too"):
+        of_node({**pinned, "flhe-roster-hash": ""})
+    with pytest.raises(ConfigError, match="this node pins 0000"):
+        of_node({**pinned, "flhe-roster-hash": "00" * 32})
+    with pytest.raises(ConfigError, match="cannot read"):
+        of_node({**pinned, "flhe-roster": str(pinned["flhe-roster"]) + "x"})
+
+
+def test_first_use_must_be_asked_for_or_simulated(pinned: dict[str, object]) -> None:
+    assert of_node(FIRST_USE).trust == "first-use"
+    assert of_node({}, simulated=True).trust == "first-use"
+    with pytest.raises(ConfigError, match="choose one"):
+        of_node({**pinned, "flhe-trust": "first-use"})
+    with pytest.raises(ConfigError, match="'always': must be"):
+        of_node({"flhe-trust": "always"})
+
+
+def test_a_simulated_node_with_a_roster_is_pinned(pinned: dict[str, object]) -> None:
+    assert of_node({**pinned, "flhe-trust": "pinned"}, simulated=True).roster == roster()
+
+
+def test_only_a_simulation_runs_in_plain_by_default() -> None:
+    simulated = of_node({}, simulated=True)
+    simulated.check_scheme("plain")
+    simulated.check_scheme("flashe")
+    deployed = of_node(FIRST_USE)
+    deployed.check_scheme("flashe")
+    with pytest.raises(PolicyError, match="asked for an unencrypted run, which this node refuses"):
+        deployed.check_scheme("plain")
+    of_node({**FIRST_USE, "flhe-schemes": "plain, flashe"}).check_scheme("plain")
+
+
+@pytest.mark.parametrize(
+    "config", [{"flhe-metrics": "loss"}, {"flhe-home": "/var/flhe"}, {"flhe-counts": False}]
+)
+def test_a_node_that_configures_anything_is_deployed(config: dict[str, object]) -> None:
+    """Whatever the process it runs in looks like: nothing falls back to first use, or to plain."""
+    with pytest.raises(ConfigError, match="no roster is pinned"):
+        of_node(config, simulated=True)
+    policy = of_node({**config, **FIRST_USE}, simulated=True)
+    with pytest.raises(PolicyError, match="unencrypted"):
+        policy.check_scheme("plain")
+
+
+def test_schemes_must_be_allowed_by_node_and_roster(tmp_path: pathlib.Path) -> None:
+    for listed, schemes, allowed in (
+        ("flashe", ("flashe",), {"flashe"}),
+        ("flashe,eshe", ("flashe",), {"flashe"}),
+        ("flashe", ("eshe",), set()),
+        ("flashe,eshe", ("*",), {"flashe", "eshe"}),
+        ("plain,flashe", ("flashe",), {"flashe"}),
+    ):
+        policy = Policy(tmp_path, roster=roster(*schemes), schemes=tuple(listed.split(",")))
+        for scheme in ("flashe", "eshe", "plain"):
+            if scheme in allowed:
+                policy.check_scheme(scheme)
+            else:
+                with pytest.raises(PolicyError):
+                    policy.check_scheme(scheme)
+
+
+@pytest.mark.parametrize(
+    ("name", "leaves"),
+    [
+        ("loss", True),
+        ("acc", True),
+        ("train_loss", True),
+        ("eval-accuracy", True),
+        ("test_acc", True),
+        ("val_loss", True),
+        ("patients", False),
+        ("loss_patients", False),
+        ("train_patients", False),
+        ("train_train_loss", False),
+        ("trainloss", False),
+        ("other_loss", False),
+        ("", False),
+        ("train_", False),
+    ],
+)
+def test_metrics_that_may_leave(name: str, leaves: bool, tmp_path: pathlib.Path) -> None:
+    assert Policy(tmp_path, trust="first-use").allows_metric(name) is leaves
+
+
+def test_metrics_by_config() -> None:
+    policy = of_node({**FIRST_USE, "flhe-metrics": " dice , train_f1,"})
+    assert policy.metrics == ("dice", "train_f1")
+    assert [policy.allows_metric(n) for n in ("dice", "eval_dice", "train_f1", "loss")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_an_empty_list_of_metrics_means_none() -> None:
+    """Whoever writes flhe-metrics = "" wants nothing to leave."""
+    assert not of_node({**FIRST_USE, "flhe-metrics": ""}).allows_metric("loss")
+
+
+@pytest.mark.parametrize("counts", [True, False, "true", "yes", 1, None])
+def test_counts_leave_for_true_alone(counts: object) -> None:
+    assert of_node({**FIRST_USE, "flhe-counts": counts}).counts is (counts is True)
+
+
+@pytest.mark.parametrize(
+    "key", ["flhe-home", "flhe-trust", "flhe-roster", "flhe-schemes", "flhe-metrics"]
+)
+@pytest.mark.parametrize("value", [1, True, 0.5, b"x", None])
+def test_settings_are_text(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{key} must be text"):
+        of_node({key: value}, simulated=True)
+
+
+def test_home_is_the_nodes_own(tmp_path: pathlib.Path) -> None:
+    configured: dict[str, object] = {**FIRST_USE, "flhe-home": "/var/flhe"}
+    assert of_node(configured).home == pathlib.Path("/var/flhe")
+    environ = {"FLHE_HOME": str(tmp_path)}
+    assert of_node({}, simulated=True, environ=environ).home == tmp_path / "5" / "9"
+    both = of_node(configured, environ=environ)
+    assert both.home == pathlib.Path("/var/flhe")
+    assert of_node({}, simulated=True).home.parts[-2:] == ("5", "9")

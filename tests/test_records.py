@@ -1,0 +1,124 @@
+"""Records: Flower's forms and ours, and a ciphertext that nobody takes for a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from flhe import records
+from flhe.errors import ProtocolError
+from flhe.sealed import Sealed
+from tests.laws import SLOT
+
+
+def sealed(size: int) -> Sealed:
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    return Sealed("flashe", SLOT, (0, 3), size, data)
+
+
+def test_arrays_of_every_type_there_and_back() -> None:
+    arrays: dict[str, Any] = {
+        "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "half": np.array([0.5], np.float16),
+        "double": np.array([[0.1]]),
+        "brain": np.array([[0x3F80, 0xC040]], np.uint16).view("V2"),
+        "scalar": np.array(3, np.int64),
+        "empty": np.empty((0, 4), np.float32),
+    }
+    record = records.from_numpy(arrays)
+    assert record["brain"].dtype == "bfloat16"
+    back = records.to_numpy(record)
+    assert list(back) == list(arrays)
+    for name, array in arrays.items():
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+        assert back[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 35])
+def test_ciphertext_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PIECE", 10)
+    whole = sealed(size)
+    record = records.from_sealed(whole)
+    assert list(record) == [f"{i:04d}" for i in range(max(-(-size // 10), 1))]
+    assert {array.stype for array in record.values()} == {"flhe.sealed/1"}
+    again = records.to_sealed(whole.header(), record)
+    assert again.digest() == whole.digest()
+    assert again.data.dtype == np.uint8
+
+
+def test_one_piece_is_not_copied() -> None:
+    whole = sealed(100)
+    record = records.from_sealed(whole)
+    again = records.to_sealed(whole.header(), record)
+    assert np.shares_memory(again.data, np.frombuffer(record["0000"].data, np.uint8))
+
+
+def test_flower_refuses_to_average_ciphertext() -> None:
+    with pytest.raises(TypeError):
+        records.from_sealed(sealed(10)).to_numpy_ndarrays()
+    with pytest.raises(ProtocolError, match="'0000' is ciphertext where a model was expected"):
+        records.to_numpy(records.from_sealed(sealed(10)))
+    with pytest.raises(ProtocolError, match="ciphertext"):
+        records.to_numpy(records.from_checkpoint(b"box"))
+
+
+def test_pieces_that_do_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PIECE", 10)
+    whole = sealed(35)
+    pieces = dict(records.from_sealed(whole))
+    broken: list[dict[str, Array]] = [
+        {},
+        {k: v for k, v in pieces.items() if k != "0001"},
+        dict(reversed(pieces.items())),
+        {**pieces, "extra": pieces["0000"]},
+        {"w": pieces["0000"]},
+    ]
+    for odd in broken:
+        with pytest.raises(ProtocolError, match="missing or out of order"):
+            records.to_sealed(whole.header(), ArrayRecord(odd))
+    for stype in ("numpy.ndarray", "flhe.checkpoint/1", "flhe.sealed/2", ""):
+        odd = {**pieces, "0002": dataclasses.replace(pieces["0002"], stype=stype)}
+        with pytest.raises(ProtocolError, match="expected ciphertext"):
+            records.to_sealed(whole.header(), ArrayRecord(odd))
+    with pytest.raises(ProtocolError):
+        records.to_sealed(b"", ArrayRecord(pieces))
+
+
+def test_a_checkpoint_is_bytes_of_its_own_kind() -> None:
+    record = records.from_checkpoint(b"box")
+    assert (record["checkpoint"].stype, record["checkpoint"].data) == ("flhe.checkpoint/1", b"box")
+
+
+def test_fields_are_of_exactly_one_type() -> None:
+    record = records.stage_record("round", round=3, terms=b"t", flag=True)
+    assert records.field(record, "stage", str) == "round"
+    assert records.field(record, "v", int) == 1
+    assert records.field(record, "terms", bytes) == b"t"
+    for name, kind in (("round", str), ("flag", int), ("missing", int), ("terms", str)):
+        with pytest.raises(ProtocolError, match=f"field '{name}' of a stage must be"):
+            records.field(record, name, kind)
+
+
+def test_lists_of_bytes() -> None:
+    record = ConfigRecord({"a": [b"1", b"2"], "b": ["1"], "c": b"1", "d": [1]})
+    assert records.bytes_list(record, "a") == [b"1", b"2"]
+    assert records.bytes_list(record, "missing") == []
+    for name in ("b", "c", "d"):
+        with pytest.raises(ProtocolError, match=f"field '{name}'.* list of bytes"):
+            records.bytes_list(record, name)
+
+
+def test_finding_a_config() -> None:
+    config = records.stage_record("round")
+    content = RecordDict({records.STAGE: config, "metrics": MetricRecord({"n": 1})})
+    assert records.find_config(content, records.STAGE) == config
+    assert records.find_config(content, "metrics") is None
+    assert records.find_config(content, "absent") is None
+
+
+def test_a_context_remembers_a_path_and_nothing_else(tmp_path: Any) -> None:
+    assert dict(records.home_record(tmp_path)) == {"home": str(tmp_path)}
