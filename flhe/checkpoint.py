@@ -50,7 +50,7 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     if header.get("stage") != "checkpoint" or type(epoch_id) is not bytes:
         raise ProtocolError(f"{sealed.name} is sealed, but no checkpoint of a model")
     epoch = _find(key, epoch_id)
-    expect = {
+    expect: dict[str, int | str | bytes] = {
         "stage": "checkpoint",
         "epoch": epoch.id,
         "run_id": epoch.run_id,
@@ -86,7 +86,7 @@ def _save_numpy(model: Model, file: Any) -> None:
     for entry in model.layout.entries:
         if entry.dtype == BFLOAT16:
             arrays[entry.name] = model.masters[entry.name]
-    np.savez(file, **arrays)
+    np.savez(file, allow_pickle=False, **arrays)
 
 
 def _save_torch(model: Model, file: Any) -> None:

@@ -155,8 +155,9 @@ def bench(
 
     from flhe.sim import bench as timing
     from flhe.sim.bench_table import progress, table
+    from flhe.sim.contenders import Setting
 
-    setting = timing.Setting(values, cohort, dropouts, threads)
+    setting = Setting(values, cohort, dropouts, threads)
     with progress(Console(stderr=True)) as advance:
         rows = timing.bench(
             schemes or ["flashe", "plain"],

@@ -113,7 +113,10 @@ class Policy:
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=schemes,
-            metrics=_names(node_config, "flhe-metrics") or METRICS,
+            # Said, but empty, means none.
+            metrics=_names(node_config, "flhe-metrics")
+            if "flhe-metrics" in node_config
+            else METRICS,
             counts=node_config.get("flhe-counts") is True,
             root=root,
         )

@@ -55,7 +55,7 @@ def _array(array: NDArray[Any]) -> Array:
 
 def from_sealed(sealed: Sealed) -> ArrayRecord:
     """The ciphertext of `sealed`, in pieces; its header travels beside it."""
-    data = memoryview(sealed.data)
+    data = sealed.data.data
     return ArrayRecord(
         {
             f"{i:04d}": Array("uint8", (len(part),), SEALED, part.tobytes())

@@ -79,7 +79,7 @@ class Slot:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sealed:
     """One ciphertext, or the sum of several.
 
@@ -120,7 +120,7 @@ class Sealed:
     def digest(self) -> bytes:
         """SHA-256 over header and ciphertext, 32 bytes."""
         hasher = hashlib.sha256(self.header())
-        hasher.update(self.data)
+        hasher.update(self.data.data)
         return hasher.digest()
 
     @classmethod

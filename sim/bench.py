@@ -84,8 +84,8 @@ def bench(
     with pinned(setting.threads):
         updates = setting.updates()
         contenders = [scheme_named(name, setting, updates) for name in schemes]
-        reference = next((c for c in contenders if isinstance(c, FlasheContender)), None)
-        contenders += limits(reference or FlasheContender(setting, updates))
+        flashe = [c for c in contenders if isinstance(c, FlasheContender)]
+        contenders += limits(flashe[0] if flashe else FlasheContender(setting, updates))
         if with_peers:
             from flhe.sim.peers import peers
 
@@ -123,17 +123,19 @@ def _row(contender: Contender, setting: Setting, times: dict[str, list[float]]) 
         raise FlheError(f"{contender.name}: its mean is off by {error:.3g}; its times mean nothing")
     size = contender.upload_bytes
     return Row(
-        contender.name,
-        contender.kind,
-        setting.values,
-        setting.cohort,
-        setting.dropouts,
-        setting.threads,
-        *(Times.of(times[phase]) for phase in PHASES),
-        size,
-        None if size is None else size / setting.values,
-        error,
-        contender.note,
+        name=contender.name,
+        kind=contender.kind,
+        values=setting.values,
+        cohort=setting.cohort,
+        dropouts=setting.dropouts,
+        threads=setting.threads,
+        encrypt_s=Times.of(times["encrypt"]),
+        add_s=Times.of(times["add"]),
+        decrypt_s=Times.of(times["decrypt"]),
+        upload_bytes=size,
+        bytes_per_value=None if size is None else size / setting.values,
+        max_error=error,
+        note=contender.note,
     )
 
 

@@ -87,14 +87,37 @@ class Setting:
 class Contender(Protocol):
     """One row of the benchmark."""
 
-    name: str
-    kind: Kind
-    note: str | None
-    upload_bytes: int | None
-    max_repeats: int
-    encrypt: Timed | None
-    add: Timed | None
-    decrypt: Timed | None
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it stands for."""
+
+    @property
+    def note(self) -> str | None:
+        """What one should know when reading its times."""
+
+    @property
+    def upload_bytes(self) -> int | None:
+        """Bytes that one client uploads."""
+
+    @property
+    def max_repeats(self) -> int:
+        """Repeats beyond which waiting for it teaches nothing."""
+
+    @property
+    def encrypt(self) -> Timed | None:
+        """Update to upload."""
+
+    @property
+    def add(self) -> Timed | None:
+        """One upload into a sum."""
+
+    @property
+    def decrypt(self) -> Timed | None:
+        """Sum to mean."""
 
     def max_error(self) -> float | None:
         """Largest error of the mean that `decrypt` gave; None where there is no mean."""
@@ -141,7 +164,7 @@ class FlasheContender:
     def _encrypt(self, rank: int) -> Sealed:
         # A fresh slot each time would only change 32 bytes of key derivation; a fresh sealer is what
         # lets one process encrypt repeatedly. These masks protect nothing but random numbers.
-        slot = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32))
+        slot = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
         sealer = FlasheSealer(self.scheme, self._key, rank, threads=self.setting.threads)
         plain, _ = self.codec.encode(Plain(self._updates[rank], self._extras), self.state)
         return sealer.encrypt(plain, slot)

@@ -327,18 +327,16 @@ def sums_decode(case: CodecCase, cohort: int, seed: int) -> None:
     xs = [
         (rng.uniform(-0.999, 0.999, alpha.size) * alpha).astype(np.float32) for _ in range(cohort)
     ]
-    # What a client may send is at most max_examples; error() is told for clients that send just that.
-    counts = [case.max_examples or int(rng.integers(1, 100)) for _ in range(cohort)]
+    counts = [int(rng.integers(1, (case.max_examples or 99) + 1)) for _ in range(cohort)]
     parts, codec, state = encode_all(case, xs, counts, seed)
     opened, _ = codec.decode(summed(parts), range(cohort), state)
-    expected = np.sum(xs, axis=0, dtype=np.float64)
     if case.max_examples is not None:
-        expected /= cohort
-    error = np.abs(opened.values - expected) / alpha
-    # A mean of `cohort` vectors is off by a share of what their sum is off by; in both the product
-    # with 1 / alpha, in float32, comes on top where it is more than a step.
-    allowed = codec.error(LAYOUT, cohort) / (cohort if case.max_examples is not None else 1)
-    assert error.max() <= allowed + 2.0**-21 * cohort, (error.max(), allowed)
+        expected = np.average(np.array(xs, np.float64), axis=0, weights=counts)
+    else:
+        expected = np.sum(xs, axis=0, dtype=np.float64)
+    error = np.abs(opened.values - expected)
+    allowed = codec.error(LAYOUT, cohort)
+    assert error.max() <= allowed, (error.max(), allowed)
     assert opened.extras.tolist() == [
         cohort,
         sum(counts),

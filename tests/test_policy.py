@@ -35,9 +35,7 @@ FIRST_USE: dict[str, object] = {"flhe-trust": "first-use"}
 def of_node(
     config: Mapping[str, object], *, simulated: bool = False, environ: Any = None
 ) -> Policy:
-    return Policy.of_node(
-        config, run_id=5, node_id=9, simulated=simulated, environ=environ or {}
-    )
+    return Policy.of_node(config, run_id=5, node_id=9, simulated=simulated, environ=environ or {})
 
 
 def test_a_deployed_node_without_a_pinned_roster_does_not_start() -> None:

@@ -81,8 +81,11 @@ class Codec(Protocol):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
 
-    def error(self, layout: Layout, count: int) -> float:
-        """Largest error of a decoded sum (or mean) of `count` vectors that this step adds."""
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+        """Largest error of a decoded sum (or mean) of `count` vectors, in units of the input.
+
+        `inner` is the error of the sum that this step is given to decode.
+        """
 
 
 def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:

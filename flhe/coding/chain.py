@@ -18,7 +18,7 @@ from flhe.coding.clip import Clip
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, MisfitError
 from flhe.spaces import Reals, Space
 
 
@@ -41,6 +41,9 @@ class Chain:
         if not self.codecs:
             raise ConfigError("chain(): needs at least one codec")
         self.out(Reals(float("inf")))
+        kinds = [type(c).__name__ for c in self.codecs]
+        if twice := next((k for k in kinds if kinds.count(k) > 1), None):
+            raise MisfitError(f"chain(): {twice} stands in it twice; once is enough")
 
     def parameters(self) -> dict[str, Any]:
         """Parameters of each, in order."""
@@ -70,9 +73,11 @@ class Chain:
             if check is not None:
                 check(cohort)
 
-    def error(self, layout: Layout, count: int) -> float:
-        """Sum of the codecs' errors, in units of the last real space (1 after Clip)."""
-        return sum(c.error(layout, count) for c in self.codecs)
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+        """The errors of the codecs, last first, each scaled by those that decode after it."""
+        for codec in reversed(self.codecs):
+            inner = codec.error(layout, count, inner)
+        return inner
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Encode through all codecs."""

@@ -31,6 +31,9 @@ WARN_CLIPPED = 0.01
 ABORT_CLIPPED = 0.5
 """Fractions of clipped values above which we warn, and above which we refuse."""
 
+AT_ALPHA = np.float32(1 + 2**-22)
+"""What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
+
 Segments = tuple[tuple[int, int, float], ...]
 """(start, stop, alpha) for each run of the vector."""
 
@@ -88,9 +91,10 @@ class Clip:
         """Extras pass unchanged."""
         return extras
 
-    def error(self, layout: Layout, count: int) -> float:
-        """Zero within the threshold; what lies beyond it is cut on purpose."""
-        return 0.0
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+        """What float32 loses in scaling, times alpha; what lies beyond alpha is cut on purpose."""
+        alpha = max((a for _, _, a in self.init(layout).shared), default=0.0)
+        return alpha * (inner + count * 2.0**-22)
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, float32 within [-1, 1] out, shape (length,).
@@ -106,8 +110,9 @@ class Clip:
         out = np.empty_like(x, np.float32)
         clipped = 0
         for start, stop, alpha in state.shared:
-            scaled = x[start:stop] * np.float32(1 / alpha)
-            clipped += int(np.count_nonzero(np.abs(scaled) > 1))
+            with np.errstate(over="ignore"):  # infinity is beyond alpha too, and clipped
+                scaled = x[start:stop] * np.float32(1 / alpha)
+            clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
         check_clipped(clipped, x.size)
         return plain._replace(values=out), state
@@ -137,4 +142,4 @@ def check_clipped(clipped: int, size: int) -> None:
             "more than half of the update lies beyond the clipping threshold; raise it"
         )
     if size and clipped > WARN_CLIPPED * size:
-        logger.warning("more than 1%% of the update was clipped; raise the clipping threshold")
+        logger.warning("more than 1% of the update was clipped; raise the clipping threshold")

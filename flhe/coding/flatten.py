@@ -11,6 +11,7 @@ array's own type for float64 and integers, so repeated rounding to 16 bits does 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 MAX_CHANGE = (1 << 31) - 1
 """Largest change of one integer in a round: what `extras` has room for."""
 
+MAX_DIMS = 32
+MAX_SIZE = 1 << 40
 MAX_ENTRIES = 100_000
 MAX_LAYOUT_BYTES = 32 << 20
 
@@ -49,16 +52,17 @@ class Entry:
                 f"array {self.name!r} is {self.dtype}, which does not average; "
                 f"convert it to one of {', '.join((*FLOATS, *INTEGERS))} or leave it out"
             )
-        if any(n < 0 for n in self.shape):
-            raise ConfigError(f"array {self.name!r} has the shape {self.shape}")
+        extent = math.prod(n for n in self.shape if n)
+        if len(self.shape) > MAX_DIMS or min(self.shape, default=0) < 0 or extent > MAX_SIZE:
+            raise ConfigError(
+                f"array {self.name!r}: its shape must have at most {MAX_DIMS} dimensions and "
+                f"{MAX_SIZE} values"
+            )
 
     @property
     def size(self) -> int:
         """Number of values; 1 for a 0-d array, 0 for an empty one."""
-        product = 1
-        for n in self.shape:
-            product *= n
-        return product
+        return math.prod(self.shape)
 
     @property
     def is_float(self) -> bool:
@@ -107,7 +111,10 @@ class Layout:
         for item in fields:
             match item:
                 case [str(name), list(shape), str(dtype)] if all(type(n) is int for n in shape):
-                    entries.append(Entry(name, tuple(shape), dtype))
+                    try:
+                        entries.append(Entry(name, tuple(shape), dtype))
+                    except ConfigError as error:
+                        raise ProtocolError(f"layout: {error}") from None
                 case _:
                     raise ProtocolError("layout: an entry is not [name, shape, dtype]")
         return cls(tuple(entries))
@@ -151,12 +158,16 @@ class Layout:
             before = old[e.name].reshape(-1)
             if e.is_float:
                 after = _widen(e, array).reshape(-1)
-                np.subtract(after, before, out=floats[at : at + e.size], casting="same_kind")
+                # What overflows here is not finite, and refused by name before it is encrypted.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    np.subtract(after, before, out=floats[at : at + e.size], casting="same_kind")
                 at += e.size
             else:
                 delta = array.reshape(-1).astype(np.int64) - before.astype(np.int64)
-                ends = (array.min(), array.max(), before.min(), before.max()) if e.size else (0,)
-                wraps = any(abs(int(end)) >= 1 << 62 for end in ends)
+                changed = np.flatnonzero(delta)
+                parts = (array.reshape(-1)[changed], before[changed])
+                ends = [int(end) for p in parts if p.size for end in (p.min(), p.max())]
+                wraps = any(abs(end) >= 1 << 62 for end in ends)  # the difference may have wrapped
                 if wraps or (delta.size and int(np.abs(delta).max()) > MAX_CHANGE):
                     raise RangeError(f"array {e.name!r}: an integer changed by 2**31 or more")
                 integers[at_int : at_int + e.size] = delta
@@ -178,7 +189,7 @@ class Layout:
                 step = floats[at : at + e.size].reshape(e.shape)
                 value = np.asarray(old[e.name] + step, e.master)
                 if e.name.endswith("running_var"):
-                    value = np.maximum(value, 0)
+                    value = np.asarray(np.maximum(value, 0))
                 at += e.size
             else:
                 info = np.iinfo(e.dtype)
@@ -249,4 +260,5 @@ def _from_master(entry: Entry, master: NDArray[Any]) -> NDArray[Any]:
         nan = np.isnan(master)
         rounded = np.where(nan.reshape(rounded.shape), 0x7FC0, rounded)
         return rounded.astype(np.uint16).view("V2").reshape(entry.shape)
-    return np.array(master, entry.dtype)
+    with np.errstate(over="ignore"):  # beyond float16's range is infinity, as in the app itself
+        return np.array(master, entry.dtype)

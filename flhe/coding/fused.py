@@ -41,6 +41,7 @@ def encode(
             weight,
             float(quantize.levels),
             source.next(stop - start),
+            quantize.offset,
             out[start:stop],
         )
     if outside and not np.all(np.isfinite(x)):

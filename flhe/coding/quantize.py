@@ -30,7 +30,7 @@ EXTRA_BITS = 63
 """Magnitude bits that one extra has room for."""
 
 HALF = 1 << 15
-"""The middle of a 16-bit rounding value: every x + 1/2 rounds down, i.e. to nearest."""
+"""One half as a 16-bit rounding value: floor(x + 1/2), to nearest, ties up."""
 
 
 class NearestRounding:
@@ -105,9 +105,14 @@ class Quantize:
         """Each extra takes LIMBS lanes."""
         return extras * self.limbs
 
-    def error(self, layout: Layout, count: int) -> float:
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
         """One step a term, half of one where rounding is to nearest."""
-        return count * self.step * (1.0 if self.rounding == "stochastic" else 0.5)
+        return self.step * (inner + count * (1.0 if self.rounding == "stochastic" else 0.5))
+
+    @property
+    def offset(self) -> float:
+        """What is added to each draw: the middle of its cell, so that the mean of u is one half."""
+        return 0.5 / 65536 if self.rounding == "stochastic" else 0.0
 
     def source(self) -> Rounding:
         """A source of rounding values for one vector."""
@@ -128,7 +133,7 @@ class Quantize:
         source = self.source()
         sizes = (min(PIECE, x.size - at) for at in range(0, x.size, PIECE))
         draws = [source.next(size).copy() for size in sizes] or [np.empty(0, np.uint16)]
-        u = np.concatenate(draws) / 65536.0 + 0.5 / 65536.0
+        u = np.concatenate(draws) / 65536.0 + self.offset
         values = np.clip(np.floor(scaled + u), -self.levels, self.levels).astype(self.dtype)
         return plain._replace(values=values, extras=self.split(plain.extras)), state
 

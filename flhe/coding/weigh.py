@@ -64,9 +64,9 @@ class Weigh:
         """Extras pass unchanged."""
         return extras
 
-    def error(self, layout: Layout, count: int) -> float:
-        """What float32 loses in one product, relative to a value of 1."""
-        return 2.0**-23
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+        """The sum's error spread over the least weight that `count` clients have, one each."""
+        return inner * self.max_examples / count + 2.0**-22
 
     def factor(self, plain: Plain) -> np.float32:
         """N / max_examples.
@@ -76,6 +76,8 @@ class Weigh:
         RangeError
             n is not 1 to max_examples. The count is a secret and stays out of the text.
         """
+        if plain.extras.size <= WEIGHT:
+            raise RangeError("Weigh needs the count and the weight in extras")
         n = int(plain.extras[WEIGHT])
         if n < 1:
             raise RangeError("the app reported no training examples; a weight must be positive")

@@ -26,7 +26,7 @@ import numba
 import numpy as np
 
 COLUMNS = 256
-"""Columns in a block; 128 words fill whole vector registers and a block stays in L1."""
+"""Columns in a block: whole vector registers, few row changes, and a block stays in cache."""
 
 _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -161,7 +161,7 @@ def unpack_rest(data, mask, bits, out):
 
 
 @_njit
-def quantize(x, inverse_bound, weight, levels, rounding, out):
+def quantize(x, inverse_bound, weight, levels, rounding, offset, out):
     """floor(clip(x / bound, -1, 1) * weight * levels + u), u uniform; returns how many were not within.
 
     NaN counts as not within. Steps round where the separate codecs round: float32 up to the weight,
@@ -169,14 +169,15 @@ def quantize(x, inverse_bound, weight, levels, rounding, out):
     than 2**31 values a call.
     """
     one = np.float32(1)
+    limit = np.float32(1 + 2**-22)  # clip.AT_ALPHA
     outside = np.int32(0)
     for i in range(x.size):
         v = np.float32(x[i] * inverse_bound)
-        outside = np.int32(outside + (np.int32(0) if abs(v) <= one else np.int32(1)))
+        outside = np.int32(outside + (np.int32(0) if abs(v) <= limit else np.int32(1)))
         v = v if v > -one else -one
         v = v if v < one else one
         v = np.float32(v * weight)
-        u = np.float64(np.int32(rounding[i])) * (1.0 / 65536.0) + (0.5 / 65536.0)
+        u = np.float64(np.int32(rounding[i])) * (1.0 / 65536.0) + offset
         out[i] = np.int32(np.floor(np.float64(v) * levels + u))
     return outside
 

@@ -61,7 +61,7 @@ class _OpenSslStream:
         self._encryptor = Cipher(AES256(key), CTR(_counter(number, block))).encryptor()
 
     def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], memoryview(out))
+        self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], out.data)
 
 
 class _PyCryptodomeStream:
@@ -76,7 +76,7 @@ class _PyCryptodomeStream:
         )
 
     def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        self._cipher.encrypt(memoryview(_ZEROS)[:nbytes], output=memoryview(out)[:nbytes])
+        self._cipher.encrypt(memoryview(_ZEROS)[:nbytes], output=out.data[:nbytes])
 
 
 class AesCtr:

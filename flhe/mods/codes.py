@@ -81,7 +81,7 @@ def refusal_for(error: BaseException) -> Refusal:
     return INTERNAL
 
 
-def explain(code: int, reason: str) -> str:
+def explain(code: int, reason: str | None) -> str:
     """What an error reply means, in words, for the server's log."""
     for refusal in (APP, INTERNAL, *(r for _, r in _TABLE)):
         if refusal.code == code:

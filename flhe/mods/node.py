@@ -197,7 +197,7 @@ class Node:
         """Keep an encrypted update: if it is asked for again, these are the bytes that are sent."""
         head = canonical.dumps([sealed.header(), envelope])
         size = len(head).to_bytes(4, "big")
-        chunks = [memoryview(size + head), memoryview(sealed.data)]
+        chunks = [memoryview(size + head), sealed.data.data]
         self.store.write_chunks(self._name("outbox"), chunks)
 
     def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:

@@ -107,7 +107,9 @@ class Model:
                 pass
             case _:
                 raise ProtocolError("model: malformed head")
-        if rest or version != VERSION or round_ < 0 or len(history) != 32:
+        if rest or type(version) is not int or type(round_) is not int:
+            raise ProtocolError("model: malformed head")
+        if version != VERSION or round_ < 0 or len(history) != 32:
             raise ProtocolError("model: malformed head, or of another version of flhe")
         layout = Layout.from_fields(layout_fields)
         at = start + size
@@ -143,4 +145,4 @@ def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
     for entry in layout.entries:
         array = np.ascontiguousarray(masters[entry.name])
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        yield memoryview(little.reshape(-1).view(np.uint8))
+        yield little.reshape(-1).view(np.uint8).data

@@ -23,7 +23,7 @@ from flhe.keys.roles import opener_for, sealer_for
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
-from flhe.sealed import Sealed, Slot
+from flhe.sealed import Sealed, Slot, check_senders
 
 Claim = Callable[[int, int], None]
 """(round, attempt) -> None once it is on disk; ReuseError when it was there before."""
@@ -155,8 +155,13 @@ class Session:
                 f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
                 "a model with another history"
             )
+        if total.scheme != self.scheme.name:
+            raise ProtocolError(f"the sum of round {slot.round} is of another scheme")
+        check_senders(total.senders, self.scheme.cohort)
         if total.length != self.terms.lanes(self.layout):
             raise ProtocolError(f"the sum of round {slot.round} has another length than the model")
+        if total.data.size != self.scheme.nbytes(total.length):
+            raise ProtocolError(f"the sum of round {slot.round} was cut short or extended")
         need = self.epoch.roster.min_opening
         if len(total.senders) < need:
             raise QuorumError(

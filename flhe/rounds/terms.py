@@ -74,6 +74,7 @@ class Terms:
             )
         self.codec()
         self.for_cohort(2)
+        Extras(self.metrics)
 
     def codec(self) -> Chain:
         """Clip, weigh, quantize."""
@@ -156,7 +157,11 @@ class Terms:
                 "arrays_key": str(arrays_key),
                 "weight_key": str(weight_key),
                 **rest,
-            } if not rest and all(type(m) is str for m in metrics):
+            } if (
+                not rest
+                and all(type(m) is str for m in metrics)
+                and bool not in {type(version), type(bits), type(max_examples)}
+            ):
                 pass
             case _:
                 raise ProtocolError("terms: malformed, or of another version of flhe")
@@ -168,9 +173,9 @@ class Terms:
                 if isinstance(clip, list)
                 else float.fromhex(clip)
             )
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ProtocolError("terms: a clipping threshold is not a number") from None
-        return cls(
+        terms = cls(
             scheme,
             bits,
             bound,
@@ -181,3 +186,6 @@ class Terms:
             arrays_key,
             weight_key,
         )
+        if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
+            raise ProtocolError("terms: not written as flhe writes them")
+        return terms

@@ -177,6 +177,7 @@ class _Masks:
     def next(self, count: int) -> NDArray[Any]:
         """The next `count` lanes, at most `step`; overwritten by the next call."""
         nbytes = count * self._lane.itemsize
+        total: NDArray[Any]
         total, lanes = self._lanes[0][:count], self._lanes[1][:count]
         fresh = True
         for stream in self._added:

@@ -145,9 +145,7 @@ def test_vector(case: dict[str, Any]) -> None:
 
 @given(
     st.integers(2, 32),
-    st.lists(
-        st.tuples(st.floats(-1, 1, width=32), st.integers(0, 65535)), min_size=1, max_size=20
-    ),
+    st.lists(st.tuples(st.floats(-1, 1, width=32), st.integers(0, 65535)), min_size=1, max_size=20),
 )
 def test_follows_the_formula(bits: int, lanes: list[tuple[float, int]]) -> None:
     x, draws = [v for v, _ in lanes], [k for _, k in lanes]

@@ -92,7 +92,9 @@ def test_both_ends_of_a_possible_weight(weight: int) -> None:
 
 def test_the_cohort_must_leave_room_in_63_bits() -> None:
     Weigh(1 << 28).check_cohort(15)
-    with pytest.raises(MisfitError, match=r"with 16 clients overflows 63 bits; at most 268435455 fit"):
+    with pytest.raises(
+        MisfitError, match=r"with 16 clients overflows 63 bits; at most 268435455 fit"
+    ):
         Weigh(1 << 28).check_cohort(16)
     assert (1 << 28) * MAX_PRODUCT * 15 < 1 << 63
     Weigh(268435455).check_cohort(16)

@@ -160,7 +160,9 @@ def test_several_rounds_and_late_members() -> None:
         for s in played.sessions[:2]:
             encoded = s.encode(model, model.arrays(), 10, {})
             parts.append(s.seal(s.sealer(), encoded, s.slot(model, 0), ignore))
-        sums.append(played.sessions[0].scheme.add(played.sessions[0].scheme.add(None, parts[0]), parts[1]))
+        sums.append(
+            played.sessions[0].scheme.add(played.sessions[0].scheme.add(None, parts[0]), parts[1])
+        )
         model = played.open(sums[-1], model=model)
     late = played.model
     for total in sums:
@@ -345,7 +347,9 @@ def test_a_second_sum_of_a_round_is_never_decrypted(log: Log) -> None:
     session.open(played.model, played.total(0, 1, 2), record)
     session.open(played.model, played.total(2, 1, 0), record)
     assert log.events == ["decrypt", "decrypt"]
-    retry = Round(played.sessions, played.model, [part(s, played.model, 1) for s in played.sessions])
+    retry = Round(
+        played.sessions, played.model, [part(s, played.model, 1) for s in played.sessions]
+    )
     for total in (played.total(0, 1), played.total(0, 1, 2, 3), retry.total(0, 1, 2)):
         with pytest.raises(ReuseError):
             session.open(played.model, total, record)
@@ -469,7 +473,9 @@ def test_altered_ciphertext_is_refused() -> None:
     rng = np.random.default_rng(1)
     noise = dataclasses.replace(whole, data=rng.integers(0, 256, whole.data.size, np.uint8))
     refused(played, noise, ProtocolError, "refused")
-    refused(played, dataclasses.replace(whole, data=np.zeros_like(whole.data)), ProtocolError, "refused")
+    refused(
+        played, dataclasses.replace(whole, data=np.zeros_like(whole.data)), ProtocolError, "refused"
+    )
     doubled = played.sessions[0].scheme.packing.add  # type: ignore[attr-defined]
     twice = whole.data.copy()
     doubled(twice, whole.data, whole.length)
@@ -512,9 +518,7 @@ def test_the_slot_says_everything() -> None:
     model = Model.initial(arrays()).after(bytes(32), {})
     slot = session.slot(model, 5)
     epoch = session.epoch
-    assert slot == Slot(
-        RUN, epoch.roster.hash, epoch.id, 2, 5, session.layout_hash, model.history
-    )
+    assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 2, 5, session.layout_hash, model.history)
 
 
 def test_no_repr_shows_a_key() -> None:

@@ -153,7 +153,9 @@ def test_malformed_terms(name: str) -> None:
 @given(st.data())
 def test_any_value_in_any_field_is_refused_or_read_exactly(data: st.DataObject) -> None:
     leaf = st.one_of(st.none(), st.booleans(), st.integers(-3, 2**40), st.text(max_size=8))
-    value = data.draw(st.one_of(leaf, st.lists(leaf, max_size=3), st.lists(st.lists(leaf, max_size=3))))
+    value = data.draw(
+        st.one_of(leaf, st.lists(leaf, max_size=3), st.lists(st.lists(leaf, max_size=3)))
+    )
     encoded = canonical.dumps({**BODY, data.draw(st.sampled_from(sorted(BODY))): value})
     try:
         terms = Terms.from_bytes(encoded)

@@ -1,0 +1,307 @@
+"""Drives HEMod without a grid: a test plays the server, message by message."""
+
+from __future__ import annotations
+
+import io
+import os
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+
+from flhe import records
+from flhe.errors import FlheError
+from flhe.keys.messages import Envelope
+from flhe.mods import HEMod
+from flhe.mods.codes import refusal_for
+from flhe.rounds.model import Model
+from flhe.rounds.terms import Terms
+from flhe.sealed import Sealed
+
+RUN = 7
+TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
+SECRET = "patient 4711 has a rare disease"
+"""Text that must not reach the server."""
+
+Arrays = dict[str, NDArray[Any]]
+CallNext = Callable[[Message, Context], Message]
+
+
+def arrays() -> Arrays:
+    """A small model: a matrix, a 0-d float, a 0-d counter."""
+    return {
+        "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+        "scale": np.array(0.5, np.float32),
+        "steps": np.array(10, np.int64),
+    }
+
+
+def initial() -> ArrayRecord:
+    """The model that every run here starts from."""
+    return records.from_numpy(arrays())
+
+
+class App:
+    """A user's app: moves every float by `step`, counts its calls, notes what it was shown."""
+
+    def __init__(self, step: float = 0.125, examples: Any = 10, **metrics: Any) -> None:
+        self.step = step
+        self.examples = examples
+        self.metrics = metrics
+        self.seen: list[RecordDict] = []
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        self.seen.append(message.content)
+        return Message(self.content(message), reply_to=message)
+
+    def content(self, message: Message) -> RecordDict:
+        """What the app answers."""
+        told = MetricRecord({"num-examples": self.examples, "loss": 0.5, **self.metrics})
+        if message.metadata.message_type != "train":
+            return RecordDict({"metrics": told})
+        return RecordDict({"arrays": self.trained(message.content["arrays"]), "metrics": told})
+
+    def trained(self, record: Any) -> ArrayRecord:
+        """The arrays after training."""
+        before = records.to_numpy(record)
+        after = {
+            name: np.array(a + a.dtype.type(self.step if a.dtype.kind == "f" else 1), a.dtype)
+            for name, a in before.items()
+        }
+        return records.from_numpy(after)
+
+
+class Raises(App):
+    """An app that fails."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def content(self, message: Message) -> RecordDict:
+        raise self.error
+
+
+class Replies(App):
+    """An app that answers whatever `make` makes of its usual answer."""
+
+    def __init__(self, make: Callable[[RecordDict], Any], **how: Any) -> None:
+        super().__init__(**how)
+        self.make = make
+
+    def content(self, message: Message) -> Any:
+        return self.make(super().content(message))
+
+
+class Site:
+    """One node: its context, its state directory and its app."""
+
+    def __init__(
+        self,
+        home: Path,
+        index: int = 0,
+        config: Mapping[str, Any] | None = None,
+        app: CallNext | None = None,
+        run_id: int = RUN,
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+        self.home = home
+        own = {"flhe-home": str(home), "flhe-trust": "first-use"}
+        self.context = Context(
+            run_id=run_id,
+            node_id=100 + index,
+            node_config={"partition-id": index, **(own if config is None else config)},
+            state=RecordDict(),
+            run_config={},
+        )
+        self.app: Any = app or App()
+
+    def allow(self, **settings: Any) -> None:
+        """Change the node's config: `flhe_counts=True` sets flhe-counts."""
+        for name, value in settings.items():
+            self.context.node_config[name.replace("_", "-")] = value
+
+    def send(self, content: RecordDict, kind: str = "train") -> Message:
+        """What the node answers to a message."""
+        message = Message(content, self.context.node_id, kind)
+        return HEMod()(message, self.context, self.app)
+
+    def ask(
+        self, stage: str, kind: str = "train", extra: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Message:
+        """What the node answers to a stage."""
+        record = records.stage_record(stage, **fields)
+        return self.send(RecordDict({records.STAGE: record, **(extra or {})}), kind)
+
+    @property
+    def run(self) -> Path:
+        """Its directory of this run."""
+        return self.home / "runs" / str(self.context.run_id)
+
+    @property
+    def model(self) -> Model:
+        """The model on its disk."""
+        return Model.from_bytes((self.run / "model").read_bytes())
+
+    @property
+    def log(self) -> str:
+        """Its errors.log."""
+        return (self.home / "errors.log").read_text()
+
+
+class Group:
+    """Some sites and the server between them; after `agree` they are in order of rank."""
+
+    def __init__(
+        self,
+        path: Path,
+        size: int = 3,
+        terms: Terms = TERMS,
+        config: Mapping[str, Any] | None = None,
+        run_id: int = RUN,
+    ) -> None:
+        self.terms = terms
+        self.sites = [Site(path / f"node-{i}", i, run_id=run_id) for i in range(size)]
+        for site in self.sites:
+            site.context.node_config.update(config or {})
+        self.confirms: list[bytes] = []
+        self.number = 0
+
+    def stage(self, **fields: Any) -> dict[str, Any]:
+        """Fields that every stage of the agreement has."""
+        return {"number": self.number, "terms": self.terms.to_bytes(), **fields}
+
+    def hellos(self) -> list[bytes]:
+        """First relay; puts the sites in order of rank."""
+        said = [answer(s.ask("advertise", **self.stage()))["envelope"] for s in self.sites]
+        by_key = sorted(
+            range(len(said)), key=lambda i: Envelope.from_bytes(said[i], 1024).header.sender
+        )
+        self.sites = [self.sites[i] for i in by_key]
+        return [said[i] for i in by_key]
+
+    def shares(self, hellos: list[bytes]) -> list[bytes]:
+        """Second relay."""
+        said = [answer(s.ask("share", **self.stage(messages=hellos))) for s in self.sites]
+        return [share for reply in said for share in reply["envelopes"]]
+
+    def confirm(self, shares: list[bytes]) -> list[bytes]:
+        """Third relay."""
+        said = [answer(s.ask("confirm", **self.stage(messages=shares))) for s in self.sites]
+        return [reply["envelope"] for reply in said]
+
+    def agree(self) -> Group:
+        """All three."""
+        self.confirms = self.confirm(self.shares(self.hellos()))
+        return self
+
+    def ask(
+        self,
+        site: Site,
+        stage: str = "round",
+        kind: str = "train",
+        *,
+        round_: int = 1,
+        sums: Sequence[Sealed] = (),
+        extra: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Message:
+        """A message of a round; it carries everything that a node may lack."""
+        content: dict[str, Any] = {"arrays": initial(), "config": ConfigRecord({"lr": 0.1})}
+        for i, total in enumerate(sums):
+            content[f"{records.SUM}.{i}"] = records.from_sealed(total)
+        said = {
+            "round": round_,
+            "attempt": 0,
+            "terms": self.terms.to_bytes(),
+            "confirms": self.confirms,
+            "sums": [total.header() for total in sums],
+            **fields,
+        }
+        return site.ask(stage, kind, {**content, **(extra or {})}, **said)
+
+    def evaluate(self, site: Site, *sums: Sealed, **fields: Any) -> Message:
+        """Send sums to open, and ask for an evaluation."""
+        return self.ask(site, "evaluate", "evaluate", sums=sums, **fields)
+
+    def parts(self, round_: int = 1, sums: Sequence[Sealed] = ()) -> list[Sealed]:
+        """Everyone's update of a round."""
+        return [update(self.ask(s, round_=round_, sums=sums)) for s in self.sites]
+
+    def total(self, parts: Iterable[Sealed]) -> Sealed:
+        """Their sum, as the server makes it."""
+        scheme = self.terms.for_cohort(len(self.sites))
+        total: Sealed | None = None
+        for part in parts:
+            total = scheme.add(total, part)
+        assert total is not None
+        return total
+
+
+def answer(message: Message) -> ConfigRecord:
+    """The record of ours in a reply that went well."""
+    assert not message.has_error(), message.error
+    record = message.content[records.REPLY]
+    assert isinstance(record, ConfigRecord)
+    return record
+
+
+def update(message: Message) -> Sealed:
+    """The ciphertext in a reply."""
+    header = answer(message)["header"]
+    assert isinstance(header, bytes)
+    return records.to_sealed(header, message.content[records.UPDATE])  # type: ignore[arg-type]
+
+
+def wire(message: Message) -> bytes:
+    """Every byte of a reply that its node decides on."""
+    if message.has_error():
+        return f"{message.error.code} {message.error.reason}".encode(errors="surrogatepass")
+    out = io.BytesIO()
+    for name, record in message.content.items():
+        out.write(name.encode())
+        for key, value in record.items():
+            out.write(key.encode())
+            out.write(value.data if isinstance(record, ArrayRecord) else repr(value).encode())
+    return out.getvalue()
+
+
+def refused(message: Message, code: int) -> None:
+    """Assert that a reply is an error of ours: a code and its slug, and not a byte more."""
+    assert message.has_error(), list(message.content)
+    assert (message.error.code, message.error.reason) == (code, SLUGS[code])
+
+
+SLUGS = {
+    1001: "flhe/app-failed",
+    1002: "flhe/internal",
+    1010: "flhe/policy",
+    1011: "flhe/quorum",
+    1012: "flhe/reuse",
+    1013: "flhe/authentication",
+    1014: "flhe/protocol",
+    1015: "flhe/store",
+    1016: "flhe/range",
+    1017: "flhe/config",
+}
+"""The codes that a node may answer with, written out: servers of other versions read them."""
+
+
+def code_of(error: FlheError) -> int:
+    """The code that a node answers an error of ours with."""
+    return refusal_for(error).code
+
+
+def private(path: Path) -> bool:
+    """Whether only its owner can read a file."""
+    return path.stat().st_mode & 0o777 == 0o600 and path.stat().st_uid == os.geteuid()
+
+
+def text_of(error: BaseException) -> str:
+    """An exception as a log shows it."""
+    return "".join(traceback.format_exception(error))

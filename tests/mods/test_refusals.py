@@ -1,0 +1,632 @@
+"""What a node refuses, and what a refusal lets the server know: a code, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flhe import errors, records
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Member, Roster
+from flhe.mods import HEMod
+from flhe.mods.codes import APP, INTERNAL, Refusal, explain, refusal_for
+from flhe.sim.inproc import InProcessGrid
+from tests.mods.harness import (
+    RUN,
+    SECRET,
+    SLUGS,
+    TERMS,
+    App,
+    Group,
+    Raises,
+    Replies,
+    Site,
+    answer,
+    initial,
+    private,
+    refused,
+    update,
+    wire,
+)
+
+KINDS = ("train", "evaluate", "query")
+
+
+def plain_message() -> RecordDict:
+    return RecordDict({"arrays": initial(), "config": ConfigRecord({"lr": 0.1})})
+
+
+def roster_of(*sites: Site, schemes: tuple[str, ...] = ("*",)) -> Roster:
+    keys = [Identity.from_seed((s.home / "identity.key").read_bytes()).public for s in sites]
+    keys += [Identity.from_seed(bytes([i + 1]) * 32).public for i in range(3 - len(sites))]
+    return Roster(tuple(Member(f"site-{i}", k) for i, k in enumerate(keys)), 0, 2, schemes)
+
+
+def pin(roster: Roster, path: Path) -> dict[str, Any]:
+    path.write_bytes(roster.to_bytes())
+    return {"flhe-trust": "pinned", "flhe-roster": str(path), "flhe-roster-hash": roster.hash.hex()}
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Group:
+    return Group(tmp_path).agree()
+
+
+# --- the table ---
+
+
+def test_every_error_of_ours_has_the_code_that_is_written_down() -> None:
+    table = {refusal_for(kind("x")) for kind in every_error(errors.FlheError)} | {APP}
+    assert {r.code: r.slug for r in table} == SLUGS
+    assert refusal_for(RuntimeError("x")) is INTERNAL
+    assert refusal_for(errors.MisfitError("x")).code == 1017
+    for code, slug in SLUGS.items():
+        assert explain(code, "a text of the node's own").startswith(f"{slug}: ")
+        assert "a text" not in explain(code, "a text of the node's own")
+
+
+def every_error(kind: type[errors.FlheError]) -> Iterator[type[errors.FlheError]]:
+    yield kind
+    for sub in kind.__subclasses__():
+        yield from every_error(sub)
+
+
+def test_codes_of_flower_itself_are_explained() -> None:
+    assert explain(5, "") == "the node is unavailable"
+    assert explain(3, "") == "the message expired"
+    assert explain(0, "unknown") == "error code 0, unknown"
+    assert explain(2, "<class 'ValueError'>: secret") == "error code 2"
+
+
+def test_a_refusal_is_small() -> None:
+    assert all(len(slug) < 32 for slug in SLUGS.values())
+    assert isinstance(APP, Refusal)
+
+
+# --- plain messages ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_message_is_refused_and_the_app_does_not_run(tmp_path: Path, kind: str) -> None:
+    site = Site(tmp_path / "home")
+    refused(site.send(plain_message(), kind), 1010)
+    assert not site.app.seen
+    assert not site.home.exists()  # refused before anything is touched
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_through_the_wire_too(tmp_path: Path, kind: str) -> None:
+    app = ClientApp(mods=[HEMod()])
+    ran: list[str] = []
+
+    def note(message: Message, context: Context) -> Message:
+        ran.append(kind)
+        return Message(RecordDict({"arrays": initial()}), reply_to=message)
+
+    for register in (app.train(), app.evaluate(), app.query()):
+        register(note)
+    grid = InProcessGrid(
+        app,
+        1,
+        node_config=lambda i: {"flhe-home": str(tmp_path / "home"), "flhe-trust": "first-use"},
+    )
+    [reply] = grid.send_and_receive([Message(plain_message(), 100, kind)], timeout=10)
+    grid.close()
+    refused(reply, 1010)
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    "record", [MetricRecord({"v": 1}), ArrayRecord(), ConfigRecord({"v": 1, "stage": "round"})]
+)
+def test_a_stage_of_another_name_or_kind_is_no_stage(tmp_path: Path, record: Any) -> None:
+    site = Site(tmp_path / "home")
+    name = "flhe.stage " if isinstance(record, ConfigRecord) else records.STAGE
+    refused(site.send(RecordDict({name: record})), 1010)
+    assert not site.app.seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_runs_where_the_policy_names_it(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path / "home")
+    site.allow(flhe_schemes="flashe,plain")
+    reply = site.send(plain_message(), kind)
+    assert not reply.has_error()
+    assert len(site.app.seen) == 1
+    assert "NOT encrypted" in caplog.text
+
+
+@pytest.mark.parametrize("schemes", ["flashe", "plai", "plain ain", "*", "Plain", "flashe,*"])
+def test_nothing_else_allows_plain(tmp_path: Path, schemes: str) -> None:
+    site = Site(tmp_path / "home")
+    site.allow(flhe_schemes=schemes)
+    refused(site.send(plain_message()), 1010)
+
+
+def test_run_config_is_no_policy(tmp_path: Path) -> None:
+    site = Site(tmp_path / "home")
+    site.context.run_config.update({"flhe-schemes": "plain", "scheme": "plain"})
+    refused(site.send(plain_message()), 1010)
+    deployed = Site(tmp_path / "other", config={})
+    deployed.context.run_config.update({"flhe-trust": "first-use", "flhe-home": str(tmp_path)})
+    refused(deployed.ask("advertise", number=0, terms=TERMS.to_bytes()), 1017)
+
+
+def test_a_roster_for_every_scheme_does_not_allow_plain(tmp_path: Path) -> None:
+    site = Site(tmp_path / "home")
+    answer(site.ask("advertise", number=0, terms=TERMS.to_bytes()))
+    (site.home / f"runs/{RUN}/agreement").unlink()
+    for schemes, code in ((("*",), 1010), (("flashe",), 1010), (("flashe", "plain"), 0)):
+        site.allow(**pin(roster_of(site, schemes=schemes), tmp_path / "roster"))
+        site.allow(flhe_schemes="flashe,plain")
+        reply = site.send(plain_message())
+        if code:
+            refused(reply, code)
+            assert not site.app.seen
+    assert not reply.has_error()
+    assert len(site.app.seen) == 1
+
+
+def test_plain_is_refused_once_an_agreement_began(tmp_path: Path) -> None:
+    site = Site(tmp_path / "home")
+    site.allow(flhe_schemes="flashe,plain")
+    answer(site.ask("advertise", number=0, terms=TERMS.to_bytes()))
+    for kind in KINDS:
+        refused(site.send(plain_message(), kind), 1010)
+    assert not site.app.seen
+
+
+def test_plain_is_refused_once_a_session_began(group: Group) -> None:
+    site = group.sites[0]
+    update(group.ask(site))
+    site.allow(flhe_schemes="flashe,plain")
+    for kind in KINDS:
+        refused(site.send(plain_message(), kind), 1010)
+    assert len(site.app.seen) == 1
+
+
+def test_the_scheme_of_the_terms_must_be_allowed(tmp_path: Path) -> None:
+    site = Site(tmp_path / "home")
+    site.allow(flhe_schemes="batchcrypt")
+    refused(site.ask("advertise", number=0, terms=TERMS.to_bytes()), 1010)
+    assert not (site.run / "agreement").exists()
+
+
+def test_a_scheme_that_is_allowed_no_more(group: Group) -> None:
+    site = group.sites[0]
+    update(group.ask(site))
+    site.allow(flhe_schemes="batchcrypt")
+    refused(group.ask(site), 1010)
+    assert len(site.app.seen) == 1
+
+
+# --- simulation or deployment ---
+
+
+def stub_ray(monkeypatch: pytest.MonkeyPatch, actor: object, *, up: bool = True) -> None:
+    ray: Any = types.ModuleType("ray")
+    ray.is_initialized = lambda: up
+    ray.get_runtime_context = lambda: types.SimpleNamespace(get_actor_id=lambda: actor)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A node that configures nothing of ours."""
+    monkeypatch.setenv("FLHE_HOME", str(tmp_path / "all"))
+    return Site(tmp_path / "all" / str(RUN) / "100", config={})
+
+
+def hello(site: Site) -> Message:
+    return site.ask("advertise", number=0, terms=TERMS.to_bytes())
+
+
+def test_a_deployed_node_without_a_pinned_roster_does_not_start(bare: Site, tmp_path: Path) -> None:
+    refused(hello(bare), 1017)
+    refused(bare.send(plain_message()), 1017)
+    assert not bare.app.seen
+    assert list(tmp_path.iterdir()) == []  # no identity, no directory, nothing
+
+
+def test_a_driver_of_ray_is_no_simulation(bare: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_ray(monkeypatch, None)
+    refused(hello(bare), 1017)
+
+
+def test_ray_that_was_only_imported_is_no_simulation(
+    bare: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_ray(monkeypatch, "actor", up=False)
+    refused(hello(bare), 1017)
+
+
+def test_an_actor_that_configures_nothing_is_a_simulation(
+    bare: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_ray(monkeypatch, "actor")
+    assert answer(hello(bare))["envelope"]
+    assert (bare.home / "identity.key").is_file()
+    assert bare.context.state["flhe"] == ConfigRecord({"home": str(bare.home)})
+
+
+def test_in_a_simulation_plain_runs_without_being_named(
+    bare: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_ray(monkeypatch, "actor")
+    assert not bare.send(plain_message()).has_error()
+
+
+@pytest.mark.parametrize(
+    "key", ["flhe-home", "flhe-metrics", "flhe-schemes", "flhe-counts", "flhe-of-some-later-day"]
+)
+def test_an_actor_that_configures_anything_is_deployed(
+    bare: Site, monkeypatch: pytest.MonkeyPatch, key: str, tmp_path: Path
+) -> None:
+    stub_ray(monkeypatch, "actor")
+    value = {"flhe-counts": False, "flhe-home": str(tmp_path / "own")}.get(key, "flashe")
+    bare.context.node_config[key] = value
+    refused(hello(bare), 1017)
+    if key != "flhe-schemes":
+        refused(bare.send(plain_message()), 1017)
+    assert not bare.app.seen
+
+
+# --- what goes wrong in the app ---
+
+
+def surrogates() -> str:
+    return SECRET + "\udcff\ud800\x00\n1010 flhe/policy"
+
+
+class Nasty(Exception):
+    """An exception that fails when somebody looks at it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError(SECRET)
+
+    __repr__ = __str__
+
+
+def chained() -> Exception:
+    try:
+        try:
+            raise ValueError(SECRET)
+        except ValueError as error:
+            raise KeyError("second") from error
+    except KeyError as error:
+        return error
+
+
+FAILURES: dict[str, Callable[[], BaseException]] = {
+    "text": lambda: ValueError(SECRET),
+    "surrogates": lambda: ValueError(surrogates()),
+    "huge": lambda: ValueError(SECRET * 200_000),
+    "arrays": lambda: ValueError(np.full(4, 1.2345678)),
+    "group": lambda: ExceptionGroup("many", [ValueError(SECRET)]),
+    "chained": chained,
+    "nasty": Nasty,
+    "ours": lambda: errors.PolicyError(SECRET),
+    "reuse": lambda: errors.ReuseError(SECRET),
+    "recursion": lambda: RecursionError(SECRET),
+    "memory": lambda: MemoryError(SECRET),
+    "os": lambda: FileNotFoundError(2, "No such file", "/data/" + SECRET),
+    "unicode": lambda: UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, SECRET),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("stage", ["round", "evaluate"])
+def test_an_exception_of_the_app_stays_at_home(group: Group, name: str, stage: str) -> None:
+    site = group.sites[0]
+    site.app = Raises(FAILURES[name]())
+    reply = group.ask(site, stage, "train" if stage == "round" else "evaluate")
+    refused(reply, 1001)
+    assert SECRET.encode() not in wire(reply)
+    log = site.home / "errors.log"
+    assert private(log)
+    assert log.stat().st_size <= 1 << 20
+    if name not in ("nasty", "arrays"):
+        assert SECRET in log.read_text(errors="replace")
+    assert not list(site.home.glob("used/*/*"))  # nothing was claimed for it
+    assert not [t for t in threading.enumerate() if t.name.startswith("flhe")]
+    site.app = App()
+    update(group.ask(site))  # and the round can still be had
+
+
+def test_an_exception_of_a_plain_run_stays_at_home(tmp_path: Path) -> None:
+    site = Site(tmp_path / "home", app=Raises(ValueError(SECRET)))
+    site.allow(flhe_schemes="plain")
+    refused(site.send(plain_message()), 1001)
+    assert SECRET in site.log
+
+
+@pytest.mark.parametrize("stage", ["round", "evaluate"])
+def test_an_error_reply_of_the_app_is_not_passed_on(group: Group, stage: str) -> None:
+    class Answers(App):
+        def __call__(self, message: Message, context: Context) -> Message:
+            return Message(Error(code=4711, reason=SECRET), reply_to=message)
+
+    site = group.sites[0]
+    site.app = Answers()
+    refused(group.ask(site, stage, "train" if stage == "round" else "evaluate"), 1001)
+
+
+def with_(**changed: Any) -> Callable[[RecordDict], RecordDict]:
+    """An answer with some records replaced; None takes one away."""
+
+    def make(content: RecordDict) -> RecordDict:
+        for name, record in changed.items():
+            content.pop(name, None)
+            if record is not None:
+                content[name] = record
+        return content
+
+    return make
+
+
+def spoiled(value: Any, name: str = "w") -> Callable[[RecordDict], RecordDict]:
+    """An answer with one value of an array replaced."""
+
+    def make(content: RecordDict) -> RecordDict:
+        after = records.to_numpy(content["arrays"])  # type: ignore[arg-type]
+        after[name] = after[name].copy()
+        after[name][...] = value
+        content["arrays"] = records.from_numpy(after)
+        return content
+
+    return make
+
+
+def told(**metrics: Any) -> Callable[[RecordDict], RecordDict]:
+    renamed = {name.replace("_", "-"): value for name, value in metrics.items()}
+    return with_(metrics=MetricRecord(renamed))
+
+
+ANSWERS: dict[str, tuple[Callable[[RecordDict], Any], int]] = {
+    "no arrays": (with_(arrays=None), 1016),
+    "two arrays": (with_(more=initial()), 1016),
+    "no metrics": (with_(metrics=None), 1016),
+    "two metrics": (with_(more=MetricRecord({"loss": 0.1})), 1016),
+    "nothing": (lambda content: RecordDict(), 1016),
+    "NaN": (spoiled(np.nan), 1016),
+    "infinity": (spoiled(np.inf), 1016),
+    "minus infinity": (spoiled(-np.inf, "scale"), 1016),
+    "all clipped": (spoiled(99.0), 1016),
+    "integer leap": (spoiled(1 << 40, "steps"), 1016),
+    "other names": (
+        with_(arrays=ArrayRecord({"v": records.from_numpy({"v": np.ones(2)})["v"]})),
+        1014,
+    ),
+    "other shape": (
+        with_(arrays=records.from_numpy({"w": np.ones(3, np.float32)})),
+        1014,
+    ),
+    "ciphertext": (
+        with_(arrays=records.from_checkpoint(b"x")),
+        1014,
+    ),
+    "no examples told": (told(loss=0.5), 1016),
+    "half an example": (told(num_examples=4711.5), 1016),
+    "examples NaN": (told(num_examples=float("nan")), 1016),
+    "examples infinite": (told(num_examples=float("inf")), 1016),
+    "examples 1e300": (told(num_examples=1e300), 1016),
+    "no examples": (told(num_examples=0), 1016),
+    "negative": (told(num_examples=-4711), 1016),
+    "more than max_examples": (told(num_examples=4711), 1016),
+    "a list of examples": (told(num_examples=[10, 4711]), 1016),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_cannot_be_sealed(
+    group: Group, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, code = ANSWERS[name]
+    site = group.sites[0]
+    site.app = Replies(make)
+    reply = group.ask(site)
+    refused(reply, code)
+    assert not list(site.home.glob("used/*/*"))  # refused before a mask was claimed
+    assert not (site.run / "outbox").exists()
+    assert "4711" not in site.log + caplog.text  # an example count is no text of ours either
+    site.app = App()
+    update(group.ask(site))
+
+
+def test_an_app_that_answers_no_message(group: Group) -> None:
+    group.sites[0].app = lambda message, context: None
+    refused(group.ask(group.sites[0]), 1002)
+
+
+def test_whole_floats_are_examples(group: Group) -> None:
+    group.sites[0].app = App(examples=10.0)
+    update(group.ask(group.sites[0]))
+
+
+# --- where the details go ---
+
+
+def test_the_log_has_the_details_and_starts_anew(group: Group) -> None:
+    site = group.sites[0]
+    site.app = Raises(ValueError(SECRET + "x" * 300_000))
+    for _ in range(5):
+        refused(group.ask(site), 1001)
+    log = site.home / "errors.log"
+    assert 300_000 < log.stat().st_size <= 1 << 20
+    assert private(log)
+    assert "Traceback" in site.log
+
+
+def test_a_log_open_to_others_is_not_written_to(group: Group) -> None:
+    site = group.sites[0]
+    log = site.home / "errors.log"
+    log.write_text("before")
+    log.chmod(0o644)
+    site.app = Raises(ValueError(SECRET))
+    refused(group.ask(site), 1001)
+    assert log.read_text() == "before"
+
+
+def test_a_link_in_the_place_of_the_log_is_not_followed(group: Group, tmp_path: Path) -> None:
+    site = group.sites[0]
+    target = tmp_path / "target"
+    target.write_text("before")
+    target.chmod(0o600)
+    (site.home / "errors.log").symlink_to(target)
+    site.app = Raises(ValueError(SECRET))
+    refused(group.ask(site), 1001)
+    assert target.read_text() == "before"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("reader", [False, True])
+def test_a_fifo_in_the_place_of_the_log_does_not_hang(group: Group, reader: bool) -> None:
+    site = group.sites[0]
+    log = site.home / "errors.log"
+    os.mkfifo(log, 0o600)
+    handle = os.open(log, os.O_RDONLY | os.O_NONBLOCK) if reader else None
+    site.app = Raises(ValueError(SECRET))
+    refused(group.ask(site), 1001)
+    if handle is not None:
+        assert os.read(handle, 1) == b""
+        os.close(handle)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["identity.key", f"runs/{RUN}/model", f"runs/{RUN}/session"])
+def test_a_fifo_in_the_place_of_a_file_does_not_hang(group: Group, name: str) -> None:
+    site = group.sites[0]
+    update(group.ask(site))
+    (site.home / name).unlink()
+    os.mkfifo(site.home / name, 0o600)
+    assert group.ask(site).has_error()
+    assert group.evaluate(site).has_error()
+
+
+def test_a_socket_or_a_directory_in_the_place_of_the_log(group: Group, monkeypatch: Any) -> None:
+    site = group.sites[0]
+    monkeypatch.chdir(site.home)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("errors.log")
+        site.app = Raises(ValueError(SECRET))
+        refused(group.ask(site), 1001)
+    (site.home / "errors.log").unlink()
+    (site.home / "errors.log").mkdir()
+    refused(group.ask(site), 1001)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+def test_a_home_open_to_others_is_refused_and_not_written_to(tmp_path: Path, mode: int) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(mode)
+    site = Site(home)
+    site.allow(flhe_schemes="flashe,plain")
+    refused(hello(site), 1015)
+    refused(site.send(plain_message()), 1015)
+    assert list(home.iterdir()) == []
+    assert not site.app.seen
+
+
+def test_a_home_that_turns_open_is_refused_and_not_written_to(group: Group) -> None:
+    site = group.sites[0]
+    site.home.chmod(0o777)
+    before = sorted(site.home.rglob("*"))
+    refused(group.ask(site), 1015)
+    assert sorted(site.home.rglob("*")) == before
+    assert not site.app.seen
+
+
+def test_a_home_that_is_a_link_or_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    refused(hello(Site(tmp_path / "link")), 1015)
+    (tmp_path / "file").write_text("")
+    refused(hello(Site(tmp_path / "file" / "home")), 1015)
+    refused(hello(Site(tmp_path / "file")), 1015)
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_default_home_below_somebody_elses_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "all"
+    root.mkdir()
+    root.chmod(0o777)
+    monkeypatch.setenv("FLHE_HOME", str(root))
+    refused(hello(Site(root, config={"flhe-trust": "first-use"})), 1015)
+    assert list(root.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root writes everywhere, the operating system's refusal is played."""
+    site = group.sites[0]
+    real = os.open
+
+    def denied(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_CREAT and str(path).startswith(str(site.home)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", denied)
+    refused(group.ask(site), 1015)
+    assert not site.app.seen
+    monkeypatch.undo()
+    update(group.ask(site))
+
+
+def test_a_disk_that_fills_up_before_the_claim(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = group.sites[0]
+    real = os.open
+
+    def full(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_CREAT and "/used/" in str(path):
+            raise OSError(28, "No space left on device", str(path))
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", full)
+    refused(group.ask(site), 1015)
+    assert "No space left" in site.log
+    assert str(site.home) not in site.log.partition("StoreError")[2].splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "config", [{"flhe-home": 3}, {"flhe-trust": "nobody"}, {"flhe-roster": "/x"}]
+)
+def test_a_config_that_cannot_work(tmp_path: Path, config: dict[str, Any]) -> None:
+    site = Site(tmp_path / "home")
+    site.context.node_config.update(config)
+    refused(hello(site), 1017)
+
+
+def test_context_holds_the_path_alone(group: Group) -> None:
+    site = group.sites[0]
+    update(group.ask(site))
+    assert dict(site.context.state) == {"flhe": ConfigRecord({"home": str(site.home)})}
+
+
+def test_what_is_logged_on_the_console_names_no_secret(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.sites[0].app = Raises(ValueError(SECRET))
+    refused(group.ask(group.sites[0]), 1001)
+    assert "flhe/app-failed" in caplog.text
+    assert "ValueError" in caplog.text
+    assert SECRET not in caplog.text
+    assert json.dumps(SECRET) not in caplog.text
