@@ -146,6 +146,10 @@ def bench(
     threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
     repeats: Annotated[int, typer.Option(help="Counted repeats, after one that warms up.")] = 20,
     peers: Annotated[bool, typer.Option("--peers", help="Time TenSEAL CKKS beside it.")] = False,
+    whole_round: Annotated[
+        bool,
+        typer.Option("--round", help="Time whole rounds instead: a CNN, 1,500 images a client."),
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
     ] = None,
@@ -157,6 +161,9 @@ def bench(
     from flhe.sim.bench_table import progress, table
     from flhe.sim.contenders import Setting
 
+    if whole_round:
+        _bench_round(cohort, threads, repeats, json_file)
+        return
     setting = Setting(values, cohort, dropouts, threads)
     with progress(Console(stderr=True)) as advance:
         rows = timing.bench(
@@ -167,8 +174,24 @@ def bench(
             progress=advance,
         )
     if json_file is not None:
-        timing.write_json(json_file, rows)
+        timing.write_json(json_file, timing.to_json(rows))
     Console().print(table(rows))
+
+
+def _bench_round(cohort: int, threads: int, repeats: int, json_file: Path | None) -> None:
+    import json
+
+    from rich.console import Console
+
+    from flhe.sim.bench import machine, write_json
+    from flhe.sim.bench_table import progress, round_table
+    from flhe.sim.round_cost import round_cost
+
+    with progress(Console(stderr=True)) as advance:
+        cost = round_cost(cohort=cohort, rounds=repeats, threads=threads, progress=advance)
+    if json_file is not None:
+        write_json(json_file, json.dumps({"machine": machine(), "round": cost.to_json()}, indent=2))
+    Console().print(round_table(cost, cohort))
 
 
 if __name__ == "__main__":

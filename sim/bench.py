@@ -188,9 +188,9 @@ def to_json(rows: Sequence[Row]) -> str:
     return json.dumps({"machine": machine(), "rows": [asdict(r) for r in rows]}, indent=2) + "\n"
 
 
-def write_json(path: Path, rows: Sequence[Row]) -> None:
-    """Write `to_json` to a file; ConfigError when that cannot be done."""
+def write_json(path: Path, text: str) -> None:
+    """Write a result to a file; ConfigError when that cannot be done."""
     try:
-        path.write_text(to_json(rows), encoding="utf-8")
+        path.write_text(text.rstrip() + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--json {path}: cannot be written ({error.strerror})") from None

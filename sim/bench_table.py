@@ -10,6 +10,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from flhe.sim.bench import Progress, Row, Times
+from flhe.sim.round_cost import RoundCost
 
 LIMIT_OF = {
     "encrypt_s": "openssl-aes-ctr",
@@ -48,6 +49,21 @@ def table(rows: Sequence[Row]) -> Table:
             "" if row.max_error is None else f"{row.max_error:.1e}",
             end_section=row is rows[-1] or row.kind != rows[rows.index(row) + 1].kind,
         )
+    return out
+
+
+def round_table(cost: RoundCost, cohort: int) -> Table:
+    """Whole rounds: seconds by scheme, and encrypted to plain, round by round."""
+    out = Table(title=f"one round, {cohort} clients, {cost.parameters:,} parameters")
+    for heading in ("", "min", "median"):
+        out.add_column(heading, justify="right" if heading else "left")
+    for name, times in (
+        ("plain FedAvg", cost.plain_s),
+        ("FLASHE", cost.encrypted_s),
+        ("of it, in cryptography", cost.crypto_s),
+    ):
+        out.add_row(name, _seconds(times.min), _seconds(times.median))
+    out.add_row("FLASHE / plain", f"{cost.ratio.min:.3f}x", f"{cost.ratio.median:.3f}x")
     return out
 
 
