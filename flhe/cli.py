@@ -144,7 +144,10 @@ def bench(
     cohort: Annotated[int, typer.Option(help="Clients.")] = 10,
     dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
     threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
-    repeats: Annotated[int, typer.Option(help="Counted repeats, after one that warms up.")] = 20,
+    repeats: Annotated[
+        int | None,
+        typer.Option(help="Counted repeats, after one that warms up; 20, or 3 whole rounds."),
+    ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Time TenSEAL CKKS beside it.")] = False,
     whole_round: Annotated[
         bool,
@@ -162,14 +165,14 @@ def bench(
     from flhe.sim.contenders import Setting
 
     if whole_round:
-        _bench_round(cohort, threads, repeats, json_file)
+        _bench_round(cohort, threads, 3 if repeats is None else repeats, json_file)
         return
     setting = Setting(values, cohort, dropouts, threads)
     with progress(Console(stderr=True)) as advance:
         rows = timing.bench(
             schemes or ["flashe", "plain"],
             setting,
-            repeats=repeats,
+            repeats=20 if repeats is None else repeats,
             with_peers=peers,
             progress=advance,
         )

@@ -36,7 +36,7 @@ def table(rows: Sequence[Row]) -> Table:
         "upload",
         "max\nerror",
     ):
-        out.add_column(heading, justify="right" if heading else "left")
+        out.add_column(heading, justify="right" if heading else "left", overflow="fold")
     by_name = {row.name: row for row in rows}
     for row in rows:
         out.add_row(

@@ -88,8 +88,12 @@ def round_cost(
     Raises
     ------
     ConfigError
-        torch is missing.
+        torch is missing, or too few clients or rounds.
     """
+    if rounds < 1 or cohort < 3:
+        raise ConfigError(
+            f"--round needs --repeats 1 and --cohort 3 at least, got {rounds}, {cohort}"
+        )
     seconds: dict[str, list[float]] = {name: [] for name in SCHEMES}
     crypto: list[float] = []
     failures: list[BaseException] = []

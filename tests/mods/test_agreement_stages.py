@@ -151,9 +151,7 @@ def test_a_message_of_another_run_or_epoch(tmp_path: Path) -> None:
     refused(here.sites[0].ask("share", **here.stage(messages=[hellos[0], *foreign])), 1014)
     later = Group(tmp_path / "c")
     later.number = 1
-    refused(
-        here.sites[0].ask("share", **here.stage(messages=[hellos[0], *later.hellos()])), 1014
-    )
+    refused(here.sites[0].ask("share", **here.stage(messages=[hellos[0], *later.hellos()])), 1014)
 
 
 def test_shares_swapped_dropped_or_doubled(group: Group) -> None:
@@ -380,7 +378,10 @@ class Stand:
         self._keep("confirmed", path, {**common, "stage": "round"})
         total = group.total(group.parts())
         common["sums"] = [total.header()]
-        self.extra = {"flhe.sum.0": records.from_sealed(total), "arrays": records.from_numpy(arrays())}
+        self.extra = {
+            "flhe.sum.0": records.from_sealed(total),
+            "arrays": records.from_numpy(arrays()),
+        }
         self._keep("running", path, {**common, "stage": "round", "round": 2})
 
     def _keep(self, name: str, path: Path, fields: dict[str, Any]) -> None:
@@ -479,7 +480,9 @@ def between(share: bytes) -> tuple[bytes, bytes]:
     return header.sender, header.receiver
 
 
-@settings(max_examples=100, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(header=st.one_of(st.binary(max_size=300), st.integers(0, 400)), arrays_too=st.booleans())
 def test_any_sum_gets_a_reply_of_ours(stand: Stand, header: bytes | int, arrays_too: bool) -> None:
     fields = dict(stand.fields["running"])
