@@ -432,6 +432,14 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute()) if path else ""
 
 
+def _own_name() -> str:
+    """How the user calls flhe from here: by its path where it lies in a folder below."""
+    script = Path(sys.executable).with_name("flhe")
+    if script.is_file() and script.is_relative_to(Path.cwd()):
+        return str(script.relative_to(Path.cwd()))
+    return "flhe"
+
+
 def _say_where(console: Console, settings: Settings, home: Path) -> None:
     """Say where the model and the keys are, and how to open it."""
 
@@ -445,7 +453,7 @@ def _say_where(console: Console, settings: Settings, home: Path) -> None:
     keys = os.environ.get("FLHE_HOME") or str(home / "nodes")
     say(f"Sealed model: {settings.sealed_model}")
     say(f"Nodes' keys:  {keys}")
-    command = ["flhe", "open", settings.sealed_model, "--key", keys, "--output", "model.npz"]
+    command = [_own_name(), "open", settings.sealed_model, "--key", keys, "--output", "model.npz"]
     say(f"Open it:      {shlex.join(command)}")
 
 

@@ -35,7 +35,7 @@ class StreamGrid(MeteredGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Push `messages` now; yield replies until all are in or `timeout` seconds have passed."""
-        if timeout is None:
+        if timeout is None or not timeout < float("inf"):
             raise ValueError("StreamGrid: a timeout is needed, nothing waits without bound")
         deadline = time.monotonic() + timeout
         self._nodes = {}

@@ -75,6 +75,12 @@ class HEStrategy(FedAvg):
         on_round: OnRound | None = None,
         **fedavg: Any,
     ) -> None:
+        if fedavg.get("train_metrics_aggr_fn") is not None:
+            log(
+                WARNING,
+                "train_metrics_aggr_fn is not called: the server never sees single training metrics, "
+                "they are averaged by example counts under encryption",
+            )
         super().__init__(**fedavg)
         for name, value in (
             ("round_timeout", round_timeout),
@@ -140,9 +146,9 @@ class HEStrategy(FedAvg):
             train_config,
             evaluate_config,
         )
+        result.arrays = self._checkpoint()
         result.train_metrics_clientapp.update(self._run.means)
         log(INFO, "Train metrics, averaged under encryption: %s", dict(self._run.means))
-        result.arrays = self._checkpoint()
         return result
 
     def summary(self) -> None:
@@ -487,27 +493,37 @@ def _comparable(contents: list[RecordDict], key: str) -> list[RecordDict]:
     """Contents that can be averaged: with the metrics that all nodes told, and a weight each.
 
     A mean over some of the nodes, divided by the weight of all, would be wrong without a word. The
-    weight is the nodes' own where all of them tell it, otherwise 1 for everyone.
+    weight is the nodes' own where all of them tell it, otherwise 1 for everyone. Whoever tells nothing,
+    or no numbers, is left out.
     """
-    told = [{n: set(m) for n, m in c.metric_records.items()} for c in contents]
-    told = [t for t in told if any(t.values())]
+    told = [_numbers(content, key) for content in contents]
+    told = [t for t in told if t]
     if not told:
         return []
-    records_of_all = set.intersection(*(set(t) for t in told))
-    kept = {n: set.intersection(*(t[n] for t in told)) for n in records_of_all}
-    if lost := {k for t in told for n, keys in t.items() for k in keys - kept.get(n, set())}:
+    names = set.intersection(*(set(t) for t in told))
+    kept = {n: set.intersection(*(set(t[n]) for t in told)) for n in names}
+    if lost := {k for t in told for n, m in t.items() for k in set(m) - kept.get(n, set())}:
         log(WARNING, "metrics that only some nodes let leave are left out: %s", sorted(lost))
     out = []
-    for content in contents:
+    for t in told:
         averaged = RecordDict()
         for name, keys in kept.items():
-            metrics = content.metric_records.get(name)
-            if metrics is not None and keys - {key}:
-                values = {k: metrics[k] for k in metrics if k in keys}
+            if keys - {key}:
+                values = {k: v for k, v in t[name].items() if k in keys}
                 averaged[name] = MetricRecord({key: 1, **values})
         if len(averaged):
             out.append(averaged)
     return out
+
+
+def _numbers(content: RecordDict, key: str) -> dict[str, dict[str, float]]:
+    """What a node told that can be averaged: single numbers, and a weight only if it is one."""
+    found = {}
+    for name, metrics in content.metric_records.items():
+        numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
+        if numbers.get(key, 1) > 0 and set(numbers) - {key}:
+            found[name] = numbers
+    return found
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

@@ -8,7 +8,7 @@ the attempt; the next one starts over, with fresh keys, among those that answere
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe import records
 from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.keys.epoch import MAX_MESSAGE, announced
-from flhe.keys.messages import Envelope
+from flhe.keys.messages import Envelope, Header
 from flhe.mods.codes import explain
 from flhe.rounds.terms import Terms
 from flhe.strategies.grid import StreamGrid
@@ -25,6 +25,10 @@ from flhe.strategies.grid import StreamGrid
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 ATTEMPTS = 3
+RAISED = 2
+"""Flower's code for an exception in the app, which HEMod lets nobody see."""
+
+NO_MOD = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
 MIN_MEMBERS = 3
 """A sum over two shows each of them the other's update."""
 
@@ -77,7 +81,7 @@ def agree(
     trouble: dict[int, str] = {}
     for number in range(ATTEMPTS):
         try:
-            return _attempt(grid, present, terms, run_id, number, timeout, trouble)
+            return _Attempt(grid, terms, run_id, number, timeout, trouble).run(present)
         except ProtocolError as error:
             log(WARNING, "key agreement, attempt %d: %s", number + 1, error)
             last = error
@@ -87,96 +91,121 @@ def agree(
     raise QuorumError(f"no key was agreed on: {last}") from last
 
 
-def _attempt(
-    grid: StreamGrid,
-    nodes: list[int],
-    terms: Terms,
-    run_id: int,
-    number: int,
-    timeout: float,
-    trouble: dict[int, str],
-) -> Agreed:
-    def relay(stage: str, to: Iterable[int], **fields: Any) -> dict[int, ConfigRecord]:
-        """Send one stage to all of `to`; give the replies, note who had trouble."""
-        record = records.stage_record(stage, number=number, terms=terms.to_bytes(), **fields)
+@dataclass(slots=True)
+class _Attempt:
+    """One exchange of messages; `trouble` says which nodes to leave out of the next."""
+
+    grid: StreamGrid
+    terms: Terms
+    run_id: int
+    number: int
+    timeout: float
+    trouble: dict[int, str]
+    members: dict[int, bytes] = field(default_factory=dict)
+
+    def run(self, nodes: list[int]) -> Agreed:
+        """All three relays."""
+        hellos = self._relay("advertise", nodes, self._advertised)
+        _outvote(hellos, self.trouble)
+        members = self.members = {node: header.sender for node, (header, _) in hellos.items()}
+        if len(set(members.values())) < len(members):
+            raise ProtocolError(
+                "two nodes share one identity: give each a state directory of its own"
+            )
+        if len(members) < MIN_MEMBERS:
+            raise QuorumError(_too_few("advertised a key", len(members), self.trouble))
+        for node, why in self.trouble.items():
+            log(WARNING, "key agreement: node %d is left out: %s", node, why)
+        order = sorted(members, key=members.__getitem__)
+        first = [hellos[node][1] for node in order]
+        shares = self._relay_to_all("share", order, self._shared, first)
+        second = [message for node in order for message in shares[node]]
+        confirms = self._relay_to_all("confirm", order, self._confirmed, second)
+        third = tuple(confirms[node] for node in order)
+        roster_hash, epoch_id = announced(list(third))
+        log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
+        return Agreed(self.number, epoch_id, roster_hash, {n: members[n] for n in order}, third)
+
+    def _relay(
+        self, stage: str, to: list[int], read: Callable[[int, ConfigRecord], Any], **fields: Any
+    ) -> dict[int, Any]:
+        """Send one stage to all of `to`, read the replies, note who had trouble."""
+        record = records.stage_record(
+            stage, number=self.number, terms=self.terms.to_bytes(), **fields
+        )
         content = RecordDict({records.STAGE: record})
         messages = [Message(content, node, "train") for node in to]
-        replies: dict[int, ConfigRecord] = {}
-        for message in grid.send_and_receive(messages, timeout=timeout):
-            node = grid.node_of(message)
-            if message.has_error():
-                trouble[node] = explain(message.error.code, message.error.reason)
-                continue
-            reply = records.find_config(message.content, records.REPLY)
-            if reply is None:
-                trouble[node] = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
-            else:
-                replies[node] = reply
-        for node in grid.silent:
-            trouble[node] = f"no answer within {timeout:g} s"
+        replies: dict[int, Any] = {}
+        for message in self.grid.send_and_receive(messages, timeout=self.timeout):
+            node = self.grid.node_of(message)
+            try:
+                replies[node] = read(node, _reply_in(message))
+            except FlheError as error:
+                self.trouble[node] = str(error)
+        for node in self.grid.silent:
+            self.trouble[node] = f"no answer within {self.timeout:g} s"
         return replies
 
-    def parsed(
-        replies: dict[int, ConfigRecord], read: Callable[[ConfigRecord], Any]
+    def _relay_to_all(
+        self,
+        stage: str,
+        order: list[int],
+        read: Callable[[int, ConfigRecord], Any],
+        inbound: list[bytes],
     ) -> dict[int, Any]:
-        """Read each reply; whoever sent something else had trouble."""
-        out = {}
-        for node, reply in replies.items():
-            try:
-                out[node] = read(reply)
-            except FlheError as error:
-                trouble[node] = str(error)
-        return out
+        """A relay that every member must answer."""
+        before = set(self.trouble)
+        replies = self._relay(stage, order, read, messages=inbound)
+        if missing := [node for node in order if node not in replies]:
+            why = {node: self.trouble[node] for node in missing if node in self.trouble}
+            raise ProtocolError(_too_few(f"answered {stage}", len(replies), why))
+        for node in set(self.trouble) - before:  # a late reply of an earlier exchange is no reason
+            del self.trouble[node]
+        return replies
 
-    def advertised(reply: ConfigRecord) -> tuple[bytes, bytes]:
-        message = records.field(reply, "envelope", bytes)
+    def _opened(self, message: bytes, stage: str, sender: bytes | None) -> Header:
+        """A message that its sender signed for this very exchange; members check the rest."""
         envelope = Envelope.from_bytes(message, MAX_MESSAGE)
-        envelope.verify({"stage": "advertise", "run_id": run_id, "epoch": number}, senders=None)
-        return envelope.header.sender, message
+        expect = {"stage": stage, "run_id": self.run_id, "epoch": self.number}
+        envelope.verify(expect, senders=None if sender is None else [sender])
+        return envelope.header
 
-    hellos = parsed(relay("advertise", nodes), advertised)
-    members = {node: public for node, (public, _) in hellos.items()}
-    if len(set(members.values())) < len(members):
-        raise ProtocolError("two nodes share one identity: give each a state directory of its own")
-    if len(members) < MIN_MEMBERS:
-        raise QuorumError(_too_few("advertised a key", len(members), trouble))
-    for node, why in trouble.items():
-        log(WARNING, "key agreement: node %d is left out: %s", node, why)
-    left_out = set(trouble)
-    order = sorted(members, key=members.__getitem__)
-    hello_list = [hellos[node][1] for node in order]
+    def _advertised(self, _node: int, reply: ConfigRecord) -> tuple[Header, bytes]:
+        message = records.field(reply, "envelope", bytes)
+        return self._opened(message, "advertise", None), message
 
-    shares = parsed(
-        relay("share", order, messages=hello_list), lambda r: records.bytes_list(r, "envelopes")
-    )
-    _all_of(order, shares, "shared", trouble, left_out)
-    share_list = [message for node in order for message in shares[node]]
+    def _shared(self, node: int, reply: ConfigRecord) -> list[bytes]:
+        messages = records.bytes_list(reply, "envelopes")
+        receivers = [self._opened(m, "share", self.members[node]).receiver for m in messages]
+        if sorted(receivers) != sorted(key for n, key in self.members.items() if n != node):
+            raise ProtocolError("it did not send one SHARE to each other member")
+        return messages
 
-    confirms = parsed(
-        relay("confirm", order, messages=share_list), lambda r: records.field(r, "envelope", bytes)
-    )
-    _all_of(order, confirms, "confirmed", trouble, left_out)
-    confirm_list = [confirms[node] for node in order]
-    roster_hash, epoch_id = announced(confirm_list)
-    log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
-    return Agreed(
-        number, epoch_id, roster_hash, {n: members[n] for n in order}, tuple(confirm_list)
-    )
+    def _confirmed(self, node: int, reply: ConfigRecord) -> bytes:
+        message: bytes = records.field(reply, "envelope", bytes)
+        self._opened(message, "confirm", self.members[node])
+        return message
 
 
-def _all_of(
-    order: list[int],
-    replies: dict[int, Any],
-    verb: str,
-    trouble: dict[int, str],
-    left_out: set[int],
-) -> None:
-    if missing := [node for node in order if node not in replies]:
-        why = {node: trouble[node] for node in missing if node in trouble}
-        raise ProtocolError(_too_few(verb, len(replies), why or trouble))
-    # A relay must not blame a node of an earlier one.
-    for node in set(trouble) - left_out:
-        del trouble[node]
+def _reply_in(message: Message) -> ConfigRecord:
+    """Our record in a reply; ProtocolError saying what there is instead."""
+    if message.has_error():
+        code = message.error.code
+        raise ProtocolError(NO_MOD if code == RAISED else explain(code, message.error.reason))
+    reply = records.find_config(message.content, records.REPLY)
+    if reply is None:
+        raise ProtocolError(NO_MOD)
+    return reply
+
+
+def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -> None:
+    """Leave out nodes that pin another roster than most do: no key is agreed across two rosters."""
+    hashes = [header.roster_hash for header, _ in hellos.values()]
+    common = max(set(hashes), key=hashes.count, default=b"")
+    for node, (header, _) in list(hellos.items()):
+        if header.roster_hash != common:
+            trouble[node] = "it pins another roster than most do: compare flhe-roster-hash"
+            del hellos[node]
 
 
 def _too_few(verb: str, count: int, trouble: dict[int, str]) -> str:

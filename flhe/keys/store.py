@@ -83,6 +83,10 @@ class Store:
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
+    def place(self) -> str:
+        """What tells this directory from a copy of it: its device and inode."""
+        return "-".join(map(str, _place(self._root)))
+
     def exists(self, name: str) -> bool:
         """Whether the file `name` is there."""
         return self._at(name).is_file()

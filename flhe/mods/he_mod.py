@@ -82,7 +82,10 @@ def _plain(node: Node, message: Message, context: Context, call_next: Next) -> M
     if node.encrypted_before():
         raise PolicyError("the server asked for plaintext in the middle of an encrypted run")
     logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
-    return call_next(message, context)
+    try:
+        return call_next(message, context)
+    except Exception as error:
+        raise stages.AppError from error
 
 
 def _refuse(

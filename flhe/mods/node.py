@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from flhe.errors import PolicyError, ProtocolError
+from flhe.errors import PolicyError, ProtocolError, StoreError
 from flhe.keys import canonical, epoch
 from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
@@ -85,7 +85,8 @@ class Node:
         """Keep the state of an agreement for the next message, which another process may get."""
         step = next(name for name, kind in _STEPS.items() if type(state) is kind)
         self.drop_agreement()  # overwrites the secrets of the step before
-        self.store.write(self._name("agreement"), canonical.dumps([step, state.to_bytes()]))
+        body = [step, self.store.place(), state.to_bytes()]
+        self.store.write(self._name("agreement"), canonical.dumps(body))
 
     def load_agreement(self, kind: type[A]) -> A:
         """Read it back.
@@ -109,7 +110,9 @@ class Node:
         if not self.store.exists(name):
             return "", b""
         match canonical.loads(self.store.read(name), 64 << 20, "stored agreement"):
-            case [str(step), bytes(data)]:
+            case [str(step), str(place), bytes(data)]:
+                if place != self.store.place():  # two copies would become one member
+                    raise StoreError("this state directory was copied during a key agreement")
                 return step, data
         raise ProtocolError("stored agreement: malformed")
 

@@ -26,6 +26,9 @@ from flhe.sealed import Sealed
 
 logger = logging.getLogger("flhe")
 
+COUNTS = ("num-examples", "num_examples")
+"""Names of an example count. The server names the weight, so it could name any metric that."""
+
 
 class AppError(Exception):
     """The app's own code failed; its exception is the cause."""
@@ -143,8 +146,8 @@ def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
     """Single numbers only: a list may hold one value per example."""
     if not isinstance(value, (int, float)):
         return False
-    if key == terms.weight_key:
-        return node.policy.counts
+    if key == terms.weight_key and key in COUNTS and node.policy.counts:
+        return True
     return node.policy.allows_metric(key)
 
 
@@ -253,7 +256,8 @@ def _app_message(terms: Terms, message: Message, model: Model) -> Message:
     content = RecordDict()
     content[terms.arrays_key] = records.from_numpy(model.arrays())
     for name, value in message.content.items():
-        if not name.startswith(records.PREFIX) and not isinstance(value, ArrayRecord):
+        ours = name.startswith(records.PREFIX) or name == terms.arrays_key
+        if not ours and not isinstance(value, ArrayRecord):
             content[name] = value
     message.content = content
     return message

@@ -390,8 +390,10 @@ class Stand:
         self.fields[name] = {"v": 1, **fields}
 
     def play(self, name: str, fields: dict[str, Any], kind: str) -> Message:
-        shutil.rmtree(self.site.home)
-        shutil.copytree(self.states[name], self.site.home)
+        for left in self.site.home.rglob("*"):  # directories stay: a copied one would be refused
+            if left.is_file():
+                left.unlink()
+        shutil.copytree(self.states[name], self.site.home, dirs_exist_ok=True)
         content = RecordDict({records.STAGE: ConfigRecord(fields), **self.extra})
         return self.site.send(content, kind)
 
@@ -404,11 +406,7 @@ def stand() -> Iterator[Stand]:
 
 @pytest.mark.parametrize("state", ["fresh", "advertised", "shared", "confirmed", "running"])
 def test_the_stand_itself_works(stand: Stand, state: str) -> None:
-    reply = stand.play(state, stand.fields[state], "train")
-    if state in ("confirmed", "running"):  # the place of the keys is another after copying
-        assert reply.has_error() == (state == "running")
-    else:
-        answer(reply)
+    answer(stand.play(state, stand.fields[state], "train"))
 
 
 @settings(
@@ -499,7 +497,7 @@ def test_any_sum_gets_a_reply_of_ours(stand: Stand, header: bytes | int, arrays_
         reply = stand.play("running", fields, "train")
     finally:
         stand.extra = extra
-    assert reply.error.code in (1011, 1012, 1014, 1015), stand.site.log
+    assert reply.error.code in (1011, 1014), stand.site.log
 
 
 # --- every stage is known to these tests ---

@@ -292,7 +292,7 @@ def surrogates() -> str:
     return SECRET + "\udcff\ud800\x00\n1010 flhe/policy"
 
 
-class Nasty(Exception):
+class NastyError(Exception):
     """An exception that fails when somebody looks at it."""
 
     def __str__(self) -> str:
@@ -318,7 +318,7 @@ FAILURES: dict[str, Callable[[], BaseException]] = {
     "arrays": lambda: ValueError(np.full(4, 1.2345678)),
     "group": lambda: ExceptionGroup("many", [ValueError(SECRET)]),
     "chained": chained,
-    "nasty": Nasty,
+    "nasty": NastyError,
     "ours": lambda: errors.PolicyError(SECRET),
     "reuse": lambda: errors.ReuseError(SECRET),
     "recursion": lambda: RecursionError(SECRET),

@@ -1,0 +1,234 @@
+"""StreamGrid: replies one by one, every wait bounded, every node named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from flhe.strategies import grid as grid_module
+from flhe.strategies.grid import POLL, StreamGrid
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.slept.append(seconds)
+        self.now += seconds
+        assert len(self.slept) < 10_000, "waits without bound"
+
+
+class Wire(Grid):
+    """A SuperLink: replies are there at given times, and given once."""
+
+    def __init__(self, clock: Clock, arrive: dict[int, float], unknown: Any = "omit") -> None:
+        self.clock = clock
+        self.arrive = arrive
+        self.unknown = unknown
+        self.sent: dict[str, Message] = {}
+        self.due: dict[str, float] = {}
+        self.pulled: list[list[str]] = []
+        self.by_superlink: set[int] = set()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        assert isinstance(messages, list)  # the HTTP grid iterates twice
+        ids = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node not in self.arrive:
+                ids += [] if self.unknown == "omit" else [self.unknown]
+                continue
+            ids.append(f"{len(self.sent):064x}")
+            self.sent[ids[-1]] = message
+            self.due[ids[-1]] = self.clock.now + self.arrive[node]
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        asked = list(message_ids)
+        self.pulled.append(asked)
+        return [self._reply(i, self.sent.pop(i)) for i in asked if self._there(i)]
+
+    def _there(self, message_id: str) -> bool:
+        return message_id in self.sent and self.due[message_id] <= self.clock.now
+
+    def _reply(self, message_id: str, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        message.metadata.__dict__["_message_id"] = message_id
+        if node not in self.by_superlink:
+            return Message(RecordDict({"node": ConfigRecord({"id": node})}), reply_to=message)
+        reply = Message(Error(code=5, reason="Node unavailable"), reply_to=message)
+        reply.metadata.__dict__["_src_node_id"] = 1
+        return reply
+
+    def send_and_receive(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("this one waits for everyone")
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    def create_message(self, *_: Any, **__: Any) -> Any: ...
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.arrive)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(grid_module, "time", clock)
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
+    return clock
+
+
+def messages(*nodes: int) -> list[Message]:
+    return [Message(RecordDict({"x": ConfigRecord({"a": 1})}), n, "train") for n in nodes]
+
+
+def nodes_of(stream: StreamGrid, replies: Iterable[Message]) -> list[int]:
+    return [stream.node_of(reply) for reply in replies]
+
+
+def test_replies_come_as_they_arrive(clock: Clock) -> None:
+    stream = StreamGrid(Wire(clock, {1: 5.0, 2: 0.0, 3: 2.0}))
+    when = []
+    for reply in stream.send_and_receive(messages(1, 2, 3), timeout=60):
+        when.append((stream.node_of(reply), clock.now - 1000))
+    assert [node for node, _ in when] == [2, 3, 1]
+    assert when[0][1] == 0
+    for (_, at), due in zip(when, (0, 2, 5), strict=True):
+        assert due <= at <= due + POLL[1]
+    assert stream.silent == set()
+
+
+def test_each_reply_is_pulled_alone(clock: Clock) -> None:
+    wire = Wire(clock, dict.fromkeys(range(1, 6), 0.0))
+    stream = StreamGrid(wire)
+    replies = stream.send_and_receive(messages(1, 2, 3, 4, 5), timeout=60)
+    next(iter(replies))
+    assert len(wire.sent) == 4  # the others still lie at the SuperLink
+    assert all(len(asked) == 1 for asked in wire.pulled)
+
+
+def test_messages_go_out_before_the_first_reply_is_asked_for(clock: Clock) -> None:
+    wire = Wire(clock, {1: 0.0, 2: 0.0})
+    StreamGrid(wire).send_and_receive(messages(1, 2), timeout=60)  # nobody iterates
+    assert len(wire.sent) == 2
+    assert not wire.pulled
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.5, 7.0, 3600.0])
+def test_silent_nodes_are_named_when_time_is_up(clock: Clock, timeout: float) -> None:
+    wire = Wire(clock, {1: 0.0, 2: 1e9, 3: 1e9})
+    stream = StreamGrid(wire)
+    assert nodes_of(stream, stream.send_and_receive(messages(1, 2, 3), timeout=timeout)) == [1]
+    assert stream.silent == {2, 3}
+    assert clock.now - 1000 == pytest.approx(timeout)
+
+
+def test_a_reply_at_the_last_moment_is_taken(clock: Clock) -> None:
+    stream = StreamGrid(Wire(clock, {1: 10.0}))
+    assert nodes_of(stream, stream.send_and_receive(messages(1), timeout=10)) == [1]
+    late = StreamGrid(Wire(clock, {1: 10.01}))
+    assert nodes_of(late, late.send_and_receive(messages(1), timeout=10)) == []
+    assert late.silent == {1}
+
+
+def test_looking_for_replies_gets_rarer_but_not_rare(clock: Clock) -> None:
+    stream = StreamGrid(Wire(clock, {1: 1e9}))
+    list(stream.send_and_receive(messages(1), timeout=60))
+    assert clock.slept[0] <= 2 * POLL[0]
+    assert max(clock.slept) == POLL[1]
+    assert len(clock.slept) < 80
+
+
+def test_time_spent_between_replies_counts(clock: Clock) -> None:
+    """Whoever adds up slowly does not extend the round."""
+    stream = StreamGrid(Wire(clock, {1: 0.0, 2: 1e9}))
+    for _ in stream.send_and_receive(messages(1, 2), timeout=10):
+        clock.now += 100
+    assert clock.slept == []
+    assert stream.silent == {2}
+
+
+@pytest.mark.parametrize("unknown", ["omit", "", None])
+def test_a_node_that_the_grid_does_not_know(clock: Clock, unknown: Any) -> None:
+    stream = StreamGrid(Wire(clock, {1: 0.0, 3: 0.0, 4: 1.0}, unknown))
+    replies = stream.send_and_receive(messages(1, 2, 3, 5, 4), timeout=60)
+    assert sorted(nodes_of(stream, replies)) == [1, 3, 4]
+    assert stream.silent == {2, 5}
+    assert clock.now < 1000 + 3  # nobody waited for them
+
+
+def test_an_error_by_the_superlink_is_its_nodes(clock: Clock) -> None:
+    wire = Wire(clock, {1: 0.0, 2: 0.0})
+    wire.by_superlink = {2}
+    stream = StreamGrid(wire)
+    errors = {}
+    for reply in stream.send_and_receive(messages(1, 2), timeout=60):
+        errors[stream.node_of(reply)] = reply.has_error()
+        assert reply.metadata.src_node_id == 1 or not reply.has_error()
+    assert errors == {1: False, 2: True}
+
+
+def test_nothing_waits_without_bound(clock: Clock) -> None:
+    wire = Wire(clock, {1: 0.0})
+    stream = StreamGrid(wire)
+    with pytest.raises(ValueError, match="a timeout is needed"):
+        stream.send_and_receive(messages(1))
+    with pytest.raises(ValueError, match="a timeout is needed"):
+        stream.send_and_receive(messages(1), timeout=None)
+    assert not wire.sent  # nobody is asked for what nobody will fetch
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), float("nan")])
+def test_a_bound_is_a_number_of_seconds(clock: Clock, timeout: float) -> None:
+    stream = StreamGrid(Wire(clock, {1: 1e9}))
+    with pytest.raises(ValueError, match="timeout"):
+        list(stream.send_and_receive(messages(1), timeout=timeout))
+
+
+def test_nothing_to_send(clock: Clock) -> None:
+    stream = StreamGrid(Wire(clock, {1: 0.0}))
+    list(stream.send_and_receive(messages(2), timeout=1))
+    assert stream.silent == {2}
+    assert list(stream.send_and_receive([], timeout=60)) == []
+    assert stream.silent == set()  # of this call, not of the one before
+    assert clock.slept == []
+
+
+def test_a_generator_of_messages_is_pushed_as_lists(clock: Clock) -> None:
+    stream = StreamGrid(Wire(clock, {1: 0.0, 2: 0.0}))
+    replies = stream.send_and_receive((m for m in messages(1, 2)), timeout=1)
+    assert sorted(nodes_of(stream, replies)) == [1, 2]
+
+
+def test_payload_is_counted_once_each_way(clock: Clock) -> None:
+    stream = StreamGrid(Wire(clock, {1: 0.0, 2: 0.0}))
+    list(stream.send_and_receive(messages(1, 2), timeout=1))
+    assert stream.take() == (16, 16)  # one number each
+    assert stream.take() == (0, 0)
+
+
+def test_it_sleeps_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
+    real: Any = type("Real", (), {"now": property(lambda self: time.monotonic())})()
+    stream = StreamGrid(Wire(real, {1: 0.05, 2: 1e9}))
+    began = time.monotonic()
+    assert nodes_of(stream, stream.send_and_receive(messages(1, 2), timeout=0.3)) == [1]
+    assert 0.3 <= time.monotonic() - began < 2
