@@ -204,12 +204,12 @@ class _Training:
         @app.train()
         def train(message: Message, _context: Context) -> Message:
             model = self._model()
-            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
             for at in range(0, len(self.labels), BATCH):
                 optimizer.zero_grad()
                 output = model(self.images[at : at + BATCH])
-                loss = torch.nn.functional.cross_entropy(output, self.labels[at : at + BATCH])
+                loss: Any = torch.nn.functional.cross_entropy(output, self.labels[at : at + BATCH])
                 loss.backward()
                 optimizer.step()
             metrics = MetricRecord({"train_loss": float(loss), "num-examples": len(self.labels)})

@@ -166,7 +166,11 @@ class _Attempt:
     def _opened(self, message: bytes, stage: str, sender: bytes | None) -> Header:
         """A message that its sender signed for this very exchange; members check the rest."""
         envelope = Envelope.from_bytes(message, MAX_MESSAGE)
-        expect = {"stage": stage, "run_id": self.run_id, "epoch": self.number}
+        expect: dict[str, int | str | bytes] = {
+            "stage": stage,
+            "run_id": self.run_id,
+            "epoch": self.number,
+        }
         envelope.verify(expect, senders=None if sender is None else [sender])
         return envelope.header
 
