@@ -21,16 +21,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
-from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
-from flhe.keys.messages import open_detached
+from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.mods.codes import explain
-from flhe.rounds.model import Model, next_history
+from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
-from flhe.schemes.base import Scheme
-from flhe.sealed import Sealed, Slot
+from flhe.sealed import Sealed
+from flhe.strategies.evaluations import comparable
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.key_agreement import Agreed, agree, reasons
+from flhe.strategies.key_agreement import agree, reasons
 from flhe.strategies.report import RoundReport
+from flhe.strategies.run import Run
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
@@ -100,7 +100,7 @@ class HEStrategy(FedAvg):
         self.connect_timeout = connect_timeout
         self.min_replies = min_replies
         self.on_round = on_round
-        self._run = _Run()
+        self._run = Run()
 
     # --- the run ---
 
@@ -136,7 +136,7 @@ class HEStrategy(FedAvg):
         agreed = agree(
             stream, nodes, self.terms, run_id=grid.run.run_id, timeout=self.stage_timeout
         )
-        self._run = _Run(stream, agreed, self.terms, model, initial_arrays)
+        self._run = Run(stream, agreed, self.terms, model, initial_arrays)
         self._check_sampling()
         result = super().start(
             cast(Grid, stream),
@@ -281,7 +281,7 @@ class HEStrategy(FedAvg):
         if self.fraction_evaluate > 0 and not contents:
             _too_few(f"round {server_round}: no evaluations", 1, trouble)
         metrics = None
-        if contents := _comparable(contents, self.weighted_by_key):
+        if contents := comparable(contents, self.weighted_by_key):
             metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
         if means := run.means.get(server_round):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
@@ -347,183 +347,6 @@ class HEStrategy(FedAvg):
                     return arrays
             trouble.setdefault(node, "no sealed checkpoint in time")
         return _too_few("no member sealed a checkpoint", 1, trouble)
-
-
-class _Run:
-    """What the server remembers of a run. Nothing in it can decrypt."""
-
-    def __init__(
-        self,
-        grid: StreamGrid | None = None,
-        agreed: Agreed | None = None,
-        terms: Terms | None = None,
-        model: Model | None = None,
-        initial: ArrayRecord | None = None,
-    ) -> None:
-        self.members: dict[int, bytes] = agreed.members if agreed else {}
-        self.have = dict.fromkeys(self.members, -1)
-        self.sums: dict[int, tuple[bytes, ArrayRecord]] = {}
-        self.means: dict[int, MetricRecord] = {}
-        self.round = 0
-        self.began = 0.0
-        self.adding_s = 0.0
-        self.crypto_s: dict[int, float] = {}
-        self.survivors = 0
-        if grid and agreed and terms and model is not None and initial is not None:
-            self.grid = grid
-            self.agreed = agreed
-            self.terms = terms
-            self.initial = initial
-            self.history = model.history  # of the initial model; the model itself is not kept
-            self.scheme: Scheme = terms.for_cohort(len(self.members))
-            self.layout_hash = terms.layout_hash(model.layout, self.scheme)
-            self.lanes = terms.lanes(model.layout)
-
-    def begin(self, server_round: int) -> None:
-        """Start a round's clocks."""
-        self.round = server_round
-        self.began = time.monotonic()
-        self.adding_s = 0.0
-        self.survivors = 0
-        self.crypto_s = {}
-
-    def slot(self) -> Slot:
-        """The slot of the current round."""
-        agreed = self.agreed
-        return Slot(
-            self.grid.run.run_id,
-            agreed.roster_hash,
-            agreed.epoch,
-            self.round,
-            0,
-            self.layout_hash,
-            self.history,
-        )
-
-    def receive(self, node: int, reply: Message) -> Sealed:
-        """The verified update in a reply.
-
-        Raises
-        ------
-        ProtocolError
-            An error reply, or an update that is not this node's for this round.
-        """
-        if reply.has_error():
-            raise ProtocolError(explain(reply.error.code, reply.error.reason))
-        content = reply.content
-        answer = records.find_config(content, records.REPLY)
-        arrays = content.get(records.UPDATE)
-        if answer is None or not isinstance(arrays, ArrayRecord):
-            raise ProtocolError("the reply holds no encrypted update")
-        part = records.to_sealed(records.field(answer, "header", bytes), arrays)
-        slot = self.slot()
-        if replace(part.slot, history=slot.history) != slot:
-            raise ProtocolError("the update belongs to another round, epoch or parameter set")
-        if part.slot.history != slot.history:
-            raise ProtocolError("its model has drifted: it has seen another initial model or sum")
-        if part.senders != (self.agreed.rank(node),):
-            raise ProtocolError("the update says that it is another member's")
-        if part.length != self.lanes:
-            raise ProtocolError("the update has another length than the model")
-        open_detached(
-            records.field(answer, "envelope", bytes),
-            part.digest(),
-            {
-                "roster_hash": slot.roster_hash,
-                "run_id": slot.run_id,
-                "epoch": self.agreed.number,
-                "round": slot.round,
-                "attempt": slot.attempt,
-                "stage": "update",
-                "policy_hash": self.terms.hash(),
-                "layout_hash": slot.layout_hash,
-            },
-            senders=[self.members[node]],
-        )
-        self.heard(node, content)
-        return part
-
-    def heard(self, node: int, content: RecordDict) -> None:
-        """Note what a node's reply tells of its state, time and the sums it opened."""
-        self.have[node] = max(self.have[node], max(self.sums, default=0))
-        answer = records.find_config(content, records.REPLY)
-        seconds = answer.get("crypto-s") if answer else None
-        if isinstance(seconds, float):
-            self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
-        opened = records.find_config(content, "flhe.opened")
-        if opened is not None and opened.get("missed") is True:
-            log(WARNING, "node %d reports that its update is missing from the sum", node)
-        means = content.get("flhe.means")
-        if opened is not None and isinstance(means, MetricRecord):
-            number = opened.get("round")
-            if isinstance(number, int) and number in self.sums and self.agreed.rank(node) == 0:
-                self.means[number] = means
-
-    def keep(self, total: Sealed) -> ArrayRecord:
-        """Keep a round's sum until every member has it; earlier ones that all have are dropped."""
-        arrays = records.from_sealed(total)
-        behind = min(self.have.values())
-        self.sums = {r: s for r, s in self.sums.items() if r > behind}
-        self.sums[total.slot.round] = (total.header(), arrays)
-        self.history = next_history(self.history, total.digest())
-        self.survivors = len(total.senders)
-        return arrays
-
-    def report(self, server_round: int, metrics: MetricRecord | None) -> RoundReport:
-        """What the round cost and what it reached."""
-        traffic = self.grid.take()
-        return RoundReport(
-            round=server_round,
-            accuracy=_scalar(metrics, "accuracy"),
-            loss=_scalar(metrics, "loss"),
-            bytes_up=traffic.up,
-            bytes_down=traffic.down,
-            crypto_s=max(self.crypto_s.values(), default=0.0) + self.adding_s,
-            round_s=time.monotonic() - self.began,
-            survivors=self.survivors,
-        )
-
-
-def _scalar(metrics: MetricRecord | None, key: str) -> float | None:
-    value = None if metrics is None else metrics.get(key)
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _comparable(contents: list[RecordDict], key: str) -> list[RecordDict]:
-    """Contents that can be averaged: with the metrics that all nodes told, and a weight each.
-
-    A mean over some of the nodes, divided by the weight of all, would be wrong without a word. The
-    weight is the nodes' own where all of them tell it, otherwise 1 for everyone. Whoever tells nothing,
-    or no numbers, is left out.
-    """
-    told = [_numbers(content, key) for content in contents]
-    told = [t for t in told if t]
-    if not told:
-        return []
-    names = set.intersection(*(set(t) for t in told))
-    kept = {n: set.intersection(*(set(t[n]) for t in told)) for n in names}
-    if lost := {k for t in told for n, m in t.items() for k in set(m) - kept.get(n, set())}:
-        log(WARNING, "metrics that only some nodes let leave are left out: %s", sorted(lost))
-    out = []
-    for t in told:
-        averaged = RecordDict()
-        for name, keys in kept.items():
-            if keys - {key}:
-                values = {k: v for k, v in t[name].items() if k in keys}
-                averaged[name] = MetricRecord({key: 1, **values})
-        if len(averaged):
-            out.append(averaged)
-    return out
-
-
-def _numbers(content: RecordDict, key: str) -> dict[str, dict[str, float]]:
-    """What a node told that can be averaged: single numbers, and a weight only if it is one."""
-    found = {}
-    for name, metrics in content.metric_records.items():
-        numbers = {k: v for k, v in metrics.items() if isinstance(v, (int, float))}
-        if numbers.get(key, 1) > 0 and set(numbers) - {key}:
-            found[name] = numbers
-    return found
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

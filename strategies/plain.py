@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe.errors import QuorumError
-from flhe.strategies.report import MeteredGrid, RoundReport
+from flhe.strategies.report import MeteredGrid, RoundReport, scalar
 
 OnRound = Callable[[RoundReport], None]
 
@@ -80,8 +80,8 @@ class MeteredFedAvg(FedAvg):
         self._on_round(
             RoundReport(
                 round=server_round,
-                accuracy=_scalar(metrics, "accuracy"),
-                loss=_scalar(metrics, "loss"),
+                accuracy=scalar(metrics, "accuracy"),
+                loss=scalar(metrics, "loss"),
                 bytes_up=traffic.up,
                 bytes_down=traffic.down,
                 crypto_s=0.0,
@@ -101,8 +101,3 @@ def _nobody(verb: str, server_round: int, replies: list[Message]) -> str:
     if not reasons:
         return f"round {server_round}: no node {verb} within the round's timeout; raise it"
     return f"round {server_round}: no node {verb}, all {len(reasons)} failed: {reasons[0]}"
-
-
-def _scalar(metrics: MetricRecord | None, key: str) -> float | None:
-    value = None if metrics is None else metrics.get(key)
-    return float(value) if isinstance(value, (int, float)) else None

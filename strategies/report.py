@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from flhe.errors import ConfigError
@@ -72,6 +72,12 @@ def _value_bytes(value: object) -> int:
     if isinstance(value, str):
         return len(value.encode())
     return 1 if isinstance(value, bool) else 8
+
+
+def scalar(metrics: MetricRecord | None, key: str) -> float | None:
+    """One metric as a number, or None where it was not told."""
+    value = None if metrics is None else metrics.get(key)
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 class Reporter:

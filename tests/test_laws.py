@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.coding.base import Plain, fits
+from flhe.coding.base import Plain
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
 from flhe.math.prg import PIECE
-from flhe.schemes.base import Opener, Scheme, Sealer
+from flhe.schemes.base import Opener, Scheme, Sealer, fits
 from flhe.schemes.flashe import Flashe
 from flhe.sealed import Sealed, Slot
 from flhe.spaces import Integers, Reals

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import MisfitError
-from flhe.spaces import Integers, Reals, Space
+from flhe.spaces import Space
 
 if TYPE_CHECKING:
     from flhe.coding.flatten import Layout
-    from flhe.schemes.base import Scheme
 
 COUNT, WEIGHT = 0, 1
 """Where `extras` holds the number of contributions and their total weight."""
@@ -86,40 +84,3 @@ class Codec(Protocol):
 
         `inner` is the error of the sum that this step is given to decode.
         """
-
-
-def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:
-    """Refuse, at construction, what would go wrong at round 7.
-
-    Raises
-    ------
-    MisfitError
-        When what the codec produces is not what the scheme carries, for `cohort` senders.
-    """
-    if scheme.cohort < cohort:
-        raise MisfitError(
-            f"{scheme.name} is built for {scheme.cohort} senders, got a cohort of {cohort}; "
-            f"build it with cohort={cohort}"
-        )
-    produced = codec.out(Reals(float("inf")))
-    if isinstance(scheme.space, Integers):
-        if not isinstance(produced, Integers):
-            raise MisfitError(
-                f"{scheme.name} carries integers, the codec produces {produced}; "
-                "end the chain with Quantize(bits)"
-            )
-        if produced.bound > scheme.space.bound:
-            raise MisfitError(
-                f"{scheme.name} carries integers up to {scheme.space.bound}, the codec produces up "
-                f"to {produced.bound}; give both the same bits"
-            )
-    elif isinstance(produced, Integers):
-        raise MisfitError(f"{scheme.name} carries reals, the codec produces {produced}")
-    elif produced.bound > scheme.space.bound:
-        raise MisfitError(
-            f"{scheme.name} carries reals up to {scheme.space.bound}, the codec produces up to "
-            f"{produced.bound}; put Clip() before it"
-        )
-    check = getattr(codec, "check_cohort", None)
-    if check is not None:
-        check(cohort)

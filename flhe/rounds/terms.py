@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.coding.base import fits
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.extras import Extras
@@ -20,7 +19,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Scheme, fits
 from flhe.schemes.flashe import Flashe, Masking
 
 VERSION = 1

@@ -5,6 +5,8 @@ decrypt with. A `Sealer` holds one client's secrets, an `Opener` a reader's; `fl
 
 Law, for any subset S of distinct senders of a cohort, in any order of addition:
     opener.decrypt(add over S of sealer_i.encrypt(x_i)) == sum over S of x_i   (within tolerance(|S|))
+
+`fits` says at construction whether what a codec produces is what a scheme carries.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
+from flhe.coding.base import Codec, Plain
+from flhe.errors import MisfitError
 from flhe.sealed import Sealed, Slot
-from flhe.spaces import Space
+from flhe.spaces import Integers, Reals, Space
 
 Reader = Literal["clients", "server"]
 
@@ -96,3 +99,40 @@ class Opener(Protocol):
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Open a sum: signed values, then extras, shape (total.length,)."""
+
+
+def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:
+    """Refuse, at construction, what would go wrong at round 7.
+
+    Raises
+    ------
+    MisfitError
+        When what the codec produces is not what the scheme carries, for `cohort` senders.
+    """
+    if scheme.cohort < cohort:
+        raise MisfitError(
+            f"{scheme.name} is built for {scheme.cohort} senders, got a cohort of {cohort}; "
+            f"build it with cohort={cohort}"
+        )
+    produced = codec.out(Reals(float("inf")))
+    if isinstance(scheme.space, Integers):
+        if not isinstance(produced, Integers):
+            raise MisfitError(
+                f"{scheme.name} carries integers, the codec produces {produced}; "
+                "end the chain with Quantize(bits)"
+            )
+        if produced.bound > scheme.space.bound:
+            raise MisfitError(
+                f"{scheme.name} carries integers up to {scheme.space.bound}, the codec produces up "
+                f"to {produced.bound}; give both the same bits"
+            )
+    elif isinstance(produced, Integers):
+        raise MisfitError(f"{scheme.name} carries reals, the codec produces {produced}")
+    elif produced.bound > scheme.space.bound:
+        raise MisfitError(
+            f"{scheme.name} carries reals up to {scheme.space.bound}, the codec produces up to "
+            f"{produced.bound}; put Clip() before it"
+        )
+    check = getattr(codec, "check_cohort", None)
+    if check is not None:
+        check(cohort)
