@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -359,7 +360,7 @@ def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path) -> None:
     group.sites[1].allow(flhe_metrics="loss,patients")
     teller = group.sites[0]
     teller.allow(flhe_metrics="loss,patients")
-    group.sites[2].app = App()  # never measured it
+    group.sites[2].app = App(patients=99.0)  # its policy does not list them
     total = group.total(group.parts())
     means = group.evaluate(teller, total).content["flhe.means"]
     assert means["patients"] == pytest.approx(47.0)  # a mean over those two that may tell
@@ -491,6 +492,10 @@ WRONG: dict[str, Callable[[Sealed], Sealed]] = {
 }
 
 
+DECRYPTED = {"count altered", "senders", "more senders", "attempt"}
+"""Those that only show once the sum is open."""
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_sum_changes_no_model(four: Group, name: str) -> None:
     parts = four.parts()
@@ -499,6 +504,8 @@ def test_a_wrong_sum_changes_no_model(four: Group, name: str) -> None:
     wrong = WRONG[name](four.total(parts[:3]))
     refused(four.evaluate(site, wrong), 1014)
     assert model_file(site) == before
+    # What its header shows is seen before anything is decrypted, and the right sum can still come.
+    assert bool(list(site.home.glob("used/*/opened-*"))) == (name in DECRYPTED)
     refused(four.ask(site, round_=2, sums=[wrong]), 1014)
     assert len(site.app.seen) == 1  # it trained in round 1, and never since
     assert model_file(site) == before
@@ -621,7 +628,9 @@ def test_masks_are_computed_while_the_app_trains(
     assert not ours()
 
 
-def test_an_app_that_fails_leaves_no_thread(group: Group) -> None:
+def test_an_app_that_fails_leaves_no_thread(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlasheSealer, "prepare", lambda *_: time.sleep(0.2))
+
     def fail(content: RecordDict) -> RecordDict:
         raise ValueError("no")
 

@@ -1,0 +1,136 @@
+"""flhe bench: what its rows hold, and that it times the right thing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flhe.cli import app
+from flhe.errors import ConfigError, FlheError
+from flhe.sim import bench as timing
+from flhe.sim.bench_table import round_table, table
+from flhe.sim.contenders import FlasheContender, Setting, limits, scheme_named
+
+SMALL = Setting(values=20_000, cohort=5, dropouts=1)
+
+
+def test_rows_have_what_was_measured_and_null_for_the_rest() -> None:
+    rows = {r.name: r for r in timing.bench(["flashe", "plain"], SMALL, repeats=2)}
+    assert list(rows) == ["flashe", "plain", "openssl-aes-ctr", "numpy-add-f32", "numpy-copy-f32"]
+    ours = rows["flashe"]
+    assert (ours.kind, ours.values, ours.cohort, ours.dropouts) == ("scheme", 20_000, 5, 1)
+    assert ours.bytes_per_value == pytest.approx(19 / 8, rel=0.02)
+    assert ours.max_error is not None
+    assert 0 < ours.max_error < 1e-4
+    for times in (ours.encrypt_s, ours.add_s, ours.decrypt_s):
+        assert times is not None
+        assert 0 < times.min <= times.median
+    assert rows["openssl-aes-ctr"].add_s is None
+    assert rows["numpy-add-f32"].encrypt_s is None
+    assert rows["numpy-add-f32"].max_error is None
+
+
+def test_json_is_as_documented(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    arguments = ["bench", "flashe", "--values", "5000", "--repeats", "1", "--json", str(file)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(file.read_text())
+    assert set(found) == {"machine", "rows"}
+    fields = (
+        *("name", "kind", "values", "cohort", "dropouts", "threads", "encrypt_s", "add_s"),
+        *("decrypt_s", "upload_bytes", "bytes_per_value", "max_error", "note"),
+    )
+    for row in found["rows"]:
+        assert tuple(row) == fields
+        assert row["kind"] in {"scheme", "peer", "limit"}
+        assert row["encrypt_s"] is None or set(row["encrypt_s"]) == {"min", "median"}
+
+
+def test_peers_agree_with_us() -> None:
+    pytest.importorskip("tenseal")
+    rows = timing.bench(["flashe"], Setting(values=5000, cohort=3), repeats=1, with_peers=True)
+    peers = [r for r in rows if r.kind == "peer"]
+    assert [p.name for p in peers] == ["tenseal-ckks-8192-60-40-40", "tenseal-ckks-8192-60-60"]
+    for peer in peers:
+        assert peer.max_error is not None
+        assert peer.max_error < 1e-6
+        assert peer.bytes_per_value is not None
+        assert peer.bytes_per_value > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("esafl", "not built yet"), ("sash", "not built"), ("rot13", "unknown")]
+)
+def test_schemes_that_cannot_be_timed(name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        scheme_named(name, SMALL, SMALL.updates())
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"values": 0}, "--values 0"),
+        ({"cohort": 1}, "--cohort 1"),
+        ({"cohort": 5, "dropouts": 4}, "two clients must remain"),
+        ({"threads": 0}, "--threads 0"),
+    ],
+)
+def test_settings_that_cannot_be_measured(changed: dict[str, int], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Setting(**changed)
+
+
+def test_a_mean_that_is_not_the_mean_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    decrypt = FlasheContender._decrypt
+
+    def wrong(self: FlasheContender) -> None:
+        decrypt(self)
+        self.mean[7] += np.float32(0.5)
+
+    monkeypatch.setattr(FlasheContender, "_decrypt", wrong)
+    with pytest.raises(FlheError, match="its times mean nothing"):
+        timing.bench(["flashe"], SMALL, repeats=1)
+
+
+def test_the_limit_is_the_keystream_that_the_scheme_takes() -> None:
+    updates = SMALL.updates()
+    contender = FlasheContender(SMALL, updates)
+    gone = set(range(5)) - set(SMALL.survivors)
+    assert len(gone) == 1
+    assert contender.streams() == (2, 4)  # two runs of senders, two ends each
+    note = limits(contender)[0].note
+    assert note is not None
+    assert "2 streams to encrypt, 4 to decrypt" in note
+
+
+def test_tables_fit_a_terminal() -> None:
+    from rich.console import Console
+
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(table(timing.bench(["flashe", "plain"], SMALL, repeats=1)))
+    text = console.export_text()
+    console.file.close()
+    assert "flashe" in text
+    assert "…" not in text
+
+
+def test_whole_rounds_take_turns() -> None:
+    pytest.importorskip("torch")
+    from flhe.sim.round_cost import round_cost
+
+    seen: list[str] = []
+    cost = round_cost(
+        cohort=3, images=32, rounds=1, progress=lambda _turn, _turns, name: seen.append(name)
+    )
+    assert seen == ["plain round", "flashe round"] * 2
+    assert cost.parameters == 1_206_290
+    assert cost.ratio.median == pytest.approx(cost.encrypted_s.median / cost.plain_s.median)
+    assert 0 < cost.crypto_s.median < cost.encrypted_s.median
+    assert round_table(cost, 3).row_count == 4
+    with pytest.raises(ConfigError, match="--round needs"):
+        round_cost(cohort=2)

@@ -1,0 +1,141 @@
+"""flhe open: sealed checkpoints, keys, formats."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flhe.checkpoint import open_checkpoint, write_model
+from flhe.cli import app
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys import seal
+from flhe.keys.epoch import Epoch
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Roster
+from flhe.keys.store import Store
+from flhe.rounds.model import Model
+
+RUN = 9
+
+
+def epoch(tag: int) -> Epoch:
+    members = tuple(sorted(Identity.from_seed(bytes([i]) * 32).public for i in range(1, 4)))
+    return Epoch(
+        id=bytes([tag]) * 16,
+        number=0,
+        run_id=RUN,
+        roster=Roster.first_use(members),
+        members=members,
+        rank=0,
+        group_key=bytes([tag]) * 32,
+        pair_keys=(b"", bytes(32), bytes(32)),
+    )
+
+
+def model() -> Model:
+    return Model.initial(
+        {
+            "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+            "half": np.array([1.5, -2.25], np.float16),
+            "brain": np.array([0x3FC0, 0xC010], np.uint16).view("V2"),  # 1.5, -2.25
+            "steps": np.array(7, np.int64),
+            "empty": np.zeros((0, 3), np.float32),
+        }
+    )
+
+
+def sealed_by(agreed: Epoch, **changed: object) -> bytes:
+    header = {
+        "run_id": RUN,
+        "roster_hash": agreed.roster.hash,
+        "stage": "checkpoint",
+        "round": 3,
+        "attempt": 0,
+        "rank": 0,
+        "epoch": agreed.id,
+        **changed,
+    }
+    return seal.seal(agreed.group_key, header, list(model().chunks()))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "run" / "node"
+    path.parent.mkdir(mode=0o700)
+    Store(path).put_epoch(epoch(1).to_bytes(), epoch(1).id)
+    return path
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    path = tmp_path / "model.flhe"
+    path.write_bytes(sealed_by(epoch(1)))
+    return path
+
+
+def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) -> None:
+    file = home / "epochs" / epoch(1).id.hex()
+    for key in (home, home.parent, home.parent.parent, file):
+        opened = open_checkpoint(box, key)
+        np.testing.assert_array_equal(opened.masters["w"], model().masters["w"])
+
+
+def test_refusals(home: Path, box: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_checkpoint(tmp_path / "none", home)
+    with pytest.raises(ConfigError, match="no such file or directory"):
+        open_checkpoint(box, tmp_path / "none")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ConfigError, match="no key of epoch 01010101"):
+        open_checkpoint(box, tmp_path / "nothing")
+    other = tmp_path / "other"
+    Store(other).put_epoch(epoch(2).to_bytes(), epoch(2).id)
+    with pytest.raises(ConfigError, match="a key of another epoch"):
+        open_checkpoint(box, other / "epochs" / epoch(2).id.hex())
+    box.write_bytes(sealed_by(epoch(1), stage="update"))
+    with pytest.raises(ProtocolError, match="no checkpoint"):
+        open_checkpoint(box, home)
+    box.write_bytes(sealed_by(epoch(1), run_id=RUN + 1))
+    with pytest.raises(ProtocolError, match="run_id"):
+        open_checkpoint(box, home)
+    data = bytearray(sealed_by(epoch(1)))
+    data[-20] ^= 1
+    box.write_bytes(data)
+    with pytest.raises(AuthenticationError):
+        open_checkpoint(box, home)
+
+
+def test_npz_and_pt_hold_the_arrays_for_their_owner_only(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    npz, pt = tmp_path / "m.npz", tmp_path / "m.pt"
+    write_model(model(), npz)
+    write_model(model(), pt)
+    assert stat.S_IMODE(npz.stat().st_mode) == stat.S_IMODE(pt.stat().st_mode) == 0o600
+    arrays = np.load(npz)
+    tensors = torch.load(pt, weights_only=True)
+    assert list(arrays) == list(tensors) == ["w", "half", "brain", "steps", "empty"]
+    assert (arrays["half"].dtype, arrays["brain"].dtype) == (np.float16, np.float32)
+    assert tensors["brain"].dtype == torch.bfloat16
+    assert arrays["brain"].tolist() == tensors["brain"].tolist() == [1.5, -2.25]
+    assert arrays["steps"] == tensors["steps"] == 7
+    assert tensors["empty"].shape == (0, 3)
+    with pytest.raises(ConfigError, match=r"\.npz or \.pt"):
+        write_model(model(), tmp_path / "m.onnx")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_model(model(), tmp_path / "none" / "m.npz")
+
+
+def test_command(home: Path, box: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    arguments = ["open", str(box), "--key", str(home), "--output", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "5 arrays, 17 values, round 0" in result.output
+    assert out.is_file()
+    result = CliRunner().invoke(app, ["open", str(box), "--key", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
