@@ -25,6 +25,9 @@ CHECKPOINT = "flhe.checkpoint/1"
 STAGE, REPLY, UPDATE, SUM = "flhe.stage", "flhe.reply", "flhe.update", "flhe.sum"
 """Names of our records in a message; everything else in it belongs to the app."""
 
+MEANS = "flhe.means."
+"""With a round's number behind it: mean training metrics, as the teller opened them."""
+
 PREFIX = "flhe."
 PIECE = 64 << 20
 """Bytes of ciphertext in one Array."""

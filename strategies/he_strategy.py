@@ -130,6 +130,8 @@ class HEStrategy(FedAvg):
                 "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
                 "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
             )
+        if self._run.members:
+            raise ConfigError("this strategy has run before: make a new one, in a run of its own")
         model = Model.initial(records.to_numpy(initial_arrays))
         stream = StreamGrid(grid)
         nodes = self._connected(stream)

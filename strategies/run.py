@@ -127,11 +127,11 @@ class Run:
         opened = records.find_config(content, "flhe.opened")
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)
-        means = content.get("flhe.means")
-        if opened is not None and isinstance(means, MetricRecord):
-            number = opened.get("round")
-            if isinstance(number, int) and number in self.sums and self.agreed.rank(node) == 0:
-                self.means[number] = means
+        if self.agreed.rank(node) == 0:
+            for name, means in content.metric_records.items():
+                number = name.removeprefix(records.MEANS)
+                if number != name and number.isdigit() and int(number) in self.sums:
+                    self.means[int(number)] = means
 
     def keep(self, total: Sealed) -> ArrayRecord:
         """Keep a round's sum until every member has it; earlier ones that all have are dropped."""

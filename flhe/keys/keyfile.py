@@ -1,11 +1,12 @@
 """KeyFile: an epoch's keys, and how far they have been used.
 
-    CBOR {v, epoch, mark: [round, attempt], place: [device, inode]}
+    CBOR {v, epoch, mark: [round, attempt], opened: round, place: [device, inode]}
 
-`mark` is the last attempt that was claimed under these keys; it only rises. It is in the very file
-that holds the keys, so whoever loses the mark has lost the keys as well: claims that a cleaner removed
-do not make a mask free again. `place` is the claims directory that the keys were stored with. A copied
-or restored state directory has another one: its keys still open a sealed model, and encrypt nothing.
+`mark` is the last attempt that was claimed under these keys, `opened` the last round whose sum was
+opened; both only rise. They are in the very file that holds the keys, so whoever loses them has lost
+the keys as well: claims that a cleaner removed do not make a mask free again, nor a round unopened.
+`place` is the claims directory that the keys were stored with. A copied or restored state directory has
+another one: its keys still open a sealed model, and encrypt nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ class KeyFile:
         Device and inode of the claims directory.
     mark : tuple[int, int]
         Last (round, attempt) claimed.
+    opened : int
+        Last round opened.
     """
 
     epoch: bytes = field(repr=False)
     place: tuple[int, int]
     mark: tuple[int, int] = UNUSED
+    opened: int = 0
 
     def claimed(self, round_: int, attempt: int, place: tuple[int, int]) -> KeyFile:
         """The content after a claim.
@@ -72,6 +76,7 @@ class KeyFile:
                 "v": VERSION,
                 "epoch": self.epoch,
                 "mark": list(self.mark),
+                "opened": self.opened,
                 "place": [str(n) for n in self.place],  # an inode may take 64 bits or more
             }
         )
@@ -84,8 +89,9 @@ class KeyFile:
                 "v": 1,
                 "epoch": bytes(epoch),
                 "mark": [int(round_), int(attempt)],
+                "opened": int(opened),
                 "place": [str(device), str(inode)],
                 **rest,
             } if not rest and device.isdigit() and inode.isdigit():
-                return cls(epoch, (int(device), int(inode)), (round_, attempt))
+                return cls(epoch, (int(device), int(inode)), (round_, attempt), opened)
         raise StoreError("a key file is damaged, or of another version: agree on a new epoch")

@@ -26,6 +26,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from flhe.errors import ConfigError, ReuseError, StoreError
@@ -198,12 +199,16 @@ class Store:
         if len(result_hash) != 32:
             raise ConfigError("record_opening: result_hash must be the 32 bytes of a SHA-256")
         keys, claims = self._claims(epoch_id)
-        KeyFile.from_bytes(files.read(keys)).check_place(_place(claims))
+        kept = KeyFile.from_bytes(files.read(keys))
+        kept.check_place(_place(claims))
         path = claims / f"opened-{_number(round)}"
-        if files.create(path, result_hash):
-            return
-        if not hmac.compare_digest(files.read(path), result_hash):
+        if round <= kept.opened and not path.exists():
+            raise ReuseError(f"what was opened in round {round} is forgotten here: skip the round")
+        fresh = files.create(path, result_hash)
+        if not fresh and not hmac.compare_digest(files.read(path), result_hash):
             raise ReuseError(f"another result of round {round} was opened before: skip the round")
+        if round > kept.opened:  # also when a crash came between the file and the mark
+            files.replace(keys, [replace(kept, opened=round).to_bytes()])
 
     def _at(self, name: str, *, writing: bool = False) -> Path:
         parts = name.split("/")

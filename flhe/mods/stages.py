@@ -245,7 +245,7 @@ def _catch_up(
         if session.epoch.rank == 0:  # one teller, so a round is told of in one view only
             means = finite(totals.metrics)
             told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}
-            opened["flhe.means"] = MetricRecord(told)  # type: ignore[arg-type]
+            opened[f"{records.MEANS}{model.round}"] = MetricRecord(told)  # type: ignore[arg-type]
     if changed:
         node.save_model(model)
     return session, model, opened

@@ -167,7 +167,7 @@ def test_what_is_written_is_flushed(store: Store, monkeypatch: pytest.MonkeyPatc
     claiming = flushed(monkeypatch, lambda: store.claim(EPOCH, 1, 0))
     assert claiming == ["file", "dir", *order]  # the claim, then the mark beside the keys
     opening = flushed(monkeypatch, lambda: store.record_opening(EPOCH, 1, bytes(32)))
-    assert opening == ["file", "dir"]
+    assert opening == ["file", "dir", *order]
 
 
 @pytest.mark.parametrize(
@@ -352,6 +352,36 @@ def test_attempts_only_rise(store: Store, root: Path) -> None:
         store.claim(EPOCH, 2, 1)
     store.claim(EPOCH, 2, 2)
     store.claim(EPOCH, 3, 0)
+
+
+def test_openings_are_not_forgotten(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.record_opening(EPOCH, 2, b"a" * 32)
+    store.record_opening(EPOCH, 3, b"b" * 32)
+    store.record_opening(EPOCH, 2, b"a" * 32)  # again, after a crash
+    for left in (root / "used" / EPOCH.hex()).iterdir():
+        left.unlink()
+    for round_ in (1, 2, 3):
+        with pytest.raises(ReuseError, match="forgotten here"):
+            store.record_opening(EPOCH, round_, b"c" * 32)
+    store.record_opening(EPOCH, 4, b"d" * 32)
+
+
+def test_an_opening_cut_short_can_be_repeated(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_epoch(b"keys", EPOCH)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("flhe.keys.files.replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            store.record_opening(EPOCH, 1, b"a" * 32)
+    with pytest.raises(ReuseError, match="another result"):
+        store.record_opening(EPOCH, 1, b"b" * 32)
+    store.record_opening(EPOCH, 1, b"a" * 32)
 
 
 def test_a_copy_encrypts_nothing(store: Store, root: Path, tmp_path: Path) -> None:

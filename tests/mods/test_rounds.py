@@ -282,7 +282,7 @@ def test_a_pickled_model_is_not_loaded(group: Group) -> None:
 def everything(content: RecordDict) -> RecordDict:
     """An app that answers with all it has."""
     content["patients"] = ConfigRecord({"names": ["Ada", "Grace"], "age": 4711})
-    content["flhe.means"] = ConfigRecord({"age": 4711})
+    content["flhe.means.1"] = ConfigRecord({"age": 4711})
     metrics = content["metrics"]
     assert isinstance(metrics, MetricRecord)
     metrics.update({"losses": [0.1, 0.2, 0.3], "accuracy": [1.5, 2.5], "patients": 4711})
@@ -362,10 +362,10 @@ def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path) -> None:
     teller.allow(flhe_metrics="loss,patients")
     group.sites[2].app = App(patients=99.0)  # its policy does not list them
     total = group.total(group.parts())
-    means = group.evaluate(teller, total).content["flhe.means"]
+    means = group.evaluate(teller, total).content["flhe.means.1"]
     assert means["patients"] == pytest.approx(47.0)  # a mean over those two that may tell
     other = group.evaluate(group.sites[2], total)
-    assert "flhe.means" not in other.content
+    assert "flhe.means.1" not in other.content
 
 
 def test_the_teller_tells_what_its_own_policy_lists(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_the_teller_tells_what_its_own_policy_lists(tmp_path: Path) -> None:
     for site in group.sites[1:]:
         site.app = App(patients=47.0)
         site.allow(flhe_metrics="loss,patients")
-    means = group.evaluate(group.sites[0], group.total(group.parts())).content["flhe.means"]
+    means = group.evaluate(group.sites[0], group.total(group.parts())).content["flhe.means.1"]
     assert dict(means) == {"loss": pytest.approx(0.5, abs=1e-4)}
 
 
@@ -382,7 +382,7 @@ def test_a_metric_that_is_not_finite_is_left_out(group: Group) -> None:
     for site in group.sites:
         site.app = App(loss=float("nan"))
     reply = group.evaluate(group.sites[0], group.total(group.parts()))
-    assert dict(reply.content["flhe.means"]) == {}
+    assert dict(reply.content["flhe.means.1"]) == {}
 
 
 # --- sums ---
@@ -393,7 +393,7 @@ def test_one_sum_makes_one_model(group: Group) -> None:
     for site in group.sites:
         reply = group.evaluate(site, total)
         assert dict(reply.content["flhe.opened"]) == {"round": 1, "missed": False}
-        assert ("flhe.means" in reply.content) == (site is group.sites[0])
+        assert ("flhe.means.1" in reply.content) == (site is group.sites[0])
     assert len({model_file(site) for site in group.sites}) == 1
 
 

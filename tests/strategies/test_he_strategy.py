@@ -696,7 +696,7 @@ NONSENSE: dict[str, Callable[[RecordDict], None]] = {
     "crypto-s": lambda c: c[records.REPLY].update({"crypto-s": "long"}),
     "opened": lambda c: c.update({"flhe.opened": ConfigRecord({"round": "one", "missed": 3})}),
     "opened kind": lambda c: c.update({"flhe.opened": MetricRecord({"round": 1})}),
-    "means": lambda c: c.update({"flhe.means": ConfigRecord({"loss": "x"})}),
+    "means": lambda c: c.update({"flhe.means.1": ConfigRecord({"loss": "x"})}),
     "no record": lambda c: c.pop(records.REPLY),
     "nothing": lambda c: c.clear(),
     "more arrays": lambda c: c.update({"more": initial()}),
@@ -780,8 +780,8 @@ def test_only_rank_0_is_believed_about_means(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
 
     def lie(node: int, stage: str, reply: Message) -> Message:
-        if stage == "evaluate" and "flhe.means" not in reply.content:
-            reply.content["flhe.means"] = MetricRecord({"train_loss": -99.0})
+        if stage == "evaluate" and "flhe.means.1" not in reply.content:
+            reply.content["flhe.means.1"] = MetricRecord({"train_loss": -99.0})
         return reply
 
     grid.forge = lie
