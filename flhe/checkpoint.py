@@ -78,6 +78,7 @@ def write_model(model: Model, out: Path) -> None:
     except OSError as error:
         raise ConfigError(f"--output {out}: cannot be written ({error.strerror})") from None
     with os.fdopen(handle, "wb") as file:
+        os.fchmod(handle, 0o600)  # also where the file was there before
         save(model, file)
 
 
@@ -117,7 +118,7 @@ def _find(key: Path, epoch_id: bytes) -> Epoch:
         raise ConfigError(f"--key {key}: no such file or directory")
     for home in _homes(key, DEPTH):
         if (home / "epochs" / epoch_id.hex()).is_file():
-            return Epoch.from_bytes(Store(home).get_epoch(epoch_id))
+            return Epoch.from_bytes(Store(home).peek_epoch(epoch_id))
     raise ConfigError(
         f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
         "member of that run"

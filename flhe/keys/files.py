@@ -10,8 +10,9 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flhe.errors import StoreError
@@ -19,6 +20,9 @@ from flhe.errors import StoreError
 Buffer = bytes | bytearray | memoryview
 
 _BESIDE = re.compile(r"\.[0-9a-f]{16}")
+
+UNFINISHED_S = 3600.0
+"""Age in seconds at which a file that nobody finished is nobody's."""
 
 SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 """Flags of every open."""
@@ -102,17 +106,28 @@ def append(path: Path, data: bytes, limit: int) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what a crash left of unfinished files below `root`. Call it under the lock."""
+    """Remove what a crash left of unfinished files below `root`, once they are an hour old."""
     with os_errors("clean up"):
         for left in root.rglob(".*"):
-            if _BESIDE.fullmatch(left.name) and left.is_file() and not left.is_symlink():
-                erase(left)
+            if not _BESIDE.fullmatch(left.name) or left.is_symlink() or not left.is_file():
+                continue
+            with suppress(FileNotFoundError):  # another process was faster
+                if time.time() - left.stat().st_mtime > UNFINISHED_S:
+                    erase(left)
 
 
 def erase(path: Path) -> None:
-    """Overwrite a file with zeros, as far as that helps, and remove it; a missing one is fine."""
+    """Overwrite a file with zeros, as far as that helps, and remove it; a missing one is fine.
+
+    It loses its name first: a crash leaves nothing under the name that is neither whole nor gone, and
+    `sweep` finishes what is left.
+    """
     with os_errors("erase"):
         try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise StoreError("not a regular file in the state directory: remove it")
+            if not _BESIDE.fullmatch(path.name):
+                path = path.rename(path.parent / f".{secrets.token_hex(8)}")
             handle = os.open(path, os.O_WRONLY | SAFE)
         except FileNotFoundError:
             return
@@ -124,6 +139,23 @@ def erase(path: Path) -> None:
             os.fsync(handle)
         path.unlink()
         _sync(path.parent)
+
+
+def drop(path: Path) -> None:
+    """Remove a file that holds no secret; a missing one is fine."""
+    with os_errors("remove"):
+        path.unlink(missing_ok=True)
+        _sync(path.parent)
+
+
+def stamp(path: Path) -> str | None:
+    """Inode and change time of a file, which no copy of it shares; None if it is missing."""
+    with os_errors("read"):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return None
+    return f"{status.st_ino}-{status.st_ctime_ns}"
 
 
 @contextmanager

@@ -1,17 +1,19 @@
 """KeyFile: an epoch's keys, and how far they have been used.
 
-    CBOR {v, epoch, mark: [round, attempt], opened: round, place: [device, inode]}
+    CBOR {v, epoch, mark: [round, attempt], opened: round, stamp}
 
 `mark` is the last attempt that was claimed under these keys, `opened` the last round whose sum was
 opened; both only rise. They are in the very file that holds the keys, so whoever loses them has lost
 the keys as well: claims that a cleaner removed do not make a mask free again, nor a round unopened.
-`place` is the claims directory that the keys were stored with. A copied or restored state directory has
-another one: its keys still open a sealed model, and encrypt nothing.
+
+`stamp` is the inode and the change time of the last claim's own file, which no copy or restore
+can reproduce: a state directory that was put back opens a sealed model, and encrypts nothing. Older
+claim files are removed, so none of them can vouch for an older mark.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flhe.errors import ReuseError, StoreError
 from flhe.keys.canonical import dumps, loads
@@ -30,8 +32,8 @@ class KeyFile:
     ----------
     epoch : bytes
         The encoded epoch; secret.
-    place : tuple[int, int]
-        Device and inode of the claims directory.
+    stamp : str
+        What tells the last claim's file from any other.
     mark : tuple[int, int]
         Last (round, attempt) claimed.
     opened : int
@@ -39,34 +41,29 @@ class KeyFile:
     """
 
     epoch: bytes = field(repr=False)
-    place: tuple[int, int]
+    stamp: str
     mark: tuple[int, int] = UNUSED
     opened: int = 0
 
-    def claimed(self, round_: int, attempt: int, place: tuple[int, int]) -> KeyFile:
-        """The content after a claim.
+    @property
+    def claim(self) -> str:
+        """Name of the last claim's file; before the first one, of a file that stands in for it."""
+        return ".unused" if self.mark == UNUSED else f"{self.mark[0]}-{self.mark[1]}"
 
-        Raises
-        ------
-        StoreError
-            The claims directory at hand is another one than the keys were stored with.
-        ReuseError
-            This attempt, or a later one, was claimed before.
-        """
-        self.check_place(place)
+    def check_rising(self, round_: int, attempt: int) -> None:
+        """Refuse an attempt that is not beyond the last one; ReuseError."""
         if (round_, attempt) <= self.mark:
             raise ReuseError(
                 f"round {round_}, attempt {attempt} or a later one was claimed before: resend the "
                 "cached message, or retry under a new attempt"
             )
-        return replace(self, mark=(round_, attempt))
 
-    def check_place(self, place: tuple[int, int]) -> None:
-        """Refuse a state directory that is a copy."""
-        if place != self.place:
+    def check_stamp(self, stamp: str | None) -> None:
+        """Refuse a state directory that is a copy, was put back or cleaned; StoreError."""
+        if stamp != self.stamp:
             raise StoreError(
-                "this state directory was copied or restored: its keys may be in use elsewhere and "
-                "encrypt nothing here; agree on a new epoch"
+                "this state directory was copied, restored or cleaned: its keys may have been used "
+                "since and encrypt nothing here; agree on a new epoch"
             )
 
     def to_bytes(self) -> bytes:
@@ -77,7 +74,7 @@ class KeyFile:
                 "epoch": self.epoch,
                 "mark": list(self.mark),
                 "opened": self.opened,
-                "place": [str(n) for n in self.place],  # an inode may take 64 bits or more
+                "stamp": self.stamp,
             }
         )
 
@@ -90,8 +87,8 @@ class KeyFile:
                 "epoch": bytes(epoch),
                 "mark": [int(round_), int(attempt)],
                 "opened": int(opened),
-                "place": [str(device), str(inode)],
+                "stamp": str(stamp),
                 **rest,
-            } if not rest and device.isdigit() and inode.isdigit():
-                return cls(epoch, (int(device), int(inode)), (round_, attempt), opened)
+            } if not rest:
+                return cls(epoch, stamp, (round_, attempt), opened)
         raise StoreError("a key file is damaged, or of another version: agree on a new epoch")

@@ -2,7 +2,7 @@
 
     identity.key                         the Ed25519 seed
     epochs/<id>                          an epoch's keys and the last attempt claimed (`KeyFile`)
-    used/<id>/<round>-<attempt>          a mask was claimed: it is never used again
+    used/<id>/<round>-<attempt>          the last claim: masks up to it are never used again
     used/<id>/opened-<round>             SHA-256 of the one result opened in a round
     anything else                        what the caller writes
 
@@ -12,8 +12,8 @@ either claimed or not encrypted.
 
 Claims are what keeps a mask from being used twice, so an epoch whose claims directory is missing (a
 restored backup, a tidy administrator) loses its keys on the next access, attempts must rise beyond
-the mark that is kept with the keys, and a copied directory encrypts nothing. What this cannot see is
-a snapshot of a whole machine, restored: see docs/architecture.md.
+the mark that is kept with the keys, and a directory that was copied or put back encrypts nothing. What
+this cannot see is a snapshot of a whole machine, restored: see docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from flhe.keys.identity import Identity, Random
 from flhe.keys.keyfile import KeyFile
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_OWN = frozenset({"used", "epochs", "lock", "identity.key"})  # only this module writes those
+_OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those
 _POLL = 0.05  # seconds
 
 
@@ -56,13 +56,16 @@ class Store:
         return "Store(<state directory>)"
 
     @contextmanager
-    def lock(self, timeout: float = 30.0) -> Iterator[None]:
+    def lock(self, timeout: float = 30.0, *, name: str = "lock") -> Iterator[None]:
         """Hold the directory alone, waiting `timeout` seconds at most; not reentrant.
+
+        Locks of different names do not exclude each other: one a run, so runs can share a node.
 
         Raises StoreError if another process (or thread) still holds it then.
         """
         with files.os_errors("lock"):
-            handle = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
+            handle = os.open(self._root / name, os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
+        holder = os.getpid()
         try:
             until = time.monotonic() + timeout
             while True:
@@ -80,13 +83,14 @@ class Store:
             yield
         finally:
             # Said aloud: a child that the app forked has a copy of the handle, which closing ours
-            # would leave locked.
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            # would leave locked. And only by the one who locked: the child may come by here too.
+            if os.getpid() == holder:
+                fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
-    def place(self) -> str:
-        """What tells this directory from a copy of it: its device and inode."""
-        return "-".join(map(str, _place(self._root)))
+    def stamp(self, name: str) -> str | None:
+        """What tells the file `name` from any copy of it; None if it is missing."""
+        return files.stamp(self._at(name))
 
     def exists(self, name: str) -> bool:
         """Whether the file `name` is there."""
@@ -142,16 +146,24 @@ class Store:
         """Store the keys of a new epoch, with an empty claims directory made before them.
 
         `epoch_id` is 16 bytes. Raises ReuseError if the epoch was ever stored: its claims may be
-        gone. An empty claims directory without keys is what a crash in here leaves, and is taken.
+        gone. A claims directory without claims or keys is what a crash in here leaves, and is taken.
         """
         keys, claims = self._epoch(epoch_id)
         with files.os_errors("read"):
-            if keys.exists() or (claims.exists() and any(claims.iterdir())):
+            left = {p.name for p in claims.iterdir()} if claims.exists() else set()
+            if keys.exists() or left - {KeyFile(b"", "").claim}:
                 raise ReuseError("this epoch was stored before: agree on a new one")
         self._make_parents(keys)
         self._make_parents(claims)
         files.make_private(claims)
-        files.replace(keys, [KeyFile(epoch_bytes, _place(claims)).to_bytes()])
+        first = KeyFile(epoch_bytes, "")
+        files.create(claims / first.claim, b"")
+        stamp = files.stamp(claims / first.claim)
+        files.replace(keys, [replace(first, stamp=stamp or "").to_bytes()])
+
+    def peek_epoch(self, epoch_id: bytes) -> bytes:
+        """Return an epoch's keys for opening a sealed model, never to encrypt: a backup will do."""
+        return KeyFile.from_bytes(files.read(self._epoch(epoch_id)[0])).epoch
 
     def get_epoch(self, epoch_id: bytes) -> bytes:
         """Return the keys of an epoch. Raises StoreError if it has none, or no claims directory."""
@@ -180,15 +192,19 @@ class Store:
         this attempt or a later one was claimed before: resend the cached message, or make a new
         attempt; StoreError in a copied state directory.
         """
-        keys, claims = self._claims(epoch_id)
-        kept = KeyFile.from_bytes(files.read(keys))
-        after = kept.claimed(_number(round), _number(attempt), _place(claims))
-        if not files.create(claims / f"{round}-{attempt}", note):
+        keys, claims, kept = self._checked(epoch_id)
+        kept.check_rising(_number(round), _number(attempt))
+        after = replace(kept, mark=(round, attempt))
+        if not files.create(claims / after.claim, note):
+            # A crash came between this file and the mark; nothing was encrypted in between, but a new
+            # attempt is as cheap.
             raise ReuseError(
                 f"round {round}, attempt {attempt} was claimed before: resend the cached message, "
                 "or retry under a new attempt"
             )
+        after = replace(after, stamp=files.stamp(claims / after.claim) or "")
         files.replace(keys, [after.to_bytes()])
+        files.drop(claims / kept.claim)
 
     def record_opening(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
         """Record the one result that this reader opens in a round. Call it before decrypting.
@@ -198,15 +214,16 @@ class Store:
         """
         if len(result_hash) != 32:
             raise ConfigError("record_opening: result_hash must be the 32 bytes of a SHA-256")
-        keys, claims = self._claims(epoch_id)
-        kept = KeyFile.from_bytes(files.read(keys))
-        kept.check_place(_place(claims))
+        keys, claims, kept = self._checked(epoch_id)
         path = claims / f"opened-{_number(round)}"
         if round <= kept.opened and not path.exists():
             raise ReuseError(f"what was opened in round {round} is forgotten here: skip the round")
-        fresh = files.create(path, result_hash)
-        if not fresh and not hmac.compare_digest(files.read(path), result_hash):
-            raise ReuseError(f"another result of round {round} was opened before: skip the round")
+        if not files.create(path, result_hash):
+            kept_hash = files.read(path)
+            if len(kept_hash) != 32:  # a crash cut it short, and nothing was decrypted then
+                files.replace(path, [result_hash])
+            elif not hmac.compare_digest(kept_hash, result_hash):
+                raise ReuseError(f"another result of round {round} was opened before: skip it")
         if round > kept.opened:  # also when a crash came between the file and the mark
             files.replace(keys, [replace(kept, opened=round).to_bytes()])
 
@@ -214,7 +231,7 @@ class Store:
         parts = name.split("/")
         if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
             raise ConfigError("Store: a name is up to four parts of letters, digits, '.', '_', '-'")
-        if writing and parts[0] in _OWN:
+        if writing and (parts[0] in _OWN or parts[0].startswith("lock")):
             raise ConfigError(f"Store: {parts[0]} is the store's own, choose another name")
         path = self._root.joinpath(*parts)
         for parent in list(path.parents)[: len(parts) - 1]:
@@ -242,15 +259,16 @@ class Store:
             raise StoreError("the keys of this epoch were erased: agree on a new one")
         return keys, claims
 
+    def _checked(self, epoch_id: bytes) -> tuple[Path, Path, KeyFile]:
+        """Paths and content of an epoch whose keys may be used: no copy, nothing put back."""
+        keys, claims = self._claims(epoch_id)
+        kept = KeyFile.from_bytes(files.read(keys))
+        kept.check_stamp(files.stamp(claims / kept.claim))
+        return keys, claims, kept
+
     def _make_parents(self, path: Path) -> None:
         for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):
             files.make_private(self._root / parent)
-
-
-def _place(directory: Path) -> tuple[int, int]:
-    with files.os_errors("read"):
-        status = directory.lstat()
-    return status.st_dev, status.st_ino
 
 
 def _number(value: int) -> int:

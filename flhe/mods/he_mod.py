@@ -65,7 +65,7 @@ class HEMod:
         opened.append(store)
         context.state["flhe"] = records.home_record(policy.home)
         identity = store.identity()
-        with store.lock():
+        with store.lock(name=f"lock-{context.run_id}"):
             node = Node(policy, store, identity, context.run_id)
             if record is None:
                 return _plain(node, message, context, call_next)

@@ -85,7 +85,8 @@ class Node:
         """Keep the state of an agreement for the next message, which another process may get."""
         step = next(name for name, kind in _STEPS.items() if type(state) is kind)
         self.drop_agreement()  # overwrites the secrets of the step before
-        body = [step, self.store.place(), state.to_bytes()]
+        self.store.write(self._name("stamp"), b"")
+        body = [step, self.store.stamp(self._name("stamp")) or "", state.to_bytes()]
         self.store.write(self._name("agreement"), canonical.dumps(body))
 
     def load_agreement(self, kind: type[A]) -> A:
@@ -110,15 +111,16 @@ class Node:
         if not self.store.exists(name):
             return "", b""
         match canonical.loads(self.store.read(name), 64 << 20, "stored agreement"):
-            case [str(step), str(place), bytes(data)]:
-                if place != self.store.place():  # two copies would become one member
-                    raise StoreError("this state directory was copied during a key agreement")
+            case [str(step), str(stamp), bytes(data)]:
+                if stamp != self.store.stamp(self._name("stamp")):  # two would become one member
+                    raise StoreError("this state directory was copied or restored: start over")
                 return step, data
         raise ProtocolError("stored agreement: malformed")
 
     def drop_agreement(self) -> None:
         """Erase an agreement's secrets."""
         self.store.erase(self._name("agreement"))
+        self.store.erase(self._name("stamp"))
 
     # --- session ---
 

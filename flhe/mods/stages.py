@@ -224,6 +224,7 @@ def _catch_up(
     """
     session, model, changed = _session(node, record, message)
     opened = RecordDict()
+    missed = False
     for i, header in enumerate(records.bytes_list(record, "sums")):
         arrays = message.content.get(f"{records.SUM}.{i}")
         if not isinstance(arrays, ArrayRecord):
@@ -231,17 +232,19 @@ def _catch_up(
         total = records.to_sealed(header, arrays)
         if total.slot.round <= model.round:
             continue  # opened before; the server had not heard of it
-        missed = session.epoch.rank not in total.senders and node.load_output(total.slot)
+        absent = session.epoch.rank not in total.senders
+        lost = absent and node.load_output(total.slot) is not None
         with watch:
             model, totals = session.open(
                 model, total, lambda r, digest: node.record_opening(session, r, digest)
             )
         changed = True
-        if missed:
+        missed |= lost
+        if lost:
             logger.warning(
                 "round %d: this node's update is not in the sum, it trains again", model.round
             )
-        opened["flhe.opened"] = ConfigRecord({"round": model.round, "missed": bool(missed)})
+        opened["flhe.opened"] = ConfigRecord({"round": model.round, "missed": missed})
         if session.epoch.rank == 0:  # one teller, so a round is told of in one view only
             means = finite(totals.metrics)
             told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}

@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flhe import records
-from flhe.keys import canonical
+from flhe.keys import canonical, files
 from flhe.keys.identity import Identity
+from flhe.keys.keyfile import KeyFile
 from flhe.keys.messages import Envelope
 from flhe.keys.roster import Member, Roster
+from flhe.keys.store import Store
 from flhe.mods import stages
 from flhe.rounds.terms import Terms
 from tests.mods.harness import RUN, SLUGS, TERMS, Group, Site, answer, arrays, refused, update
@@ -389,11 +391,25 @@ class Stand:
         shutil.copytree(self.site.home, self.states[name])
         self.fields[name] = {"v": 1, **fields}
 
+    def _stamp(self) -> None:
+        """Make the copied files vouch for themselves, as no node would."""
+        store = Store(self.site.home)
+        for agreement in self.site.home.glob("runs/*/agreement"):
+            step, _, state = canonical.loads(agreement.read_bytes(), 1 << 24, "agreement")
+            stamp = files.stamp(agreement.parent / "stamp")
+            run = agreement.parent.name
+            store.write(f"runs/{run}/agreement", canonical.dumps([step, stamp, state]))
+        for keys in self.site.home.glob("epochs/*"):
+            kept = KeyFile.from_bytes(keys.read_bytes())
+            stamp = files.stamp(self.site.home / "used" / keys.name / kept.claim)
+            keys.write_bytes(dataclasses.replace(kept, stamp=str(stamp)).to_bytes())
+
     def play(self, name: str, fields: dict[str, Any], kind: str) -> Message:
         for left in self.site.home.rglob("*"):  # directories stay: a copied one would be refused
             if left.is_file():
                 left.unlink()
         shutil.copytree(self.states[name], self.site.home, dirs_exist_ok=True)
+        self._stamp()
         content = RecordDict({records.STAGE: ConfigRecord(fields), **self.extra})
         return self.site.send(content, kind)
 

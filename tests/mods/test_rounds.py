@@ -92,10 +92,12 @@ def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
     first = update(group.ask(site))
     (site.run / "outbox").unlink()
     refused(group.ask(site), 1012)
+    assert update(group.ask(site, attempt=1)).digest() != first.digest()
+    (site.run / "outbox").unlink()
     for claim in site.home.glob("used/*/*"):
         claim.unlink()  # a tidy administrator
-    refused(group.ask(site), 1012)
-    assert update(group.ask(site, attempt=1)).digest() != first.digest()
+    refused(group.ask(site, attempt=1), 1015)
+    refused(group.ask(site, attempt=2), 1015)
 
 
 def test_no_claims_directory_no_keys(group: Group) -> None:
