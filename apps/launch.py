@@ -128,15 +128,17 @@ def run(
             verbose=verbose,
             console=console,
         ).run()
+        console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
+        _say_where(console, settings, home)
         if json_path:
             _write_json(json_path, outcome.to_json(settings))
-    console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
-    _say_where(console, settings, home)
     return outcome
 
 
 def check(settings: Settings, json_path: Path | None, timeout: float) -> None:
     """Refuse before anything starts what could only fail later."""
+    from flhe.apps.tasks import task_named
+
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -153,6 +155,12 @@ def check(settings: Settings, json_path: Path | None, timeout: float) -> None:
             )
         if not Path(settings.data_dir).expanduser().is_dir():
             raise ConfigError(f"--data-dir {settings.data_dir}: no such directory")
+    most = task_named(settings.task).train_size
+    if settings.nodes > most:
+        raise ConfigError(
+            f"--nodes {settings.nodes}: task {settings.task!r} has {most} training examples, which "
+            "is fewer than one a node"
+        )
     for option, path in (("--json", json_path), ("--output", settings.sealed_model or None)):
         if path is None:
             continue

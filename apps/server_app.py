@@ -5,7 +5,7 @@ Whatever goes wrong is raised: a run that did not train must not look finished.
 
 from __future__ import annotations
 
-import os
+import io
 import time
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Task, new_model
-from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.errors import QuorumError
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import Reporter
-
-CHECKPOINT_STYPE = "flhe.checkpoint/1"
+from flhe.strategies.sealed_result import save_sealed, write_private
 
 app = ServerApp()
 
@@ -54,7 +53,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         timeout=settings.round_timeout,
     )
     if settings.sealed_model:
-        write_model(Path(settings.sealed_model), result.arrays, sealed=settings.encrypted)
+        write_model(Path(settings.sealed_model), result, sealed=settings.encrypted)
     reporter.emit("done", sealed_model=settings.sealed_model or None)
 
 
@@ -101,28 +100,12 @@ def wait_for_nodes(grid: Grid, settings: Settings) -> None:
         time.sleep(0.2)
 
 
-def write_model(path: Path, arrays: ArrayRecord, *, sealed: bool) -> None:
-    """Write the final model: the sealed checkpoint's bytes, or the arrays as .npz."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    except OSError as error:
-        raise ConfigError(
-            f"the final model cannot be written to sealed-model={str(path)!r} "
-            f"({error.strerror}): name a file in a directory that exists and is yours"
-        ) from error
-    with os.fdopen(descriptor, "wb") as file:
-        if sealed:
-            file.write(_checkpoint(arrays))
-        else:
-            clear: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
-            np.savez(file, **clear)
-
-
-def _checkpoint(arrays: ArrayRecord) -> bytes:
-    array = arrays.get("checkpoint")
-    if array is None or array.stype != CHECKPOINT_STYPE:
-        raise ProtocolError(
-            f"the strategy returned no array 'checkpoint' of stype {CHECKPOINT_STYPE!r}, "
-            f"but {sorted(arrays)}: the model was not written"
-        )
-    return array.data
+def write_model(path: Path, result: Result, *, sealed: bool) -> None:
+    """Write the final model: the sealed checkpoint, or the arrays as .npz."""
+    if sealed:
+        save_sealed(result, path)
+        return
+    clear: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **clear)
+    write_private(path, buffer.getvalue())

@@ -4,6 +4,7 @@ FlheError
 ├── ConfigError(ValueError)      a parameter, or a combination of them, that cannot work
 │   └── MisfitError              a codec and a scheme that do not go together
 ├── RangeError(ValueError)       a value outside what was promised
+│   └── ReplyError               an app's reply that is not what FedAvg expects
 ├── StoreError                   a state directory that cannot be trusted or used
 └── ProtocolError                a message that the protocol does not allow here
     ├── AuthenticationError      a signature, tag or confirmation that does not verify
@@ -30,6 +31,10 @@ class MisfitError(ConfigError):
 
 class RangeError(FlheError, ValueError):
     """A value outside the range that the configuration promised."""
+
+
+class ReplyError(RangeError):
+    """An app's reply that is not what FedAvg expects."""
 
 
 class StoreError(FlheError):

@@ -3,16 +3,17 @@
 It is read from the node's own config and environment only. Flower's run config is no source: the
 server can rewrite it. Keys of the node config (`flower-supernode --node-config`):
 
-    flhe-home          state directory of this node (else $FLHE_HOME/<run>/<node>, else temporary)
+    flhe-home          state directory of this node (else $FLHE_HOME/<run>/<node>, else
+                       <user data>/flhe/nodes/<run>/<node>)
     flhe-trust         "pinned" (default) or "first-use"
     flhe-roster        path of the roster file
     flhe-roster-hash   its SHA-256, in hexadecimal
     flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run
-    flhe-metrics       metrics that may leave this node, separated by commas
+    flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
     flhe-counts        true lets example counts leave, for weighted evaluation
 
-A simulation has no node config to pin anything in. There, and only there, trust is first-use and a
-run that was explicitly started as `plain` passes.
+A simulation has no node config to pin anything in. There, and only there, trust is first-use, and a
+run passes unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Policy:
         run_id: int,
         node_id: int,
         simulated: bool,
+        plain_asked: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> Policy:
         """Policy of the node that runs here.
@@ -98,7 +100,7 @@ class Policy:
         default_trust = "first-use" if simulated else "pinned"
         trust = _text(node_config, "flhe-trust") or default_trust
         home = _text(node_config, "flhe-home")
-        root = None if home else _default_root(environ)
+        root = None if home else default_root(environ)
         path = Path(home) if root is None else root / f"{run_id}" / f"{node_id}"
         roster_path = _text(node_config, "flhe-roster")
         roster = None
@@ -107,16 +109,15 @@ class Policy:
             if not pinned:
                 raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
             roster = load_pinned(roster_path, pinned)
-        schemes = _names(node_config, "flhe-schemes") or SCHEMES + (("plain",) if simulated else ())
+        schemes = _names(node_config, "flhe-schemes") or SCHEMES + (
+            ("plain",) if simulated and plain_asked else ()
+        )
         return cls(
             home=path,
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=schemes,
-            # Said, but empty, means none.
-            metrics=_names(node_config, "flhe-metrics")
-            if "flhe-metrics" in node_config
-            else METRICS,
+            metrics=_metrics(node_config, environ),
             counts=node_config.get("flhe-counts") is True,
             root=root,
         )
@@ -126,7 +127,8 @@ class Policy:
         if scheme == "plain" and "plain" not in self.schemes:
             raise PolicyError(
                 "the server asked for an unencrypted run, which this node refuses: use a strategy "
-                'of flhe, or allow "plain" in flhe-schemes'
+                'of flhe, or allow "plain" in flhe-schemes (in a simulation, by flhe-plain=true in '
+                "the run config)"
             )
         if scheme not in self.schemes:
             raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
@@ -141,9 +143,24 @@ class Policy:
         return prefix in PREFIXES and rest in self.metrics
 
 
-def _default_root(environ: Mapping[str, str]) -> Path:
-    base = environ.get("FLHE_HOME")
-    return Path(base) if base else Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
+def default_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where state directories lie that nobody configured: the user's own data, not a shared place."""
+    if base := environ.get("FLHE_HOME"):
+        return Path(base)
+    if data := environ.get("XDG_DATA_HOME"):
+        return Path(data) / "flhe" / "nodes"
+    if home := environ.get("HOME"):
+        return Path(home) / ".local" / "share" / "flhe" / "nodes"
+    return Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
+
+
+def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What was said, even if it is nothing; the defaults where nothing was said."""
+    if "flhe-metrics" in config:
+        return _names(config, "flhe-metrics")
+    if "FLHE_METRICS" in environ:
+        return _names(environ, "FLHE_METRICS")
+    return METRICS
 
 
 def _text(config: Mapping[str, object], key: str) -> str:

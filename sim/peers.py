@@ -83,5 +83,8 @@ def _tenseal() -> Any:
     try:
         import tenseal
     except ImportError:
-        raise ConfigError("--peers needs TenSEAL: pip install 'flhe[ckks]'") from None
+        raise ConfigError(
+            "--peers needs TenSEAL, the [ckks] extra: `uv sync --all-extras` in a checkout, "
+            "`pip install 'flhe[ckks]'` elsewhere"
+        ) from None
     return tenseal

@@ -2,5 +2,6 @@
 
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.presets import flashe_fedavg
+from flhe.strategies.sealed_result import save_sealed
 
-__all__ = ["HEStrategy", "flashe_fedavg"]
+__all__ = ["HEStrategy", "flashe_fedavg", "save_sealed"]

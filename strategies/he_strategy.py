@@ -23,12 +23,13 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flhe import records
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.mods.codes import explain
+from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed
 from flhe.strategies.evaluations import comparable
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.key_agreement import agree, reasons
+from flhe.strategies.key_agreement import MIN_MEMBERS, agree, reasons
 from flhe.strategies.report import RoundReport
 from flhe.strategies.run import Run
 
@@ -150,6 +151,13 @@ class HEStrategy(FedAvg):
         )
         result.arrays = self._checkpoint()
         result.train_metrics_clientapp.update(self._run.means)
+        log(
+            INFO,
+            "The result is sealed. Keep it: flhe.strategies.save_sealed(result, 'model.flhe'). "
+            "Open it: flhe open model.flhe --key DIR, DIR being a member's state directory (of a "
+            "simulation here: %s)",
+            default_root() / str(grid.run.run_id),
+        )
         log(INFO, "Train metrics, averaged under encryption: %s", dict(self._run.means))
         return result
 
@@ -163,12 +171,15 @@ class HEStrategy(FedAvg):
 
     def _connected(self, grid: StreamGrid) -> list[int]:
         deadline = time.monotonic() + self.connect_timeout
-        need = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
+        need = max(
+            self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes, MIN_MEMBERS
+        )
         while len(nodes := list(grid.get_node_ids())) < need:
             if time.monotonic() >= deadline:
                 raise QuorumError(
                     f"{len(nodes)} nodes connected within {self.connect_timeout:g} s, {need} are "
-                    "needed: start the others, or lower min_available_nodes"
+                    "needed: start the others, or lower min_available_nodes (to 3 at least; in a "
+                    f'simulation: --federation-config "num-supernodes={need}")'
                 )
             time.sleep(0.2)
         return nodes

@@ -33,9 +33,20 @@ FIRST_USE: dict[str, object] = {"flhe-trust": "first-use"}
 
 
 def of_node(
-    config: Mapping[str, object], *, simulated: bool = False, environ: Any = None
+    config: Mapping[str, object],
+    *,
+    simulated: bool = False,
+    plain_asked: bool = False,
+    environ: Any = None,
 ) -> Policy:
-    return Policy.of_node(config, run_id=5, node_id=9, simulated=simulated, environ=environ or {})
+    return Policy.of_node(
+        config,
+        run_id=5,
+        node_id=9,
+        simulated=simulated,
+        plain_asked=plain_asked,
+        environ=environ or {},
+    )
 
 
 def test_a_deployed_node_without_a_pinned_roster_does_not_start() -> None:
@@ -73,8 +84,12 @@ def test_a_simulated_node_with_a_roster_is_pinned(pinned: dict[str, object]) -> 
     assert of_node({**pinned, "flhe-trust": "pinned"}, simulated=True).roster == roster()
 
 
-def test_only_a_simulation_runs_in_plain_by_default() -> None:
-    simulated = of_node({}, simulated=True)
+def test_only_a_simulation_runs_in_plain_when_the_run_says_so() -> None:
+    with pytest.raises(PolicyError, match="flhe-plain=true"):
+        of_node({}, simulated=True).check_scheme("plain")
+    with pytest.raises(PolicyError):
+        of_node(FIRST_USE, plain_asked=True).check_scheme("plain")
+    simulated = of_node({}, simulated=True, plain_asked=True)
     simulated.check_scheme("plain")
     simulated.check_scheme("flashe")
     deployed = of_node(FIRST_USE)
@@ -174,3 +189,15 @@ def test_home_is_the_nodes_own(tmp_path: pathlib.Path) -> None:
     both = of_node(configured, environ=environ)
     assert both.home == pathlib.Path("/var/flhe")
     assert of_node({}, simulated=True).home.parts[-2:] == ("5", "9")
+
+
+def test_what_the_environment_says() -> None:
+    assert of_node(FIRST_USE, environ={"FLHE_METRICS": "f1, auc"}).metrics == ("f1", "auc")
+    both = {**FIRST_USE, "flhe-metrics": "loss"}
+    assert of_node(both, environ={"FLHE_METRICS": "f1"}).metrics == ("loss",)
+    for environ, home in (
+        ({"FLHE_HOME": "/a", "HOME": "/h"}, "/a/5/9"),
+        ({"XDG_DATA_HOME": "/d", "HOME": "/h"}, "/d/flhe/nodes/5/9"),
+        ({"HOME": "/h"}, "/h/.local/share/flhe/nodes/5/9"),
+    ):
+        assert str(of_node(FIRST_USE, environ=environ).home) == home

@@ -88,6 +88,10 @@ class Store:
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
+    def log_path(self, name: str) -> str:
+        """Where a file is, for this node's own log and nowhere else."""
+        return str(self._at(name))
+
     def stamp(self, name: str) -> str | None:
         """What tells the file `name` from any copy of it; None if it is missing."""
         return files.stamp(self._at(name))

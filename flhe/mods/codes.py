@@ -61,6 +61,15 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
         Refusal(1015, "flhe/store", "its state directory cannot be used; see its errors.log"),
     ),
     (
+        errors.ReplyError,
+        Refusal(
+            1018,
+            "flhe/reply",
+            "its app must reply with one ArrayRecord and one MetricRecord that holds a whole number "
+            "of examples under the strategy's weighted_by_key",
+        ),
+    ),
+    (
         errors.RangeError,
         Refusal(
             1016,

@@ -55,6 +55,7 @@ class HEMod:
             run_id=context.run_id,
             node_id=context.node_id,
             simulated=_simulated(),
+            plain_asked=_plain_asked(context),
         )
         record = records.find_config(message.content, records.STAGE)
         if record is None:
@@ -96,10 +97,19 @@ def _refuse(
             log_failure(store, stage, error)
         # Texts of our own errors hold no secrets, by their rule; anybody else's may, and stay there.
         what = str(error) if isinstance(error, FlheError) else type(error).__name__
-        logger.error("%s at stage %r: %s (details: errors.log)", refusal.slug, stage[:16], what)
+        place = ", ".join(f"details in {store.log_path('errors.log')}" for store in opened)
+        logger.error(
+            "%s at stage %r: %s (%s)", refusal.slug, stage[:16], what, place or "no details"
+        )
     except Exception:  # a full disk must not become the answer
         logger.error("%s, and its details could not be written", refusal.slug)
     return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
+
+
+def _plain_asked(context: Context) -> bool:
+    """Whether the run says of itself that it is a plain one; heeded in simulations only."""
+    config = context.run_config
+    return config.get("scheme") == "plain" or config.get("flhe-plain") is True
 
 
 def _simulated() -> bool:

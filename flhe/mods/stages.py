@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flhe import records
-from flhe.errors import ProtocolError, RangeError
+from flhe.errors import ProtocolError, ReplyError
 from flhe.keys import epoch, seal
 from flhe.keys.messages import EVERYONE, Header, sign_detached
 from flhe.mods.node import Node
@@ -25,6 +25,16 @@ from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed
 
 logger = logging.getLogger("flhe")
+
+_said: set[tuple[object, ...]] = set()
+
+
+def _say_once(*text: object) -> None:
+    """Warn in this node's own log, once a process."""
+    if text not in _said:
+        _said.add(text)
+        logger.warning(*text)
+
 
 COUNTS = ("num-examples", "num_examples")
 """Names of an example count. The server names the weight, so it could name any metric that."""
@@ -114,12 +124,23 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     trained, metrics = _trained(reply)
     examples = metrics.pop(session.terms.weight_key, None)
     if type(examples) is not int and not (type(examples) is float and examples.is_integer()):
-        raise RangeError("the app must report a whole number of examples")
+        raise ReplyError(f"the app must report a whole number as {session.terms.weight_key!r}")
     allowed = {
         name: float(value)
         for name, value in metrics.items()
         if isinstance(value, (int, float)) and node.policy.allows_metric(name)
     }
+    for name in set(metrics) - set(allowed):
+        _say_once(
+            "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS)", name
+        )
+    for name in set(allowed) - set(session.terms.metrics):
+        _say_once("metric %r is not averaged: name it in the strategy's train_metrics", name)
+    if session.terms.weighted and 8 * int(examples) < session.terms.max_examples:
+        _say_once(
+            "max_examples=%d is far above this node's examples: updates are quantized coarsely",
+            session.terms.max_examples,
+        )
     with watch:
         encoded = session.encode(model, records.to_numpy(trained), int(examples), allowed)
         sealed = session.seal(sealer, encoded, slot, lambda r, a: node.claim(session, r, a))
@@ -136,9 +157,12 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     content = _reply(**{"crypto-s": watch.seconds})
     content.update(opened)
     for name, metrics in reply.metric_records.items():
-        content[name] = MetricRecord(
-            {key: v for key, v in metrics.items() if _may_leave(node, session.terms, key, v)}
-        )
+        kept = {k: v for k, v in metrics.items() if _may_leave(node, session.terms, k, v)}
+        content[name] = MetricRecord(kept)
+        for key in set(metrics) - set(kept) - {session.terms.weight_key}:
+            _say_once(
+                "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS)", key
+            )
     return content
 
 
@@ -269,7 +293,7 @@ def _app_message(terms: Terms, message: Message, model: Model) -> Message:
 def _trained(reply: RecordDict) -> tuple[ArrayRecord, dict[str, object]]:
     arrays, metrics = reply.array_records, reply.metric_records
     if len(arrays) != 1 or len(metrics) != 1:
-        raise RangeError("the app must reply with one ArrayRecord and one MetricRecord")
+        raise ReplyError("the app must reply with one ArrayRecord and one MetricRecord")
     return next(iter(arrays.values())), dict(next(iter(metrics.values())))
 
 

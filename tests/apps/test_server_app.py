@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from flhe.apps import server_app
 from flhe.apps.settings import Settings
@@ -63,7 +64,7 @@ def test_most_examples_covers_any_node() -> None:
 def test_writes_the_sealed_bytes_for_the_owner_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "model.flhe"
     sealed = ArrayRecord({"checkpoint": Array("uint8", (3,), "flhe.checkpoint/1", b"abc")})
-    server_app.write_model(path, sealed, sealed=True)
+    server_app.write_model(path, Result(arrays=sealed), sealed=True)
     assert path.read_bytes() == b"abc"
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -71,12 +72,12 @@ def test_writes_the_sealed_bytes_for_the_owner_alone(tmp_path: pathlib.Path) -> 
 def test_never_writes_arrays_in_clear_for_a_sealed_model(tmp_path: pathlib.Path) -> None:
     clear = ArrayRecord({"checkpoint": Array(np.zeros(3, np.float32))})
     with pytest.raises(ProtocolError, match="the model was not written"):
-        server_app.write_model(tmp_path / "model.flhe", clear, sealed=True)
+        server_app.write_model(tmp_path / "model.flhe", Result(arrays=clear), sealed=True)
 
 
 def test_writes_plain_arrays_under_the_name_given(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "model.bin"
-    server_app.write_model(path, ArrayRecord({"w": Array(np.arange(3))}), sealed=False)
+    server_app.write_model(path, Result(ArrayRecord({"w": Array(np.arange(3))})), sealed=False)
     assert np.load(path)["w"].tolist() == [0, 1, 2]
     with pytest.raises(ConfigError, match="name a file in a directory that exists"):
-        server_app.write_model(tmp_path / "no/model", ArrayRecord(), sealed=False)
+        server_app.write_model(tmp_path / "no/model", Result(), sealed=False)

@@ -287,6 +287,7 @@ SLUGS = {
     1014: "flhe/protocol",
     1015: "flhe/store",
     1016: "flhe/range",
+    1018: "flhe/reply",
     1017: "flhe/config",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""

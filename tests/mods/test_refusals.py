@@ -263,10 +263,13 @@ def test_an_actor_that_configures_nothing_is_a_simulation(
     assert bare.context.state["flhe"] == ConfigRecord({"home": str(bare.home)})
 
 
-def test_in_a_simulation_plain_runs_without_being_named(
-    bare: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("config", [{"scheme": "plain"}, {"flhe-plain": True}])
+def test_in_a_simulation_plain_runs_where_the_run_says_so(
+    bare: Site, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
 ) -> None:
     stub_ray(monkeypatch, "actor")
+    refused(bare.send(plain_message()), 1010)  # somebody forgot to swap the strategy
+    bare.context.run_config.update(config)
     assert not bare.send(plain_message()).has_error()
 
 
@@ -398,11 +401,11 @@ def told(**metrics: Any) -> Callable[[RecordDict], RecordDict]:
 
 
 ANSWERS: dict[str, tuple[Callable[[RecordDict], Any], int]] = {
-    "no arrays": (with_(arrays=None), 1016),
-    "two arrays": (with_(more=initial()), 1016),
-    "no metrics": (with_(metrics=None), 1016),
-    "two metrics": (with_(more=MetricRecord({"loss": 0.1})), 1016),
-    "nothing": (lambda content: RecordDict(), 1016),
+    "no arrays": (with_(arrays=None), 1018),
+    "two arrays": (with_(more=initial()), 1018),
+    "no metrics": (with_(metrics=None), 1018),
+    "two metrics": (with_(more=MetricRecord({"loss": 0.1})), 1018),
+    "nothing": (lambda content: RecordDict(), 1018),
     "NaN": (spoiled(np.nan), 1016),
     "infinity": (spoiled(np.inf), 1016),
     "minus infinity": (spoiled(-np.inf, "scale"), 1016),
@@ -420,15 +423,15 @@ ANSWERS: dict[str, tuple[Callable[[RecordDict], Any], int]] = {
         with_(arrays=records.from_checkpoint(b"x")),
         1014,
     ),
-    "no examples told": (told(loss=0.5), 1016),
-    "half an example": (told(num_examples=4711.5), 1016),
-    "examples NaN": (told(num_examples=float("nan")), 1016),
-    "examples infinite": (told(num_examples=float("inf")), 1016),
+    "no examples told": (told(loss=0.5), 1018),
+    "half an example": (told(num_examples=4711.5), 1018),
+    "examples NaN": (told(num_examples=float("nan")), 1018),
+    "examples infinite": (told(num_examples=float("inf")), 1018),
     "examples 1e300": (told(num_examples=1e300), 1016),
     "no examples": (told(num_examples=0), 1016),
     "negative": (told(num_examples=-4711), 1016),
     "more than max_examples": (told(num_examples=4711), 1016),
-    "a list of examples": (told(num_examples=[10, 4711]), 1016),
+    "a list of examples": (told(num_examples=[10, 4711]), 1018),
 }
 
 

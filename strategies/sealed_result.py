@@ -1,0 +1,48 @@
+"""save_sealed: keeping what a strategy returns, which is not a model but a box."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flwr.serverapp.strategy import Result
+
+from flhe import records
+from flhe.errors import ConfigError, ProtocolError
+
+
+def save_sealed(result: Result, path: str | Path) -> None:
+    """Write the sealed checkpoint of a finished run, for `flhe open`.
+
+    Parameters
+    ----------
+    result : Result
+        What `HEStrategy.start` returned.
+    path : str or Path
+        File to write; an older one is replaced.
+
+    Raises
+    ------
+    ProtocolError
+        The result holds no sealed checkpoint.
+    ConfigError
+        The file cannot be written.
+    """
+    box = result.arrays.get("checkpoint")
+    if box is None or box.stype != records.CHECKPOINT:
+        raise ProtocolError("this result holds no sealed checkpoint: the model was not written")
+    write_private(path, box.data)
+
+
+def write_private(path: str | Path, data: bytes) -> None:
+    """Write a file for its owner only (0600). ConfigError when that cannot be done."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o600)  # also where the file was there before
+            file.write(data)
+    except OSError as error:
+        raise ConfigError(
+            f"the final model cannot be written to {str(path)!r} ({error.strerror}): "
+            "name a file in a directory that exists and is yours"
+        ) from None
