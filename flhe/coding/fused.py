@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from flhe.coding.base import Plain
-from flhe.coding.clip import Clip, Segments, check_clipped, raise_not_finite
+from flhe.coding.clip import AT_ALPHA, Clip, Segments, check_clipped, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.math.buffers import empty
@@ -38,6 +38,7 @@ def encode(
         outside += kernels.quantize(
             x[start:stop],
             np.float32(1 / alpha),
+            AT_ALPHA,
             weight,
             float(quantize.levels),
             source.next(stop - start),

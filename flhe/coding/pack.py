@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-
-COLUMNS = 256
-"""Must equal `kernels.COLUMNS`, which is not imported here because it loads numba."""
+from flhe.math import COLUMNS
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ from typing import Any
 import numba
 import numpy as np
 
-COLUMNS = 256
-"""Columns in a block: whole vector registers, few row changes, and a block stays in cache."""
+from flhe.math import COLUMNS
 
 _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -161,15 +160,14 @@ def unpack_rest(data, mask, bits, out):
 
 
 @_njit
-def quantize(x, inverse_bound, weight, levels, rounding, offset, out):
+def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
     """floor(clip(x / bound, -1, 1) * weight * levels + u), u uniform; returns how many were not within.
 
-    NaN counts as not within. Steps round where the separate codecs round: float32 up to the weight,
-    float64 after it. Counters are 32 bits wide so that they share registers with the values: fewer
-    than 2**31 values a call.
+    Within is up to `limit`, which is 1 but for float32's rounding of alpha / alpha; NaN is not within.
+    Steps round where the separate codecs round: float32 up to the weight, float64 after it. Counters
+    are 32 bits wide so that they share registers with the values: fewer than 2**31 values a call.
     """
     one = np.float32(1)
-    limit = np.float32(1 + 2**-22)  # clip.AT_ALPHA
     outside = np.int32(0)
     for i in range(x.size):
         v = np.float32(x[i] * inverse_bound)

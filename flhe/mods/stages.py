@@ -26,6 +26,9 @@ from flhe.sealed import Sealed
 
 logger = logging.getLogger("flhe")
 
+COUNTS = ("num-examples", "num_examples")
+"""Names of an example count. The server names the weight, so it could name any metric that."""
+
 _said: set[tuple[object, ...]] = set()
 
 
@@ -34,10 +37,6 @@ def _say_once(*text: object) -> None:
     if text not in _said:
         _said.add(text)
         logger.warning(*text)
-
-
-COUNTS = ("num-examples", "num_examples")
-"""Names of an example count. The server names the weight, so it could name any metric that."""
 
 
 class AppError(Exception):

@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import COLUMNS, Packing, spread
+from flhe.coding.pack import Packing, spread
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
 from flhe.keys.derive import hkdf
+from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 from flhe.schemes.base import Phase, Reader

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.coding.base import Plain
-from flhe.coding.pack import COLUMNS
+from flhe.math import COLUMNS
 from flhe.math.prg import AesCtr, Stream
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.sealed import Sealed, Slot
