@@ -61,7 +61,7 @@ def advertise(
     """Start an epoch: returns the state to keep and the ADVERTISE for everyone.
 
     With `roster=None` (`trust="first-use"`) the members are whoever advertises. Raises
-    ProtocolError if `identity` is not in the roster.
+    ProtocolError if `identity` is not in the roster, or was revoked in it.
     """
     if roster is not None:
         roster.rank(identity.public)
@@ -83,7 +83,8 @@ def share(
     AuthenticationError
         Own message missing or changed, a bad signature, a key that gives no secret.
     ProtocolError
-        A message of another run, epoch or roster, a member or a key that comes twice.
+        A message of another run, epoch or roster, or by a revoked key; a member or an ephemeral key
+        that comes twice.
     QuorumError
         Fewer members than the roster's bounds need.
     """
@@ -98,8 +99,10 @@ def share(
     ephemerals: dict[bytes, bytes] = {}
     for data in advertises:
         envelope = Envelope.from_bytes(data, MAX_MESSAGE)
-        envelope.verify(expect, senders=listed)
         sender = envelope.header.sender
+        if state.roster is not None:  # before the header: it would only say "another roster_hash"
+            state.roster.check_not_revoked(sender)
+        envelope.verify(expect, senders=listed)
         if sender in messages:
             raise ProtocolError(f"two ADVERTISE messages by {sender.hex()[:16]}: start over")
         messages[sender] = data

@@ -4,6 +4,9 @@ A roster is a list of names and Ed25519 keys with the collusion bound c, the sma
 survivors and the schemes that may run. Its hash is pinned in each node's own configuration; ranks
 are taken in it and never from the server.
 
+A site that leaves is taken out and its key listed as revoked, which makes another roster with another
+hash: the removal counts on a node once that is pinned there, and the key can never be added again.
+
     members needed for an epoch     max(min_survivors, c + 3)
     senders needed for an opening   max(min_survivors, c + 2)
 
@@ -19,7 +22,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
@@ -29,7 +32,7 @@ from flhe.keys.identity import check_public
 VERSION = 1
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
-"""Longest encoded roster; 1024 members take half of it."""
+"""Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
 ANY = "*"
 """In `schemes`: every scheme. It must be written, an empty list never means all."""
 
@@ -67,12 +70,16 @@ class Roster:
         Fewest senders in a sum, 2 at least.
     schemes : tuple of str
         Names of the schemes that may run; ("*",) allows every one.
+    revoked : tuple of bytes
+        Public keys of sites that were removed, 32 bytes each, at most 1024; sorted here. None may be
+        a member's.
     """
 
     members: tuple[Member, ...]
     collusion: int
     min_survivors: int
     schemes: tuple[str, ...]
+    revoked: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.public)))
@@ -96,6 +103,25 @@ class Roster:
             raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
         if not all(type(s) is str and _SCHEME.fullmatch(s) for s in self.schemes):
             raise ConfigError("Roster: a scheme's name is made of a-z 0-9 . _ -")
+        self._check_revoked()
+
+    def _check_revoked(self) -> None:
+        if not all(type(key) is bytes and len(key) == 32 for key in self.revoked):
+            raise ConfigError("Roster: a revoked key is a public key, 32 bytes")
+        object.__setattr__(self, "revoked", tuple(sorted(self.revoked)))
+        if len(set(self.revoked)) != len(self.revoked):
+            raise ConfigError("Roster: a key is revoked twice, list it once")
+        if len(self.revoked) > MAX_MEMBERS:
+            raise ConfigError(
+                f"Roster: {len(self.revoked)} revoked keys, at most {MAX_MEMBERS} fit: start a new "
+                "federation, in which every site has a new key"
+            )
+        gone = set(self.revoked)
+        for member in self.members:
+            if member.public in gone:
+                raise ConfigError(
+                    f"Roster: the key of {member.name} was revoked, the site needs a new identity"
+                )
 
     @staticmethod
     def default_collusion(size: int) -> int:
@@ -126,6 +152,33 @@ class Roster:
         members = tuple(Member(key.hex()[:16], key) for key in keys)
         return cls(members, bound, min_survivors, schemes)
 
+    def removed(
+        self, public: bytes, *, collusion: int | None = None, min_survivors: int | None = None
+    ) -> Roster:
+        """Return the roster without the member that has the key `public`, which is then revoked.
+
+        `collusion` and `min_survivors` stay unless they are given. Every other site must pin the new
+        hash, or it goes on with the member. Raises ConfigError if `public` is no member's, or if
+        fewer members are left than the bounds need.
+        """
+        if public not in self.publics:
+            why = "was revoked before" if public in self.revoked else "is no member's"
+            raise ConfigError(f"Roster.removed: the key {public.hex()[:16]} {why}")
+        return replace(
+            self,
+            members=tuple(m for m in self.members if m.public != public),
+            collusion=self.collusion if collusion is None else collusion,
+            min_survivors=self.min_survivors if min_survivors is None else min_survivors,
+            revoked=(*self.revoked, public),
+        )
+
+    def admitted(self, member: Member) -> Roster:
+        """Return the roster with one more member.
+
+        Raises ConfigError if its key was revoked, or its key or name is in the roster already.
+        """
+        return replace(self, members=(*self.members, member))
+
     @property
     def min_members(self) -> int:
         """Fewest members of an epoch: max(min_survivors, c + 3)."""
@@ -147,13 +200,25 @@ class Roster:
         return hashlib.sha256(self.to_bytes()).digest()
 
     def rank(self, public: bytes) -> int:
-        """Return the position of `public`. Raises ProtocolError if it is not in the roster."""
+        """Return the position of `public`.
+
+        Raises ProtocolError if it is not in the roster; one that was revoked is said to be.
+        """
         for rank, member in enumerate(self.members):
             if member.public == public:
                 return rank
+        self.check_not_revoked(public)
         raise ProtocolError(
             f"the key {public.hex()[:16]} is not in the roster: add the site and pin the new hash"
         )
+
+    def check_not_revoked(self, public: bytes) -> None:
+        """Raise ProtocolError if `public` is the key of a site that was removed."""
+        if public in self.revoked:
+            raise ProtocolError(
+                f"the key {public.hex()[:16]} was revoked: its site was removed from this roster, and "
+                "takes part again only with a new identity in a roster that all have pinned"
+            )
 
     def name(self, public: bytes) -> str:
         """Return the name of the member with that key. Raises ProtocolError like `rank`."""
@@ -172,6 +237,7 @@ class Roster:
                 "collusion": self.collusion,
                 "min_survivors": self.min_survivors,
                 "schemes": self.schemes,
+                "revoked": self.revoked,
             }
         )
 
@@ -187,6 +253,7 @@ class Roster:
             "collusion": int,
             "min_survivors": int,
             "schemes": list,
+            "revoked": list,
         }
         body = record(loads(data, MAX_BYTES, "roster"), "roster", kinds)
         if body["v"] != VERSION:
@@ -195,10 +262,15 @@ class Roster:
             raise ProtocolError("roster: a member is a pair of name and public key")
         if not all(type(s) is str for s in body["schemes"]):
             raise ProtocolError("roster: schemes are named by text")
-        members = tuple(Member(*m) for m in body["members"])
-        roster = cls(members, body["collusion"], body["min_survivors"], tuple(body["schemes"]))
+        roster = cls(
+            members=tuple(Member(*m) for m in body["members"]),
+            collusion=body["collusion"],
+            min_survivors=body["min_survivors"],
+            schemes=tuple(body["schemes"]),
+            revoked=tuple(body["revoked"]),
+        )
         if roster.to_bytes() != data:
-            raise ProtocolError("roster: members or schemes are not in canonical order")
+            raise ProtocolError("roster: members, schemes or revoked keys are out of order")
         return roster
 
 

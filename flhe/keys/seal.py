@@ -15,8 +15,9 @@ Source: NIST SP 800-38D (GCM); the chunking is STREAM of Hoang et al., CRYPTO 20
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -26,6 +27,7 @@ from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys.canonical import dumps, loads, record
 from flhe.keys.derive import hkdf
 from flhe.keys.identity import Random
+from flhe.keys.pieces import Buffer, Pieces
 
 MAGIC = b"flhe-seal/1\n"
 CHUNK = 64 << 20
@@ -44,7 +46,8 @@ BOUND = {
 }
 """Fields that every header has: they enter the key. `rank` is the sender's, in the epoch."""
 
-Buffer = bytes | bytearray | memoryview
+Expected = Mapping[str, int | str | bytes]
+"""Header field -> the one value that the reader accepts."""
 
 
 def seal(
@@ -91,57 +94,69 @@ def seal_stream(
 
 
 def unseal(
-    group_key: bytes, data: Buffer, expect: Mapping[str, int | str | bytes] | None = None
+    group_key: bytes, data: Buffer | Sequence[Buffer], expect: Expected | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """Open a box; returns its header and the plaintext.
 
-    `expect` lists header fields with the one value that is accepted; a box that opens is by *some*
-    member, about what its header says, so a caller states what it waits for.
+    `data` is the box in one buffer, or in pieces cut anywhere. `expect` lists header fields with the
+    one value that is accepted; a box that opens is by *some* member, about what its header says, so
+    a caller states what it waits for.
 
     Raises ProtocolError for bytes that are no box or a field that differs from `expect` (it is
     named), AuthenticationError for a box that was changed in any way or sealed under another key.
     """
-    aad, head = _split(data)
-    header, size = head["header"], head["chunk_bytes"] + TAG
+    header, chunks = unseal_stream(group_key, data, expect)
+    parts = list(chunks)
+    return header, parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def unseal_stream(
+    group_key: bytes, data: Buffer | Sequence[Buffer], expect: Expected | None = None
+) -> tuple[dict[str, Any], Iterator[bytes]]:
+    """Open a box like `unseal`, giving the plaintext chunk by chunk; keeps none of them.
+
+    The first chunk is opened before this returns, so the header is authentic then. Each chunk that
+    comes out is authentic too, and in its place. **That the box is whole is known only at the end**:
+    where it was cut, extended, or changed further on, the iterator raises AuthenticationError after
+    chunks that were fine, and those must not be used. So write them beside the place where they
+    belong and rename (`Store.write_chunks` does: on an error the older file stays), and never act on
+    a part of them.
+
+    Buffers must keep their content until the iterator is at its end. Raises like `unseal`, for the
+    head and the first chunk at once, for later chunks when their turn comes.
+    """
+    pieces = Pieces(data)
+    aad, head = _split(pieces)
+    header = head["header"]
     for name, value in (expect or {}).items():
         if name not in header or header[name] != value or type(header[name]) is not type(value):
             raise ProtocolError(f"sealed box: header field {name} is not what is expected here")
     cipher = AESGCM(_key(group_key, header, head["salt"]))
-    body = memoryview(data)[len(aad) :]
-    count = max(1, -(-len(body) // size))
-    try:
-        parts = [
-            cipher.decrypt(_nonce(i, i == count - 1), body[i * size : (i + 1) * size], aad)
-            for i in range(count)
-        ]
-    except InvalidTag:
-        raise AuthenticationError(
-            "sealed box: it was changed on the way, cut short, or sealed in another epoch"
-        ) from None
-    return header, parts[0] if count == 1 else b"".join(parts)
+    chunks = _decrypt(cipher, aad, pieces, head["chunk_bytes"] + TAG)
+    return header, _again([next(chunks)], chunks)
 
 
-def peek(data: Buffer) -> dict[str, Any]:
+def peek(data: Buffer | Sequence[Buffer]) -> dict[str, Any]:
     """Return the header of a box, unverified: for finding the key, never for deciding anything."""
-    header: dict[str, Any] = _split(data)[1]["header"]
+    header: dict[str, Any] = _split(Pieces(data))[1]["header"]
     return header
 
 
-def _split(data: Buffer) -> tuple[bytes, dict[str, Any]]:
-    """Return everything before the first chunk, and the head in it."""
-    start = len(MAGIC) + 4
-    if bytes(data[: len(MAGIC)]) != MAGIC or len(data) < start:
+def _split(pieces: Pieces) -> tuple[bytes, dict[str, Any]]:
+    """Take everything before the first chunk; returns it, and the head in it."""
+    start = bytes(pieces.take(len(MAGIC) + 4))
+    if len(start) < len(MAGIC) + 4 or not start.startswith(MAGIC):
         raise ProtocolError("sealed box: it does not start like one")
-    length = int.from_bytes(data[len(MAGIC) : start], "big")
-    if length > min(MAX_HEAD, len(data) - start):
+    length = int.from_bytes(start[len(MAGIC) :], "big")
+    if length > min(MAX_HEAD, pieces.left):
         raise ProtocolError("sealed box: the head is longer than it may be")
-    aad = bytes(data[: start + length])
+    encoded = bytes(pieces.take(length))
     kinds = {"header": dict, "salt": bytes, "chunk_bytes": int}
-    head = record(loads(aad[start:], MAX_HEAD, "sealed box"), "sealed box", kinds)
+    head = record(loads(encoded, MAX_HEAD, "sealed box"), "sealed box", kinds)
     if len(head["salt"]) != 32 or not 1 <= head["chunk_bytes"] <= CHUNK:
         raise ProtocolError("sealed box: salt or chunk size out of bounds")
     _check(head["header"])
-    return aad, head
+    return start + encoded, head
 
 
 def _check(header: Mapping[str, Any]) -> None:
@@ -187,6 +202,30 @@ def _encrypt(
             index += 1
         held = chunk
     yield cipher.encrypt(_nonce(index, True), b"" if held is None else held, aad)
+
+
+def _decrypt(cipher: AESGCM, aad: bytes, pieces: Pieces, size: int) -> Iterator[bytes]:
+    """Open chunks of `size` bytes, tag included; keeps none of them."""
+    for index in itertools.count():
+        last = pieces.left <= size
+        yield _open(cipher, _nonce(index, last), pieces.take(size), aad)
+        if last:
+            return
+
+
+def _open(cipher: AESGCM, nonce: bytes, chunk: Buffer, aad: bytes) -> bytes:
+    try:
+        return cipher.decrypt(nonce, chunk, aad)
+    except InvalidTag:
+        raise AuthenticationError(
+            "sealed box: it was changed on the way, cut short, or sealed in another epoch"
+        ) from None
+
+
+def _again(taken: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
+    """Give what was taken, without keeping it, then the rest."""
+    yield taken.pop()
+    yield from rest
 
 
 def _rechunk(plaintext: Buffer | Iterable[Buffer], size: int) -> Iterator[Buffer]:

@@ -1,4 +1,4 @@
-"""Make tests/vectors/seal.json and envelope.json without flhe.
+"""Make tests/vectors/seal.json, envelope.json and roster.json without flhe.
 
 A second implementation, from the formulas alone: CBOR written by hand, Ed25519, HKDF and AES-GCM by
 PyCryptodome. If flhe and this file ever disagree, one of them departed from the formulas.
@@ -211,6 +211,56 @@ def signed_suite(header: dict, payload: bytes, sign: Any) -> bytes:
     return cbor({"header": other, "payload": payload, "signature": signature})
 
 
+def roster_vectors() -> dict:
+    secrets = [ECC.construct(curve="Ed25519", seed=bytes([i + 1]) * 32) for i in range(6)]
+    keys = sorted(s.public_key().export_key(format="raw") for s in secrets)
+    body = {
+        "v": 1,
+        "members": [[f"site-{i}", key] for i, key in enumerate(keys[:4])],
+        "collusion": 1,
+        "min_survivors": 3,
+        "schemes": ["esafl", "flashe"],
+        "revoked": [],
+    }
+    cases: list[dict] = []
+
+    def good(name: str, **changes: Any) -> None:
+        roster = body | changes
+        data = cbor(roster)
+        cases.append(
+            {
+                "name": name,
+                "members": [[member, key.hex()] for member, key in roster["members"]],
+                "collusion": roster["collusion"],
+                "min_survivors": roster["min_survivors"],
+                "schemes": roster["schemes"],
+                "revoked": [key.hex() for key in roster["revoked"]],
+                "roster": data.hex(),
+                "hash": hashlib.sha256(data).hexdigest(),
+            }
+        )
+
+    def bad(name: str, error: str, **changes: Any) -> None:
+        cases.append({"name": name, "roster": cbor(body | changes).hex(), "error": error})
+
+    good("nobody was removed")
+    good("two were removed", revoked=keys[4:])
+    bad("members out of order", "ProtocolError", members=body["members"][::-1])
+    bad("revoked keys out of order", "ProtocolError", revoked=keys[:3:-1])
+    bad("a revoked key twice", "ConfigError", revoked=[keys[4], keys[4]])
+    bad("a revoked member", "ConfigError", revoked=[keys[0]])
+    bad("a short revoked key", "ConfigError", revoked=[keys[4][:31]])
+    bad("too few members", "ConfigError", members=body["members"][:3])
+    bad("version 2", "ProtocolError", v=2)
+    bad("a field more", "ProtocolError", more=1)
+    without = {name: value for name, value in body.items() if name != "revoked"}
+    cases.append(
+        {"name": "no revoked keys field", "roster": cbor(without).hex(), "error": "ProtocolError"}
+    )
+    return {"version": 1, "made_by": MADE_BY, "cases": cases}
+
+
 if __name__ == "__main__":
-    for name, vectors in (("seal", seal_vectors()), ("envelope", envelope_vectors())):
+    made = {"seal": seal_vectors(), "envelope": envelope_vectors(), "roster": roster_vectors()}
+    for name, vectors in made.items():
         (VECTORS / f"{name}.json").write_text(json.dumps(vectors, indent=1) + "\n")

@@ -137,6 +137,35 @@ def test_not_in_the_roster() -> None:
         advertise(IDS[6], RUN, 1, roster(5))
 
 
+def test_a_removed_site_is_told_apart_from_a_stranger() -> None:
+    before = roster(5, collusion=0)
+    after = before.removed(IDS[2].public)
+    with pytest.raises(ProtocolError, match="was revoked"):  # where it pins what all others pin
+        advertise(IDS[2], RUN, 4, after)
+    state, own = advertise(IDS[0], RUN, 4, after)
+    others = [advertise(identity, RUN, 4, after)[1] for identity in (IDS[1], IDS[3])]
+    old = advertise(IDS[2], RUN, 4, before)[1]
+    moved = resign(IDS[2], old, payload_of(old), roster_hash=after.hash)
+    for hello in (old, moved):  # it still pins the older roster, or the server helps it
+        with pytest.raises(ProtocolError, match=f"{IDS[2].public.hex()[:16]} was revoked"):
+            share(state, [own, *others, hello])
+    stranger = resign(IDS[6], own, payload_of(old), sender=IDS[6].public)
+    with pytest.raises(ProtocolError, match="not a member"):
+        share(state, [own, *others, stranger])
+    assert share(state, [own, *others])[0].members == tuple(
+        sorted(IDS[i].public for i in (0, 1, 3))
+    )
+
+
+def test_those_who_pin_the_roster_before_a_removal_agree_with_nobody_after_it() -> None:
+    before = roster(5, collusion=0)
+    after = before.removed(IDS[2].public)
+    late = advertise(IDS[1], RUN, 4, before)[1]
+    state, own = advertise(IDS[0], RUN, 4, after)
+    with pytest.raises(ProtocolError, match="roster_hash"):
+        share(state, [own, late, advertise(IDS[3], RUN, 4, after)[1]])
+
+
 def resign(identity: Identity, data: bytes, payload: bytes, **changes: object) -> bytes:
     header = replace(Envelope.from_bytes(data, MAX_MESSAGE).header, **changes)  # type: ignore[arg-type]
     return Envelope.seal(identity, header, payload).to_bytes()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flhe import errors
 from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.identity import Identity
-from flhe.keys.roster import ANY, Member, Roster, load_pinned
+from flhe.keys.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster, load_pinned
 
+FILE = Path(__file__).parents[1] / "vectors/roster.json"
+VECTORS = json.loads(FILE.read_text())["cases"]
 KEYS = [Identity(bytes([i]) * 32).public for i in range(10)]
 
 
@@ -31,12 +37,96 @@ def test_order_of_writing_does_not_matter(order: list[int]) -> None:
     assert list(shuffled.publics) == sorted(KEYS[:5])
 
 
+@given(st.permutations(range(5, 10)))
+def test_order_of_revoking_does_not_matter(order: list[int]) -> None:
+    one = replace(roster(), revoked=tuple(KEYS[i] for i in order))
+    assert one.revoked == tuple(sorted(KEYS[5:]))
+    assert one == replace(roster(), revoked=tuple(KEYS[5:]))
+    assert Roster.from_bytes(one.to_bytes()) == one
+
+
 def test_bytes_and_hash() -> None:
     one = roster()
     assert Roster.from_bytes(one.to_bytes()) == one
     assert one.hash == hashlib.sha256(one.to_bytes()).digest()
-    for other in (roster(6), roster(collusion=2), roster(min_survivors=3)):
+    revoking = replace(one, revoked=(KEYS[9],))
+    for other in (roster(6), roster(collusion=2), roster(min_survivors=3), revoking):
         assert other.hash != one.hash
+    assert Roster.from_bytes(revoking.to_bytes()) == revoking
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+def test_vector(case: dict[str, Any]) -> None:
+    data = bytes.fromhex(case["roster"])
+    if "error" in case:
+        with pytest.raises(getattr(errors, case["error"])):
+            Roster.from_bytes(data)
+        return
+    made = Roster(
+        tuple(Member(name, bytes.fromhex(key)) for name, key in case["members"]),
+        case["collusion"],
+        case["min_survivors"],
+        tuple(case["schemes"]),
+        tuple(map(bytes.fromhex, case["revoked"])),
+    )
+    assert made.to_bytes() == data
+    assert made.hash.hex() == case["hash"]
+    assert Roster.from_bytes(data) == made
+
+
+def test_the_largest_roster_fits() -> None:
+    keys = [Identity(i.to_bytes(32, "big")).public for i in range(2 * MAX_MEMBERS)]
+    members = tuple(Member(f"{i:064d}", key) for i, key in enumerate(keys[:MAX_MEMBERS]))
+    schemes = tuple(f"{i:064d}" for i in range(64))
+    one = Roster(members, 1, 2, schemes, tuple(keys[MAX_MEMBERS:]))
+    assert len(one.to_bytes()) < MAX_BYTES
+    assert Roster.from_bytes(one.to_bytes()) == one
+
+
+def test_a_member_is_removed_for_good() -> None:
+    one = roster()
+    less = one.removed(KEYS[2])
+    assert set(less.publics) == set(KEYS[:5]) - {KEYS[2]}
+    assert less.revoked == (KEYS[2],)
+    assert (less.collusion, less.min_survivors, less.schemes) == (1, 2, one.schemes)
+    assert less.hash not in (one.hash, replace(less, revoked=()).hash)
+    for asked in (less.rank, less.name, less.check_not_revoked):
+        with pytest.raises(ProtocolError, match=f"{KEYS[2].hex()[:16]} was revoked"):
+            asked(KEYS[2])
+    with pytest.raises(ProtocolError, match="not in the roster"):
+        less.rank(KEYS[7])
+    less.check_not_revoked(KEYS[7])
+    with pytest.raises(ConfigError, match=r"key of site-2 was revoked.*new identity"):
+        less.admitted(Member("site-2", KEYS[2]))
+    back = less.admitted(Member("site-2", KEYS[8]))  # the same site, another key
+    assert back.name(KEYS[8]) == "site-2"
+    assert back.revoked == (KEYS[2],)
+    both = back.removed(KEYS[8])
+    assert both == roster().admitted(Member("x", KEYS[8])).removed(KEYS[8]).removed(KEYS[2])
+
+
+def test_a_removal_needs_a_member_and_enough_others() -> None:
+    one = roster(5, collusion=1, min_survivors=4)
+    less = one.removed(KEYS[0])
+    with pytest.raises(ConfigError, match="was revoked before"):
+        less.removed(KEYS[0])
+    with pytest.raises(ConfigError, match="is no member's"):
+        less.removed(KEYS[9])
+    with pytest.raises(ConfigError, match="3 members, collusion 1 and min_survivors 4 need 4"):
+        less.removed(KEYS[1])
+    three = less.removed(KEYS[1], collusion=0, min_survivors=3)
+    assert (len(three.members), three.collusion, three.min_survivors) == (3, 0, 3)
+    assert three.revoked == tuple(sorted(KEYS[:2]))
+    with pytest.raises(ConfigError, match="min_survivors=1"):
+        one.removed(KEYS[1], min_survivors=1)
+
+
+def test_who_is_admitted() -> None:
+    assert roster().admitted(Member("site-5", KEYS[5])) == roster(6)
+    with pytest.raises(ConfigError, match="one public key"):
+        roster().admitted(Member("again", KEYS[0]))
+    with pytest.raises(ConfigError, match="one name"):
+        roster().admitted(Member("site-0", KEYS[5]))
 
 
 def test_rank_name_and_schemes() -> None:
@@ -82,6 +172,12 @@ def make(**changes: object) -> Roster:
         ({"members": ()}, "0 members"),
         ({"members": (*roster().members, Member("again", KEYS[0]))}, "one public key"),
         ({"members": (*roster().members, Member("site-0", KEYS[9]))}, "one name"),
+        ({"revoked": (KEYS[9], KEYS[0])}, "key of site-0 was revoked"),
+        ({"revoked": (KEYS[9], KEYS[9])}, "revoked twice"),
+        ({"revoked": (KEYS[9][:31],)}, "32 bytes"),
+        ({"revoked": (KEYS[9].hex(),)}, "32 bytes"),
+        ({"revoked": (1, KEYS[9])}, "32 bytes"),
+        ({"revoked": tuple(i.to_bytes(32, "big") for i in range(1025))}, "1025 revoked keys"),
     ],
 )
 def test_refused(changes: dict[str, object], says: str) -> None:
@@ -130,6 +226,11 @@ def test_bytes_that_are_no_roster() -> None:
         good | {"members": [[1, 2]]},
         good | {"schemes": good["schemes"][::-1]},
         good | {"schemes": [1]},
+        good | {"revoked": sorted(KEYS[6:8], reverse=True)},
+        good | {"revoked": KEYS[:1]},
+        good | {"revoked": ["x" * 32]},
+        good | {"revoked": b""},
+        {name: value for name, value in good.items() if name != "revoked"},
         good | {"collusion": True},
         {},
         [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.seal import BOUND, peek, seal, seal_stream, unseal
+from flhe.keys.seal import BOUND, peek, seal, seal_stream, unseal, unseal_stream
+from flhe.keys.store import Store
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/seal.json"
 VECTORS = json.loads(FILE.read_text())["cases"]
@@ -154,3 +156,120 @@ def test_own_mistakes() -> None:
 def test_no_box_at_all(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         unseal(KEY, data)
+
+
+# --- chunk by chunk, from pieces ---
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """Cut `data` at those places, in any order and as often as they come: some pieces are empty."""
+    at = sorted(place % (len(data) + 1) for place in places)
+    return [data[i:j] for i, j in zip([0, *at], [*at, len(data)], strict=True)]
+
+
+def chunked(plain: bytes, size: int) -> tuple[bytes, list[bytes]]:
+    """A box of chunks of `size` bytes: everything before the first chunk, and the chunks."""
+    head, *chunks = seal_stream(KEY, HEADER, plain, chunk_bytes=size)
+    return head, chunks
+
+
+def until_refused(pieces: list[bytes]) -> bytes:
+    """What comes out of a box that is not whole before it is found out."""
+    got = b""
+    try:
+        for chunk in unseal_stream(KEY, pieces)[1]:
+            got += chunk
+    except AuthenticationError:
+        return got
+    return pytest.fail("it was not found out")
+
+
+@given(st.binary(max_size=60), st.integers(1, 20), st.lists(st.integers(0, 10**6), max_size=8))
+def test_pieces_cut_anywhere(plain: bytes, size: int, places: list[int]) -> None:
+    box = seal(KEY, HEADER, plain, chunk_bytes=size)
+    pieces = cut(box, places)
+    assert peek(pieces) == HEADER
+    for data in (box, pieces, tuple(map(bytearray, pieces)), [memoryview(p) for p in pieces]):
+        assert unseal(KEY, data) == (HEADER, plain)
+        header, chunks = unseal_stream(KEY, data, {"round": 4})
+        assert header == HEADER
+        assert list(chunks) == [plain[i : i + size] for i in range(0, len(plain) or 1, size)]
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_a_stream_cut_at_a_chunk_raises_at_the_end(kept: int) -> None:
+    """Each chunk before the last one that is there is fine; where the box was cut, it shows."""
+    plain = bytes(range(80))
+    head, chunks = chunked(plain, 16)
+    assert until_refused([head, *chunks[:kept]]) == plain[: 16 * max(0, kept - 1)]
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=4))
+def test_a_stream_cut_anywhere_raises(at: int, places: list[int]) -> None:
+    head, chunks = chunked(bytes(50), 16)
+    box = head + b"".join(chunks)
+    with pytest.raises(ProtocolError):
+        list(unseal_stream(KEY, cut(box[: at % len(box)], places))[1])
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(0, 3), max_size=2))
+def test_a_stream_reordered_or_repeated_gives_nothing_out_of_place(
+    order: list[int], more: list[int]
+) -> None:
+    plain = bytes(range(64))
+    head, chunks = chunked(plain, 16)
+    altered = [chunks[i] for i in (*order, *more)]
+    if altered != chunks:
+        assert plain.startswith(until_refused([head, *altered]))
+
+
+def test_a_flipped_bit_shows_where_it_is() -> None:
+    plain = bytes(range(48))
+    head, chunks = chunked(plain, 16)
+    for place in range(len(head)):  # before anything comes out, header included
+        changed = bytearray(head)
+        changed[place] ^= 1
+        with pytest.raises(ProtocolError):
+            unseal_stream(KEY, [changed, *chunks])
+    for i in range(3):
+        for place in range(32):  # 16 bytes of ciphertext, 16 of tag
+            changed = bytearray(chunks[i])
+            changed[place] ^= 0x80
+            altered = [head, *chunks[:i], bytes(changed), *chunks[i + 1 :]]
+            assert until_refused(altered) == plain[: 16 * i]
+
+
+def test_the_header_is_authentic_when_it_comes() -> None:
+    box = seal(KEY, HEADER, bytes(48), chunk_bytes=16)
+    edited = box.replace(b"eround\x04", b"eround\x05")
+    assert peek(edited)["round"] == 5
+    with pytest.raises(AuthenticationError):
+        unseal_stream(KEY, edited, {"round": 5})
+    with pytest.raises(ProtocolError, match="round"):
+        unseal_stream(KEY, box, {"round": 5})
+
+
+def test_a_stream_that_is_not_whole_replaces_no_file(tmp_path: pathlib.Path) -> None:
+    store = Store(tmp_path / "state")
+    head, chunks = chunked(bytes(48), 16)
+    store.write_chunks("model", unseal_stream(KEY, [head, *chunks])[1])
+    assert store.read("model") == bytes(48)
+    head, chunks = chunked(b"x" * 48, 16)
+    with pytest.raises(AuthenticationError):
+        store.write_chunks("model", unseal_stream(KEY, [head, *chunks[:2]])[1])
+    assert store.read("model") == bytes(48)
+    assert [p.name for p in (tmp_path / "state").iterdir()] == ["model"]
+
+
+def test_a_stream_is_never_held_as_a_whole() -> None:
+    size, count = 1 << 16, 64
+    box = seal(KEY, HEADER, bytes(size * count), chunk_bytes=size)
+    pieces = [memoryview(box)[at : at + size] for at in range(0, len(box), size)]
+    tracemalloc.start()
+    try:
+        total = sum(len(chunk) for chunk in unseal_stream(KEY, pieces)[1])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert total == size * count
+    assert peak < 5 * size  # a chunk joined of two pieces, its plaintext, and the one before
