@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from flhe.errors import FlheError
+
+if TYPE_CHECKING:
+    from flhe.apps.signals import Stopped
 
 
 class OneLineErrors(TyperGroup):
@@ -81,10 +84,36 @@ def run(
         float, typer.Option("--dirichlet-alpha", help="Evenness of a dirichlet split.")
     ] = 0.5,
     local_epochs: Annotated[int, typer.Option(help="Epochs a node trains in a round.")] = 5,
+    server_optimizer: Annotated[
+        str, typer.Option(help="fedavg, fedavgm, fedadagrad, fedadam or fedyogi.")
+    ] = "fedavg",
+    proximal_mu: Annotated[
+        float, typer.Option(help="Weight of FedProx's proximal term; 0 trains without it.")
+    ] = 0.0,
+    fair_q: Annotated[
+        float, typer.Option("--fair-q", help="Fairness q of q-FedAvg; 0 is FedAvg.")
+    ] = 0.0,
     data_dir: Annotated[
         str, typer.Option(help="Where the files of cifar10 or fashion-mnist lie.")
     ] = "",
+    rekey_every: Annotated[
+        int, typer.Option(help="Rounds after which the nodes agree on fresh keys; 0: never.")
+    ] = 0,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Rounds after which a node seals the model; 0: only when needed.")
+    ] = 10,
+    secret_initial: Annotated[
+        bool, typer.Option("--secret-initial", help="A node makes the initial model and seals it.")
+    ] = False,
     output: Annotated[str, typer.Option(metavar="FILE", help="Where the final model goes.")] = "",
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="DIR",
+            help="Go on with the run whose directory this is; --rounds may add to its rounds.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Longest time for it all, in seconds.")] = 7200.0,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show Flower's log, and tracebacks.")
@@ -95,23 +124,49 @@ def run(
     from flhe.apps.settings import Settings
 
     ctx.find_root().meta["flhe.verbose"] = verbose
-    settings = Settings(
-        scheme=scheme,
-        task=task,
-        nodes=nodes,
-        num_rounds=rounds,
-        seed=seed,
-        partition=partition,
-        dirichlet_alpha=alpha,
-        local_epochs=local_epochs,
-        data_dir=data_dir,
-        sealed_model=output,
-    )
+    options: dict[str, Any] = {
+        "scheme": scheme,
+        "task": task,
+        "nodes": nodes,
+        "num_rounds": rounds,
+        "seed": seed,
+        "partition": partition,
+        "dirichlet_alpha": alpha,
+        "local_epochs": local_epochs,
+        "server_optimizer": server_optimizer,
+        "proximal_mu": proximal_mu,
+        "fair_q": fair_q,
+        "data_dir": data_dir,
+        "rekey_every": rekey_every,
+        "checkpoint_every": checkpoint_every,
+        "secret_initial": secret_initial,
+        "sealed_model": output,
+    }
     try:
-        launch.run(settings, json_path=json_file, timeout=timeout, verbose=verbose)
+        if resume is None:
+            settings = Settings(**options)
+            launch.run(settings, json_path=json_file, timeout=timeout, verbose=verbose)
+        else:
+            given = {field: value for field, value in options.items() if _given(ctx, field)}
+            launch.resume(resume, given, json_path=json_file, timeout=timeout, verbose=verbose)
     except launch.Stopped as stopped:
-        typer.echo(f"flhe: stopped by {stopped}; everything it started is stopped too", err=True)
-        raise typer.Exit(128 + stopped.number) from None
+        _exit_stopped(stopped)
+
+
+_PARAMETERS = {"num_rounds": "rounds", "dirichlet_alpha": "alpha", "sealed_model": "output"}
+
+
+def _given(ctx: typer.Context, field: str) -> bool:
+    """Whether the user said the option of a field of Settings, rather than leave its default."""
+    source = ctx.get_parameter_source(_PARAMETERS.get(field, field))
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _exit_stopped(stopped: Stopped) -> NoReturn:
+    """Say what ended a command, and how to go on where that is possible."""
+    hint = f"; {stopped.hint}" if stopped.hint else ""
+    typer.echo(f"flhe: stopped by {stopped}; everything it started is stopped too{hint}", err=True)
+    raise typer.Exit(128 + stopped.number) from None
 
 
 @app.command("open")
@@ -135,23 +190,59 @@ def open_model(
     typer.echo(f"{out}: {len(model.layout.entries)} arrays, {count:,} values, round {model.round}")
 
 
+@app.command("log")
+def show_log(
+    home: Annotated[Path, typer.Option("--home", metavar="DIR", help="A node's state directory.")],
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, help="Newest lines only.")
+    ] = 50,
+) -> None:
+    """Show what a node was asked and what it answered: its audit log."""
+    from rich.console import Console
+
+    from flhe.errors import ConfigError
+    from flhe.keys.store import Store
+    from flhe.mods import audit
+    from flhe.mods.audit_table import table
+
+    if not home.is_dir():  # a Store would make it
+        raise ConfigError(f"--home {home}: no such directory")
+    Console().print(table(audit.last(Store(home), last)))
+
+
 @app.command()
 def bench(
     schemes: Annotated[
         list[str] | None, typer.Argument(metavar="[SCHEME]...", help="Schemes to time.")
     ] = None,
-    values: Annotated[int, typer.Option(help="Values in one update.")] = 1_200_000,
-    cohort: Annotated[int, typer.Option(help="Clients.")] = 10,
+    values: Annotated[
+        int | None,
+        typer.Option(help="Values in one update; 1,200,000, or 10,000,000 with --memory."),
+    ] = None,
+    cohort: Annotated[
+        int | None, typer.Option(help="Clients; 10, or 20 with --memory, beside 3.")
+    ] = None,
     dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
     threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
     repeats: Annotated[
         int | None,
-        typer.Option(help="Counted repeats, after one that warms up; 20, or 3 whole rounds."),
+        typer.Option(
+            help="Counted repeats, after one that warms up: 20, or 3 whole rounds; with --memory 2 "
+            "rounds."
+        ),
     ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Time TenSEAL CKKS beside it.")] = False,
     whole_round: Annotated[
         bool,
         typer.Option("--round", help="Time whole rounds instead: a CNN, 1,500 images a client."),
+    ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="Measure memory instead: of the ServerApp in deployments on this machine, and of a "
+            "federation in one process with ten times the values. About 8 minutes.",
+        ),
     ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
@@ -164,10 +255,14 @@ def bench(
     from flhe.sim.bench_table import progress, table
     from flhe.sim.contenders import Setting
 
+    if memory:
+        _bench_memory(values, cohort, repeats, json_file)
+        return
+    cohort = 10 if cohort is None else cohort
     if whole_round:
         _bench_round(cohort, threads, 3 if repeats is None else repeats, json_file)
         return
-    setting = Setting(values, cohort, dropouts, threads)
+    setting = Setting(1_200_000 if values is None else values, cohort, dropouts, threads)
     with progress(Console(stderr=True)) as advance:
         rows = timing.bench(
             schemes or ["flashe", "plain"],
@@ -195,6 +290,28 @@ def _bench_round(cohort: int, threads: int, repeats: int, json_file: Path | None
     if json_file is not None:
         write_json(json_file, json.dumps({"machine": machine(), "round": cost.to_json()}, indent=2))
     Console().print(round_table(cost, cohort))
+
+
+def _bench_memory(
+    values: int | None, cohort: int | None, rounds: int | None, json_file: Path | None
+) -> None:
+    from rich.console import Console
+
+    from flhe.apps import launch
+    from flhe.sim import memory
+    from flhe.sim.bench import write_json
+    from flhe.sim.bench_table import progress
+
+    sizes = {"values": values, "nodes": cohort, "rounds": rounds}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    try:
+        with launch.signals(), progress(Console(stderr=True)) as advance:
+            rows = memory.memory(**given, progress=advance)
+    except launch.Stopped as stopped:
+        _exit_stopped(stopped)
+    if json_file is not None:
+        write_json(json_file, memory.to_json(rows))
+    Console().print(memory.table(rows))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ FlheError
 ├── RangeError(ValueError)       a value outside what was promised
 │   └── ReplyError               an app's reply that is not what FedAvg expects
 ├── StoreError                   a state directory that cannot be trusted or used
+│   └── NoKeyError               no usable key of the epoch: a new one must be agreed on
 └── ProtocolError                a message that the protocol does not allow here
     ├── AuthenticationError      a signature, tag or confirmation that does not verify
     ├── ReuseError               a mask, an opening or a claim that was used before
+    ├── DriftError               a model that is not the one the others have
     ├── QuorumError              too few members or survivors
     └── PolicyError              asked for something that this node's policy refuses
+        └── LeftError            this node has left the federation
 
 No message carries a value that is secret: keys, updates, example counts and paths of inputs stay
 out of exception text, because Flower sends the text of a client's exception to the server.
@@ -41,6 +44,10 @@ class StoreError(FlheError):
     """A state directory that cannot be trusted or used."""
 
 
+class NoKeyError(StoreError):
+    """No usable key of the epoch: it was never agreed on, erased, or its directory is a copy."""
+
+
 class ProtocolError(FlheError):
     """A message that the protocol does not allow at this point."""
 
@@ -53,9 +60,17 @@ class ReuseError(ProtocolError):
     """A mask, an opening or a claim that was used before."""
 
 
+class DriftError(ProtocolError):
+    """A model that is not the one that the other members have."""
+
+
 class QuorumError(ProtocolError):
     """Too few members or survivors."""
 
 
 class PolicyError(ProtocolError):
     """Something that this node's own policy refuses."""
+
+
+class LeftError(PolicyError):
+    """This node has left the federation."""

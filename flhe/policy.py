@@ -4,13 +4,15 @@ It is read from the node's own config and environment only. Flower's run config 
 server can rewrite it. Keys of the node config (`flower-supernode --node-config`):
 
     flhe-home          state directory of this node (else $FLHE_HOME/<run>/<node>, else
-                       <user data>/flhe/nodes/<run>/<node>)
+                       <user data>/flhe/nodes/<run>/<node>; $FLHE_HOME/node-<partition> in a
+                       simulation, where node ids change from one run to the next)
     flhe-trust         "pinned" (default) or "first-use"
     flhe-roster        path of the roster file
     flhe-roster-hash   its SHA-256, in hexadecimal
     flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run
     flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
     flhe-counts        true lets example counts leave, for weighted evaluation
+    flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, and a
 run passes unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
@@ -54,6 +56,8 @@ class Policy:
         Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
     counts : bool
         Whether example counts may leave beside evaluation metrics.
+    leave : bool
+        Whether this node leaves the federation: it answers nothing more and destroys its keys.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -64,6 +68,7 @@ class Policy:
     schemes: tuple[str, ...] = SCHEMES
     metrics: tuple[str, ...] = METRICS
     counts: bool = False
+    leave: bool = False
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +106,12 @@ class Policy:
         trust = _text(node_config, "flhe-trust") or default_trust
         home = _text(node_config, "flhe-home")
         root = None if home else default_root(environ)
-        path = Path(home) if root is None else root / f"{run_id}" / f"{node_id}"
+        if root is None:
+            path = Path(home)
+        elif simulated and environ.get("FLHE_HOME") and "partition-id" in node_config:
+            path = root / f"node-{int(str(node_config['partition-id']))}"
+        else:
+            path = root / f"{run_id}" / f"{node_id}"
         roster_path = _text(node_config, "flhe-roster")
         roster = None
         if roster_path:
@@ -119,6 +129,7 @@ class Policy:
             schemes=schemes,
             metrics=_metrics(node_config, environ),
             counts=node_config.get("flhe-counts") is True,
+            leave=node_config.get("flhe-leave") is True,
             root=root,
         )
 

@@ -2,6 +2,7 @@
 
 No Ray and no SuperLink, yet every message goes through Flower's own wire format both ways, so that
 what arrives is what would have arrived. Nodes can be dead (an error reply), silent (none), or slow.
+A message that waits is no copy: it is unpacked when its receiver has come to it.
 This is the one module that uses Flower's internals: its wire format has no public entry.
 """
 
@@ -9,14 +10,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    no_object_id_recompute,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -49,6 +55,9 @@ class InProcessGrid(Grid):
         Sees every object on the wire, as bytes.
     """
 
+    nodes_work_here = True
+    """What a strategy may set up for a process of its own is left as it is."""
+
     def __init__(
         self,
         app: ClientApp,
@@ -80,7 +89,7 @@ class InProcessGrid(Grid):
             )
             for i in range(nodes)
         }
-        self._box: dict[str, Message] = {}
+        self._box: dict[str, _Packed] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="node")
         self._count = 0
@@ -115,17 +124,18 @@ class InProcessGrid(Grid):
                 message_id = f"{self._count:064x}"
             ids.append(message_id)
             node = message.metadata.dst_node_id
-            arrived = self._wire("down", node, message, message_id)
+            packed = self._pack("down", node, message, message_id)
             if node in self.dead:
-                self._put(message_id, self._error(arrived, UNAVAILABLE, "Node unavailable"))
+                self._put(message_id, self._error(packed.unpack(), UNAVAILABLE, "Node unavailable"))
             elif node not in self.silent:
-                self._pool.submit(self._work, node, arrived, message_id)
+                self._pool.submit(self._work, node, packed, message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Replies that are there, each given once."""
         with self._lock:
-            return [self._box.pop(i) for i in list(message_ids) if i in self._box]
+            there = [self._box.pop(i) for i in list(message_ids) if i in self._box]
+        return [packed.unpack() for packed in there]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -142,28 +152,75 @@ class InProcessGrid(Grid):
                 time.sleep(0.001)
         return replies
 
-    def _work(self, node: int, message: Message, message_id: str) -> None:
+    def _work(self, node: int, packed: _Packed, message_id: str) -> None:
+        message = packed.unpack()
         try:
             reply = self.app(message, self.contexts[node])
         except Exception as error:  # as Flower does: its text goes to the server
             reply = self._error(message, RAISED, f"{type(error)}:<'{error}'>")
-        self._put(message_id, self._wire("up", node, reply, message_id + "-reply"))
+        self._put(message_id, reply)
 
     def _put(self, message_id: str, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        packed = self._pack("up", node, reply, message_id + "-reply")
         with self._lock:
-            self._box[message_id] = reply
+            self._box[message_id] = packed
 
     @staticmethod
     def _error(message: Message, code: int, reason: str) -> Message:
         return Message(Error(code=code, reason=reason), reply_to=message)
 
-    def _wire(self, direction: str, node: int, message: Message, message_id: str) -> Message:
-        """Take a message apart into the objects that travel, and put it together again."""
-        objects = {i: o.deflate() for i, o in get_all_nested_objects(message).items()}
+    def _pack(self, direction: str, node: int, message: Message, message_id: str) -> _Packed:
+        packed = _Packed(message, message_id)
         if self.tap is not None:
-            for content in objects.values():
+            for content in packed.contents():
                 self.tap(direction, node, content)
-        arrived = inflate_object_from_contents(message.object_id, objects)
+        return packed
+
+
+class _Packed:
+    """A message taken apart into the objects that travel; whoever receives it puts it together."""
+
+    def __init__(self, message: Message, message_id: str) -> None:
+        self._message_id = message_id
+        with no_object_id_recompute():
+            objects = get_all_nested_objects(message)
+            self._head = message.object_id
+            # A chunk is a view of bytes, which do not change: all else may, once the sender goes on.
+            self._contents = _Contents(
+                (name, part if isinstance(part, ArrayChunk) else part.deflate())
+                for name, part in objects.items()
+            )
+
+    def contents(self) -> Iterator[bytes]:
+        """The objects as they travel, one at a time."""
+        return (self._contents[name] for name in self._contents)
+
+    def unpack(self) -> Message:
+        """The message, as Flower unpacks it; to be called once."""
+        arrived = inflate_object_from_contents(
+            self._head,
+            self._contents,  # type: ignore[arg-type]  # its items are bytes
+            keep_object_contents=True,
+            objects=_Objects(),
+        )
+        self._contents = _Contents()
         assert isinstance(arrived, Message)
-        arrived.metadata.__dict__["_message_id"] = message_id
+        arrived.metadata.__dict__["_message_id"] = self._message_id
         return arrived
+
+
+class _Contents(dict[str, "bytes | ArrayChunk"]):
+    """Objects by name, whose items are bytes: chunks turn into them one at a time."""
+
+    def __getitem__(self, name: str) -> bytes:
+        item = super().__getitem__(name)
+        return item.deflate() if isinstance(item, ArrayChunk) else item
+
+
+class _Objects(dict[str, InflatableObject]):
+    """What Flower has unpacked so far, without the chunks: an array has copied its own."""
+
+    def __setitem__(self, name: str, item: InflatableObject) -> None:
+        if not isinstance(item, ArrayChunk):
+            super().__setitem__(name, item)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flhe.math.buffers import give_back_large
 from flhe.strategies.report import MeteredGrid
 
 POLL = (0.02, 1.0)
@@ -18,12 +19,18 @@ class StreamGrid(MeteredGrid):
     """A Grid whose `send_and_receive` yields each reply when it is there, and pulls it alone.
 
     Messages are pushed one by one: a node that is gone is left out of Flower's list of ids in memory
-    and is an empty id over HTTP, so only then is it known which node an id belongs to. After a call,
-    `silent` holds the nodes that did not reply in time.
+    and is an empty id over HTTP, so only then is it known which node an id belongs to. Equal contents
+    travel once all the same: the SuperLink says what it lacks. After a call, `silent` holds the nodes
+    that did not reply in time.
+
+    Nothing here keeps a reply once it is handed on: it is gone when its receiver lets go of it, which
+    should be before the next is asked for.
     """
 
     def __init__(self, grid: Grid) -> None:
         super().__init__(grid)
+        if not getattr(grid, "nodes_work_here", False):  # their training would get slower
+            give_back_large()
         self.silent: set[int] = set()
         self._nodes: dict[str, int] = {}
 
@@ -55,10 +62,11 @@ class StreamGrid(MeteredGrid):
         while pending:
             arrived = False
             for message_id in list(pending):
-                for reply in self.pull_messages([message_id]):
+                replies = list(self.pull_messages([message_id]))
+                while replies:
                     pending.discard(message_id)
                     arrived = True
-                    yield reply
+                    yield replies.pop(0)  # no name for it: one would keep it through the next pull
             if not pending or time.monotonic() >= deadline:
                 break
             pause = POLL[0] if arrived else min(2 * pause, POLL[1])

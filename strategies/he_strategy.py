@@ -4,7 +4,10 @@ The server agrees on nothing but the order of messages: members share a key that
 sum of a round stays sealed, and the model lives on the clients. What `start` returns is a sealed
 checkpoint that only the group opens (`flhe open`).
 
-Memory: one sum, plus one reply at a time, plus those sums that some node has not received yet.
+Between rounds the group may change: who joins, leaves, returns or lost its keys makes a new epoch, and
+a member hands the model over, sealed. A round that too few answer is asked for again.
+
+Memory: one sum, one reply at a time, and what some member has not received yet.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,20 +26,25 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
 from flhe.errors import ConfigError, FlheError, QuorumError
-from flhe.mods.codes import explain
 from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed
+from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.evaluations import comparable
+from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS, agree, reasons
+from flhe.strategies.ledger import Ledger
+from flhe.strategies.membership import Membership
 from flhe.strategies.report import RoundReport
-from flhe.strategies.run import Run
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 OnRound = Callable[[RoundReport], None]
+
+MAX_VIEWS = 3
+"""Models among which the updates of one round are told apart; more than these are left out."""
 
 
 class HEStrategy(FedAvg):
@@ -48,12 +57,22 @@ class HEStrategy(FedAvg):
     round_timeout : float
         Seconds that a round waits for updates, and an evaluation for metrics.
     stage_timeout : float
-        Seconds that each relay of the key agreement, and the final checkpoint, waits.
+        Seconds that each relay of the key agreement, and each sealed checkpoint, waits.
     connect_timeout : float
-        Seconds to wait for `min_available_nodes`.
+        Seconds to wait for `min_available_nodes`, and in a later round for as many members as it needs.
     min_replies : int, optional
-        Updates that a round needs; fewer end the run with an error. By default (N - 1) // 3 + 2 of N
-        members, the number that clients of an unpinned roster insist on anyway.
+        Updates that a round needs. By default (N - 1) // 3 + 2 of N members, the number that clients of
+        an unpinned roster insist on anyway.
+    retries : int
+        How often a round with fewer updates is asked for again before the run ends with an error.
+    patience : int
+        Rounds that a member may be away before the group agrees on a key without it.
+    rekey_every : int
+        Rounds after which the group agrees on fresh keys; 0 for never. See also `rekey`.
+    checkpoint_every : int
+        Rounds after which a member seals the model for those that come later; 0 for only when needed.
+    state_dir : str or Path, optional
+        Directory in which the server keeps what it needs to go on after a crash.
     on_round : callable, optional
         Receives a RoundReport after each round.
     **fedavg
@@ -73,6 +92,11 @@ class HEStrategy(FedAvg):
         stage_timeout: float = 300.0,
         connect_timeout: float = 300.0,
         min_replies: int | None = None,
+        retries: int = 2,
+        patience: int = 3,
+        rekey_every: int = 0,
+        checkpoint_every: int = 10,
+        state_dir: str | Path | None = None,
         on_round: OnRound | None = None,
         **fedavg: Any,
     ) -> None:
@@ -90,6 +114,14 @@ class HEStrategy(FedAvg):
         ):
             if not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
+        for name, count in (
+            ("retries", retries),
+            ("patience", patience),
+            ("rekey_every", rekey_every),
+            ("checkpoint_every", checkpoint_every),
+        ):
+            if type(count) is not int or count < 0:
+                raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")
         if min_replies is not None and min_replies < 2:
             raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
         # What the app calls its arrays and its weight is part of what everybody agrees on.
@@ -100,29 +132,46 @@ class HEStrategy(FedAvg):
         self.stage_timeout = stage_timeout
         self.connect_timeout = connect_timeout
         self.min_replies = min_replies
+        self.retries = retries
+        self.checkpoint_every = checkpoint_every
+        self.state_dir = None if state_dir is None else Path(state_dir)
         self.on_round = on_round
-        self._run = Run()
+        self._membership = Membership(patience, rekey_every)
+        self._fed: Federation | None = None
 
     # --- the run ---
 
     def start(
         self,
         grid: Grid,
-        initial_arrays: ArrayRecord,
+        initial_arrays: ArrayRecord | None,
         num_rounds: int = 3,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        resume: bool = False,
     ) -> Result:
-        """Agree on keys, run `num_rounds` rounds, return a sealed checkpoint of the model.
+        """Agree on keys, run rounds up to `num_rounds`, return a sealed checkpoint of the model.
 
-        As FedAvg's; `timeout` bounds each round where it is shorter than `round_timeout`.
+        As FedAvg's, but for these:
+
+        Parameters
+        ----------
+        initial_arrays : ArrayRecord or None
+            The initial model; None where a member's app makes it (`HEMod(initial=...)`), so that the
+            server does not see even that.
+        timeout : float
+            Bounds each round where it is shorter than `round_timeout`.
+        resume : bool
+            Go on with the federation in `state_dir`, where a run before this one stood.
 
         Raises
         ------
         ConfigError
-            `evaluate_fn` is given, or the model has an array that cannot be averaged.
+            `evaluate_fn` is given, the model has an array that cannot be averaged, there is nothing to
+            resume, or something that was not asked to be resumed.
         QuorumError
             Too few nodes connected, agreed or replied.
         """
@@ -131,50 +180,81 @@ class HEStrategy(FedAvg):
                 "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
                 "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
             )
-        if self._run.members:
+        if self._fed is not None:
             raise ConfigError("this strategy has run before: make a new one, in a run of its own")
-        model = Model.initial(records.to_numpy(initial_arrays))
-        stream = StreamGrid(grid)
-        nodes = self._connected(stream)
-        agreed = agree(
-            stream, nodes, self.terms, run_id=grid.run.run_id, timeout=self.stage_timeout
-        )
-        self._run = Run(stream, agreed, self.terms, model, initial_arrays)
-        self._check_sampling()
-        result = super().start(
-            cast(Grid, stream),
-            initial_arrays,
-            num_rounds,
-            min(timeout, self.round_timeout),
-            train_config,
-            evaluate_config,
-        )
-        result.arrays = self._checkpoint()
-        result.train_metrics_clientapp.update(self._run.means)
+        fed = self._open(StreamGrid(grid), initial_arrays, resume)
+        result = Result()
+        seconds = min(timeout, self.round_timeout)
+        self._connect(fed)
+        log(INFO, "Starting %s strategy:", type(self).__name__)
+        first = fed.ledger.round + (fed.ledger.phase == "done")
+        self._prepare(fed, first)
+        self.summary()
+        began = time.monotonic()
+        for number in range(first, num_rounds + 1):
+            log(INFO, "")
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            if fed.ledger.phase != "summed":
+                self._train(fed, number, seconds, train_config or ConfigRecord())
+            metrics = self._evaluate(fed, number, seconds, evaluate_config or ConfigRecord())
+            if metrics is not None:
+                result.evaluate_metrics_clientapp[number] = metrics
+            self._close(fed, number)
+        result.arrays = self._finish(fed)
+        result.train_metrics_clientapp.update(fed.means)
+        log(INFO, "")
+        log(INFO, "Finished in %.2f s", time.monotonic() - began)
         log(
             INFO,
             "The result is sealed. Keep it: flhe.strategies.save_sealed(result, 'model.flhe'). "
             "Open it: flhe open model.flhe --key DIR, DIR being a member's state directory (of a "
             "simulation here: %s)",
-            default_root() / str(grid.run.run_id),
+            default_root(),
         )
-        log(INFO, "Train metrics, averaged under encryption: %s", dict(self._run.means))
+        log(INFO, "Train metrics, averaged under encryption: %s", dict(fed.means))
+        log(INFO, "Evaluation metrics: %s", dict(result.evaluate_metrics_clientapp))
         return result
+
+    def rekey(self) -> None:
+        """Have the group agree on fresh keys before the next round."""
+        self._membership.asked = True
 
     def summary(self) -> None:
         """Log the configuration."""
+        members = 0 if self._fed is None else len(self._fed.members)
         log(INFO, "\t├──> Encryption:")
-        log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, len(self._run.members))
+        log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, members)
         log(INFO, "\t│\t├──Quantization: %d bits, clipped at %s", self.terms.bits, self.terms.clip)
-        log(INFO, "\t│\t└──Replies needed: %d", self._needed())
+        log(INFO, "\t│\t├──Server optimizer: %s", self.terms.optimizer.name)
+        log(INFO, "\t│\t└──Replies needed: %d", self._needed(members))
         super().summary()
 
-    def _connected(self, grid: StreamGrid) -> list[int]:
-        deadline = time.monotonic() + self.connect_timeout
+    def _open(self, grid: StreamGrid, initial: ArrayRecord | None, resume: bool) -> Federation:
+        """A new federation, or the one in `state_dir`."""
+        if resume and self.state_dir is None:
+            raise ConfigError("resume needs state_dir: the directory of the run before")
+        model = None if initial is None else Model.initial(records.to_numpy(initial))
+        terms = self.terms.to_bytes()
+        if resume and self.state_dir is not None:
+            ledger = Ledger.load(self.state_dir, terms)
+            if model is not None and ledger.chain.get(0) != model.history:
+                log(WARNING, "initial_arrays are ignored: the federation began with another model")
+                initial = None
+        else:
+            ledger = Ledger.create(self.state_dir, grid.run.run_id, terms)
+            if model is not None:
+                ledger.layout, ledger.chain = model.layout, {0: model.history}
+        # From here on only its layout and history are known: the server keeps no model.
+        self._fed = Federation(grid, ledger, self.terms, self._membership, initial)
+        return self._fed
+
+    def _connect(self, fed: Federation) -> None:
+        """Wait for `min_available_nodes`."""
         need = max(
             self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes, MIN_MEMBERS
         )
-        while len(nodes := list(grid.get_node_ids())) < need:
+        deadline = time.monotonic() + self.connect_timeout
+        while len(nodes := fed.connected()) < need:
             if time.monotonic() >= deadline:
                 raise QuorumError(
                     f"{len(nodes)} nodes connected within {self.connect_timeout:g} s, {need} are "
@@ -182,77 +262,194 @@ class HEStrategy(FedAvg):
                     f'simulation: --federation-config "num-supernodes={need}")'
                 )
             time.sleep(0.2)
-        return nodes
 
-    def _needed(self) -> int:
-        return self.min_replies or (len(self._run.members) - 1) // 3 + 2
+    def _needed(self, members: int) -> int:
+        return self.min_replies or (members - 1) // 3 + 2
 
-    def _check_sampling(self) -> None:
-        size = self._sample_size(self.fraction_train, self.min_train_nodes)
-        if self.fraction_train > 0 and size < self._needed():
+    def _check_sampling(self, fed: Federation) -> None:
+        size = self._sample_size(len(fed.members), self.fraction_train, self.min_train_nodes)
+        if self.fraction_train > 0 and size < self._needed(len(fed.members)):
             raise ConfigError(
                 f"fraction_train={self.fraction_train} samples {size} of "
-                f"{len(self._run.members)} members, a round needs {self._needed()} updates: "
-                "raise fraction_train or min_train_nodes"
+                f"{len(fed.members)} members, a round needs {self._needed(len(fed.members))} "
+                "updates: raise fraction_train or min_train_nodes"
             )
 
-    def _sample_size(self, fraction: float, minimum: int) -> int:
-        members = len(self._run.members)
+    @staticmethod
+    def _sample_size(members: int, fraction: float, minimum: int) -> int:
         return min(max(int(members * fraction), minimum), members)
 
     def _sample(self, fraction: float, minimum: int) -> list[int]:
-        members = sorted(self._run.members)
-        return secrets.SystemRandom().sample(members, self._sample_size(fraction, minimum))
+        """Members that are there and have the others' model, chosen at random."""
+        fed = self._running()
+        able = [node for node in fed.present() if fed.lacks(node) is not None]
+        size = min(self._sample_size(len(fed.members), fraction, minimum), len(able))
+        return secrets.SystemRandom().sample(able, size)
+
+    def _running(self) -> Federation:
+        if self._fed is None:
+            raise ConfigError("this strategy has not been started")
+        return self._fed
+
+    # --- between rounds ---
+
+    def _prepare(self, fed: Federation, number: int) -> None:
+        """Settle who takes part in round `number`, under which key and from which model."""
+        self._await_members(fed)
+        catch_up = CatchUp(fed, self.stage_timeout)
+        connected = fed.connected()
+        catch_up.greet(self._membership.candidates(number, connected))
+        self._membership.see(number, fed.members, connected)
+        ledger = fed.ledger
+        if ledger.agreed is None:
+            self._change_epoch(fed, catch_up, number, "")
+        elif why := self._membership.due(number, ledger.since, fed.members, connected):
+            self._change_epoch(fed, catch_up, number, why)
+        if ledger.layout is None:  # a run before this one ended between its keys and its model
+            catch_up.fetch_initial()
+        if lost := [node for node in fed.present() if fed.lacks(node) is None]:
+            catch_up.settle(lost)
+
+    def _await_members(self, fed: Federation) -> None:
+        """Wait until as many nodes are there as a round needs; they need not be members yet."""
+        need = max(self._needed(len(fed.members)), MIN_MEMBERS if not fed.members else 2)
+        deadline = time.monotonic() + self.connect_timeout
+        while len(connected := fed.connected()) < need:
+            if time.monotonic() >= deadline:
+                raise QuorumError(
+                    f"{len(connected)} nodes are connected after {self.connect_timeout:g} s, a round "
+                    f"needs {need}: start the others, then resume the run"
+                )
+            time.sleep(0.2)
+
+    def _change_epoch(self, fed: Federation, catch_up: CatchUp, number: int, why: str) -> None:
+        """A new key among all that are there, and one model for all of them."""
+        ledger, membership = fed.ledger, self._membership
+        first = ledger.agreed is None
+        if not first:
+            log(INFO, "A new epoch, because of: %s", why)
+            if ledger.chain and (present := fed.present()):
+                catch_up.settle(present)  # what is sealed under the old key is opened with it
+        asked = membership.candidates(number, fed.connected())
+        try:
+            agreed = agree(
+                fed.grid,
+                asked,
+                self.terms,
+                run_id=ledger.federation,
+                timeout=self.stage_timeout,
+                number=ledger.number,
+            )
+        except QuorumError as error:
+            ledger.skip_agreements()
+            if first or len(fed.present()) < self._needed(len(fed.members)):
+                raise
+            log(WARNING, "the epoch before goes on: %s", error)
+            membership.failed(number, asked, fed.members)
+            return
+        ledger.change_epoch(agreed, number)
+        membership.changed(number, asked, agreed.members)
+        fed.confirmed.clear()
+        self._check_sampling(fed)
+        if ledger.layout is None:
+            catch_up.fetch_initial()
+        if ledger.base > 0 or fed.initial is None:
+            catch_up.settle(fed.present())
 
     # --- training ---
+
+    def _train(self, fed: Federation, number: int, timeout: float, config: ConfigRecord) -> None:
+        """One round, asked for until enough answer."""
+        again = fed.ledger.round == number and fed.ledger.phase == "training"
+        start = fed.ledger.attempt if again else 0
+        for attempt in range(start, start + self.retries + 1):
+            self._prepare(fed, number)
+            fed.begin(number, attempt)
+            messages = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
+            try:
+                replies = fed.grid.send_and_receive(list(messages), timeout=timeout)
+                self.aggregate_train(number, replies)
+            except QuorumError as error:
+                if attempt == start + self.retries:
+                    raise
+                log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
+            else:
+                return
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send each sampled node what it lacks, and ask for an encrypted update."""
-        run = self._run
-        run.begin(server_round)
         if self.fraction_train == 0.0:
             return []
+        fed = self._running()
         nodes = self._sample(self.fraction_train, self.min_train_nodes)
-        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(run.members))
-        return self._messages("train", "round", nodes, server_round, config)
+        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
+        config["server-round"] = server_round
+        return fed.messages("train", "round", nodes, config, self.configrecord_key)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold ciphertexts as they arrive; the sum is kept sealed for the clients.
 
+        Updates that start from different models are never added: those of most senders count, the
+        other senders are named and caught up.
+
         Raises
         ------
         QuorumError
             Fewer valid updates than `min_replies` arrived in time.
         """
-        run = self._run
+        fed = self._running()
         if self.fraction_train == 0.0:
             return None, None
-        total: Sealed | None = None
+        views: dict[bytes, Sealed] = {}
+        senders: dict[bytes, list[int]] = {}
         trouble: dict[int, str] = {}
         for reply in replies:
-            node = run.grid.node_of(reply)
+            node = fed.grid.node_of(reply)
             try:
-                part = run.receive(node, reply)
+                part, digest = fed.receive(node, reply)
+                if digest not in views and len(views) == MAX_VIEWS:
+                    raise QuorumError("its model is one of more than three different ones")
                 began = time.perf_counter()
-                total = run.scheme.add(total, part)
-                run.adding_s += time.perf_counter() - began
+                views[digest] = fed.scheme.add(views.get(digest), part)
+                fed.adding_s += time.perf_counter() - began
+                senders.setdefault(digest, []).append(node)
+                del part
             except FlheError as error:
                 trouble[node] = str(error)
-        for node in run.grid.silent:
+            del reply  # before the next one is unpacked
+        for node in fed.grid.silent:
             trouble[node] = "no reply in time"
+        # Most senders; of equals, those with the lowest rank.
+        chosen = max(views, key=lambda d: (len(senders[d]), -min(views[d].senders)), default=b"")
+        for digest, nodes in senders.items():
+            for node in nodes if digest != chosen else ():
+                fed.at[node] = LOST
+                trouble[node] = "its model has drifted from the others': it will be caught up"
         for node, why in trouble.items():
             log(WARNING, "aggregate_train: node %d is left out: %s", node, why)
+        total = views.get(chosen)
         survivors = len(total.senders) if total else 0
         log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
-        if total is None or survivors < self._needed():
-            _too_few(f"round {server_round}: {survivors} updates", self._needed(), trouble)
-        return run.keep(total), None
+        needed = self._needed(len(fed.members))
+        if total is None or survivors < needed:
+            _too_few(f"round {server_round}: {survivors} updates", needed, trouble)
+        return fed.keep(total), None
 
     # --- evaluation ---
+
+    def _evaluate(
+        self, fed: Federation, number: int, timeout: float, config: ConfigRecord
+    ) -> MetricRecord | None:
+        messages = self.configure_evaluate(number, ArrayRecord(), config, cast(Grid, fed.grid))
+        replies = fed.grid.send_and_receive(list(messages), timeout=timeout)
+        metrics = self.aggregate_evaluate(number, replies)
+        if metrics is not None:
+            log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
+        return metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -262,7 +459,9 @@ class HEStrategy(FedAvg):
             return []
         nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
-        return self._messages("evaluate", "evaluate", nodes, server_round, config)
+        config["server-round"] = server_round
+        fed = self._running()
+        return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -274,92 +473,54 @@ class HEStrategy(FedAvg):
         Raises
         ------
         QuorumError
-            No node could open and evaluate the model.
+            No node could evaluate the model.
         """
-        run = self._run
+        fed = self._running()
         contents: list[RecordDict] = []
         trouble: dict[int, str] = {}
         for reply in replies:
-            node = run.grid.node_of(reply)
+            node = fed.grid.node_of(reply)
             if reply.has_error():
-                trouble[node] = explain(reply.error.code, reply.error.reason)
+                trouble[node] = fed.refused(node, reply)
                 continue
-            run.heard(node, reply.content)
+            fed.heard(node, reply.content)
             own = {n: r for n, r in reply.content.items() if not n.startswith(records.PREFIX)}
             contents.append(RecordDict(own))
-        for node in run.grid.silent:
+        for node in fed.grid.silent:
             trouble[node] = "no reply in time"
         for node, why in trouble.items():
             log(WARNING, "aggregate_evaluate: node %d failed: %s", node, why)
-        if self.fraction_evaluate > 0 and not contents:
+        refused = any(fed.stands(node) == LOST for node in trouble)  # the sum, not the app
+        if self.fraction_evaluate > 0 and not contents and not refused:
             _too_few(f"round {server_round}: no evaluations", 1, trouble)
         metrics = None
         if contents := comparable(contents, self.weighted_by_key):
             metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
-        if means := run.means.get(server_round):
+        if means := fed.means.get(server_round):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
         if self.on_round is not None:
-            self.on_round(run.report(server_round, metrics))
+            self.on_round(fed.report(server_round, metrics))
         return metrics
 
-    # --- messages ---
+    # --- the end of a round, and of all ---
 
-    def _messages(
-        self, kind: str, stage: str, nodes: Iterable[int], server_round: int, config: ConfigRecord
-    ) -> list[Message]:
-        config["server-round"] = server_round
-        shared: dict[int, RecordDict] = {}
-        messages = []
-        for node in nodes:
-            have = self._run.have[node]
-            if have not in shared:  # nodes that lack the same share one content, and its bytes
-                shared[have] = self._content(stage, server_round, have, config)
-            messages.append(Message(shared[have], node, kind))
-        return messages
+    def _close(self, fed: Federation, number: int) -> None:
+        """A round is over."""
+        fed.ledger.done()
+        if self.checkpoint_every and number % self.checkpoint_every == 0:
+            try:
+                CatchUp(fed, self.stage_timeout).fetch_box()
+            except QuorumError as error:
+                log(WARNING, "no checkpoint after round %d: %s", number, error)
+        fed.drop_sums()
 
-    def _content(
-        self, stage: str, server_round: int, have: int, config: ConfigRecord | None
-    ) -> RecordDict:
-        """What a node that stands at round `have` (-1: nothing yet) needs for a stage."""
-        run = self._run
-        lacking = [(r, s) for r, s in sorted(run.sums.items()) if r > have]
-        content = RecordDict(
-            {
-                records.STAGE: records.stage_record(
-                    stage,
-                    round=server_round,
-                    attempt=0,
-                    terms=self.terms.to_bytes(),
-                    confirms=list(run.agreed.confirms) if have < 0 else [],
-                    sums=[header for _, (header, _) in lacking],
-                )
-            }
-        )
-        if have < 0:
-            content[self.arrayrecord_key] = run.initial
-        for i, (_, (_, arrays)) in enumerate(lacking):
-            content[f"{records.SUM}.{i}"] = arrays
-        if config is not None:
-            content[self.configrecord_key] = config
-        return content
-
-    def _checkpoint(self) -> ArrayRecord:
-        """Ask members in order of rank until one seals its model; that is the result."""
-        run = self._run
-        trouble: dict[int, str] = {}
-        for node in sorted(run.members, key=run.agreed.rank):
-            content = self._content("checkpoint", run.round, run.have[node], None)
-            message = Message(content, node, "train")
-            for reply in run.grid.send_and_receive([message], timeout=self.stage_timeout):
-                if reply.has_error():
-                    trouble[node] = explain(reply.error.code, reply.error.reason)
-                    continue
-                run.heard(node, reply.content)
-                arrays = reply.content.get(records.UPDATE)
-                if isinstance(arrays, ArrayRecord):
-                    return arrays
-            trouble.setdefault(node, "no sealed checkpoint in time")
-        return _too_few("no member sealed a checkpoint", 1, trouble)
+    def _finish(self, fed: Federation) -> ArrayRecord:
+        """Bring everybody who is there to the last model, and have it sealed."""
+        catch_up = CatchUp(fed, self.stage_timeout)
+        behind = [n for n in fed.present() if fed.stands(n) != fed.ledger.base]
+        if fed.ledger.base > 0 and behind:
+            catch_up.settle(behind)
+        return catch_up.fetch_box()
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

@@ -46,7 +46,8 @@ class Agreed:
     roster_hash : bytes
         Roster hash that they confirmed.
     members : dict[int, bytes]
-        Identity key of each node that takes part, by node id.
+        Identity key of each node that takes part, by node id; a member whose node is not known at the
+        moment has a negative number in its place.
     confirms : tuple[bytes, ...]
         Everyone's CONFIRM, for delivery.
     """
@@ -63,14 +64,24 @@ class Agreed:
 
 
 def agree(
-    grid: StreamGrid, nodes: Iterable[int], terms: Terms, *, run_id: int, timeout: float
+    grid: StreamGrid,
+    nodes: Iterable[int],
+    terms: Terms,
+    *,
+    run_id: int,
+    timeout: float,
+    number: int = 0,
 ) -> Agreed:
     """Agree on an epoch among `nodes`, leaving out those that do not answer in time.
 
     Parameters
     ----------
+    run_id : int
+        The federation's id.
     timeout : float
         Seconds that each relay waits.
+    number : int
+        The server's count of agreements so far.
 
     Raises
     ------
@@ -79,11 +90,11 @@ def agree(
     """
     present = list(nodes)
     trouble: dict[int, str] = {}
-    for number in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         try:
-            return _Attempt(grid, terms, run_id, number, timeout, trouble).run(present)
+            return _Attempt(grid, terms, run_id, number + attempt, timeout, trouble).run(present)
         except ProtocolError as error:
-            log(WARNING, "key agreement, attempt %d: %s", number + 1, error)
+            log(WARNING, "key agreement, attempt %d: %s", attempt + 1, error)
             last = error
         present = [node for node in present if node not in trouble]
         if len(present) < MIN_MEMBERS:
@@ -131,7 +142,11 @@ class _Attempt:
     ) -> dict[int, Any]:
         """Send one stage to all of `to`, read the replies, note who had trouble."""
         record = records.stage_record(
-            stage, number=self.number, terms=self.terms.to_bytes(), **fields
+            stage,
+            federation=records.federation_name(self.run_id),
+            number=self.number,
+            terms=self.terms.to_bytes(),
+            **fields,
         )
         content = RecordDict({records.STAGE: record})
         messages = [Message(content, node, "train") for node in to]

@@ -11,9 +11,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Result
 
 from flhe.errors import QuorumError
+from flhe.rounds.optimizer import ServerOptimizer
 from flhe.strategies.report import MeteredGrid, RoundReport, scalar
 
 OnRound = Callable[[RoundReport], None]
@@ -89,6 +90,47 @@ class MeteredFedAvg(FedAvg):
                 survivors=self._survivors,
             )
         )
+
+
+class MeteredFedAvgM(MeteredFedAvg, FedAvgM):
+    """FedAvgM with the same report."""
+
+
+class MeteredFedAdagrad(MeteredFedAvg, FedAdagrad):
+    """FedAdagrad with the same report."""
+
+
+class MeteredFedAdam(MeteredFedAvg, FedAdam):
+    """FedAdam with the same report."""
+
+
+class MeteredFedYogi(MeteredFedAvg, FedYogi):
+    """FedYogi with the same report."""
+
+
+def metered(optimizer: ServerOptimizer, **strategy: Any) -> MeteredFedAvg:
+    """Flower's own strategy for `optimizer`, metered.
+
+    Parameters
+    ----------
+    optimizer : ServerOptimizer
+        What is made of the mean update, with its parameters.
+    **strategy
+        Arguments of `MeteredFedAvg`.
+    """
+    if optimizer.name == "fedavg":
+        return MeteredFedAvg(**strategy)
+    if optimizer.name == "fedavgm":
+        strategy["server_learning_rate"] = optimizer.eta
+        strategy["server_momentum"] = optimizer.momentum
+        return MeteredFedAvgM(**strategy)
+    kind: type[MeteredFedAvg] = {
+        "fedadagrad": MeteredFedAdagrad,
+        "fedadam": MeteredFedAdam,
+        "fedyogi": MeteredFedYogi,
+    }[optimizer.name]
+    found = {name: getattr(optimizer, name) for name in ("eta", "beta_1", "beta_2", "tau")}
+    return kind(**{name: value for name, value in found.items() if value is not None}, **strategy)
 
 
 def _delivered(replies: list[Message]) -> int:

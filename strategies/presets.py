@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import TRAIN_METRICS, Terms
 from flhe.strategies.he_strategy import HEStrategy
 
@@ -17,6 +18,7 @@ def flashe_fedavg(
     weighted: bool = True,
     masking: Literal["double", "single"] = "double",
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    server_optimizer: ServerOptimizer | None = None,
     **strategy: Any,
 ) -> HEStrategy:
     """FedAvg under FLASHE.
@@ -35,8 +37,19 @@ def flashe_fedavg(
         See `Flashe`.
     train_metrics : tuple[str, ...]
         Training metrics that are averaged under encryption.
+    server_optimizer : ServerOptimizer, optional
+        What every client makes of the mean update, identically; by default it is added, as FedAvg does.
     **strategy
         FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
     """
-    terms = Terms("flashe", bits, clip, max_examples, weighted, masking, tuple(train_metrics))
+    terms = Terms(
+        "flashe",
+        bits,
+        clip,
+        max_examples,
+        weighted,
+        masking,
+        tuple(train_metrics),
+        optimizer=server_optimizer or ServerOptimizer(),
+    )
     return HEStrategy(terms, **strategy)

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord
 from flwr.serverapp import Grid
 
 from flhe.errors import ConfigError
+from flhe.records import message_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +51,6 @@ class RoundReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values, in the order of the fields."""
         return asdict(self)
-
-
-def message_bytes(content: RecordDict) -> int:
-    """Count the bytes of payload in `content`: array data, and config and metric values."""
-    total = 0
-    for record in content.values():
-        if isinstance(record, ArrayRecord):
-            total += sum(len(array.data) for array in record.values())
-        else:
-            total += sum(_value_bytes(value) for value in record.values())
-    return total
-
-
-def _value_bytes(value: object) -> int:
-    """Bytes of one config or metric value: 8 a number, 1 a bool, UTF-8 for text."""
-    if isinstance(value, list):
-        return sum(_value_bytes(item) for item in value)
-    if isinstance(value, bytes):
-        return len(value)
-    if isinstance(value, str):
-        return len(value.encode())
-    return 1 if isinstance(value, bool) else 8
 
 
 def scalar(metrics: MetricRecord | None, key: str) -> float | None:

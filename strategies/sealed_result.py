@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from flwr.serverapp.strategy import Result
@@ -28,19 +29,22 @@ def save_sealed(result: Result, path: str | Path) -> None:
     ConfigError
         The file cannot be written.
     """
-    box = result.arrays.get("checkpoint")
-    if box is None or box.stype != records.CHECKPOINT:
-        raise ProtocolError("this result holds no sealed checkpoint: the model was not written")
-    write_private(path, box.data)
+    try:
+        pieces = records.to_pieces(result.arrays)
+    except ProtocolError:
+        raise ProtocolError(
+            "this result holds no sealed checkpoint: the model was not written"
+        ) from None
+    write_private(path, pieces)
 
 
-def write_private(path: str | Path, data: bytes) -> None:
+def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:
     """Write a file for its owner only (0600). ConfigError when that cannot be done."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as file:
             os.fchmod(handle, 0o600)  # also where the file was there before
-            file.write(data)
+            file.writelines(pieces)
     except OSError as error:
         raise ConfigError(
             f"the final model cannot be written to {str(path)!r} ({error.strerror}): "

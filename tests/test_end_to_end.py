@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from flwr.app import ArrayRecord, Message
 
+from flhe import records
 from flhe.apps import client_app
 from flhe.apps.server_app import make_strategy
 from flhe.apps.settings import Settings
@@ -49,8 +50,10 @@ class Capture:
         """Note what each client is about to encode, in every form that it passes through."""
         encode = Session.encode
 
-        def noting(session: Session, old: Model, trained: Any, n: int, metrics: Any) -> Any:
-            encoded = encode(session, old, trained, n, metrics)
+        def noting(
+            session: Session, old: Model, trained: Any, n: int, metrics: Any, digest: bytes
+        ) -> Any:
+            encoded = encode(session, old, trained, n, metrics, digest)
             self.counts.add(n)
             floats, _ = session.layout.change(trained, old.masters)
             flat = [a.reshape(-1) for a in trained.values()]
@@ -212,7 +215,7 @@ def test_the_search_finds_what_plain_fedavg_sends(plain: Outcome, encrypted: Out
 
 
 def test_only_listed_records_and_metrics_leave(encrypted: Outcome) -> None:
-    ours = {"flhe.reply", "flhe.update", "flhe.opened"}
+    ours = {"flhe.reply", "flhe.update", "flhe.opened", "flhe.checkpoint"}
     ours |= {f"flhe.means.{r}" for r in range(1, ROUNDS + 1)}
     seen: set[str] = set()
     for reply in encrypted.replies:
@@ -228,10 +231,9 @@ def test_only_listed_records_and_metrics_leave(encrypted: Outcome) -> None:
 
 
 def test_model_opens_with_a_members_key_only(encrypted: Outcome, tmp_path: Path) -> None:
-    box = encrypted.arrays["checkpoint"]
-    assert box.stype == "flhe.checkpoint/1"
+    assert {array.stype for array in encrypted.arrays.values()} == {"flhe.checkpoint/1"}
     sealed = tmp_path / "model.flhe"
-    sealed.write_bytes(box.data)
+    sealed.write_bytes(b"".join(records.to_pieces(encrypted.arrays)))
     models = [open_checkpoint(sealed, home) for home in encrypted.homes]
     own = [
         Model.from_bytes(next(home.glob("runs/*/model")).read_bytes()) for home in encrypted.homes

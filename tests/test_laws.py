@@ -505,6 +505,48 @@ def test_fused_encoding_of_vectors_longer_than_a_piece() -> None:
     assert np.abs(near - also).max() <= np.spacing(np.float32(2.0))
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("size", [1, 3, LAYOUT.floats - 1, LAYOUT.floats, 1000])
+def test_a_vector_in_parts_is_encoded_like_a_whole_one(fuse: bool, size: int) -> None:
+    draws = random_source(5, LAYOUT.floats)
+    codec = Chain((Clip(BOUNDS), Weigh(50), Quantize(16, random=draws)), fuse=fuse)
+    state = codec.init(LAYOUT)
+    x = np.random.default_rng(RNG_SEED).uniform(-0.9, 0.9, LAYOUT.floats).astype(np.float32)
+    extras = np.array([1, 37, -9], np.int64)
+    whole, _ = codec.encode(Plain(x, extras), state)
+    parts = (x[at : at + size] for at in range(0, x.size, size))
+    encoded, after = codec.encode_parts(parts, x.size, extras, state)
+    assert np.array_equal(encoded.values, whole.values)
+    assert encoded.values.dtype == whole.values.dtype
+    assert encoded.extras.tolist() == whole.extras.tolist()
+    assert after == state
+
+
+def test_parts_that_cannot_be_encoded() -> None:
+    codec = Chain((Clip(1.0), Weigh(50), Quantize(16)))
+    state = codec.init(LAYOUT)
+    extras = np.array([1, 37], np.int64)
+    for bad, why in ((np.nan, "NaN or infinity"), (9.0, "more than half")):
+        x = np.full(LAYOUT.floats, bad, np.float32)
+        with pytest.raises(RangeError, match=why):
+            codec.encode_parts(iter([x[:3], x[3:]]), x.size, extras, state)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_decoding_in_the_place_of_the_sum(bits: int) -> None:
+    codec = Chain((Clip(BOUNDS), Weigh(50), Quantize(bits)))
+    state = codec.init(LAYOUT)
+    x = np.random.default_rng(RNG_SEED).uniform(-0.9, 0.9, LAYOUT.floats).astype(np.float32)
+    part, _ = codec.encode(Plain(x, np.array([1, 37], np.int64)), state)
+    total = part._replace(values=part.values.astype(np.int32))
+    apart, _ = codec.decode(total._replace(values=total.values.copy()), (0,), state)
+    within, _ = codec.decode(total, (0,), state, reuse=True)
+    assert np.array_equal(apart.values, within.values)
+    assert np.shares_memory(within.values, total.values)
+    wide = part._replace(values=part.values.astype(np.int64))
+    assert np.array_equal(codec.decode(wide, (0,), state, reuse=True)[0].values, apart.values)
+
+
 @pytest.mark.parametrize("bits", [2, 8, 16, 32])
 @pytest.mark.parametrize("bounds", [0.7, BOUNDS], ids=["one", "layers"])
 def test_fused_decoding_is_within_one_unit_in_the_last_place(bits: int, bounds: Any) -> None:

@@ -172,6 +172,12 @@ def test_counts_leave_for_true_alone(counts: object) -> None:
     assert of_node({**FIRST_USE, "flhe-counts": counts}).counts is (counts is True)
 
 
+@pytest.mark.parametrize("leave", [True, False, "true", "yes", 1, None])
+def test_a_node_leaves_for_true_alone(leave: object) -> None:
+    assert of_node({**FIRST_USE, "flhe-leave": leave}).leave is (leave is True)
+    assert not of_node(FIRST_USE).leave
+
+
 @pytest.mark.parametrize(
     "key", ["flhe-home", "flhe-trust", "flhe-roster", "flhe-schemes", "flhe-metrics"]
 )
@@ -189,6 +195,19 @@ def test_home_is_the_nodes_own(tmp_path: pathlib.Path) -> None:
     both = of_node(configured, environ=environ)
     assert both.home == pathlib.Path("/var/flhe")
     assert of_node({}, simulated=True).home.parts[-2:] == ("5", "9")
+
+
+def test_a_simulated_node_is_found_again_by_its_partition(tmp_path: pathlib.Path) -> None:
+    """Node ids of a simulation are other ones in the run that resumes it."""
+    environ = {"FLHE_HOME": str(tmp_path)}
+    third: dict[str, object] = {"partition-id": 3, "num-partitions": 5}
+    policy = of_node(third, simulated=True, environ=environ)
+    assert (policy.home, policy.root) == (tmp_path / "node-3", tmp_path)
+    assert of_node(third, simulated=True, environ={"HOME": "/h"}).home.parts[-2:] == ("5", "9")
+    deployed = of_node({**third, **FIRST_USE}, environ=environ)
+    assert deployed.home == tmp_path / "5" / "9"
+    configured = of_node({**third, **FIRST_USE, "flhe-home": "/a"}, simulated=True, environ=environ)
+    assert configured.home == pathlib.Path("/a")
 
 
 def test_what_the_environment_says() -> None:

@@ -38,6 +38,51 @@ def test_arrays_of_every_type_there_and_back() -> None:
         assert back[name].tobytes() == array.tobytes()
 
 
+def test_arrays_are_views_of_the_record_that_nobody_writes_to() -> None:
+    record = records.from_numpy({"w": np.ones((2, 3), np.float32), "n": np.arange(5)})
+    for name, array in records.to_numpy(record).items():
+        assert np.shares_memory(array, np.frombuffer(record[name].data, np.uint8))
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_arrays_in_other_forms() -> None:
+    fortran = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    big = np.arange(3, dtype=">f4")
+    arrays = records.to_numpy(records.from_numpy({"fortran": fortran, "big": big}))
+    assert arrays["fortran"].tolist() == fortran.tolist()
+    assert arrays["big"].tolist() == big.tolist()
+    assert not arrays["fortran"].flags.writeable
+    good = records.from_numpy({"w": np.ones(4)})["w"].data
+    for broken in (b"", b"x", good[:-1], b"\x93NUMPY\x09\x00" + good[8:]):
+        array = Array("float64", (4,), "numpy.ndarray", broken)
+        with pytest.raises((ValueError, EOFError)):
+            records.to_numpy(ArrayRecord({"w": array}))
+    with pytest.raises(TypeError):
+        records.to_numpy(ArrayRecord({"w": Array("float64", (4,), "other", good)}))
+    evil = Array(np.zeros(1))
+    evil.data = evil.data.replace(b"(1,), ", b"(-1,),")
+    with pytest.raises(ValueError, match="negative"):
+        records.to_numpy(ArrayRecord({"w": evil}))
+
+
+def test_pieces_are_taken_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PIECE", 10)
+    whole = sealed(35)
+    record = records.from_sealed(whole)
+    assert records.to_sealed(whole.header(), record).digest() == whole.digest()
+    assert len(record) == 4
+    assert records.to_sealed(whole.header(), record, take=True).digest() == whole.digest()
+    assert len(record) == 0
+
+
+def test_a_checkpoint_is_cut_like_a_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PIECE", 10)
+    record = records.from_pieces([b"head", bytes(range(25)), b"", b"tail"])
+    assert [len(array.data) for array in record.values()] == [4, 10, 10, 5, 4]
+    assert b"".join(records.to_pieces(record)) == b"head" + bytes(range(25)) + b"tail"
+
+
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 35])
 def test_ciphertext_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "PIECE", 10)
@@ -63,7 +108,7 @@ def test_flower_refuses_to_average_ciphertext() -> None:
     with pytest.raises(ProtocolError, match="'0000' is ciphertext where a model was expected"):
         records.to_numpy(records.from_sealed(sealed(10)))
     with pytest.raises(ProtocolError, match="ciphertext"):
-        records.to_numpy(records.from_checkpoint(b"box"))
+        records.to_numpy(records.from_pieces([b"b", b"ox"]))
 
 
 def test_pieces_that_do_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +134,9 @@ def test_pieces_that_do_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_checkpoint_is_bytes_of_its_own_kind() -> None:
-    record = records.from_checkpoint(b"box")
-    assert (record["checkpoint"].stype, record["checkpoint"].data) == ("flhe.checkpoint/1", b"box")
+    record = records.from_pieces([b"b", b"ox"])
+    assert {array.stype for array in record.values()} == {"flhe.checkpoint/1"}
+    assert records.to_pieces(record) == [b"b", b"ox"]
 
 
 def test_fields_are_of_exactly_one_type() -> None:

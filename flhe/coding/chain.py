@@ -8,9 +8,12 @@ vector instead of six, with the same integers as the three would give for the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flhe.coding import fused
 from flhe.coding.base import Codec, Plain, State
@@ -93,15 +96,40 @@ class Chain:
                     at += 1
         return plain, _joined(states)
 
-    def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Decode through all codecs, last first."""
+    def encode_parts(
+        self,
+        parts: Iterable[NDArray[np.float32]],
+        length: int,
+        extras: NDArray[np.int64],
+        state: State,
+    ) -> tuple[Plain, State]:
+        """Encode a vector of `length` that comes in parts of at most PIECE, in order.
+
+        What runs as one pass (`fused`) never holds it as a whole.
+        """
+        match self.codecs:
+            case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
+                segments = state.shared[0]
+                plain = fused.encode_parts(clip, weigh, quantize, parts, length, extras, segments)
+                return plain, state
+        values = np.empty(length, np.float32)
+        at = 0
+        for part in parts:
+            values[at : at + part.size] = part
+            at += part.size
+        return self.encode(Plain(values, extras), state)
+
+    def decode(
+        self, total: Plain, senders: Sequence[int], state: State, *, reuse: bool = False
+    ) -> tuple[Plain, State]:
+        """Decode through all codecs, last first; with `reuse`, `total.values` may be overwritten."""
         states = _states(state)
         at = len(self.codecs)
         while at > 0:
             match self.codecs[max(at - 3, 0) : at]:
                 case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
                     shared = states[at - 3].shared
-                    total = fused.decode(clip, weigh, quantize, total, senders, shared)
+                    total = fused.decode(clip, weigh, quantize, total, senders, shared, reuse=reuse)
                     at -= 3
                 case (*_, codec):
                     at -= 1

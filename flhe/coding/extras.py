@@ -1,11 +1,13 @@
 """Extras: the few exact integers that travel beside an update.
 
-    count | weight | for each metric: weight * value, weight where reported | weight * integer change
+    count | weight | check | for each metric: weight * value, weight where reported
+        | weight * integer change
 
 All of them are sums over the senders once added, so dividing by the summed weight gives FedAvg's
 weighted means without the server ever seeing an example count. A metric is fixed-point with 16 bits
 behind the point; one that is missing, not finite or 2**15 and more adds nothing to either sum, so the
-mean is over those who reported it.
+mean is over those who reported it. `check` is a number that all senders of a round must have in common
+(a keyed digest of the model they started from): the sum is `count` times it, or somebody's differs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.base import COUNT, WEIGHT
 from flhe.errors import ConfigError, ProtocolError
+
+CHECK = 2
+FIXED = 3
+"""Where `check` is, and where the metrics begin."""
 
 POINT = 1 << 16
 """One, in a metric's fixed point."""
@@ -27,6 +34,9 @@ LIMIT = 1 << 15
 
 MAX_PRODUCT = 1 << 31
 """Bound of what a weight is multiplied with: metrics in fixed point, integer changes."""
+
+MAX_CHECK = 1 << 31
+"""Bound of `check`: the sum over a cohort then fits wherever a count and a product do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +53,15 @@ class Totals:
         Weighted means; NaN where nobody reported one.
     integers : list[int]
         Weighted mean changes of the integer lane, rounded half up.
+    check : int
+        Sum of the senders' checks.
     """
 
     count: int
     weight: int
     metrics: dict[str, float]
     integers: list[int]
+    check: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +86,19 @@ class Extras:
     @property
     def length(self) -> int:
         """How many integers there are."""
-        return 2 + 2 * len(self.metrics) + self.integers
+        return FIXED + 2 * len(self.metrics) + self.integers
 
     def encode(
-        self, weight: int, metrics: Mapping[str, float], integers: Sequence[int]
+        self,
+        weight: int,
+        metrics: Mapping[str, float],
+        integers: Sequence[int],
+        check: int = 0,
     ) -> NDArray[np.int64]:
-        """Extras of one client, shape (length,)."""
-        out = [1, weight]
+        """Extras of one client, shape (length,); `check` is 0 to 2**31 - 1."""
+        if not 0 <= check < MAX_CHECK:
+            raise ConfigError("Extras: check must be 0 to 2**31 - 1")
+        out = [1, weight, check]
         for name in self.metrics:
             value = metrics.get(name, math.nan)
             valid = math.isfinite(value) and abs(value) < LIMIT
@@ -96,12 +115,13 @@ class Extras:
             No contribution or no weight: there is nothing to divide by.
         """
         values = [int(v) for v in sums]
-        count, weight = values[0], values[1]
+        count, weight = values[COUNT], values[WEIGHT]
         if count < 1 or weight < 1:
             raise ProtocolError("the opened sum holds no contribution; the round is refused")
         metrics = {}
         for i, name in enumerate(self.metrics):
-            total, reported = values[2 + 2 * i], values[3 + 2 * i]
+            total, reported = values[FIXED + 2 * i : FIXED + 2 + 2 * i]
             metrics[name] = total / reported / POINT if reported > 0 else math.nan
-        rest = values[2 + 2 * len(self.metrics) :]
-        return Totals(count, weight, metrics, [(2 * v + weight) // (2 * weight) for v in rest])
+        rest = values[FIXED + 2 * len(self.metrics) :]
+        integers = [(2 * v + weight) // (2 * weight) for v in rest]
+        return Totals(count, weight, metrics, integers, values[CHECK])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError, RangeError
 from flhe.keys import canonical
+from flhe.math.prg import PIECE
 
 BFLOAT16 = "bfloat16"
 """NumPy has no such type: arrays of it arrive as two-byte voids, next to this name."""
@@ -126,7 +127,7 @@ class Layout:
         ).digest()
 
     def masters(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
-        """Copies of `arrays` in their master types.
+        """Copies of `arrays` in their master types; views where nobody can write to them anyway.
 
         Raises
         ------
@@ -136,7 +137,7 @@ class Layout:
         return {e.name: _to_master(e, a) for e, a in self._match(arrays)}
 
     def arrays(self, masters: Arrays) -> dict[str, NDArray[Any]]:
-        """Arrays in their own types, from masters."""
+        """Arrays in their own types, from masters; read-only views of those that are in it already."""
         return {e.name: _from_master(e, masters[e.name]) for e in self.entries}
 
     def change(self, new: Arrays, old: Arrays) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -152,44 +153,80 @@ class Layout:
             An integer changed by 2**31 or more.
         """
         floats = np.empty(self.floats, np.float32)
-        integers = np.empty(self.integers, np.int64)
-        at = at_int = 0
+        at = 0
+        for part in self.float_change(new, old):
+            floats[at : at + part.size] = part
+            at += part.size
+        return floats, self.integer_change(new, old)
+
+    def float_change(self, new: Arrays, old: Arrays) -> Iterator[NDArray[np.float32]]:
+        """The float lane of new - old in parts of PIECE, in order, each overwritten by the next.
+
+        A vector as large as the model is then never needed. Raises as `change` does.
+        """
+        scratch = np.empty(PIECE, np.float32)
+        filled = 0
         for e, array in self._match(new):
-            before = old[e.name].reshape(-1)
-            if e.is_float:
-                after = _widen(e, array).reshape(-1)
+            if not e.is_float:
+                continue
+            after, before = _flat(array), _flat(old[e.name])
+            at = 0
+            while at < e.size:
+                take = min(PIECE - filled, e.size - at)
+                wide = _widen(e, after[at : at + take])
+                out = scratch[filled : filled + take]
                 # What overflows here is not finite, and refused by name before it is encrypted.
                 with np.errstate(over="ignore", invalid="ignore"):
-                    np.subtract(after, before, out=floats[at : at + e.size], casting="same_kind")
-                at += e.size
-            else:
-                delta = array.reshape(-1).astype(np.int64) - before.astype(np.int64)
-                changed = np.flatnonzero(delta)
-                parts = (array.reshape(-1)[changed], before[changed])
-                ends = [int(end) for p in parts if p.size for end in (p.min(), p.max())]
-                wraps = any(abs(end) >= 1 << 62 for end in ends)  # the difference may have wrapped
-                if wraps or (delta.size and int(np.abs(delta).max()) > MAX_CHANGE):
-                    raise RangeError(f"array {e.name!r}: an integer changed by 2**31 or more")
-                integers[at_int : at_int + e.size] = delta
-                at_int += e.size
-        return floats, integers
+                    np.subtract(wide, before[at : at + take], out=out, casting="same_kind")
+                at, filled = at + take, filled + take
+                if filled == PIECE:
+                    yield scratch
+                    filled = 0
+        if filled:
+            yield scratch[:filled]
+
+    def integer_change(self, new: Arrays, old: Arrays) -> NDArray[np.int64]:
+        """The integer lane of new - old, exactly, shape (integers,). Raises as `change` does."""
+        integers = np.empty(self.integers, np.int64)
+        at = 0
+        for e, array in self._match(new):
+            if e.is_float:
+                continue
+            after, before = array.reshape(-1), old[e.name].reshape(-1)
+            delta = after.astype(np.int64) - before.astype(np.int64)
+            changed = np.flatnonzero(delta)
+            parts = (after[changed], before[changed])
+            ends = [int(end) for p in parts if p.size for end in (p.min(), p.max())]
+            wraps = any(abs(end) >= 1 << 62 for end in ends)  # the difference may have wrapped
+            if wraps or (delta.size and int(np.abs(delta).max()) > MAX_CHANGE):
+                raise RangeError(f"array {e.name!r}: an integer changed by 2**31 or more")
+            integers[at : at + e.size] = delta
+            at += e.size
+        return integers
 
     def apply(
-        self, old: Arrays, floats: NDArray[np.float32], integers: Sequence[int]
+        self,
+        old: Arrays,
+        floats: NDArray[np.float32],
+        integers: Sequence[int],
+        *,
+        reuse: bool = False,
     ) -> dict[str, NDArray[Any]]:
         """Masters after adding a mean change. Shapes as `change` gives them.
 
-        Variances that batch norm keeps (`running_var`) clamp at 0: quantization noise may carry a
-        small one below. Integers clamp to their type.
+        With `reuse`, float32 masters take the place of `floats`, which is overwritten. Variances that
+        batch norm keeps (`running_var`) clamp at 0: quantization noise may carry a small one below.
+        Integers clamp to their type.
         """
         out: dict[str, NDArray[Any]] = {}
         at = at_int = 0
         for e in self.entries:
             if e.is_float:
                 step = floats[at : at + e.size].reshape(e.shape)
-                value = np.asarray(old[e.name] + step, e.master)
+                fits = reuse and step.dtype == e.master
+                value = np.add(old[e.name], step, out=step if fits else np.empty(e.shape, e.master))
                 if e.name.endswith("running_var"):
-                    value = np.asarray(np.maximum(value, 0))
+                    np.maximum(value, 0, out=value)
                 at += e.size
             else:
                 info = np.iinfo(e.dtype)
@@ -241,15 +278,29 @@ def _dtype_name(array: NDArray[Any]) -> str:
     return BFLOAT16 if array.dtype == np.dtype("V2") else array.dtype.name
 
 
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(-1)
+
+
 def _widen(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
+    """An array, or a part of one, in its master type; the array itself where it is in it already."""
     if entry.dtype == BFLOAT16:
         bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16
-        return bits.view(np.float32).reshape(entry.shape)
+        return bits.view(np.float32).reshape(array.shape)
     return array.astype(entry.master, copy=False)
 
 
 def _to_master(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
-    return np.array(_widen(entry, array), entry.master)
+    wide = _widen(entry, array)
+    return wide.copy() if np.may_share_memory(wide, array) and not _frozen(array) else wide
+
+
+def _frozen(array: NDArray[Any]) -> bool:
+    """Whether an array lies over bytes, which nobody can write to; read-only ones may be views."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, bytes)
 
 
 def _from_master(entry: Entry, master: NDArray[Any]) -> NDArray[Any]:
@@ -261,4 +312,6 @@ def _from_master(entry: Entry, master: NDArray[Any]) -> NDArray[Any]:
         rounded = np.where(nan.reshape(rounded.shape), 0x7FC0, rounded)
         return rounded.astype(np.uint16).view("V2").reshape(entry.shape)
     with np.errstate(over="ignore"):  # beyond float16's range is infinity, as in the app itself
-        return np.array(master, entry.dtype)
+        array = np.asarray(master, entry.dtype).view()
+    array.flags.writeable = False
+    return array

@@ -60,6 +60,11 @@ class Packing:
         """Bytes that `length` values take."""
         return (length * self.bits + 7) // 8
 
+    def cut(self, data: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
+        """The bytes of values [start, stop), a view; `start` is a multiple of `block`."""
+        first = start * self.bits // 8
+        return data[first : first + self.nbytes(stop - start)]
+
     def _split(self, length: int) -> tuple[int, int]:
         """Values in whole blocks, and the bytes that they take."""
         whole = length // self.block * self.block

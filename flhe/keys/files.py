@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flhe.errors import StoreError
+from flhe.errors import ConfigError, StoreError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -92,17 +92,31 @@ def replace(path: Path, chunks: Iterable[Buffer]) -> None:
 
 def append(path: Path, data: bytes, limit: int) -> None:
     """Add to the end of a file, made if it is missing; one that would exceed `limit` starts anew."""
-    with os_errors("write"):  # O_NONBLOCK: a FIFO without a reader must not hang us
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | SAFE
-        handle = os.open(path, flags, 0o600)
-        with os.fdopen(handle, "ab") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise StoreError("not a regular file in the state directory: remove it")
-            _check_private(status, "a file in the state directory", "600")
-            if status.st_size + len(data) > limit:
-                file.truncate(0)
-            file.write(data[:limit])
+    with os_errors("write"), os.fdopen(_open_at_end(path), "ab") as file:
+        if os.fstat(file.fileno()).st_size + len(data) > limit:
+            file.truncate(0)
+        file.write(data[:limit])
+
+
+def append_line(path: Path, line: bytes, limit: int) -> None:
+    """Add a line to a log, whole or not at all; it is not flushed to the disk.
+
+    A log that would exceed `limit` bytes becomes `<name>.1`, in place of the one before, and a new
+    one begins. One caller at a time: two that rotate at once would lose what the first put aside.
+    Raises ConfigError for a line that is two.
+    """
+    if b"\n" in line:
+        raise ConfigError("append_line: a line holds no line feed, one is added")
+    with os_errors("write"):
+        with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            full = size > 0 and size + len(line) + 1 > limit
+            if not full:
+                _write_line(file.fileno(), size, line)
+        if full:
+            path.replace(path.with_name(f"{path.name}.1"))
+            with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
+                _write_line(file.fileno(), 0, line)
 
 
 def sweep(root: Path) -> None:
@@ -165,6 +179,30 @@ def os_errors(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"cannot {what} in the state directory: {error.strerror}") from None
+
+
+def _open_at_end(path: Path) -> int:
+    """Open a file of ours for appending, made if it is missing."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | SAFE  # a FIFO must not hang us
+    handle = os.open(path, flags, 0o600)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreError("not a regular file in the state directory: remove it")
+        _check_private(status, "a file in the state directory", "600")
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _write_line(handle: int, size: int, line: bytes) -> None:
+    """Write a line at the end of a file of `size` bytes with one call, or leave it as it was."""
+    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a loss of power
+    data = b"\n" * torn + line + b"\n"
+    if os.write(handle, data) < len(data):
+        os.ftruncate(handle, size)
+        raise StoreError("a line of a log did not fit in the state directory: free some disk space")
 
 
 def _check_private(status: os.stat_result, what: str, mode: str) -> None:

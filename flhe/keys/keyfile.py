@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flhe.errors import ReuseError, StoreError
+from flhe.errors import NoKeyError, ReuseError
 from flhe.keys.canonical import dumps, loads
 
 VERSION = 1
@@ -59,9 +59,9 @@ class KeyFile:
             )
 
     def check_stamp(self, stamp: str | None) -> None:
-        """Refuse a state directory that is a copy, was put back or cleaned; StoreError."""
+        """Refuse a state directory that is a copy, was put back or cleaned; NoKeyError."""
         if stamp != self.stamp:
-            raise StoreError(
+            raise NoKeyError(
                 "this state directory was copied, restored or cleaned: its keys may have been used "
                 "since and encrypt nothing here; agree on a new epoch"
             )
@@ -80,7 +80,7 @@ class KeyFile:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyFile:
-        """Decode. Raises StoreError for anything else than `to_bytes` writes."""
+        """Decode. Raises NoKeyError for anything else than `to_bytes` writes."""
         match loads(data, MAX_BYTES, "key file"):
             case {
                 "v": 1,
@@ -91,4 +91,4 @@ class KeyFile:
                 **rest,
             } if not rest:
                 return cls(epoch, stamp, (round_, attempt), opened)
-        raise StoreError("a key file is damaged, or of another version: agree on a new epoch")
+        raise NoKeyError("a key file is damaged, or of another version: agree on a new epoch")

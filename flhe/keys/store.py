@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from flhe.errors import ConfigError, ReuseError, StoreError
+from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys import files
 from flhe.keys.files import Buffer
 from flhe.keys.identity import Identity, Random
@@ -38,6 +38,7 @@ from flhe.keys.keyfile import KeyFile
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those
 _POLL = 0.05  # seconds
+_PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
 
 class Store:
@@ -125,6 +126,12 @@ class Store:
         """Add to the end of `name`; a file that would exceed `limit` bytes starts anew."""
         files.append(self._at(name, writing=True), data, limit)
 
+    def append_line(self, name: str, line: bytes, limit: int) -> None:
+        """Add a line to the log `name`, whole or not at all; a full one becomes `<name>.1`."""
+        path = self._at(name, writing=True)
+        with self.lock(_PATIENCE, name="lock-log"):  # runs share it, and one at a time may rotate
+            files.append_line(path, line, limit)
+
     def erase(self, name: str) -> None:
         """Overwrite `name` with zeros and remove it; a missing file is no error.
 
@@ -146,11 +153,12 @@ class Store:
             raise StoreError("identity.key is damaged: restore it, or enrol a new identity")
         return Identity(seed)
 
-    def put_epoch(self, epoch_bytes: bytes, epoch_id: bytes) -> None:
+    def put_epoch(self, epoch_bytes: bytes, epoch_id: bytes, *, opened: int = 0) -> None:
         """Store the keys of a new epoch, with an empty claims directory made before them.
 
-        `epoch_id` is 16 bytes. Raises ReuseError if the epoch was ever stored: its claims may be
-        gone. A claims directory without claims or keys is what a crash in here leaves, and is taken.
+        `epoch_id` is 16 bytes; rounds up to `opened` are never opened in it. Raises ReuseError if the
+        epoch was ever stored: its claims may be gone. A claims directory without claims or keys is
+        what a crash in here leaves, and is taken.
         """
         keys, claims = self._epoch(epoch_id)
         with files.os_errors("read"):
@@ -163,7 +171,13 @@ class Store:
         first = KeyFile(epoch_bytes, "")
         files.create(claims / first.claim, b"")
         stamp = files.stamp(claims / first.claim)
-        files.replace(keys, [replace(first, stamp=stamp or "").to_bytes()])
+        kept = replace(first, stamp=stamp or "", opened=_number(opened))
+        files.replace(keys, [kept.to_bytes()])
+
+    def opened(self, epoch_id: bytes) -> int:
+        """Last round whose sum was opened in an epoch; 0 if its keys are gone."""
+        keys, _ = self._epoch(epoch_id)
+        return KeyFile.from_bytes(files.read(keys)).opened if keys.exists() else 0
 
     def peek_epoch(self, epoch_id: bytes) -> bytes:
         """Return an epoch's keys for opening a sealed model, never to encrypt: a backup will do."""
@@ -180,6 +194,14 @@ class Store:
         if not (keys.exists() and claims.is_dir()):
             return False
         return hmac.compare_digest(KeyFile.from_bytes(files.read(keys)).epoch, epoch_bytes)
+
+    def usable(self, epoch_id: bytes) -> bool:
+        """Whether an epoch's keys are there and may encrypt: no copy, nothing put back."""
+        keys, claims = self._epoch(epoch_id)
+        if not (keys.exists() and claims.is_dir()):
+            return False
+        kept = KeyFile.from_bytes(files.read(keys))
+        return files.stamp(claims / kept.claim) == kept.stamp
 
     def erase_epoch(self, epoch_id: bytes) -> None:
         """Destroy the keys of an epoch; its claims stay, should a backup bring the keys back."""
@@ -209,6 +231,16 @@ class Store:
         after = replace(after, stamp=files.stamp(claims / after.claim) or "")
         files.replace(keys, [after.to_bytes()])
         files.drop(claims / kept.claim)
+
+    def claim_note(self, epoch_id: bytes, round: int, attempt: int) -> bytes | None:  # noqa: A002
+        """The note of a claim; None if this attempt is not the last one claimed."""
+        keys, claims = self._claims(epoch_id)
+        kept = KeyFile.from_bytes(files.read(keys))
+        if kept.mark != (_number(round), _number(attempt)):
+            return None
+        if files.stamp(claims / kept.claim) is None:
+            kept.check_stamp(None)  # cleaned away: its keys are of no use here any more
+        return files.read(claims / kept.claim)
 
     def record_opening(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
         """Record the one result that this reader opens in a round. Call it before decrypting.
@@ -254,13 +286,13 @@ class Store:
         if claims.is_symlink() or not claims.is_dir():
             had = keys.exists()
             files.erase(keys)
-            raise StoreError(
+            raise NoKeyError(
                 "the claims of this epoch are missing, its keys were destroyed: agree on a new one"
                 if had
                 else "this epoch is not in the state directory: agree on a new one"
             )
         if not keys.exists():
-            raise StoreError("the keys of this epoch were erased: agree on a new one")
+            raise NoKeyError("the keys of this epoch were erased: agree on a new one")
         return keys, claims
 
     def _checked(self, epoch_id: bytes) -> tuple[Path, Path, KeyFile]:

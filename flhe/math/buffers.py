@@ -1,7 +1,10 @@
-"""Large buffers that do not fault page by page."""
+"""Large buffers: some that do not fault page by page, and all of them given back when freed."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -25,3 +28,29 @@ def empty(length: int, dtype: Any) -> NDArray[Any]:
     if SMALL <= nbytes < HUGE:
         return np.empty(HUGE, np.uint8)[:nbytes].view(dtype)
     return np.empty(length, dtype)
+
+
+_M_MMAP_THRESHOLD = -3
+"""Of glibc's mallopt: from this size on, a block is a mapping of its own."""
+
+
+@functools.cache
+def give_back_large() -> bool:
+    """Have blocks of 1 MiB and more go back to the system when they are freed; whether that worked.
+
+    Left to itself, glibc raises that size to the largest block that was freed, up to 32 MiB, and keeps
+    smaller ones for later, in a heap for each thread. Flower unpacks messages in 5 MiB blocks, on new
+    threads: after a few of them a process holds several times what it uses. With a fixed size it holds
+    what it uses. For a server's own process only: whatever makes and drops large arrays all the time,
+    as training does, then waits for fresh pages each time. Other C libraries are left alone.
+    """
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, SMALL))
+    except (AttributeError, OSError, TypeError):  # not glibc
+        return False
+
+
+def give_back() -> None:
+    """Give what is free back to the system, once; what comes after is allocated as before."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)

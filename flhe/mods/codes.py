@@ -39,6 +39,7 @@ INTERNAL = Refusal(
     1002, "flhe/internal", "flhe failed there unexpectedly; see errors.log in its state directory"
 )
 _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
+    (errors.LeftError, Refusal(1021, "flhe/left", "it has left the federation")),
     (errors.PolicyError, Refusal(1010, "flhe/policy", "its policy refuses this run or scheme")),
     (
         errors.QuorumError,
@@ -53,8 +54,16 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
         Refusal(1013, "flhe/authentication", "a signature or key confirmation did not verify"),
     ),
     (
+        errors.DriftError,
+        Refusal(1019, "flhe/drift", "its model is not the one that this round starts from"),
+    ),
+    (
         errors.ProtocolError,
         Refusal(1014, "flhe/protocol", "a message that does not belong there; see its errors.log"),
+    ),
+    (
+        errors.NoKeyError,
+        Refusal(1020, "flhe/no-key", "it has no usable key: a new epoch must be agreed on"),
     ),
     (
         errors.StoreError,
@@ -90,10 +99,14 @@ def refusal_for(error: BaseException) -> Refusal:
     return INTERNAL
 
 
+def find(code: int) -> Refusal | None:
+    """The refusal of that code, or None if no node of this version answers with it."""
+    return next((r for r in (APP, INTERNAL, *(r for _, r in _TABLE)) if r.code == code), None)
+
+
 def explain(code: int, reason: str | None) -> str:
     """What an error reply means, in words, for the server's log."""
-    for refusal in (APP, INTERNAL, *(r for _, r in _TABLE)):
-        if refusal.code == code:
-            return f"{refusal.slug}: {refusal.meaning}"
+    if refusal := find(code):
+        return f"{refusal.slug}: {refusal.meaning}"
     known = {3: "the message expired", 4: "the reply expired", 5: "the node is unavailable"}
     return known.get(code, f"error code {code}" + (f", {reason}" if code == 0 else ""))

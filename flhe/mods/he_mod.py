@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from flwr.app import Context, Error, Message
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flhe import records
-from flhe.errors import FlheError, PolicyError, ProtocolError
+from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
 from flhe.keys.store import Store
-from flhe.mods import stages
+from flhe.mods import audit, stages
 from flhe.mods.codes import APP, Refusal, refusal_for
 from flhe.mods.node import Node, log_failure, open_store
 from flhe.policy import Policy
@@ -32,24 +34,39 @@ class HEMod:
 
     Put it first: `ClientApp(mods=[HEMod()])`. It holds no state of its own: what must last from one
     message to the next is in the node's state directory, whose path alone is recorded in the Context.
+
+    Parameters
+    ----------
+    initial : callable, optional
+        Context -> ArrayRecord: the initial model, for federations whose strategy is started with
+        `initial_arrays=None` because the server must not see even that. Asked of one member only.
     """
+
+    def __init__(self, initial: stages.Initial | None = None) -> None:
+        self._initial = initial
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answer one message. Never raises: Flower would send the exception's text to the server."""
-        opened: list[Store] = []
-        stage = "message"
+        handling = _Handling()
         try:
             record = records.find_config(message.content, records.STAGE)
-            stage = str(record.get("stage")) if record else "plain"
-            return self._answer(message, context, call_next, opened)
+            handling.note(record)
+            content = self._answer(handling, record, message, context, call_next)
+            handling.audit(answer=audit.answer_of(handling.stage, content), content=content)
         except stages.AppError as error:
-            return _refuse(message, APP, opened, stage, error.__cause__ or error)
+            return handling.refuse(message, APP, error.__cause__ or error)
         except Exception as error:  # whatever it was, its text must not travel
-            return _refuse(message, refusal_for(error), opened, stage, error)
+            return handling.refuse(message, refusal_for(error), error)
+        return Message(content, reply_to=message)
 
     def _answer(
-        self, message: Message, context: Context, call_next: Next, opened: list[Store]
-    ) -> Message:
+        self,
+        handling: _Handling,
+        record: ConfigRecord | None,
+        message: Message,
+        context: Context,
+        call_next: Next,
+    ) -> RecordDict:
         policy = Policy.of_node(
             context.node_config,
             run_id=context.run_id,
@@ -57,53 +74,101 @@ class HEMod:
             simulated=_simulated(),
             plain_asked=_plain_asked(context),
         )
-        record = records.find_config(message.content, records.STAGE)
         if record is None:
             policy.check_scheme("plain")
         elif records.field(record, "v", int) != 1:
             raise ProtocolError("a stage of another version of flhe: upgrade both sides")
-        store = open_store(policy)
-        opened.append(store)
+        handling.store = store = open_store(policy)
         context.state["flhe"] = records.home_record(policy.home)
         identity = store.identity()
-        with store.lock(name=f"lock-{context.run_id}"):
-            node = Node(policy, store, identity, context.run_id)
+        federation = context.run_id if record is None else _federation(record, context)
+        with store.lock(name=f"lock-{federation}"):
+            handling.node = node = Node(policy, store, identity, federation)
+            if policy.leave:
+                node.leave()
+                raise LeftError("flhe-leave is set on this node")
+            app = stages.App(context, call_next, self._initial)
             if record is None:
-                return _plain(node, message, context, call_next)
+                return _plain(node, message, app)
             name = records.field(record, "stage", str)
-            step = stages.STAGES.get((message.metadata.message_type, name))
+            step = stages.table().get((message.metadata.message_type, name))
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
-            content = step(node, record, message, stages.App(context, call_next))
-            return Message(content, reply_to=message)
+            return step(node, record, message, app)
 
 
-def _plain(node: Node, message: Message, context: Context, call_next: Next) -> Message:
+@dataclass(slots=True)
+class _Handling:
+    """One message on its way through: what the node's own logs say of it."""
+
+    stage: str = "message"
+    round: int | None = None
+    attempt: int | None = None
+    store: Store | None = None  # only a directory that was found sound is written to
+    node: Node | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def note(self, record: ConfigRecord | None) -> None:
+        """Note what is asked."""
+        self.stage = audit.PLAIN if record is None else str(record.get("stage"))
+        for name in () if record is None else ("round", "attempt"):
+            number = record.get(name)  # type: ignore[union-attr]
+            setattr(self, name, number if type(number) is int else None)
+
+    def audit(
+        self, *, answer: str, content: RecordDict | None = None, code: int | None = None
+    ) -> None:
+        """One line for the administrator. A log that cannot be written stops nothing, and says so."""
+        if self.store is None:
+            return
+        try:
+            entry = audit.Entry(
+                run=0 if self.node is None else self.node.run_id,
+                stage=self.stage,
+                answer=answer,
+                seconds=time.monotonic() - self.began,
+                bytes_out=0 if content is None else records.message_bytes(content),
+                epoch=None if self.node is None else self.node.current_epoch(),
+                round=self.round,
+                attempt=self.attempt,
+                code=code,
+            )
+            audit.write(self.store, entry)
+        except Exception:
+            logger.error("the audit log could not be written")
+
+    def refuse(self, message: Message, refusal: Refusal, error: BaseException) -> Message:
+        """Answer with a code; the details stay here."""
+        self.audit(answer=audit.REFUSED, code=refusal.code)
+        try:
+            place = "no details"
+            if self.store is not None:
+                log_failure(self.store, self.stage, error)
+                place = f"details in {self.store.log_path('errors.log')}"
+            # Texts of our own errors hold no secrets, by their rule; anybody else's may.
+            what = str(error) if isinstance(error, FlheError) else type(error).__name__
+            logger.error("%s at stage %r: %s (%s)", refusal.slug, self.stage[:16], what, place)
+        except Exception:  # a full disk must not become the answer
+            logger.error("%s, and its details could not be written", refusal.slug)
+        return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
+
+
+def _federation(record: ConfigRecord, context: Context) -> int:
+    """The federation that a stage belongs to: this run's own, or one that this run resumes."""
+    if "federation" not in record:
+        return context.run_id
+    name = records.field(record, "federation", bytes)
+    if len(name) != 8:
+        raise ProtocolError("a federation's id is 8 bytes")
+    return int.from_bytes(name, "big")
+
+
+def _plain(node: Node, message: Message, app: stages.App) -> RecordDict:
     """Pass a plain message on, where policy allows it and the run was plain from the start."""
     if node.encrypted_before():
         raise PolicyError("the server asked for plaintext in the middle of an encrypted run")
     logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
-    try:
-        return call_next(message, context)
-    except Exception as error:
-        raise stages.AppError from error
-
-
-def _refuse(
-    message: Message, refusal: Refusal, opened: list[Store], stage: str, error: BaseException
-) -> Message:
-    try:
-        for store in opened:  # only a directory that was found sound is written to
-            log_failure(store, stage, error)
-        # Texts of our own errors hold no secrets, by their rule; anybody else's may, and stay there.
-        what = str(error) if isinstance(error, FlheError) else type(error).__name__
-        place = ", ".join(f"details in {store.log_path('errors.log')}" for store in opened)
-        logger.error(
-            "%s at stage %r: %s (%s)", refusal.slug, stage[:16], what, place or "no details"
-        )
-    except Exception:  # a full disk must not become the answer
-        logger.error("%s, and its details could not be written", refusal.slug)
-    return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
+    return app.run(message)
 
 
 def _plain_asked(context: Context) -> bool:

@@ -1,10 +1,12 @@
-"""Node: one site's side of one run, with everything that is on its disk.
+"""Node: one site's side of one federation, with everything that is on its disk.
 
-runs/<run id>/agreement   state of an unfinished key agreement (secret, erased when done)
-runs/<run id>/session     epoch id and terms
-runs/<run id>/model       the global model, up to the last opened round
-runs/<run id>/outbox      the last encrypted update, for sending again
-errors.log                what was answered with a code only
+runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
+runs/<id>/session     epoch id and terms
+runs/<id>/model       the global model, up to the last opened round
+runs/<id>/outbox      the last encrypted update, for sending again
+errors.log            what was answered with a code only
+
+The id is the federation's: the run id of Flower's run that began it. A run that resumes it has another.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from flhe.errors import PolicyError, ProtocolError, StoreError
+from flhe.errors import NoKeyError, PolicyError, ProtocolError
 from flhe.keys import canonical, epoch
 from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
@@ -68,7 +70,7 @@ class Node:
     identity : Identity
         Its Ed25519 key.
     run_id : int
-        Flower's run id.
+        The federation's id.
     """
 
     policy: Policy
@@ -113,7 +115,7 @@ class Node:
         match canonical.loads(self.store.read(name), 64 << 20, "stored agreement"):
             case [str(step), str(stamp), bytes(data)]:
                 if stamp != self.store.stamp(self._name("stamp")):  # two would become one member
-                    raise StoreError("this state directory was copied or restored: start over")
+                    raise NoKeyError("this state directory was copied or restored: start over")
                 return step, data
         raise ProtocolError("stored agreement: malformed")
 
@@ -125,17 +127,26 @@ class Node:
     # --- session ---
 
     def start_session(self, agreed: epoch.Epoch, terms: Terms) -> None:
-        """Make `agreed` the epoch of this run; the keys of the one before are destroyed.
+        """Make `agreed` the epoch of this federation; the keys of the one before are destroyed.
 
-        May be called again for the same epoch: after a crash half-way.
+        What was opened stays opened: a round has one sum, in whatever epoch. May be called again for
+        the same epoch: after a crash half-way.
         """
-        before = self.current_epoch()
+        old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
+        before = old[0] if old else None
         if not self.store.has_epoch(agreed.id, agreed.to_bytes()):
-            self.store.put_epoch(agreed.to_bytes(), agreed.id)
-        body = {"v": 1, "epoch": agreed.id, "terms": terms.to_bytes()}
+            model = self.load_model()
+            opened = max(0 if model is None else model.round, *map(self.store.opened, old), 0)
+            self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened)
+        body = {
+            "v": 1,
+            "epoch": agreed.id,
+            "terms": terms.to_bytes(),
+            "before": b"" if before is None else before,
+        }
         self.store.write(self._name("session"), canonical.dumps(body))
-        if before not in (None, agreed.id):
-            self.store.erase_epoch(before)
+        for epoch_id in old:
+            self.store.erase_epoch(epoch_id)
 
     def current_epoch(self) -> bytes | None:
         """Id of this run's epoch, or None before there is one."""
@@ -143,14 +154,32 @@ class Node:
             return None
         return self._session()[0]
 
+    def usable_epoch(self) -> bytes | None:
+        """Id of this federation's epoch if its keys may be used here and now."""
+        current = self.current_epoch()
+        return current if current is not None and self.store.usable(current) else None
+
     def encrypted_before(self) -> bool:
         """Whether this run has ever spoken of encryption here: then it may not become a plain one."""
         return any(self.store.exists(self._name(n)) for n in ("agreement", "session"))
 
-    def _session(self) -> tuple[bytes, bytes]:
+    def _epochs(self) -> list[bytes]:
+        """This federation's epochs that may have keys here; the one before has, after a crash."""
+        if not self.store.exists(self._name("session")):
+            return []
+        epoch_id, _, before = self._session()
+        return [epoch_id] if before is None else [epoch_id, before]
+
+    def _session(self) -> tuple[bytes, bytes, bytes | None]:
+        """Epoch, terms and the epoch before."""
         match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
-            case {"v": 1, "epoch": bytes(epoch_id), "terms": bytes(terms)}:
-                return epoch_id, terms
+            case {
+                "v": 1,
+                "epoch": bytes(epoch_id),
+                "terms": bytes(terms),
+                "before": bytes(before),
+            }:
+                return epoch_id, terms, before or None
         raise ProtocolError("stored session: malformed, or of another version of flhe")
 
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
@@ -158,24 +187,30 @@ class Node:
 
         Raises
         ------
-        ProtocolError
-            No key was agreed on.
+        NoKeyError
+            No key was agreed on, or not under the roster that is pinned now.
         """
         if not self.store.exists(self._name("session")):
-            raise ProtocolError("this node has agreed on no key in this run")
-        epoch_id, terms = self._session()
+            raise NoKeyError("this node has agreed on no key in this federation")
+        epoch_id, terms, _ = self._session()
         agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
         if agreed.run_id != self.run_id:
-            raise ProtocolError("the stored epoch belongs to another run")
+            raise ProtocolError("the stored epoch belongs to another federation")
         pinned = self.policy.roster
         if pinned is not None and pinned.hash != agreed.roster.hash:
-            raise PolicyError("another roster is pinned here than this run's key was agreed under")
+            raise NoKeyError("another roster is pinned here than this key was agreed under")
         return agreed, Terms.from_bytes(terms)
 
-    def check_terms(self, agreed: Terms, announced: bytes) -> None:
-        """Refuse terms that changed under way."""
-        if agreed.to_bytes() != announced:
+    def check_terms(self, announced: bytes) -> None:
+        """Refuse terms that changed under way: also for an epoch that is yet to begin."""
+        if self.store.exists(self._name("session")) and self._session()[1] != announced:
             raise PolicyError("the server changed the terms of a running federation")
+
+    def leave(self) -> None:
+        """Give up this federation: its keys are destroyed, the model stays."""
+        self.drop_agreement()
+        for epoch_id in self._epochs():
+            self.store.erase_epoch(epoch_id)
 
     # --- model ---
 
@@ -190,9 +225,16 @@ class Node:
 
     # --- rounds ---
 
-    def claim(self, session: Session, round_: int, attempt: int) -> None:
-        """Claim the one use of a mask, on disk, before anything is encrypted."""
-        self.store.claim(session.epoch.id, round_, attempt)
+    def claim(self, session: Session, round_: int, attempt: int, digest: bytes) -> None:
+        """Claim the one use of a mask, on disk, before anything is encrypted.
+
+        `digest` is of the model that the update starts from, and is kept with the claim.
+        """
+        self.store.claim(session.epoch.id, round_, attempt, digest)
+
+    def claimed(self, slot: Slot) -> bytes | None:
+        """Digest of the model that a claimed attempt started from; None if it is not the last one."""
+        return self.store.claim_note(slot.epoch, slot.round, slot.attempt)
 
     def record_opening(self, session: Session, round_: int, digest: bytes) -> None:
         """Record the one sum of a round, on disk, before it is decrypted."""
@@ -208,7 +250,7 @@ class Node:
     def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
         """The kept update of this very slot, or None."""
         name = self._name("outbox")
-        if not self.store.exists(name):
+        if self.claimed(slot) is None or not self.store.exists(name):
             return None
         data = self.store.read(name)
         start = 4 + int.from_bytes(data[:4], "big")

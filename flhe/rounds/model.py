@@ -1,9 +1,11 @@
 """Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
 
-    magic | be32(length of head) | head | data of each array, little-endian, in order
-    head = CBOR {v, round, layout, history}
+    magic | be32(length of head) | head | data of each array, then of each moment, little-endian
+    head = CBOR {v, round, layout, history, moments}
 
-The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats.
+The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what a
+server optimizer remembers (see `flhe.rounds.optimizer`), a vector over the float lane each: they are a
+function of what everybody opened, so they are the same everywhere and travel with the model.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
-from flhe.errors import ProtocolError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 
 MAGIC = b"flhe-model/1\n"
 VERSION = 1
+MAX_MOMENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +36,27 @@ class Model:
     layout : Layout
         Names, shapes and types.
     round : int
-        Last round whose sum is in it; 0 for the initial model.
+        Last round whose sum is in it; 0 for the initial model. Rounds that came to nothing are left
+        out, so it may rise by more than one.
     history : bytes
-        h_0 = H(initial model), h_r = H(h_(r-1) | digest of the sum of round r), 32 bytes. Public:
+        h_0 = H(initial model), then H(history before | digest of the round's sum), 32 bytes. Public:
         the server computes the same chain, and names the member whose chain differs.
     masters : dict[str, NDArray]
         The arrays, in their master types.
+    moments : dict[str, NDArray[float32]]
+        Memory of the server optimizer, by name, shape (layout.floats,) each; empty before the first
+        step, and for optimizers without any.
     """
 
     layout: Layout
     round: int
     history: bytes
     masters: dict[str, NDArray[Any]] = field(repr=False)
+    moments: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
 
     @classmethod
     def initial(cls, arrays: Arrays) -> Model:
-        """The model that a federation starts from.
+        """The model that a federation starts from, as the server may know it.
 
         Raises
         ------
@@ -59,10 +67,30 @@ class Model:
         masters = layout.masters(arrays)
         return cls(layout, 0, first_history(layout, masters), masters)
 
-    def after(self, digest: bytes, masters: dict[str, NDArray[Any]]) -> Model:
-        """The model one round on: `digest` is of the sum that made `masters` of these."""
+    @classmethod
+    def secret_initial(cls, arrays: Arrays, nonce: bytes) -> Model:
+        """The model that a federation starts from, unknown to the server.
+
+        Its history is public, so it says nothing of the arrays: a hash of their layout and of 32 random
+        bytes. Errors as for `initial`.
+        """
+        if len(nonce) != 32:
+            raise ConfigError("secret_initial: the nonce must be 32 random bytes")
+        layout = layout_of(arrays)
+        fields = ["flhe/v1/secret-history", layout.to_fields(), nonce]
+        history = hashlib.sha256(canonical.dumps(fields)).digest()
+        return cls(layout, 0, history, layout.masters(arrays))
+
+    def after(
+        self,
+        round_: int,
+        digest: bytes,
+        masters: dict[str, NDArray[Any]],
+        moments: dict[str, NDArray[np.float32]],
+    ) -> Model:
+        """The model once the sum with this `digest`, that of `round_`, has made `masters` of these."""
         history = next_history(self.history, digest)
-        return Model(self.layout, self.round + 1, history, masters)
+        return Model(self.layout, round_, history, masters, moments)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays in their own types, as the app knows them."""
@@ -76,13 +104,16 @@ class Model:
                 "round": self.round,
                 "layout": self.layout.to_fields(),
                 "history": self.history,
+                "moments": list(self.moments),
             }
         )
         yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
         yield from _raw(self.layout, self.masters)
+        for moment in self.moments.values():
+            yield _little(moment)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Model:
+    def from_bytes(cls, data: bytes | bytearray) -> Model:
         """Inverse of `chunks`; arrays are views into `data`.
 
         Raises
@@ -96,20 +127,23 @@ class Model:
         size = int.from_bytes(data[start - 4 : start], "big")
         if start + size > len(data):
             raise ProtocolError("model: cut short")
-        match canonical.loads(data[start : start + size], MAX_LAYOUT_BYTES, "model head"):
+        match canonical.loads(bytes(data[start : start + size]), MAX_LAYOUT_BYTES, "model head"):
             case {
                 "v": int(version),
                 "round": int(round_),
                 "layout": layout_fields,
                 "history": bytes(history),
+                "moments": list(names),
                 **rest,
-            }:
+            } if all(type(name) is str for name in names):
                 pass
             case _:
                 raise ProtocolError("model: malformed head")
         if rest or type(version) is not int or type(round_) is not int:
             raise ProtocolError("model: malformed head")
-        if version != VERSION or round_ < 0 or len(history) != 32:
+        if len(names) > MAX_MOMENTS or len(set(names)) != len(names):
+            raise ProtocolError("model: malformed head")
+        if version != VERSION or not 0 <= round_ < 1 << 32 or len(history) != 32:
             raise ProtocolError("model: malformed head, or of another version of flhe")
         layout = Layout.from_fields(layout_fields)
         at = start + size
@@ -122,9 +156,14 @@ class Model:
             flat = np.frombuffer(data, dtype, entry.size, at)
             masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
             at = stop
-        if at != len(data):
-            raise ProtocolError("model: longer than its head says")
-        return cls(layout, round_, history, masters)
+        if at + 4 * layout.floats * len(names) != len(data):
+            raise ProtocolError("model: shorter or longer than its head says")
+        moments = {}
+        for name in names:
+            lane = np.frombuffer(data, np.dtype("<f4"), layout.floats, at)
+            moments[name] = lane.astype(np.float32, copy=False)
+            at += 4 * layout.floats
+        return cls(layout, round_, history, masters, moments)
 
 
 def first_history(layout: Layout, masters: Arrays) -> bytes:
@@ -143,6 +182,10 @@ def next_history(history: bytes, digest: bytes) -> bytes:
 def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
     """Data of each array, little-endian, in order; not copied."""
     for entry in layout.entries:
-        array = np.ascontiguousarray(masters[entry.name])
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        yield little.reshape(-1).view(np.uint8).data
+        yield _little(masters[entry.name])
+
+
+def _little(array: NDArray[Any]) -> memoryview:
+    array = np.ascontiguousarray(array)
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return little.reshape(-1).view(np.uint8).data

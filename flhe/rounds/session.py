@@ -5,10 +5,14 @@
 
 Order is the point. A vector is encoded, and NaN refused, before its mask is claimed; the claim is on
 disk before anything is encrypted; a sum's hash is on disk before it is decrypted.
+
+A round starts from the model with the history that its slot names. Rounds that came to nothing leave no
+trace in it: the next one starts from the same model under the next number.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -18,6 +22,7 @@ from flhe.coding.base import Plain
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays, Layout
 from flhe.errors import ProtocolError, QuorumError, RangeError
+from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
 from flhe.keys.roles import opener_for, sealer_for
 from flhe.rounds.model import Model
@@ -59,18 +64,31 @@ class Session:
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
 
-    def slot(self, model: Model, attempt: int) -> Slot:
-        """The slot of one attempt at the round that starts from `model`."""
+    def slot(self, model: Model, round_: int, attempt: int) -> Slot:
+        """The slot of one attempt at a round that starts from `model`."""
         epoch = self.epoch
         return Slot(
             epoch.run_id,
             epoch.roster.hash,
             epoch.id,
-            model.round + 1,
+            round_,
             attempt,
             self.layout_hash,
             model.history,
         )
+
+    def digest(self, model: Model) -> bytes:
+        """Keyed digest of a model, 32 bytes: equal for members that have the same, to the last bit.
+
+        HMAC-SHA256 over the model's encoding (round, history, layout, arrays, moments) under a key of
+        the group. The server sees which members agree and cannot test guesses.
+        """
+        epoch = self.epoch
+        key = hkdf(epoch.group_key, "digest", epoch.run_id, epoch.roster.hash, epoch.id)
+        mac = hmac.new(key, digestmod="sha256")
+        for chunk in model.chunks():
+            mac.update(chunk)
+        return mac.digest()
 
     def sealer(self) -> Sealer:
         """This member's sealer."""
@@ -81,7 +99,12 @@ class Session:
         sealer.prepare(slot, self.terms.lanes(self.layout))
 
     def encode(
-        self, old: Model, trained: Arrays, examples: int, metrics: Mapping[str, float]
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        digest: bytes,
     ) -> Plain:
         """Encode what training changed.
 
@@ -95,6 +118,8 @@ class Session:
             How many examples it trained on.
         metrics : mapping of str to float
             Training metrics; those that the terms do not name stay here.
+        digest : bytes
+            `digest(old)`.
 
         Raises
         ------
@@ -104,12 +129,16 @@ class Session:
             NaN, infinity, too many clipped values, an example count out of range.
         """
         codec = self.terms.codec()
-        floats, integers = self.layout.change(trained, old.masters)
+        integers = self.layout.integer_change(trained, old.masters)
         weight = examples if self.terms.weighted else min(examples, 1)
         if not 0 <= weight < 1 << 31:
             raise RangeError("the app reported an impossible number of examples")
-        extras = self.terms.extras(self.layout).encode(weight, metrics, integers.tolist())
-        encoded, _ = codec.encode(Plain(floats, extras), codec.init(self.layout))
+        extras = self.terms.extras(self.layout).encode(
+            weight, metrics, integers.tolist(), _check(digest)
+        )
+        parts = self.layout.float_change(trained, old.masters)  # never as a whole
+        state = codec.init(self.layout)
+        encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
         return encoded
 
     def seal(self, sealer: Sealer, encoded: Plain, slot: Slot, claim: Claim) -> Sealed:
@@ -117,8 +146,21 @@ class Session:
         claim(slot.round, slot.attempt)
         return sealer.encrypt(encoded, slot)
 
-    def open(self, model: Model, total: Sealed, record: Record) -> tuple[Model, Totals]:
-        """Open the sum of the round after `model.round` and apply its mean.
+    def open(
+        self, model: Model, total: Sealed, record: Record, digest: bytes | None = None
+    ) -> tuple[Model, Totals]:
+        """Open the sum of a round that started from `model` and apply its mean.
+
+        Parameters
+        ----------
+        model : Model
+            The model before the round.
+        total : Sealed
+            The round's sum.
+        record : callable
+            Called before anything is decrypted.
+        digest : bytes, optional
+            `digest(model)`, where it is known; computed otherwise.
 
         Raises
         ------
@@ -127,30 +169,41 @@ class Session:
         ReuseError
             Another sum of this round was opened before.
         ProtocolError
-            A sum of another round, epoch, layout or parameter set, or one that does not decode.
+            A sum of another round, epoch, layout or parameter set, one that does not decode, or one in
+            which a sender started from another model.
         """
         self.check(model, total)
-        digest = total.digest()
-        record(total.slot.round, digest)
+        base = self.digest(model) if digest is None else digest
+        result = total.digest()
+        record(total.slot.round, result)
         lanes = opener_for(self.scheme, self.epoch, threads=THREADS).decrypt(total)
         codec = self.terms.codec()
         length = self.layout.floats
         opened, _ = codec.decode(
-            Plain(lanes[:length], lanes[length:]), total.senders, codec.init(self.layout)
+            Plain(lanes[:length], lanes[length:]),
+            total.senders,
+            codec.init(self.layout),
+            reuse=True,
         )
         totals = self.terms.extras(self.layout).decode(opened.extras)
-        masters = self.layout.apply(model.masters, opened.values, totals.integers)
-        return model.after(digest, masters), totals
+        if totals.check != totals.count * _check(base):
+            raise ProtocolError("a sender of the sum started from another model; it is refused")
+        optimizer = self.terms.optimizer
+        moments = model.moments or optimizer.init(length)
+        change, moments = optimizer.step(
+            opened.values, moments, total.slot.round, out=opened.values
+        )
+        masters = self.layout.apply(model.masters, change, totals.integers, reuse=True)
+        return model.after(total.slot.round, result, masters, moments), totals
 
     def check(self, model: Model, total: Sealed) -> None:
         """Refuse a sum that may not be opened; see `open`."""
         slot = total.slot
-        if slot.round != model.round + 1:
+        if slot.round <= model.round:
             raise ProtocolError(
-                f"got the sum of round {slot.round}, this node needs that of round "
-                f"{model.round + 1} next"
+                f"got the sum of round {slot.round}, this node's model is at round {model.round}"
             )
-        if slot != self.slot(model, slot.attempt):
+        if slot != self.slot(model, slot.round, slot.attempt):
             raise ProtocolError(
                 f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
                 "a model with another history"
@@ -168,6 +221,11 @@ class Session:
                 f"the sum of round {slot.round} has {len(total.senders)} senders, this roster "
                 f"opens none of fewer than {need}"
             )
+
+
+def _check(digest: bytes) -> int:
+    """What of a digest travels in the sum: 31 bits, so that a sum shows one sender that differs."""
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flhe.coding.chain import Chain, chain
@@ -19,6 +19,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
+from flhe.rounds.optimizer import ServerOptimizer
 from flhe.schemes.base import Scheme, fits
 from flhe.schemes.flashe import Flashe, Masking
 
@@ -53,6 +54,8 @@ class Terms:
     arrays_key, weight_key : str
         Where a message to the app holds the model, and a reply the example count. They are terms,
         because whoever may change them from message to message chooses what is trained and weighed.
+    optimizer : ServerOptimizer
+        What every client makes of the mean update: FedAvg adds it.
     """
 
     scheme: str = "flashe"
@@ -64,6 +67,7 @@ class Terms:
     metrics: tuple[str, ...] = TRAIN_METRICS
     arrays_key: str = "arrays"
     weight_key: str = "num-examples"
+    optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
 
     def __post_init__(self) -> None:
         names = (*self.metrics, self.arrays_key, self.weight_key)
@@ -130,6 +134,7 @@ class Terms:
                 "metrics": list(self.metrics),
                 "arrays_key": self.arrays_key,
                 "weight_key": self.weight_key,
+                "optimizer": self.optimizer.parameters(),
             }
         )
 
@@ -155,6 +160,7 @@ class Terms:
                 "metrics": list(metrics),
                 "arrays_key": str(arrays_key),
                 "weight_key": str(weight_key),
+                "optimizer": optimizer,
                 **rest,
             } if (
                 not rest
@@ -184,6 +190,7 @@ class Terms:
             tuple(metrics),
             arrays_key,
             weight_key,
+            ServerOptimizer.from_parameters(optimizer),
         )
         if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
             raise ProtocolError("terms: not written as flhe writes them")

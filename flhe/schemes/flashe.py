@@ -230,14 +230,19 @@ class FlasheSealer:
         check_senders((self.rank,), self.scheme.cohort)
 
     def prepare(self, slot: Slot, length: int) -> None:
-        """Compute the masks of `slot` for `length` values; 4 or 8 bytes a value are kept."""
-        mask = np.empty(length, self.scheme.packing.lane)
+        """Encrypt `length` zeros for `slot`: what `encrypt` then adds the values to, and sends.
+
+        So a prepared mask takes b bits a value, and the ciphertext nothing more.
+        """
+        packing = self.scheme.packing
+        data = empty(packing.nbytes(length), np.uint8)
         masks = self._masks(_round_key(self.scheme, self.group_key, slot), 0)
+        zeros = np.zeros(masks.step, packing.signed)
         for at in range(0, length, masks.step):
-            part = mask[at : at + masks.step]
-            part[:] = masks.next(part.size)
+            end = min(at + masks.step, length)
+            packing.pack(zeros[: end - at], masks.next(end - at), packing.cut(data, at, end))
         with self._lock:
-            self._ready[slot, length] = mask
+            self._ready[slot, length] = data
 
     def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
         """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
@@ -259,20 +264,27 @@ class FlasheSealer:
             ready = self._ready.pop((slot, length), None)
         packing = self.scheme.packing
         key = _round_key(self.scheme, self.group_key, slot)
-        data = empty(packing.nbytes(length), np.uint8)
+        data = empty(packing.nbytes(length), np.uint8) if ready is None else ready
         # Whole blocks come straight from the values; the rest of them and the extras share a tail.
         whole = plain.values.size // packing.block * packing.block
         tail = np.concatenate([plain.values[whole:], plain.extras]).astype(packing.signed)
 
-        def work(start: int, stop: int, values: NDArray[Any]) -> None:
+        def masked(start: int, stop: int, values: NDArray[Any]) -> None:
             masks = self._masks(key, start)
             for at in range(start, stop, masks.step):
                 end = min(at + masks.step, stop)
-                mask = masks.next(end - at) if ready is None else ready[at:end]
                 part = values[at - start : end - start]
-                first = at * packing.bits // 8
-                packing.pack(part, mask, data[first : first + packing.nbytes(end - at)])
+                packing.pack(part, masks.next(end - at), packing.cut(data, at, end))
 
+        def added(start: int, stop: int, values: NDArray[Any]) -> None:
+            step = CHUNK // np.dtype(packing.lane).itemsize
+            zeros = np.zeros(step, packing.lane)
+            for at in range(start, stop, step):
+                end = min(at + step, stop)
+                part = packing.pack(values[at - start : end - start], zeros[: end - at])
+                packing.add(packing.cut(data, at, end), part, end - at)
+
+        work = masked if ready is None else added
         spread(lambda a, b: work(a, b, plain.values[a:b]), whole, packing.block, self.threads)
         work(whole, length, tail)
         return Sealed(NAME, slot, (self.rank,), length, data)
@@ -325,11 +337,7 @@ class FlasheOpener:
             masks = _Masks(key, self.prg, packing.lane, start, plus, minus)
             for at in range(start, stop, masks.step):
                 end = min(at + masks.step, stop)
-                mask = masks.next(end - at)
-                first = at * packing.bits // 8
-                packing.unpack(
-                    total.data[first : first + packing.nbytes(end - at)], mask, out[at:end]
-                )
+                packing.unpack(packing.cut(total.data, at, end), masks.next(end - at), out[at:end])
 
         spread(work, total.length, packing.block, self.threads)
         return out

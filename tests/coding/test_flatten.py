@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from flhe.coding import flatten
 from flhe.coding.flatten import MAX_CHANGE, MAX_ENTRIES, Entry, Layout, layout_of
 from flhe.errors import ConfigError, FlheError, ProtocolError, RangeError
 
@@ -87,6 +88,63 @@ def test_masters_are_copies() -> None:
     arrays["index"][:] = 9
     assert masters["conv.weight"].max() == 5
     assert masters["index"].max() == 250
+
+
+def test_masters_of_what_nobody_writes_to_are_not_copies() -> None:
+    data = np.arange(4, dtype=np.float32).tobytes()
+    over_bytes = np.frombuffer(data, np.float32).reshape(2, 2)
+    open_to_some = np.arange(4, dtype=np.float32)
+    view = open_to_some.view()
+    view.flags.writeable = False  # and yet open_to_some may change
+    arrays = {"bytes": over_bytes, "view": view, "half": over_bytes.astype(np.float16)}
+    masters = layout_of(arrays).masters(arrays)
+    assert np.shares_memory(masters["bytes"], over_bytes)
+    assert not np.shares_memory(masters["view"], open_to_some)
+    assert masters["half"].dtype == np.float32
+
+
+def test_arrays_are_views_of_masters_that_nobody_writes_to() -> None:
+    arrays = model()
+    layout = layout_of(arrays)
+    masters = layout.masters(arrays)
+    back = layout.arrays(masters)
+    assert np.shares_memory(back["conv.weight"], masters["conv.weight"])
+    for name in ("conv.weight", "double", "index"):
+        with pytest.raises(ValueError, match="read-only"):
+            back[name][...] = 0
+    masters["conv.weight"][...] = 1  # only the view is closed
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5, 16, 100])
+def test_a_change_in_parts(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = model(), model()
+    new["conv.weight"] += 0.25
+    new["half"] = np.array([1.5, -2.5], np.float16)
+    new["index"] = np.array([0, 255], np.uint8)
+    layout = layout_of(old)
+    masters = layout.masters(old)
+    whole, integers = layout.change(new, masters)
+    assert integers.tolist() == layout.integer_change(new, masters).tolist()
+    monkeypatch.setattr(flatten, "PIECE", piece)
+    parts = [part.copy() for part in layout.float_change(new, masters)]
+    assert [p.size for p in parts[:-1]] == [piece] * (len(parts) - 1)
+    assert np.array_equal(np.concatenate(parts), whole)
+    with pytest.raises(ProtocolError, match="layout"):
+        next(layout.float_change({}, masters))
+
+
+def test_masters_in_the_place_of_the_change() -> None:
+    old = model()
+    layout = layout_of(old)
+    masters = layout.masters(old)
+    floats = np.arange(layout.floats, dtype=np.float32) - 5
+    apart = layout.apply(masters, floats.copy(), [1, 2, 3])
+    within = layout.apply(masters, floats, [1, 2, 3], reuse=True)
+    assert all(same(within[name], apart[name]) for name in apart)
+    assert np.shares_memory(within["conv.weight"], floats)
+    assert not np.shares_memory(within["double"], floats)
+    again = layout.masters(old)
+    assert all(same(masters[name], array) for name, array in again.items())
 
 
 def test_change_then_apply_gives_the_trained_model() -> None:

@@ -120,6 +120,7 @@ class Site:
             run_config={},
         )
         self.app: Any = app or App()
+        self.initial: Callable[[Context], ArrayRecord] | None = None
 
     def allow(self, **settings: Any) -> None:
         """Change the node's config: `flhe_counts=True` sets flhe-counts."""
@@ -129,7 +130,7 @@ class Site:
     def send(self, content: RecordDict, kind: str = "train") -> Message:
         """What the node answers to a message."""
         message = Message(content, self.context.node_id, kind)
-        return HEMod()(message, self.context, self.app)
+        return HEMod(self.initial)(message, self.context, self.app)
 
     def ask(
         self, stage: str, kind: str = "train", extra: Mapping[str, Any] | None = None, **fields: Any
@@ -147,6 +148,11 @@ class Site:
     def model(self) -> Model:
         """The model on its disk."""
         return Model.from_bytes((self.run / "model").read_bytes())
+
+    @property
+    def epochs(self) -> list[str]:
+        """Names of the epochs whose keys are on its disk."""
+        return sorted(p.name for p in self.home.glob("epochs/*"))
 
     @property
     def log(self) -> str:
@@ -170,6 +176,7 @@ class Group:
         for site in self.sites:
             site.context.node_config.update(config or {})
         self.confirms: list[bytes] = []
+        self.start: dict[str, Any] = {"arrays": initial()}
         self.number = 0
 
     def stage(self, **fields: Any) -> dict[str, Any]:
@@ -212,7 +219,7 @@ class Group:
         **fields: Any,
     ) -> Message:
         """A message of a round; it carries everything that a node may lack."""
-        content: dict[str, Any] = {"arrays": initial(), "config": ConfigRecord({"lr": 0.1})}
+        content: dict[str, Any] = {**self.start, "config": ConfigRecord({"lr": 0.1})}
         for i, total in enumerate(sums):
             content[f"{records.SUM}.{i}"] = records.from_sealed(total)
         said = {
@@ -289,6 +296,9 @@ SLUGS = {
     1016: "flhe/range",
     1018: "flhe/reply",
     1017: "flhe/config",
+    1019: "flhe/drift",
+    1020: "flhe/no-key",
+    1021: "flhe/left",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""
 

@@ -22,10 +22,21 @@ from flhe.keys.messages import Envelope
 from flhe.keys.roster import Member, Roster
 from flhe.keys.store import Store
 from flhe.mods import stages
+from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import Terms
 from tests.mods.harness import RUN, SLUGS, TERMS, Group, Site, answer, arrays, refused, update
 
-STAGES = ("advertise", "share", "confirm", "round", "checkpoint", "evaluate")
+STAGES = (
+    "advertise",
+    "share",
+    "confirm",
+    "status",
+    "initial",
+    "sync",
+    "checkpoint",
+    "round",
+    "evaluate",
+)
 
 
 @pytest.fixture
@@ -40,11 +51,12 @@ def kind_of(stage: str) -> str:
 # --- order ---
 
 
-@pytest.mark.parametrize("stage", ["share", "confirm", "round", "checkpoint", "evaluate"])
+@pytest.mark.parametrize("stage", sorted({*STAGES} - {"advertise", "status"}))
 def test_nothing_comes_before_advertise(tmp_path: Path, stage: str) -> None:
     site = Site(tmp_path / "home")
     fields = {"round": 1, "attempt": 0, "terms": TERMS.to_bytes(), "messages": [b"x"]}
-    refused(site.ask(stage, kind_of(stage), **fields, confirms=[b"x"], sums=[]), 1014)
+    code = 1014 if stage in ("share", "confirm") else 1020
+    refused(site.ask(stage, kind_of(stage), **fields, confirms=[b"x"], sums=[]), code)
     assert not site.app.seen
 
 
@@ -68,14 +80,14 @@ def test_confirm_twice(group: Group) -> None:
 def test_a_round_before_everybody_confirmed(group: Group) -> None:
     group.shares(group.hellos())
     for site in group.sites:
-        refused(group.ask(site), 1014)
+        refused(group.ask(site), 1020)
         assert not site.app.seen
 
 
 def test_a_round_with_confirms_left_out(group: Group) -> None:
     group.agree()
     site = group.sites[0]
-    refused(group.ask(site, confirms=[]), 1014)
+    refused(group.ask(site, confirms=[]), 1020)
     refused(group.ask(site, confirms=group.confirms[1:]), 1014)
     refused(group.ask(site, confirms=[*group.confirms[1:], group.confirms[1]]), 1013)
     refused(group.ask(site, confirms=[group.confirms[0]] * 3), 1014)
@@ -187,7 +199,7 @@ def test_members_shown_two_lists_do_not_finish(tmp_path: Path) -> None:
     assert any(reply.has_error() for reply in replies)
     group.confirms = [answer(r)["envelope"] for r in replies if not r.has_error()]
     for site in group.sites:
-        assert group.ask(site).error.code in (1013, 1014)
+        assert group.ask(site).error.code in (1013, 1014, 1020)
         assert not site.app.seen
 
 
@@ -239,8 +251,8 @@ def test_a_roster_pinned_anew_in_the_middle_of_a_run(tmp_path: Path) -> None:
     config = pinned(group, tmp_path / "roster", 0, 1, 2, 3, collusion=1)
     site = group.sites[0]
     site.context.node_config.update(config)
-    refused(group.ask(site), 1010)
-    refused(group.evaluate(site), 1010)
+    refused(group.ask(site), 1020)
+    refused(group.evaluate(site), 1020)
     assert len(site.app.seen) == 1
 
 
@@ -249,7 +261,7 @@ def test_a_roster_pinned_between_advertise_and_share(tmp_path: Path) -> None:
     group = Group(tmp_path, 3).agree()
     site = group.sites[0]
     site.context.node_config.update(pinned(group, tmp_path / "roster", 0, 1, 2, min_survivors=3))
-    refused(group.ask(site), 1010)
+    refused(group.ask(site), 1020)
     assert not site.app.seen
 
 
@@ -273,6 +285,7 @@ OTHER: dict[str, Any] = {
     "metrics": ("loss", "patients"),
     "arrays_key": "weights",
     "weight_key": "patients",
+    "optimizer": ServerOptimizer("fedadam"),
 }
 
 
@@ -284,7 +297,25 @@ def test_terms_changed_under_way(group: Group, name: str) -> None:
     terms = dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
     refused(group.ask(site, terms=terms), 1010)
     refused(group.evaluate(site, terms=terms), 1010)
+    for stage in ("sync", "checkpoint", "initial"):
+        refused(group.ask(site, stage, terms=terms), 1010)
+    refused(site.ask("advertise", number=1, terms=terms), 1010)  # nor with a new agreement
+    assert not (site.run / "agreement").exists()
     assert len(site.app.seen) == 1
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_terms_changed_between_advertise_and_the_first_round(group: Group, name: str) -> None:
+    """Terms of a new epoch come with its first round: they must be those of the one before."""
+    group.agree()
+    site = group.sites[0]
+    update(group.ask(site))
+    group.number = 1
+    group.agree()
+    terms = dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
+    refused(group.ask(site, terms=terms), 1010)
+    assert len(site.epochs) == 1
+    update(group.ask(site, attempt=1))
 
 
 def test_every_term_is_in_the_test_above() -> None:
@@ -326,6 +357,9 @@ BAD_TERMS = {
             ("scheme", ""),
             ("arrays_key", ""),
             ("weight_key", "w" * 200),
+            ("optimizer", "fedadam"),
+            ("optimizer", {"name": "fedlion"}),
+            ("optimizer", {"name": "fedavg", "eta": (1.0).hex()}),
         ]
     },
 }
@@ -358,7 +392,19 @@ NOISE = st.one_of(
     st.just([b"\x9f"] * 2000),
     st.just([b""] * 2000),
 )
-NAMES = ("v", "stage", "number", "terms", "messages", "round", "attempt", "confirms", "sums")
+NAMES = (
+    "v",
+    "stage",
+    "number",
+    "terms",
+    "messages",
+    "round",
+    "attempt",
+    "confirms",
+    "sums",
+    "federation",
+    "history",
+)
 
 
 class Stand:
@@ -520,4 +566,4 @@ def test_any_sum_gets_a_reply_of_ours(stand: Stand, header: bytes | int, arrays_
 
 
 def test_every_stage_is_named_here() -> None:
-    assert {name for _, name in stages.STAGES} == set(STAGES)
+    assert {name for _, name in stages.table()} == set(STAGES)

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from flhe import records
 from flhe.coding.quantize import Quantize
-from flhe.mods import stages
+from flhe.mods import training
 from flhe.mods.node import Node
 from flhe.rounds import session as session_module
 from flhe.rounds.session import Session
@@ -96,8 +96,8 @@ def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
     (site.run / "outbox").unlink()
     for claim in site.home.glob("used/*/*"):
         claim.unlink()  # a tidy administrator
-    refused(group.ask(site, attempt=1), 1015)
-    refused(group.ask(site, attempt=2), 1015)
+    refused(group.ask(site, attempt=1), 1020)
+    refused(group.ask(site, attempt=2), 1020)
 
 
 def test_no_claims_directory_no_keys(group: Group) -> None:
@@ -105,10 +105,10 @@ def test_no_claims_directory_no_keys(group: Group) -> None:
     update(group.ask(site))
     (site.run / "outbox").unlink()
     shutil.rmtree(site.home / "used")
-    refused(group.ask(site), 1015)
+    refused(group.ask(site), 1020)
     assert not list((site.home / "epochs").iterdir())
-    refused(group.ask(site, attempt=1), 1015)
-    refused(group.evaluate(site), 1015)
+    refused(group.ask(site, attempt=1), 1020)
+    refused(group.evaluate(site), 1020)
 
 
 def test_a_crash_between_claim_and_sending(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_crash_between_claim_and_sending(group: Group, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "_sign", crash)
+        patch.setattr(training, "_sign", crash)
         with pytest.raises(KeyboardInterrupt):
             group.ask(site)
     refused(group.ask(site), 1012)
@@ -148,8 +148,8 @@ def test_a_copy_of_the_state_directory_encrypts_nothing(group: Group, tmp_path: 
     shutil.copytree(site.home, tmp_path / "copy")
     copy = Site(tmp_path / "copy")
     assert update(group.ask(copy)).digest() == first.digest()  # what was sent may be sent again
-    refused(group.ask(copy, attempt=1), 1015)
-    refused(group.evaluate(copy, group.total(group.parts())), 1015)
+    refused(group.ask(copy, attempt=1), 1020)
+    refused(group.evaluate(copy, group.total(group.parts())), 1020)
     update(group.ask(site, attempt=1))  # the original goes on
 
 
@@ -159,7 +159,7 @@ def test_a_copy_made_before_the_first_round_encrypts_nothing(group: Group, tmp_p
     shutil.copytree(site.home, tmp_path / "copy")
     copy = Site(tmp_path / "copy", app=App(step=0.25))
     update(group.ask(site))
-    refused(group.ask(copy), 1015)
+    refused(group.ask(copy), 1020)
 
 
 def test_keys_put_back_after_a_new_agreement(group: Group) -> None:
@@ -190,10 +190,23 @@ def test_attempts_that_no_slot_holds(group: Group, attempt: int) -> None:
     assert not group.sites[0].app.seen
 
 
-@pytest.mark.parametrize("round_", [0, 2, 3, -1, 1 << 40])
-def test_a_round_that_is_not_next(group: Group, round_: int) -> None:
+@pytest.mark.parametrize("round_", [0, -1, -(1 << 40), 1 << 32, 1 << 40])
+def test_a_round_that_cannot_be(group: Group, round_: int) -> None:
     refused(group.ask(group.sites[0], round_=round_), 1014)
     assert not group.sites[0].app.seen
+
+
+def test_rounds_that_came_to_nothing_are_left_out(group: Group) -> None:
+    site = group.sites[0]
+    update(group.ask(site, round_=2))
+    total = group.total(group.parts(5))
+    reply = group.evaluate(site, total)
+    assert dict(reply.content["flhe.opened"]) == {"round": 5, "missed": False}
+    assert set(reply.content) == {records.REPLY, "metrics", "flhe.opened", "flhe.means.5"}
+    assert site.model.round == 5
+    for round_ in (3, 4, 5):
+        refused(group.ask(site, round_=round_), 1014)
+    assert update(group.ask(site, round_=6)).slot.history == site.model.history
 
 
 def test_the_round_before_is_not_trained_again(group: Group) -> None:
@@ -256,8 +269,8 @@ def test_the_app_sees_the_next_model_after_a_sum(group: Group) -> None:
 
 def test_a_node_without_a_model_that_is_sent_none(group: Group) -> None:
     site = group.sites[0]
-    for record in (ConfigRecord({"a": 1}), records.from_checkpoint(b"x")):
-        refused(group.ask(site, extra={"arrays": record}), 1014)
+    for record, code in ((ConfigRecord({"a": 1}), 1019), (records.from_pieces([b"x"]), 1014)):
+        refused(group.ask(site, extra={"arrays": record}), code)
     assert not site.app.seen
     update(group.ask(site))
 
@@ -297,7 +310,14 @@ def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group) -> 
     site.allow(flhe_metrics="loss,accuracy,patients,losses", flhe_counts=True)
     reply = group.ask(site)
     assert set(reply.content) == {records.REPLY, records.UPDATE}
-    assert set(answer(reply)) == {"v", "header", "envelope", "crypto-s"}
+    assert set(answer(reply)) == {
+        "v",
+        "resent",
+        "header",
+        "envelope",
+        "digest",
+        "crypto-s",
+    }
     sent = wire(reply)
     for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
         assert secret not in sent.replace(update(reply).data.tobytes(), b"")
@@ -494,7 +514,7 @@ WRONG: dict[str, Callable[[Sealed], Sealed]] = {
 }
 
 
-DECRYPTED = {"count altered", "senders", "more senders", "attempt"}
+DECRYPTED = {"count altered", "senders", "more senders", "attempt", "a later round"}
 """Those that only show once the sum is open."""
 
 
@@ -528,7 +548,7 @@ def test_records_that_hold_no_sum(group: Group) -> None:
     for record in (
         ConfigRecord({"a": 1}),
         records.from_numpy({"0000": np.zeros(3)}),
-        records.from_checkpoint(b"x"),
+        records.from_pieces([b"x"]),
         ArrayRecord(),
     ):
         refused(group.ask(site, round_=2, sums=[total], extra={"flhe.sum.0": record}), 1014)
@@ -557,13 +577,19 @@ def test_a_node_that_was_away_catches_up(four: Group) -> None:
 
 def test_sums_that_are_not_in_order(four: Group) -> None:
     first = four.total(four.parts())
-    second = four.total(four.parts(2, [first]))
-    site = four.sites[0]
-    before = model_file(site)
-    refused(four.evaluate(site, another(second, round=3)), 1014)
-    assert model_file(site) == before
-    late = Site(site.home.parent / "late")
-    refused(four.evaluate(late, second), 1014)
+    second = four.total([update(four.ask(s, round_=2, sums=[first])) for s in four.sites[:3]])
+    ahead, behind = four.sites[0], four.sites[3]
+    before = model_file(behind)
+    for sums in ([second], [second, first], [another(second, round=1), first]):
+        refused(four.evaluate(behind, *sums), 1014)
+        assert model_file(behind) == before
+        assert not list(behind.home.glob("used/*/opened-*"))
+    answer(four.evaluate(behind, first, second, first))  # what it has is skipped
+    answer(four.evaluate(ahead, second))
+    assert model_file(behind) == model_file(ahead)
+    late = Site(ahead.home.parent / "late")
+    refused(four.evaluate(late, second), 1020)
+    refused(four.evaluate(ahead, another(second, round=3)), 1014)
 
 
 def test_a_missing_update_is_reported_and_trained_again(
@@ -593,9 +619,13 @@ def test_a_checkpoint_is_sealed_and_runs_no_app(group: Group) -> None:
     site = group.sites[1]
     total = group.total(group.parts())
     reply = group.ask(site, "checkpoint", sums=[total])
-    assert answer(reply)["round"] == 1
-    [array] = reply.content[records.UPDATE].values()
-    assert array.stype == records.CHECKPOINT
+    assert set(answer(reply)) == {"v", "round", "history", "digest", "layout", "crypto-s"}
+    assert (answer(reply)["round"], answer(reply)["history"]) == (1, site.model.history)
+    box = reply.content[records.BOX]
+    assert isinstance(box, ArrayRecord)
+    assert {array.stype for array in box.values()} == {records.CHECKPOINT}
+    assert list(box) == [f"{i:04d}" for i in range(len(box))]
+    assert site.model.masters["w"].tobytes() not in b"".join(records.to_pieces(box))
     assert site.model.masters["w"].tobytes() not in wire(reply)
     assert len(site.app.seen) == 1
 

@@ -74,14 +74,52 @@ def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
     others = [Model.initial({**mine, "w": mine["w"] + 1})]
     others.append(Model.initial({("v" if k == "w" else k): a for k, a in mine.items()}))
     one, other = bytes([1]) * 32, bytes([2]) * 32
-    after = model.after(one, model.masters)
-    others += [after, model.after(other, model.masters), after.after(one, model.masters)]
-    others.append(model.after(other, model.masters).after(one, model.masters))
+    after = model.after(1, one, model.masters, {})
+    others += [after, model.after(1, other, model.masters, {}), after.after(2, one, mine, {})]
+    others.append(model.after(1, other, model.masters, {}).after(2, one, model.masters, {}))
     histories = {model.history, *(m.history for m in others)}
     assert len(histories) == len(others) + 1
     assert all(len(h) == 32 for h in histories)
     assert (after.round, after.layout) == (1, model.layout)
-    assert model.after(one, {}).history == after.history, "weights that were never public stay out"
+    same = {model.after(1, one, {}, {}).history, model.after(5, one, mine, moments(model)).history}
+    assert same == {after.history}, "weights that were never public stay out, and rounds left out"
+
+
+def test_a_secret_initial_model_has_a_history_that_says_nothing() -> None:
+    mine, nonce = arrays(), bytes(range(32))
+    model = Model.secret_initial(mine, nonce)
+    other = Model.secret_initial({**mine, "w": mine["w"] + 1}, nonce)
+    assert model.history == other.history, "the arrays are not in it"
+    assert encoded(model) != encoded(other)
+    histories = {model.history, Model.initial(mine).history}
+    histories.add(Model.secret_initial(mine, bytes(32)).history)
+    histories.add(Model.secret_initial({"w": mine["w"]}, nonce).history)
+    assert len(histories) == 4
+    assert (model.round, len(model.history)) == (0, 32)
+    mine["w"][:] = 9
+    assert model.masters["w"].max() == 5
+    for bad in (b"", bytes(31), bytes(33)):
+        with pytest.raises(ConfigError, match="32 random bytes"):
+            Model.secret_initial(mine, bad)
+    with pytest.raises(ConfigError, match="'flags' is bool"):
+        Model.secret_initial({"flags": np.array([True])}, nonce)
+
+
+def moments(model: Model, *names: str) -> dict[str, NDArray[np.float32]]:
+    rng = np.random.default_rng(3)
+    return {name: rng.random(model.layout.floats, np.float32) for name in names or ("m", "v")}
+
+
+def test_moments_go_there_and_back() -> None:
+    first = Model.initial(arrays())
+    model = first.after(3, bytes(32), first.masters, moments(first, "v", "m"))
+    again = Model.from_bytes(encoded(model))
+    assert same(again, model)
+    assert encoded(again) == encoded(model)
+    assert list(again.moments) == ["v", "m"]
+    for name, moment in again.moments.items():
+        assert moment.dtype == np.float32
+        assert moment.tobytes() == model.moments[name].tobytes()
 
 
 def test_repr_shows_no_weights() -> None:
@@ -94,7 +132,7 @@ def head(body: object, data: bytes = b"") -> bytes:
 
 
 def layout(*entries: list[Any]) -> dict[str, Any]:
-    return {"v": 1, "round": 0, "layout": list(entries), "history": bytes(32)}
+    return {"v": 1, "round": 0, "layout": list(entries), "history": bytes(32), "moments": []}
 
 
 GOOD = layout(["w", [2], "float32"])
@@ -115,6 +153,14 @@ MALFORMED: dict[str, bytes] = {
     "a field less": head({k: v for k, v in GOOD.items() if k != "history"}, bytes(8)),
     "history of 31 bytes": head({**GOOD, "history": bytes(31)}, bytes(8)),
     "history as text": head({**GOOD, "history": "a" * 32}, bytes(8)),
+    "no moments told of": head({k: v for k, v in GOOD.items() if k != "moments"}, bytes(8)),
+    "moments as map": head({**GOOD, "moments": {}}, bytes(8)),
+    "a moment of another name": head({**GOOD, "moments": [1]}, bytes(16)),
+    "a moment without data": head({**GOOD, "moments": ["m"]}, bytes(8)),
+    "a moment cut short": head({**GOOD, "moments": ["m"]}, bytes(15)),
+    "data of a moment that is not named": head(GOOD, bytes(16)),
+    "a moment twice": head({**GOOD, "moments": ["m", "m"]}, bytes(24)),
+    "many moments": head({**GOOD, "moments": list("abcdefghi")}, bytes(8 * 10)),
     "layout as map": head({**GOOD, "layout": {}}),
     "an entry of two": head(layout(["w", [2]]), bytes(8)),
     "a shape of text": head(layout(["w", ["2"], "float32"]), bytes(8)),
@@ -128,6 +174,7 @@ MALFORMED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name: str) -> None:
+    assert Model.from_bytes(head(GOOD, bytes(8))).round == 0
     with pytest.raises(ProtocolError):
         Model.from_bytes(MALFORMED[name])
 
@@ -150,7 +197,8 @@ def test_layouts_that_cannot_be(entries: list[Any]) -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
-    good = bytearray(encoded(Model.initial(arrays())))
+    first = Model.initial(arrays())
+    good = bytearray(encoded(first.after(1, bytes(32), first.masters, moments(first))))
     at = data.draw(st.integers(0, len(good) - 1))
     if data.draw(st.booleans()):
         good[at] = data.draw(st.integers(0, 255))

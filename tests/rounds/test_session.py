@@ -20,7 +20,8 @@ from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
 from flhe.rounds import session as session_module
-from flhe.rounds.model import Model
+from flhe.rounds.model import Model, next_history
+from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.session import Session, finite
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, Slot
@@ -70,6 +71,10 @@ def trained(rank: int) -> dict[str, NDArray[Any]]:
     return out
 
 
+def encoded(model: Model) -> bytes:
+    return b"".join(model.chunks())
+
+
 def ignore(*_: Any) -> None:
     """A claim, or a record, that is fine."""
 
@@ -93,10 +98,13 @@ class Round:
         return self.sessions[rank].open(model or self.model, total, ignore)[0]
 
 
-def part(session: Session, model: Model, attempt: int = 0, examples: int = 10) -> Sealed:
+def part(
+    session: Session, model: Model, attempt: int = 0, examples: int = 10, round_: int = 1
+) -> Sealed:
     rank = session.epoch.rank
-    encoded = session.encode(model, trained(rank), examples, {"loss": rank + 0.5, "patients": 3.0})
-    return session.seal(session.sealer(), encoded, session.slot(model, attempt), ignore)
+    told = {"loss": rank + 0.5, "patients": 3.0}
+    encoded = session.encode(model, trained(rank), examples, told, session.digest(model))
+    return session.seal(session.sealer(), encoded, session.slot(model, round_, attempt), ignore)
 
 
 def play(size: int = 3, terms: Terms = TERMS, collusion: int = 0, **how: Any) -> Round:
@@ -158,8 +166,9 @@ def test_several_rounds_and_late_members() -> None:
     for _ in range(2):
         parts = []
         for s in played.sessions[:2]:
-            encoded = s.encode(model, model.arrays(), 10, {})
-            parts.append(s.seal(s.sealer(), encoded, s.slot(model, 0), ignore))
+            encoded = s.encode(model, model.arrays(), 10, {}, s.digest(model))
+            slot = s.slot(model, model.round + 1, 0)
+            parts.append(s.seal(s.sealer(), encoded, slot, ignore))
         sums.append(
             played.sessions[0].scheme.add(played.sessions[0].scheme.add(None, parts[0]), parts[1])
         )
@@ -174,8 +183,8 @@ def test_several_rounds_and_late_members() -> None:
 def test_prepared_masks_are_the_ones_used() -> None:
     played = play(3)
     session = played.sessions[1]
-    slot = session.slot(played.model, 0)
-    encoded = session.encode(played.model, trained(1), 10, {})
+    slot = session.slot(played.model, 1, 0)
+    encoded = session.encode(played.model, trained(1), 10, {}, bytes(32))
     plain = session.seal(session.sealer(), encoded, slot, ignore)
     ahead = session.sealer()
     session.prepare(ahead, slot)
@@ -187,6 +196,114 @@ def test_opening_leaves_the_old_model_alone() -> None:
     before = b"".join(played.model.chunks())
     played.open(played.total(0, 1, 2))
     assert b"".join(played.model.chunks()) == before
+
+
+def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
+    played = play(3)
+    again = Round(
+        played.sessions, played.model, [part(s, played.model, round_=4) for s in played.sessions]
+    )
+    after = again.open(again.total(0, 1, 2))
+    assert after.round == 4
+    assert after.history == next_history(played.model.history, again.total(0, 1, 2).digest())
+    for done in (1, 3, 4):  # and nobody goes back to them
+        total = with_slot(again.total(0, 1, 2), round=done, history=after.history)
+        with pytest.raises(ProtocolError, match="model is at round 4"):
+            again.open(total, model=after)
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
+def test_moments_are_the_same_everywhere_and_go_on(name: Any) -> None:
+    momentum = {"momentum": 0.9} if name == "fedavgm" else {}
+    optimizer = ServerOptimizer(name, eta=0.5, **momentum)
+    played = play(3, dataclasses.replace(TERMS, optimizer=optimizer))
+    total = played.total(0, 1, 2)
+    opened = [session.open(played.model, total, ignore)[0] for session in played.sessions]
+    assert len({encoded(model) for model in opened}) == 1
+    first = opened[0]
+    assert tuple(first.moments) == optimizer.moments
+    assert all(moment.any() for moment in first.moments.values())
+    parts = [part(s, first, round_=2) for s in played.sessions]
+    again = Round(played.sessions, first, parts)
+    second = again.open(again.total(0, 1, 2), rank=1)
+    stored = Model.from_bytes(encoded(first))
+    assert encoded(again.open(again.total(0, 1, 2), rank=2, model=stored)) == encoded(second)
+    lost = dataclasses.replace(first, moments={})  # the same arrays and another memory
+    with pytest.raises(ProtocolError, match="started from another model"):
+        again.open(again.total(0, 1, 2), rank=2, model=lost)
+
+
+def test_moments_of_another_optimizer_do_not_go_on() -> None:
+    played = play(3, dataclasses.replace(TERMS, optimizer=ServerOptimizer("fedadam")))
+    foreign = {"v": np.zeros(played.model.layout.floats, np.float32)}
+    odd = dataclasses.replace(played.model, moments=foreign)
+    again = Round(played.sessions, odd, [part(s, odd) for s in played.sessions])
+    with pytest.raises(ProtocolError, match="another"):
+        again.open(again.total(0, 1, 2))
+
+
+# --- what a model is known by ---
+
+
+def test_a_digest_is_the_same_for_members_with_the_same_model() -> None:
+    played = play(3)
+    model = played.model
+    [digest] = {session.digest(model) for session in played.sessions}
+    assert len(digest) == 32
+    last = {**model.masters, "w": model.masters["w"].copy()}
+    last["w"][2, 3] = np.nextafter(last["w"][2, 3], np.float32(0))
+    others = [
+        dataclasses.replace(model, masters=last),
+        dataclasses.replace(model, round=1),
+        dataclasses.replace(model, history=bytes(32)),
+        dataclasses.replace(model, moments={"v": np.zeros(model.layout.floats, np.float32)}),
+    ]
+    digests = {digest, *(played.sessions[0].digest(other) for other in others)}
+    assert len(digests) == 1 + len(others)
+
+
+def test_a_digest_says_nothing_without_the_key() -> None:
+    model = Model.initial(arrays())
+    here, there = group(3)[0], group(3, number=2)[0]
+    strange = dataclasses.replace(here, group_key=bytes(32))
+    sessions = [Session(epoch, TERMS, model.layout) for epoch in (here, there, strange)]
+    assert len({session.digest(model) for session in sessions}) == 3
+
+
+def drifted(model: Model) -> Model:
+    """The model as a member has it whose memory failed: another bit, the same history."""
+    w = model.masters["w"].copy()
+    w[0, 0] = np.nextafter(w[0, 0], np.float32(0))
+    return dataclasses.replace(model, masters={**model.masters, "w": w})
+
+
+@pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}, {1, 2}])
+def test_a_sender_that_started_from_another_model(odd: set[int]) -> None:
+    played = play(3)
+    parts = [
+        part(s, drifted(played.model) if s.epoch.rank in odd else played.model)
+        for s in played.sessions
+    ]
+    again = Round(played.sessions, played.model, parts)
+    refused(again, again.total(0, 1, 2), ProtocolError, "started from another model")
+    whole = [rank for rank in range(3) if rank not in odd]
+    if len(whole) == 2:
+        assert again.open(again.total(*whole)).round == 1
+
+
+def test_a_reader_whose_model_is_not_the_senders() -> None:
+    played = play(3)
+    total = played.total(0, 1, 2)
+    other = drifted(played.model)
+    with pytest.raises(ProtocolError, match="started from another model"):
+        played.open(total, model=other)
+    session = played.sessions[0]
+    known = session.digest(played.model)
+    assert encoded(session.open(played.model, total, ignore, known)[0]) == encoded(
+        played.open(total)
+    )
+    with pytest.raises(ProtocolError, match="started from another model"):
+        session.open(played.model, total, ignore, session.digest(other))
 
 
 # --- before a mask is claimed ---
@@ -242,8 +359,8 @@ def test_refused_before_a_mask_is_claimed(name: str) -> None:
     with pytest.raises(error, match=message):
         session.seal(
             session.sealer(),
-            session.encode(model, make(), examples, {}),
-            session.slot(model, 0),
+            session.encode(model, make(), examples, {}, session.digest(model)),
+            session.slot(model, 1, 0),
             lambda *claim: claims.append(claim),
         )
     assert claims == []
@@ -262,8 +379,8 @@ class Log:
 def test_claim_comes_before_encryption() -> None:
     played, log = play(3), Log()
     session = played.sessions[0]
-    encoded = session.encode(played.model, trained(0), 10, {})
-    slot = session.slot(played.model, 4)
+    encoded = session.encode(played.model, trained(0), 10, {}, bytes(32))
+    slot = session.slot(played.model, 1, 4)
     claims: list[tuple[int, int]] = []
 
     class Watched:
@@ -361,8 +478,7 @@ def with_slot(total: Sealed, **change: Any) -> Sealed:
 
 
 NOT_NEXT: dict[str, tuple[Callable[[Sealed], Sealed], str]] = {
-    "the round after": (lambda t: with_slot(t, round=2), "needs that of round 1 next"),
-    "round 0": (lambda t: with_slot(t, round=0), "needs that of round 1 next"),
+    "round 0": (lambda t: with_slot(t, round=0), "round 0, this node's model is at round 0"),
     "another run": (lambda t: with_slot(t, run_id=RUN + 1), "belongs to another"),
     "another roster": (lambda t: with_slot(t, roster_hash=bytes(32)), "belongs to another"),
     "another epoch": (lambda t: with_slot(t, epoch=bytes(16)), "belongs to another"),
@@ -396,7 +512,7 @@ def test_a_sum_of_another_epoch_of_the_same_group(log: Log) -> None:
     foreign = Round(others, played.model, [part(s, played.model) for s in others])
     assert refused(played, foreign.total(0, 1, 2), ProtocolError, "belongs to another") == []
     # The server may relabel it; then the key is not the one that masked it.
-    slot = played.sessions[0].slot(played.model, 0)
+    slot = played.sessions[0].slot(played.model, 1, 0)
     relabelled = dataclasses.replace(foreign.total(0, 1, 2), slot=slot)
     refused(played, relabelled, ProtocolError, "refused")
 
@@ -452,10 +568,10 @@ def test_a_wrong_list_of_senders_is_refused(senders: tuple[int, ...]) -> None:
     refused(played, lie, ProtocolError, "refused")
 
 
-@pytest.mark.parametrize("attempt", [1, 7])
-def test_a_sum_relabelled_to_another_attempt_is_refused(attempt: int) -> None:
+@pytest.mark.parametrize("slot", [{"attempt": 1}, {"attempt": 7}, {"round": 2}, {"round": 9}])
+def test_a_sum_relabelled_to_another_attempt_or_round_is_refused(slot: dict[str, int]) -> None:
     played = play(3)
-    refused(played, with_slot(played.total(0, 1, 2), attempt=attempt), ProtocolError, "refused")
+    refused(played, with_slot(played.total(0, 1, 2), **slot), ProtocolError, "refused")
 
 
 def test_altered_ciphertext_is_refused() -> None:
@@ -515,10 +631,10 @@ def test_a_cohort_without_room_is_refused_when_the_session_is_built() -> None:
 
 def test_the_slot_says_everything() -> None:
     session = play(3).sessions[1]
-    model = Model.initial(arrays()).after(bytes(32), {})
-    slot = session.slot(model, 5)
+    model = Model.initial(arrays()).after(3, bytes(32), {}, {})
+    slot = session.slot(model, 9, 5)
     epoch = session.epoch
-    assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 2, 5, session.layout_hash, model.history)
+    assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, session.layout_hash, model.history)
 
 
 def test_no_repr_shows_a_key() -> None:

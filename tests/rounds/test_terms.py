@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import ConfigError, FlheError, MisfitError, ProtocolError
 from flhe.keys import canonical
+from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import MAX_BYTES, Terms
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
@@ -29,6 +30,11 @@ TERMS = st.builds(
     metrics=st.lists(st.text(min_size=1, max_size=5), max_size=4, unique=True).map(tuple),
     arrays_key=st.text(min_size=1, max_size=5),
     weight_key=st.text(min_size=1, max_size=5),
+    optimizer=st.one_of(
+        st.just(ServerOptimizer()),
+        st.builds(ServerOptimizer, st.sampled_from(["fedavgm", "fedadam", "fedyogi"]), ALPHA),
+        st.builds(ServerOptimizer, st.just("fedadagrad"), eta=ALPHA, tau=ALPHA),
+    ),
 )
 
 CHANGES: dict[str, Any] = {
@@ -40,6 +46,7 @@ CHANGES: dict[str, Any] = {
     "metrics": ("loss",),
     "arrays_key": "model",
     "weight_key": "n",
+    "optimizer": ServerOptimizer("fedadam"),
 }
 
 
@@ -67,6 +74,22 @@ def test_every_term_is_in_both_hashes(field: str) -> None:
     assert hashes[0] != hashes[1]
 
 
+def test_every_parameter_of_the_optimizer_is_in_both_hashes() -> None:
+    made = [
+        ServerOptimizer("fedadam"),
+        ServerOptimizer("fedyogi", eta=0.1),
+        ServerOptimizer("fedadam", eta=0.2),
+        ServerOptimizer("fedadam", beta_1=0.8),
+        ServerOptimizer("fedadam", beta_2=0.8),
+        ServerOptimizer("fedadam", tau=0.1),
+        ServerOptimizer("fedavgm"),
+        ServerOptimizer("fedavgm", momentum=0.5),
+    ]
+    terms = [Terms(optimizer=optimizer) for optimizer in made]
+    assert len({t.hash() for t in terms}) == len(made)
+    assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in terms}) == len(made)
+
+
 def test_the_cohort_is_in_the_layout_hash() -> None:
     terms = Terms()
     assert terms.layout_hash(LAYOUT, terms.for_cohort(3)) != terms.layout_hash(
@@ -76,10 +99,10 @@ def test_the_cohort_is_in_the_layout_hash() -> None:
 
 def test_lanes_are_values_and_limbs() -> None:
     terms = Terms(bits=16, metrics=("loss",))
-    extras = 2 + 2 + 1  # count, weight; a metric and its weight; one integer
+    extras = 3 + 2 + 1  # count, weight, check; a metric and its weight; one integer
     assert terms.extras(LAYOUT).length == extras
     assert terms.lanes(LAYOUT) == 5 + extras * 5
-    assert terms.lanes(Layout(())) == 4 * 5
+    assert terms.lanes(Layout(())) == 5 * 5
 
 
 @pytest.mark.parametrize(
@@ -140,6 +163,14 @@ MALFORMED: dict[str, Any] = {
     "clip by number": {**BODY, "clip": [[5, "0x1.0000000000000p+0"]]},
     "clip as numbers": {**BODY, "clip": [["a", 1]]},
     "clip too large by name": {**BODY, "clip": [["a", "0x1p+5000"]]},
+    "no optimizer": {k: v for k, v in BODY.items() if k != "optimizer"},
+    "optimizer as text": {**BODY, "optimizer": "fedavg"},
+    "optimizer unknown": {**BODY, "optimizer": {"name": "fedlion"}},
+    "optimizer with what it has not": {
+        **BODY,
+        "optimizer": {"name": "fedavg", "eta": (1.0).hex()},
+    },
+    "optimizer without what it has": {**BODY, "optimizer": {"name": "fedadam"}},
     "clip twice": {**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2},
 }
 

@@ -624,3 +624,17 @@ def test_vector_that_must_fail(case: dict[str, Any]) -> None:
 if __name__ == "__main__":
     text = json.dumps(contents()).replace('{"cohort"', '\n{"cohort"')
     FILE.write_text(text + "\n")
+
+
+@pytest.mark.parametrize("bits", [2, 16, 32])
+def test_what_is_prepared_becomes_the_ciphertext(bits: int) -> None:
+    scheme = Flashe(20, bits)
+    sealer = FlasheSealer(scheme, KEY, 4)
+    length = 2 * scheme.packing.block + 7
+    sealer.prepare(SLOT, length)
+    (ready,) = sealer._ready.values()
+    assert ready.size == scheme.nbytes(length)  # b bits a value, not a whole lane
+    sealed = sealer.encrypt(Plain(np.ones(length, np.int32), NOTHING), SLOT)
+    assert np.shares_memory(sealed.data, ready)
+    assert not sealer._ready
+    assert FlasheOpener(scheme, KEY).decrypt(sealed).tolist() == [1] * length

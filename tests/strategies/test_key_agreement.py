@@ -226,13 +226,29 @@ def test_a_copied_identity(tmp_path: Path) -> None:
 def test_a_node_of_another_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = Puppets(tmp_path, 4)
     grid.contexts[101].run_id = 8
+    grid.rewrite = lambda node, stage, content: unnamed(content) if node == 101 else content
     assert set(agreed(grid).members) == {100, 102, 103}
     assert "node 101 is left out: advertise message: run_id is 8, expected 7" in caplog.text
 
 
 def test_all_nodes_of_another_run(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 3)
+    grid.rewrite = lambda node, stage, content: unnamed(content)
     with pytest.raises(QuorumError, match="run_id is 7, expected 8"):
-        agreed(Puppets(tmp_path, 3), run_id=8)
+        agreed(grid, run_id=8)
+
+
+def test_a_federation_that_another_run_began(tmp_path: Path) -> None:
+    """Its id is in every message, so that a run which resumes it speaks of the same one."""
+    assert set(agreed(Puppets(tmp_path, 3), run_id=8).members) == {100, 101, 102}
+    assert (tmp_path / "node-0" / "runs" / "8" / "agreement").exists()
+
+
+def unnamed(content: RecordDict) -> RecordDict:
+    """A stage that does not say which federation it belongs to: then it is the run's own."""
+    record = ConfigRecord(dict(content[records.STAGE].items()))
+    del record["federation"]
+    return RecordDict({records.STAGE: record})
 
 
 def test_an_old_message_replayed(tmp_path: Path) -> None:

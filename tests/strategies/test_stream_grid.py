@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -123,6 +124,29 @@ def test_each_reply_is_pulled_alone(clock: Clock) -> None:
     next(iter(replies))
     assert len(wire.sent) == 4  # the others still lie at the SuperLink
     assert all(len(asked) == 1 for asked in wire.pulled)
+
+
+def test_a_reply_is_gone_when_its_receiver_lets_go_of_it(clock: Clock) -> None:
+    wire = Wire(clock, dict.fromkeys(range(1, 4), 0.0))
+    replies = StreamGrid(wire).send_and_receive(messages(1, 2, 3), timeout=60)
+    seen = []
+    for reply in replies:
+        seen.append(weakref.ref(reply))
+        del reply
+        assert seen[-1]() is None
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_only_a_process_of_the_servers_own_is_set_up(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr(grid_module, "give_back_large", lambda: called.append(True))
+    wire: Any = Wire(clock, {})
+    wire.nodes_work_here = here
+    StreamGrid(wire)
+    assert called == ([] if here else [True])
 
 
 def test_messages_go_out_before_the_first_reply_is_asked_for(clock: Clock) -> None:

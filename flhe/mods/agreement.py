@@ -1,0 +1,52 @@
+"""Stages of the key agreement: `flhe.keys.epoch`, answered without calling the app."""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flhe import records
+from flhe.keys import epoch
+from flhe.mods.node import Node
+from flhe.mods.stages import App, reply
+from flhe.rounds.terms import Terms
+
+
+def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """First relay: a fresh ephemeral key, signed."""
+    terms = records.field(record, "terms", bytes)
+    node.policy.check_scheme(Terms.from_bytes(terms).scheme)
+    node.check_terms(terms)
+    number = records.field(record, "number", int)
+    state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
+    node.save_agreement(state)
+    return reply(envelope=envelope)
+
+
+def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Second relay: a secret contribution to each peer."""
+    state = node.load_agreement(epoch.Advertised)
+    shared, outbound = epoch.share(state, records.bytes_list(record, "messages"))
+    node.save_agreement(shared)
+    return reply(envelopes=outbound)
+
+
+def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Third relay: the group key is known; say so without saying it."""
+    state = node.load_agreement(epoch.Shared)
+    confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
+    node.save_agreement(confirmed)
+    return reply(envelope=envelope)
+
+
+def finish(node: Node, record: ConfigRecord) -> None:
+    """Everyone's confirmation, where a message brings them: from here on the epoch is this node's."""
+    confirms = records.bytes_list(record, "confirms")
+    if not confirms or not node.agreement_confirmed():
+        return
+    announced = records.field(record, "terms", bytes)
+    node.check_terms(announced)
+    agreed = epoch.finish(node.load_agreement(epoch.Confirmed), confirms)
+    terms = Terms.from_bytes(announced)
+    node.policy.check_scheme(terms.scheme)
+    node.start_session(agreed, terms)
+    node.drop_agreement()

@@ -1,0 +1,149 @@
+"""Following: a message brings what a node lacks, and the node brings its model up to date.
+
+In this order, whatever of it is there: the confirmations that begin an epoch, a sealed checkpoint or
+the plain initial model, the sums of the rounds since. A node never goes back to an earlier round.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from flhe import records
+from flhe.errors import DriftError, ProtocolError
+from flhe.keys import seal
+from flhe.keys.epoch import Epoch
+from flhe.mods import agreement
+from flhe.mods.node import Node
+from flhe.mods.stages import Stopwatch
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session, finite
+from flhe.rounds.terms import Terms
+
+logger = logging.getLogger("flhe")
+
+
+@dataclass(slots=True)
+class Follower:
+    """A node on its way to where the others are; `told` is what it may say of the sums it opened."""
+
+    node: Node
+    epoch: Epoch
+    terms: Terms
+    model: Model | None
+    watch: Stopwatch
+    told: RecordDict = field(default_factory=RecordDict)
+    changed: bool = False
+    missed: bool = False
+
+    def session(self) -> tuple[Session, Model]:
+        """The session of this model; ProtocolError while there is none."""
+        if self.model is None:
+            raise DriftError("this node has no model and was sent none")
+        return Session(self.epoch, self.terms, self.model.layout), self.model
+
+    def adopt(self, box: list[bytes]) -> None:
+        """Take the model of a sealed checkpoint, unless the own one is further on."""
+        expect: dict[str, int | str | bytes] = {
+            "stage": "checkpoint",
+            "epoch": self.epoch.id,
+            "run_id": self.epoch.run_id,
+            "roster_hash": self.epoch.roster.hash,
+        }
+        with self.watch:
+            header, chunks = seal.unseal_stream(self.epoch.group_key, box, expect)
+            plain = bytearray()
+            for chunk in chunks:  # one copy beside the box, never two
+                plain += chunk
+            model = Model.from_bytes(plain)
+        if model.round != header["round"]:
+            raise ProtocolError("the checkpoint holds another round than its header says")
+        if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
+            raise ProtocolError("the checkpoint is of another server optimizer")
+        own = self.model
+        if own is not None:
+            if model.layout != own.layout:
+                raise ProtocolError("the checkpoint holds another model than this federation's")
+            if model.round < own.round or (model.round == own.round and self._same(model, own)):
+                return
+            if model.round == own.round:
+                logger.warning(
+                    "round %d: this node's model was not the others', it takes theirs", own.round
+                )
+        self.model, self.changed = model, True
+
+    def _same(self, one: Model, other: Model) -> bool:
+        session = Session(self.epoch, self.terms, one.layout)
+        with self.watch:
+            return session.digest(one) == session.digest(other)
+
+    def open(self, header: bytes, arrays: ArrayRecord) -> None:
+        """Open one round's sum, unless that was done before."""
+        total = records.to_sealed(header, arrays, take=True)
+        session, model = self.session()
+        if total.slot.round <= model.round:
+            return  # the server had not heard of it
+        session.check(model, total)  # before the store is asked about its slot
+        node, slot = self.node, total.slot
+        base = node.claimed(slot)
+        lost = base is not None and self.epoch.rank not in total.senders
+        with self.watch:
+            self.model, totals = session.open(
+                model, total, lambda r, digest: node.record_opening(session, r, digest), base
+            )
+        self.changed = True
+        self.missed |= lost
+        if lost:
+            logger.warning(
+                "round %d: this node's update is not in the sum, it trains again", slot.round
+            )
+        self.told["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
+        if self.epoch.rank == 0:  # one teller, so a round is told of in one view only
+            means = finite(totals.metrics)
+            told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}
+            self.told[f"{records.MEANS}{slot.round}"] = MetricRecord(told)  # type: ignore[arg-type]
+
+
+def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch) -> Follower:
+    """Bring the node's model up to date with what the message carries, and keep it.
+
+    Raises
+    ------
+    NoKeyError
+        The node has no usable key.
+    PolicyError
+        Other terms than the federation's.
+    DriftError
+        The model is not the one that the message starts from.
+    ProtocolError
+        Something in the message that does not belong there, or does not open.
+    """
+    announced = records.field(record, "terms", bytes)
+    agreement.finish(node, record)
+    agreed, terms = node.load_session()
+    node.check_terms(announced)
+    node.policy.check_scheme(terms.scheme)
+    follower = Follower(node, agreed, terms, node.load_model(), watch)
+    box = message.content.get(records.BOX)
+    if isinstance(box, ArrayRecord):
+        follower.adopt(records.to_pieces(box))
+    initial = message.content.get(terms.arrays_key)
+    if follower.model is None and isinstance(initial, ArrayRecord):
+        follower.model, follower.changed = Model.initial(records.to_numpy(initial)), True
+    try:
+        for i, header in enumerate(records.bytes_list(record, "sums")):
+            arrays = message.content.get(f"{records.SUM}.{i}")
+            if not isinstance(arrays, ArrayRecord):
+                raise ProtocolError(f"sum {i} of the message is missing")
+            follower.open(header, arrays)
+    finally:
+        if (
+            follower.changed and follower.model is not None
+        ):  # also what came before a sum that fails
+            node.save_model(follower.model)
+    base = record.get("history")
+    if base is not None and (follower.model is None or follower.model.history != base):
+        raise DriftError("this node's model has another history than the others'")
+    return follower

@@ -1,0 +1,103 @@
+"""Stages by which a model reaches whoever lacks it; training and evaluation are not among them."""
+
+from __future__ import annotations
+
+import secrets
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from flhe import records
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import canonical, seal
+from flhe.mods.follow import Follower, follow
+from flhe.mods.node import Node
+from flhe.mods.stages import App, AppError, Stopwatch, reply
+from flhe.rounds.model import Model
+
+
+def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Say who this is and how far it has come; all of it is public."""
+    model = node.load_model()
+    return reply(
+        member=node.identity.public,
+        epoch=node.usable_epoch() or b"",
+        round=-1 if model is None else model.round,
+        history=b"" if model is None else model.history,
+    )
+
+
+def sync(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+    """Catch up, and say where that led: round, history, and a keyed digest of the model."""
+    watch = Stopwatch()
+    follower = follow(node, record, message, watch)
+    if follower.model is None:
+        content = reply(round=-1, history=b"", digest=b"", **{"crypto-s": watch.seconds})
+    else:
+        session, model = follower.session()
+        with watch:
+            digest = session.digest(model)
+        content = reply(
+            round=model.round,
+            history=model.history,
+            digest=digest,
+            **{"crypto-s": watch.seconds},
+        )
+    content.update(follower.told)
+    return content
+
+
+def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Make the model that the federation starts from, and seal it for the others."""
+    watch = Stopwatch()
+    follower = follow(node, record, message, watch)
+    if follower.model is None:
+        if app.make_initial is None:
+            raise ConfigError(
+                "the strategy has no initial_arrays and this node's app makes none: "
+                "HEMod(initial=...), or give start() initial_arrays"
+            )
+        try:
+            arrays = app.make_initial(app.context)
+        except Exception as error:
+            raise AppError from error
+        if not isinstance(arrays, ArrayRecord):
+            raise ConfigError("HEMod(initial=...) must return an ArrayRecord")
+        follower.model = Model.secret_initial(records.to_numpy(arrays), secrets.token_bytes(32))
+        node.save_model(follower.model)
+    elif follower.model.round != 0:
+        raise ProtocolError("asked for an initial model in the middle of a federation")
+    return _sealed(follower, watch)
+
+
+def checkpoint(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+    """Seal the model for the group, so that the server can keep what it cannot read."""
+    watch = Stopwatch()
+    return _sealed(follow(node, record, message, watch), watch)
+
+
+def _sealed(follower: Follower, watch: Stopwatch) -> RecordDict:
+    session, model = follower.session()
+    agreed = session.epoch
+    header = {
+        "run_id": agreed.run_id,
+        "roster_hash": agreed.roster.hash,
+        "stage": "checkpoint",
+        "round": model.round,
+        "attempt": 0,
+        "rank": agreed.rank,
+        "epoch": agreed.id,
+    }
+    with watch:
+        digest = session.digest(model)
+        pieces = seal.seal_stream(agreed.group_key, header, model.chunks())
+        box = records.from_pieces(pieces)
+    content = reply(
+        round=model.round,
+        history=model.history,
+        digest=digest,
+        layout=canonical.dumps(model.layout.to_fields()),
+        **{"crypto-s": watch.seconds},
+    )
+    content.update(follower.told)
+    content[records.BOX] = box
+    return content

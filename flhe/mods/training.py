@@ -1,0 +1,176 @@
+"""Stages that call the app: a round of training, and an evaluation."""
+
+from __future__ import annotations
+
+import threading
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from flhe import records
+from flhe.errors import ProtocolError, ReplyError
+from flhe.keys.messages import EVERYONE, Header, sign_detached
+from flhe.math.buffers import give_back
+from flhe.mods.follow import Follower, follow
+from flhe.mods.node import Node
+from flhe.mods.stages import App, Stopwatch, reply, say_once
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Sealer
+from flhe.sealed import Sealed, Slot
+
+COUNTS = ("num-examples", "num_examples")
+"""Names of an example count. The server names the weight, so it could name any metric that."""
+
+
+def train(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """One round: bring the model up to date, let the app train, encrypt what changed."""
+    watch = Stopwatch()
+    follower = follow(node, record, message, watch)
+    session, model = follower.session()
+    round_ = records.field(record, "round", int)
+    if round_ <= model.round:
+        raise ProtocolError(f"asked for round {round_}, this node's model is at {model.round}")
+    slot = session.slot(model, round_, records.field(record, "attempt", int))
+    if cached := node.load_output(slot):
+        return _update(*cached, node.claimed(slot) or b"", follower, resent=True)
+    sealer = session.sealer()
+    ahead = _Ahead(session, sealer, slot, model)
+    ahead.start()  # while the app trains
+    try:
+        answer = app.run(_app_message(session.terms, message, model))
+    finally:
+        with watch:
+            ahead.join()
+    message.content = RecordDict()  # the app is done with its copy of the model
+    give_back()
+    trained, examples, metrics = _trained(node, session.terms, answer)
+    with watch:
+        digest = ahead.digest or session.digest(model)
+        encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
+        del answer, trained, model, ahead  # a model each, and no longer needed
+        follower.model = None
+        sealed = session.seal(sealer, encoded, slot, lambda r, a: node.claim(session, r, a, digest))
+        del encoded
+        envelope = _sign(node, session, sealed)
+        node.save_output(sealed, envelope)
+    return _update(sealed, envelope, digest, follower)
+
+
+def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Open the round's sum, let the app evaluate, let allowed metrics leave."""
+    watch = Stopwatch()
+    follower = follow(node, record, message, watch)
+    session, model = follower.session()
+    answer = app.run(_app_message(session.terms, message, model))
+    content = reply(round=model.round, history=model.history, **{"crypto-s": watch.seconds})
+    content.update(follower.told)
+    for name, metrics in answer.metric_records.items():
+        kept = {k: v for k, v in metrics.items() if _may_leave(node, session.terms, k, v)}
+        content[name] = MetricRecord(kept)
+        for key in set(metrics) - set(kept) - {session.terms.weight_key}:
+            say_once(
+                "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS)", key
+            )
+    return content
+
+
+class _Ahead(threading.Thread):
+    """What a round needs besides the update, computed while the app trains."""
+
+    def __init__(self, session: Session, sealer: Sealer, slot: Slot, model: Model) -> None:
+        super().__init__(name="flhe-masks", daemon=True)
+        self._work = session, sealer, slot, model
+        self.digest = b""
+
+    def run(self) -> None:
+        session, sealer, slot, model = self._work
+        session.prepare(sealer, slot)
+        self.digest = session.digest(model)
+
+
+def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
+    """Single numbers only: a list may hold one value per example."""
+    if not isinstance(value, (int, float)):
+        return False
+    if key == terms.weight_key and key in COUNTS and node.policy.counts:
+        return True
+    return node.policy.allows_metric(key)
+
+
+def _app_message(terms: Terms, message: Message, model: Model) -> Message:
+    """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
+    content = RecordDict()
+    content[terms.arrays_key] = records.from_numpy(model.arrays())
+    for name, value in message.content.items():
+        ours = name.startswith(records.PREFIX) or name == terms.arrays_key
+        if not ours and not isinstance(value, ArrayRecord):
+            content[name] = value
+    message.content = content
+    return message
+
+
+def _trained(
+    node: Node, terms: Terms, answer: RecordDict
+) -> tuple[ArrayRecord, int, dict[str, float]]:
+    """Arrays, example count and those metrics that may be averaged, out of the app's answer."""
+    arrays = answer.array_records
+    if len(arrays) != 1 or len(answer.metric_records) != 1:
+        raise ReplyError("the app must reply with one ArrayRecord and one MetricRecord")
+    metrics = dict(next(iter(answer.metric_records.values())))
+    examples = metrics.pop(terms.weight_key, None)
+    if type(examples) is not int and not (type(examples) is float and examples.is_integer()):
+        raise ReplyError(f"the app must report a whole number as {terms.weight_key!r}")
+    allowed = {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) and node.policy.allows_metric(name)
+    }
+    for name in set(metrics) - set(allowed):
+        say_once(
+            "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS)", name
+        )
+    for name in set(allowed) - set(terms.metrics):
+        say_once("metric %r is not averaged: name it in the strategy's train_metrics", name)
+    if terms.weighted and 8 * int(examples) < terms.max_examples:
+        say_once(
+            "max_examples=%d is far above this node's examples: updates are quantized coarsely",
+            terms.max_examples,
+        )
+    return next(iter(arrays.values())), int(examples), allowed
+
+
+def _sign(node: Node, session: Session, sealed: Sealed) -> bytes:
+    header = Header(
+        roster_hash=session.epoch.roster.hash,
+        run_id=node.run_id,
+        epoch=session.epoch.number,
+        round=sealed.slot.round,
+        attempt=sealed.slot.attempt,
+        stage="update",
+        sender=node.identity.public,
+        receiver=EVERYONE,
+        policy_hash=session.terms.hash(),
+        layout_hash=session.layout_hash,
+    )
+    return sign_detached(node.identity, header, sealed.digest())
+
+
+def _update(
+    sealed: Sealed,
+    envelope: bytes,
+    digest: bytes,
+    follower: Follower,
+    *,
+    resent: bool = False,
+) -> RecordDict:
+    content = reply(
+        resent=resent,
+        header=sealed.header(),
+        envelope=envelope,
+        digest=digest,
+        **{"crypto-s": follower.watch.seconds},
+    )
+    content.update(follower.told)
+    content[records.UPDATE] = records.from_sealed(sealed)
+    return content

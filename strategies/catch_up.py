@@ -1,0 +1,288 @@
+"""Catching up: every member of an epoch on one model, to the last bit, before it trains.
+
+The server cannot help with a model that it does not have, so members help each other through it: one
+that is where it should be seals its model for the group, those that are not open it, and keyed digests
+tell whether all of them agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from logging import ERROR, INFO, WARNING, getLogger
+from typing import NamedTuple, NoReturn
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from flhe import records
+from flhe.coding.flatten import MAX_LAYOUT_BYTES, Layout
+from flhe.errors import FlheError, ProtocolError, QuorumError
+from flhe.keys import canonical, seal
+from flhe.strategies.federation import LOST, NOTHING, Federation
+from flhe.strategies.key_agreement import reasons
+
+log = getLogger("flwr").log
+
+
+class Stand(NamedTuple):
+    """Where a node says that it stands."""
+
+    round: int
+    history: bytes
+    digest: bytes = b""
+
+
+@dataclass(slots=True)
+class CatchUp:
+    """Brings nodes to the model of the others.
+
+    Parameters
+    ----------
+    fed : Federation
+        What the server knows.
+    timeout : float
+        Seconds that each stage waits.
+    """
+
+    fed: Federation
+    timeout: float
+    _reference: bytes = field(default=b"", init=False)
+    """Digest of the model that most have, where one was asked for."""
+
+    def greet(self, nodes: Iterable[int]) -> None:
+        """Ask nodes that nobody knows who they are: members come back under other node ids."""
+        fed, trouble = self.fed, dict[int, str]()
+        agreed = fed.ledger.agreed
+        if agreed is None or not (unknown := [n for n in nodes if n not in fed.members]):
+            return
+        keys, connected = set(fed.members.values()), set(fed.connected())
+        placed = {node: key for node, key in fed.members.items() if node >= 0}
+        content = self._status()
+        messages = [Message(content, node, "train") for node in unknown]
+        for node, reply in fed.ask(messages, self.timeout, trouble):
+            try:
+                key, epoch, stand = _status_in(reply)
+            except ProtocolError as error:
+                trouble[node] = str(error)
+                continue
+            there = {k for n, k in placed.items() if n in connected}
+            if (
+                key in keys - there and epoch == agreed.epoch
+            ):  # nobody takes a connected one's place
+                placed = {n: k for n, k in placed.items() if k != key} | {node: key}
+                fed.confirmed.add(node)
+                self._note(node, stand)
+        fed.ledger.place(placed)
+        self._warn("status", trouble)
+
+    def settle(self, nodes: Iterable[int]) -> None:
+        """Bring `nodes` to the others' model, by sums where that does, else by a sealed checkpoint.
+
+        Those that cannot follow are named and left out; when nobody is where the others should be, the
+        last sum is void, since nobody could open it.
+
+        Raises
+        ------
+        QuorumError
+            No node that is there holds the model.
+        """
+        fed, asked = self.fed, sorted(nodes)
+        trouble: dict[int, str] = {}
+        able = [node for node in asked if fed.lacks(node) is not None]
+        self._judge(self._sync(able, trouble))
+        if not self._holders():  # perhaps nobody has been sent the last sum yet
+            others = [n for n in fed.present() if n not in asked and fed.lacks(n) is not None]
+            self._judge(self._sync(others, trouble))
+        while not self._holders():
+            self._void()
+        behind = [n for n in asked if fed.stands(n) != fed.ledger.base and n in fed.present()]
+        if behind:
+            try:
+                self.fetch_box()
+            except QuorumError as error:
+                log(WARNING, "%d nodes stay behind: %s", len(behind), error)
+                return
+            for node in behind:
+                trouble.pop(node, None)
+            reference = self._reference
+            for node, stand in self._sync(behind, trouble).items():
+                if reference and stand.digest != reference:
+                    fed.at[node] = LOST
+                    trouble[node] = "its model differs from the others' even after a checkpoint"
+                elif fed.stands(node) == fed.ledger.base:
+                    log(INFO, "node %d has caught up by a checkpoint", node)
+        self._warn("sync", trouble)
+
+    def fetch_box(self) -> ArrayRecord:
+        """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
+
+        Raises
+        ------
+        QuorumError
+            Nobody sealed one.
+        """
+        fed = self.fed
+        ledger = fed.ledger
+        if ledger.box is not None and ledger.box_round == ledger.base:
+            return ledger.box
+        trouble: dict[int, str] = {}
+        assert ledger.agreed is not None
+        able = [node for node in fed.present() if fed.lacks(node) is not None]
+        able.sort(key=lambda n: (fed.stands(n) != ledger.base, ledger.agreed.rank(n)))  # type: ignore[union-attr]
+        for node in able:
+            messages = fed.messages("train", "checkpoint", [node], None, "")
+            for _, reply in fed.ask(messages, self.timeout, trouble):
+                try:
+                    box = self._box_in(reply)
+                except ProtocolError as error:
+                    trouble[node] = str(error)
+                    continue
+                fed.heard(node, reply)
+                ledger.keep_box(box, ledger.base)
+                return box
+            trouble.setdefault(node, "no sealed checkpoint in time")
+        return _nobody("no member sealed a checkpoint", trouble)
+
+    def fetch_initial(self) -> None:
+        """The first model, sealed by the member of lowest rank that can make one.
+
+        Raises
+        ------
+        QuorumError
+            Nobody made one.
+        """
+        fed = self.fed
+        ledger = fed.ledger
+        trouble: dict[int, str] = {}
+        assert ledger.agreed is not None
+        for node in sorted(fed.present(), key=ledger.agreed.rank):
+            content = fed.content("initial", node in fed.confirmed, False, ())
+            messages = [Message(content, node, "train")]
+            for _, reply in fed.ask(messages, self.timeout, trouble):
+                try:
+                    stand = _stand_in(reply)
+                    answer = records.find_config(reply, records.REPLY)
+                    assert answer is not None
+                    encoded = records.field(answer, "layout", bytes)
+                    layout = Layout.from_fields(
+                        canonical.loads(encoded, MAX_LAYOUT_BYTES, "layout")
+                    )
+                    if stand.round != 0 or len(stand.history) != 32:
+                        raise ProtocolError("its initial model is of a later round")
+                    ledger.layout, ledger.chain = layout, {0: stand.history}
+                    box = self._box_in(reply)
+                except FlheError as error:
+                    ledger.layout, ledger.chain = None, {}
+                    trouble[node] = str(error)
+                    continue
+                fed.heard(node, reply)
+                ledger.keep_box(box, 0)
+                log(INFO, "node %d made the initial model, and sealed it", node)
+                return
+            trouble.setdefault(node, "no initial model in time")
+        _nobody("no member made an initial model", trouble)
+
+    # --- steps ---
+
+    def _sync(self, nodes: list[int], trouble: dict[int, str]) -> dict[int, Stand]:
+        """Send what each of `nodes` lacks; returns where each says that it stands then."""
+        fed = self.fed
+        stands: dict[int, Stand] = {}
+        messages = fed.messages("train", "sync", nodes, None, "")
+        for node, reply in fed.ask(messages, self.timeout, trouble):
+            try:
+                stands[node] = stand = _stand_in(reply)
+            except ProtocolError as error:
+                trouble[node] = str(error)
+                continue
+            fed.heard(node, reply)
+            self._note(node, stand)
+        return stands
+
+    def _note(self, node: int, stand: Stand) -> None:
+        known = self.fed.ledger.chain.get(stand.round) == stand.history
+        self.fed.at[node] = stand.round if known else NOTHING if stand.round < 0 else LOST
+
+    def _judge(self, stands: dict[int, Stand]) -> None:
+        """Among nodes at the same round, the digest of most is right; the others are named."""
+        fed = self.fed
+        told = [s.digest for n, s in stands.items() if fed.stands(n) == fed.ledger.base]
+        # Counted in order of rank, so that a tie is decided by the lowest one.
+        self._reference = max(told, key=told.count, default=b"")
+        for node, stand in stands.items():
+            if fed.stands(node) == fed.ledger.base and stand.digest != self._reference:
+                fed.at[node] = LOST
+                log(WARNING, "node %d: its model has drifted, it takes the others'", node)
+
+    def _holders(self) -> list[int]:
+        fed = self.fed
+        return [node for node in fed.present() if fed.stands(node) == fed.ledger.base]
+
+    def _void(self) -> None:
+        """Nobody is where the last sum leads: take it back, if somebody is where it began."""
+        fed, ledger = self.fed, self.fed.ledger
+        trouble: dict[int, str] = {}
+        content = self._status()
+        messages = [Message(content, node, "train") for node in fed.present()]
+        for node, reply in fed.ask(messages, self.timeout, trouble):
+            self._note(node, _status_in(reply)[2])
+        if self._holders():
+            return
+        best = max((fed.stands(n) for n in fed.present()), default=NOTHING)
+        if best < 0:
+            _nobody(f"no member that is connected holds the model of round {ledger.base}", trouble)
+        while ledger.base > best:
+            log(ERROR, "the sum of round %d opened for nobody: the round is void", ledger.void())
+
+    def _status(self) -> RecordDict:
+        ledger = self.fed.ledger
+        record = records.stage_record(
+            "status", federation=records.federation_name(ledger.federation)
+        )
+        return RecordDict({records.STAGE: record})
+
+    def _box_in(self, reply: RecordDict) -> ArrayRecord:
+        """The checkpoint in a reply, if it is of the present model and epoch."""
+        ledger, stand = self.fed.ledger, _stand_in(reply)
+        box = reply.get(records.BOX)
+        if not isinstance(box, ArrayRecord):
+            raise ProtocolError("the reply holds no sealed checkpoint")
+        if (stand.round, stand.history) != (ledger.base, ledger.history):
+            raise ProtocolError("its checkpoint is of another model than the others'")
+        if self._reference and stand.digest != self._reference:
+            raise ProtocolError("its checkpoint is of a model that has drifted")
+        header = seal.peek(records.to_pieces(box)[0])
+        assert ledger.agreed is not None
+        expect = {"stage": "checkpoint", "epoch": ledger.agreed.epoch, "round": ledger.base}
+        if any(header.get(name) != value for name, value in expect.items()):
+            raise ProtocolError("its checkpoint is sealed for another round or epoch")
+        return box
+
+    def _warn(self, stage: str, trouble: dict[int, str]) -> None:
+        for node, why in trouble.items():
+            log(WARNING, "%s: node %d: %s", stage, node, why)
+
+
+def _stand_in(content: RecordDict) -> Stand:
+    answer = records.find_config(content, records.REPLY)
+    if answer is None:
+        raise ProtocolError("the reply does not say where the node stands")
+    return Stand(
+        records.field(answer, "round", int),
+        records.field(answer, "history", bytes),
+        records.field(answer, "digest", bytes),
+    )
+
+
+def _status_in(content: RecordDict) -> tuple[bytes, bytes, Stand]:
+    answer = records.find_config(content, records.REPLY)
+    if answer is None:
+        raise ProtocolError("the reply does not say who the node is")
+    stand = Stand(records.field(answer, "round", int), records.field(answer, "history", bytes))
+    key: bytes = records.field(answer, "member", bytes)
+    epoch: bytes = records.field(answer, "epoch", bytes)
+    return key, epoch, stand
+
+
+def _nobody(what: str, trouble: dict[int, str]) -> NoReturn:
+    raise QuorumError(f"{what} ({reasons(trouble)})")

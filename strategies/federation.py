@@ -1,0 +1,311 @@
+"""Federation: what the server knows while it runs, and what it sends to whom.
+
+The ledger holds what must not be forgotten; here is what can be asked again: which node stands where.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from logging import WARNING, getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from flhe import records
+from flhe.errors import DriftError, ProtocolError
+from flhe.keys.messages import open_detached
+from flhe.mods.codes import explain
+from flhe.rounds.model import next_history
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Scheme
+from flhe.sealed import Sealed, Slot
+from flhe.strategies.grid import StreamGrid
+from flhe.strategies.ledger import Ledger
+from flhe.strategies.membership import Membership
+from flhe.strategies.report import RoundReport, scalar
+
+log = getLogger("flwr").log
+
+NOTHING, LOST = -1, -2
+"""Where a node may stand besides a round: it has no model; it has another one than the others."""
+
+NO_KEY, LEFT = 1020, 1021
+BEHIND = (1011, 1012, 1014, 1019)
+"""Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
+
+
+class Federation:
+    """What the server knows of a running federation. Nothing in it can decrypt."""
+
+    def __init__(
+        self,
+        grid: StreamGrid,
+        ledger: Ledger,
+        terms: Terms,
+        membership: Membership,
+        initial: ArrayRecord | None,
+    ) -> None:
+        self.grid = grid
+        self.ledger = ledger
+        self.terms = terms
+        self.membership = membership
+        self.initial = initial
+        self.at: dict[int, int] = {}
+        self.confirmed: set[int] = set()
+        self.means: dict[int, MetricRecord] = {}
+        self.began = time.monotonic()
+        self.adding_s = 0.0
+        self.crypto_s: dict[int, float] = {}
+        self.survivors = 0
+        if kept := ledger.sums.get(ledger.base):
+            self.survivors = len(Sealed.from_parts(kept[0], np.empty(0, np.uint8)).senders)
+        self._for: tuple[object, ...] = ()
+
+    # --- who and where ---
+
+    @property
+    def members(self) -> dict[int, bytes]:
+        """Identity key of each member, by node id; negative ids are members that nobody has seen."""
+        return {} if self.ledger.agreed is None else self.ledger.agreed.members
+
+    def connected(self) -> list[int]:
+        """Nodes that the grid reaches."""
+        return sorted(self.grid.get_node_ids())
+
+    def present(self) -> list[int]:
+        """Members that the grid reaches, and that have not given up their keys."""
+        out = self.membership.left | self.membership.keyless
+        return [node for node in self.connected() if node in self.members and node not in out]
+
+    def stands(self, node: int) -> int:
+        """Round of a node's model, as far as known."""
+        return self.at.get(node, NOTHING)
+
+    def lacks(self, node: int) -> list[int] | None:
+        """Rounds whose sums bring a node to the others' model; None where only a checkpoint does."""
+        ledger = self.ledger
+        start = self.stands(node)
+        if start == NOTHING and self.initial is not None:
+            start = 0
+        if start not in ledger.chain:
+            return None
+        rounds = [r for r in sorted(ledger.chain) if r > start]
+        return rounds if all(r in ledger.sums for r in rounds) else None
+
+    # --- the parameters of the epoch ---
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme, for this epoch's cohort."""
+        self._derive()
+        return self._scheme
+
+    def slot(self) -> Slot:
+        """The slot of the round under way."""
+        self._derive()
+        ledger = self.ledger
+        assert ledger.agreed is not None
+        return Slot(
+            ledger.federation,
+            ledger.agreed.roster_hash,
+            ledger.agreed.epoch,
+            ledger.round,
+            ledger.attempt,
+            self._layout_hash,
+            ledger.history,
+        )
+
+    def _derive(self) -> None:
+        """Compute what depends on cohort and layout, once an epoch."""
+        layout = self.ledger.layout
+        assert layout is not None
+        key = (len(self.members), layout)
+        if self._for != key:
+            self._scheme = self.terms.for_cohort(len(self.members))
+            self._layout_hash = self.terms.layout_hash(layout, self._scheme)
+            self._lanes = self.terms.lanes(layout)
+            self._for = key
+
+    # --- what is sent ---
+
+    def messages(
+        self, kind: str, stage: str, nodes: Iterable[int], config: ConfigRecord | None, key: str
+    ) -> list[Message]:
+        """A stage for each of `nodes`, with all that the node lacks; equal contents are one."""
+        shared: dict[tuple[object, ...], RecordDict] = {}
+        out = []
+        for node in nodes:
+            rounds = self.lacks(node)
+            fresh = self.stands(node) == NOTHING and rounds is not None
+            need = (node in self.confirmed, fresh, None if rounds is None else tuple(rounds))
+            if need not in shared:
+                shared[need] = self.content(stage, *need)
+                if config is not None:
+                    shared[need][key] = config
+            out.append(Message(shared[need], node, kind))
+        return out
+
+    def content(
+        self, stage: str, confirmed: bool, fresh: bool, rounds: tuple[int, ...] | None
+    ) -> RecordDict:
+        """A stage, and what brings a node to where the others are.
+
+        `fresh` nodes get the initial model, `rounds` are those whose sums are sent; None sends the kept
+        checkpoint and the sums since.
+        """
+        ledger = self.ledger
+        assert ledger.agreed is not None
+        by_box = rounds is None
+        if rounds is None:
+            rounds = tuple(r for r in sorted(ledger.sums) if r > ledger.box_round)
+        fields: dict[str, Any] = {
+            "federation": records.federation_name(ledger.federation),
+            "round": ledger.round,
+            "attempt": ledger.attempt,
+            "terms": self.terms.to_bytes(),
+            "confirms": [] if confirmed else list(ledger.agreed.confirms),
+            "sums": [ledger.sums[r][0] for r in rounds],
+        }
+        if ledger.chain and stage != "sync":  # a sync is also how one finds out who differs
+            fields["history"] = ledger.history
+        content = RecordDict({records.STAGE: records.stage_record(stage, **fields)})
+        if fresh and self.initial is not None:
+            content[self.terms.arrays_key] = self.initial
+        if by_box and ledger.box is not None:
+            content[records.BOX] = ledger.box
+        for i, r in enumerate(rounds):
+            content[f"{records.SUM}.{i}"] = ledger.sums[r][1]
+        return content
+
+    def ask(
+        self, messages: list[Message], timeout: float, trouble: dict[int, str]
+    ) -> Iterator[tuple[int, RecordDict]]:
+        """Send, and yield (node, content) of each answer; `trouble` gets refusals and silences."""
+        for reply in self.grid.send_and_receive(messages, timeout=timeout):
+            node = self.grid.node_of(reply)
+            if reply.has_error():
+                trouble[node] = self.refused(node, reply)
+            else:
+                yield node, reply.content
+            del reply  # before the next one is unpacked
+        for node in self.grid.silent:
+            trouble[node] = "no reply in time"
+
+    def refused(self, node: int, reply: Message) -> str:
+        """Note what a refusal says of the node; returns it in words."""
+        code = reply.error.code
+        if code == NO_KEY:
+            self.membership.keyless.add(node)
+        elif code == LEFT:
+            self.membership.left.add(node)
+        elif code in BEHIND and self.ledger.chain:
+            self.at[node] = LOST
+        return explain(code, reply.error.reason)
+
+    # --- what comes back ---
+
+    def receive(self, node: int, reply: Message) -> tuple[Sealed, bytes]:
+        """The verified update in a reply, and the digest of the model that it starts from.
+
+        Raises
+        ------
+        ProtocolError
+            An error reply, or an update that is not this node's for this round.
+        """
+        if reply.has_error():
+            raise ProtocolError(self.refused(node, reply))
+        content = reply.content
+        answer = records.find_config(content, records.REPLY)
+        arrays = content.get(records.UPDATE)
+        if answer is None or not isinstance(arrays, ArrayRecord):
+            raise ProtocolError("the reply holds no encrypted update")
+        part = records.to_sealed(records.field(answer, "header", bytes), arrays, take=True)
+        digest: bytes = records.field(answer, "digest", bytes)
+        slot, agreed = self.slot(), self.ledger.agreed
+        assert agreed is not None
+        if node not in self.members:
+            raise ProtocolError("it is no member of this epoch")
+        if replace(part.slot, history=slot.history) != slot:
+            raise ProtocolError("the update belongs to another round, epoch or parameter set")
+        if part.slot.history != slot.history:
+            self.at[node] = LOST
+            raise DriftError("its model has drifted: it has seen another initial model or sum")
+        if part.senders != (agreed.rank(node),):
+            raise ProtocolError("the update says that it is another member's")
+        if part.length != self._lanes:
+            raise ProtocolError("the update has another length than the model")
+        open_detached(
+            records.field(answer, "envelope", bytes),
+            part.digest(),
+            {
+                "roster_hash": slot.roster_hash,
+                "run_id": slot.run_id,
+                "epoch": agreed.number,
+                "round": slot.round,
+                "attempt": slot.attempt,
+                "stage": "update",
+                "policy_hash": self.terms.hash(),
+                "layout_hash": slot.layout_hash,
+            },
+            senders=[self.members[node]],
+        )
+        self.heard(node, content)
+        return part, digest
+
+    def heard(self, node: int, content: RecordDict) -> None:
+        """Note what a node's reply, which it gave after following, tells of its state."""
+        ledger = self.ledger
+        self.at[node] = ledger.base
+        self.confirmed.add(node)
+        answer = records.find_config(content, records.REPLY)
+        seconds = answer.get("crypto-s") if answer else None
+        if isinstance(seconds, float):
+            self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
+        opened = records.find_config(content, "flhe.opened")
+        if opened is not None and opened.get("missed") is True:
+            log(WARNING, "node %d reports that its update is missing from the sum", node)
+        if ledger.agreed is not None and node in self.members and ledger.agreed.rank(node) == 0:
+            for name, means in content.metric_records.items():
+                number = name.removeprefix(records.MEANS)
+                if number != name and number.isdigit() and int(number) in ledger.sums:
+                    self.means[int(number)] = means
+
+    # --- a round ---
+
+    def begin(self, round_: int, attempt: int) -> None:
+        """Start a round's clocks, once, and note the attempt."""
+        if attempt == 0:
+            self.began = time.monotonic()
+            self.adding_s = 0.0
+            self.crypto_s = {}
+        self.survivors = 0
+        self.ledger.begin(round_, attempt)
+
+    def keep(self, total: Sealed) -> ArrayRecord:
+        """Keep a round's sum until every member has it."""
+        arrays = self.ledger.keep(total, next_history(self.ledger.history, total.digest()))
+        self.survivors = len(total.senders)
+        return arrays
+
+    def drop_sums(self) -> None:
+        """Drop sums that every member has."""
+        behind = min((max(self.stands(n), 0) for n in self.members), default=0)
+        if any(round_ <= behind for round_ in self.ledger.sums):
+            self.ledger.drop_sums(behind)
+
+    def report(self, server_round: int, metrics: MetricRecord | None) -> RoundReport:
+        """What the round cost and what it reached."""
+        traffic = self.grid.take()
+        return RoundReport(
+            round=server_round,
+            accuracy=scalar(metrics, "accuracy"),
+            loss=scalar(metrics, "loss"),
+            bytes_up=traffic.up,
+            bytes_down=traffic.down,
+            crypto_s=max(self.crypto_s.values(), default=0.0) + self.adding_s,
+            round_s=time.monotonic() - self.began,
+            survivors=self.survivors,
+        )

@@ -1,0 +1,288 @@
+"""Ledger: what the server must not forget between rounds. Nothing in it can decrypt.
+
+With a directory it is on disk before anything that depends on it is sent, so that a server which was
+killed at any point goes on where it stood (`HEStrategy.start(resume=True)`):
+
+    ledger        epoch, rounds, histories; canonical CBOR
+    sum-<round>   the sealed sum of a round that some member may still lack
+    checkpoint    the last sealed checkpoint of this epoch
+
+Without one it is in memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from flhe import records
+from flhe.coding.flatten import Layout
+from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.keys import canonical, files
+from flhe.sealed import Sealed
+from flhe.strategies.key_agreement import ATTEMPTS, Agreed
+
+VERSION = 1
+MAX_BYTES = 256 << 20
+
+Phase = Literal["training", "summed", "done"]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One federation, as the server knows it.
+
+    Parameters
+    ----------
+    federation : int
+        Run id of the run that began it.
+    terms : bytes
+        Encoded terms.
+    directory : Path or None
+        Where it is kept; None keeps it in memory.
+    """
+
+    federation: int
+    terms: bytes
+    directory: Path | None = None
+    number: int = 0
+    """Of the next key agreement."""
+    agreed: Agreed | None = None
+    since: int = 0
+    """First round of the epoch."""
+    layout: Layout | None = None
+    chain: dict[int, bytes] = field(default_factory=dict)
+    """Round -> history of the model then; the last one is where everybody should be."""
+    round: int = 0
+    """Round under way."""
+    attempt: int = 0
+    phase: Phase = "done"
+    sums: dict[int, tuple[bytes, ArrayRecord]] = field(default_factory=dict)
+    box: ArrayRecord | None = None
+    box_round: int = -1
+
+    @property
+    def base(self) -> int:
+        """Round of the model that the next round starts from; -1 before there is a model."""
+        return max(self.chain, default=-1)
+
+    @property
+    def history(self) -> bytes:
+        """History of that model."""
+        return self.chain[self.base]
+
+    # --- what happens ---
+
+    def begin(self, round_: int, attempt: int) -> None:
+        """Note that a round is asked for."""
+        self.round, self.attempt, self.phase = round_, attempt, "training"
+        self.save()
+
+    def keep(self, total: Sealed, history: bytes) -> ArrayRecord:
+        """Keep a round's sum, before anybody is sent it."""
+        arrays = records.from_sealed(total)
+        header, round_ = total.header(), total.slot.round
+        if self.directory is not None:
+            chunks = [len(header).to_bytes(4, "big") + header]
+            chunks += [array.data for array in arrays.values()]
+            files.replace(self.directory / f"sum-{round_}", chunks)
+        self.sums[round_] = (header, arrays)
+        self.chain[round_] = history
+        self.phase = "summed"
+        self.save()
+        return arrays
+
+    def done(self) -> None:
+        """Note that the round is over."""
+        self.phase = "done"
+        self.save()
+
+    def keep_box(self, box: ArrayRecord, round_: int) -> None:
+        """Keep a sealed checkpoint of this epoch; sums that it makes needless are dropped."""
+        if self.directory is not None:
+            pieces = records.to_pieces(box)
+            sizes = canonical.dumps([round_, [len(piece) for piece in pieces]])
+            head = len(sizes).to_bytes(4, "big") + sizes
+            files.replace(self.directory / "checkpoint", [head, *pieces])
+        self.box, self.box_round = box, round_
+        self.drop_sums(round_)
+
+    def drop_sums(self, upto: int) -> None:
+        """Drop the sums of rounds up to `upto`: everybody has them, or catches up by a checkpoint."""
+        gone = [round_ for round_ in self.sums if round_ <= upto]
+        for round_ in gone:
+            del self.sums[round_]
+        self.save()
+        self._unlink(*(f"sum-{round_}" for round_ in gone))
+
+    def skip_agreements(self) -> None:
+        """An agreement failed: its numbers are not used again."""
+        self.number += ATTEMPTS
+        self.save()
+
+    def change_epoch(self, agreed: Agreed, round_: int) -> None:
+        """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
+        gone = [f"sum-{kept}" for kept in self.sums]
+        self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
+        self.sums, self.box, self.box_round = {}, None, -1
+        self.save()
+        self._unlink("checkpoint", *gone)
+
+    def void(self) -> int:
+        """Take back the last sum, which nobody could open; returns its round."""
+        lost = self.base
+        del self.chain[lost]
+        self.sums.pop(lost, None)
+        self.save()
+        self._unlink(f"sum-{lost}")
+        return lost
+
+    # --- disk ---
+
+    def save(self) -> None:
+        """Write it, whole or not at all."""
+        if self.directory is not None:
+            files.replace(self.directory / "ledger", [self._to_bytes()])
+
+    def _unlink(self, *names: str) -> None:
+        if self.directory is not None:
+            for name in names:
+                files.drop(self.directory / name)
+
+    def _to_bytes(self) -> bytes:
+        agreed: list[Any] = []
+        if (a := self.agreed) is not None:
+            keys = sorted(a.members.values())
+            agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms)]
+        return canonical.dumps(
+            {
+                "v": VERSION,
+                "federation": self.federation,
+                "terms": self.terms,
+                "number": self.number,
+                "agreed": agreed,
+                "since": self.since,
+                "layout": None if self.layout is None else self.layout.to_fields(),
+                "chain": [[round_, history] for round_, history in self.chain.items()],
+                "round": self.round,
+                "attempt": self.attempt,
+                "phase": self.phase,
+                "sums": sorted(self.sums),
+                "box": self.box_round,
+            }
+        )
+
+    @classmethod
+    def create(cls, directory: Path | None, federation: int, terms: bytes) -> Ledger:
+        """A new one.
+
+        Raises
+        ------
+        ConfigError
+            The directory holds another federation's.
+        StoreError
+            It cannot be used.
+        """
+        if directory is not None:
+            with files.os_errors("make"):
+                directory.parent.mkdir(parents=True, exist_ok=True)
+            files.make_private(directory)
+            if (directory / "ledger").exists():
+                raise ConfigError(
+                    "state_dir holds a federation already: go on with it (resume=True), or name "
+                    "another directory"
+                )
+        return cls(federation, terms, directory)
+
+    @classmethod
+    def load(cls, directory: Path, terms: bytes) -> Ledger:
+        """The one that a directory holds; node ids are left open, members are known by their keys.
+
+        Raises
+        ------
+        ConfigError
+            There is none, or one of other terms.
+        ProtocolError, StoreError
+            It is damaged, or cannot be read.
+        """
+        if not (directory / "ledger").exists():
+            raise ConfigError("state_dir holds no federation to resume: start it without resume")
+        match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
+            case {
+                "v": 1,
+                "federation": int(federation),
+                "terms": bytes(kept),
+                "number": int(number),
+                "agreed": list(agreed),
+                "since": int(since),
+                "layout": layout,
+                "chain": list(chain),
+                "round": int(round_),
+                "attempt": int(attempt),
+                "phase": ("training" | "summed" | "done") as phase,
+                "sums": list(sums),
+                "box": int(box_round),
+            }:
+                pass
+            case _:
+                raise ProtocolError("the ledger is damaged, or of another version of flhe")
+        if kept != terms:
+            raise ConfigError(
+                "state_dir holds a federation under other terms (scheme, bits, clip, ...): resume it "
+                "with the strategy that began it"
+            )
+        ledger = cls(federation, terms, directory, number, since=since)
+        ledger.layout = None if layout is None else Layout.from_fields(layout)
+        ledger.chain = {int(r): bytes(h) for r, h in chain}
+        ledger.round, ledger.attempt, ledger.phase = round_, attempt, phase
+        if agreed:
+            n, epoch, roster_hash, keys, confirms = agreed
+            # Until a node says who it is, its key stands under a number that no node has.
+            members = {-1 - i: key for i, key in enumerate(keys)}
+            ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms))
+        for kept_round in sums:
+            ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
+        if box_round >= 0 and (directory / "checkpoint").exists():
+            box, found = _read_box(directory / "checkpoint")
+            if found == box_round:  # otherwise a crash came between the file and the ledger
+                ledger.box, ledger.box_round = box, box_round
+        return ledger
+
+    def place(self, nodes: Mapping[int, bytes]) -> None:
+        """Say which node holds which member's key now; the others stay known by their key alone."""
+        assert self.agreed is not None
+        found = {key: node for node, key in nodes.items()}
+        keys = sorted(self.agreed.members.values())
+        members = {found.get(key, -1 - i): key for i, key in enumerate(keys)}
+        self.agreed = replace(self.agreed, members=members)
+
+
+def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:
+    data = files.read(path)
+    start = 4 + int.from_bytes(data[:4], "big")
+    if len(data) < start:
+        raise StoreError("a kept sum was cut short: its round cannot be resumed")
+    header = data[4:start]
+    sealed = Sealed.from_parts(header, np.frombuffer(data, np.uint8, offset=start))
+    return header, records.from_sealed(sealed)
+
+
+def _read_box(path: Path) -> tuple[ArrayRecord, int]:
+    data = files.read(path)
+    start = 4 + int.from_bytes(data[:4], "big")
+    match canonical.loads(data[4:start], MAX_BYTES, "kept checkpoint"):
+        case [int(round_), list(sizes)]:
+            pass
+        case _:
+            raise StoreError("the kept checkpoint is damaged: remove it")
+    pieces = {}
+    for i, size in enumerate(sizes):
+        piece = data[start : start + size]
+        pieces[f"{i:04d}"] = Array("uint8", (len(piece),), records.CHECKPOINT, piece)
+        start += size
+    return ArrayRecord(pieces), round_

@@ -1,0 +1,81 @@
+"""Membership: who takes part in the epoch, and when a new one is due."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+BARRED = 3
+"""Rounds before a node that broke off a key agreement is asked again."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """What the server remembers of comings and goings.
+
+    Parameters
+    ----------
+    patience : int
+        Rounds that a member may be away before it counts as having left; 0: none.
+    rekey_every : int
+        Rounds after which the group agrees on fresh keys; 0 for never.
+    """
+
+    patience: int
+    rekey_every: int
+    asked: bool = False
+    """Somebody asked for fresh keys."""
+    keyless: set[int] = field(default_factory=set)
+    """Members that have no usable key."""
+    left: set[int] = field(default_factory=set)
+    """Nodes that said that they leave."""
+    _away: dict[int, int] = field(default_factory=dict)
+    """Member -> first round that it was away."""
+    _barred: dict[int, int] = field(default_factory=dict)
+    _wait: int = 0
+
+    def see(self, round_: int, members: Iterable[int], connected: Collection[int]) -> None:
+        """Note which members are there before a round."""
+        away = {node for node in members if node not in connected}
+        self._away = {node: self._away.get(node, round_) for node in away}
+
+    def candidates(self, round_: int, connected: Collection[int]) -> list[int]:
+        """Nodes that a key agreement would ask."""
+        barred = {node for node, until in self._barred.items() if until > round_}
+        return sorted(set(connected) - barred - self.left)
+
+    def due(
+        self, round_: int, since: int, members: Collection[int], connected: Collection[int]
+    ) -> str:
+        """Why a new epoch is due before this round; "" when none is.
+
+        `since` is the round that the epoch began with.
+        """
+        if round_ < self._wait:
+            return ""
+        reasons = []
+        if joining := [n for n in self.candidates(round_, connected) if n not in members]:
+            reasons.append(f"{len(joining)} join")
+        if keyless := self.keyless & set(members) & set(connected):
+            reasons.append(f"{len(keyless)} lost their keys")
+        gone = {node for node, first in self._away.items() if round_ - first >= self.patience}
+        if gone := (gone | self.left) & set(members):
+            reasons.append(f"{len(gone)} left")
+        if self.rekey_every and round_ - since >= self.rekey_every:
+            reasons.append(f"{round_ - since} rounds under one key")
+        if self.asked:
+            reasons.append("asked for")
+        return ", ".join(reasons)
+
+    def failed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
+        """A key agreement came to nothing and the epoch before goes on: try again in a while."""
+        self._wait = round_ + BARRED
+        self._barred |= {node: round_ + BARRED for node in asked if node not in members}
+
+    def changed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
+        """A new epoch began with `members`; the others that were asked are barred for now."""
+        self.asked = False
+        self.keyless.clear()
+        self._away.clear()
+        self._barred = {n: until for n, until in self._barred.items() if until > round_}
+        self._barred |= {node: round_ + BARRED for node in asked if node not in members}

@@ -1,0 +1,301 @@
+"""The audit log: what it records, what it can never hold, and how people read it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from flhe.cli import app
+from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.keys.store import Store
+from flhe.mods import audit, stages
+from flhe.mods.audit import Entry, last, write
+from flhe.mods.codes import APP
+from tests.mods.harness import SECRET, SLUGS
+
+EPOCH = bytes.fromhex("ab12cd34") + bytes(12)
+TIME = 1767323045
+"""2026-01-02T03:04:05Z."""
+
+
+def entry(**changes: Any) -> Entry:
+    usual = {"run": 7, "stage": "round", "answer": "update", "seconds": 1.2, "time": TIME}
+    return Entry(**(usual | changes))
+
+
+UPDATE = entry(epoch=EPOCH, round=3, attempt=0, bytes_out=12345)
+REFUSAL = entry(answer="refused", code=1014, seconds=0.0104)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state")
+
+
+def test_lines() -> None:
+    assert UPDATE.to_line() == (
+        b'{"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server",'
+        b'"answer":"update","epoch":"ab12cd34","round":3,"attempt":0,"bytes_out":12345,"seconds":1.2}'
+    )
+    assert REFUSAL.to_line() == (
+        b'{"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server",'
+        b'"answer":"refused","bytes_out":0,"seconds":0.01,"code":1014,"reason":"flhe/protocol"}'
+    )
+    for one in (UPDATE, REFUSAL):
+        assert Entry.from_line(one.to_line()) == one
+
+
+def test_every_stage_and_every_code_has_its_word() -> None:
+    assert {name for _, name in stages.table()} <= audit.STAGES
+    for code, slug in SLUGS.items():
+        one = entry(answer="refused", code=code)
+        assert (one.reason, json.loads(one.to_line())["reason"]) == (slug, slug)
+    assert entry(stage=audit.PLAIN, answer=audit.PLAIN).stage == "plain"
+
+
+HOSTILE = [
+    SECRET,
+    "",
+    "Round",
+    "round ",
+    "round\n",
+    'round","answer":"update',
+    "\x1b[2J",
+    "\udcff",
+    "[red]x",
+    "x" * 10**6,
+    b"round",
+    7,
+    None,
+    ["round"],
+    {"round": 1},
+]
+
+
+@pytest.mark.parametrize("word", HOSTILE, ids=lambda word: repr(word)[:12])
+@pytest.mark.parametrize("name", ["stage", "answer", "asked_by"])
+def test_no_word_but_those_of_the_sets(name: str, word: Any) -> None:
+    one = entry(**{name: word})
+    assert one == entry(**{name: "unknown"})
+    assert json.loads(one.to_line())[name] == "unknown"
+
+
+@pytest.mark.parametrize("number", [-1, 2**32, 10**400, True, 1.0, "3", SECRET, b"3", [3]])
+@pytest.mark.parametrize("name", ["round", "attempt"])
+def test_what_the_server_counts_is_never_a_reason_not_to_record(name: str, number: Any) -> None:
+    one = entry(**{name: number})
+    assert getattr(one, name) is None
+    assert name not in json.loads(one.to_line())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"run": -1},
+        {"run": 2**64},
+        {"run": True},
+        {"run": "7"},
+        {"bytes_out": -1},
+        {"bytes_out": 1.0},
+        {"bytes_out": 2**63},
+        {"time": -1},
+        {"time": 253402300800},
+        {"time": 1.5},
+        {"seconds": -0.1},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"seconds": 10**400},
+        {"seconds": True},
+        {"seconds": "1"},
+        {"epoch": EPOCH[:8]},
+        {"epoch": b""},
+        {"epoch": EPOCH.hex()},
+        {"epoch": bytearray(EPOCH)},
+        {"code": 1014},
+        {"answer": "refused"},
+        {"answer": "refused", "code": 1},
+        {"answer": "refused", "code": 1014.0},
+        {"answer": "refused", "code": SECRET},
+    ],
+    ids=lambda changes: str(changes)[:40],
+)
+def test_own_mistakes(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Entry") as caught:
+        entry(**changes)
+    assert SECRET not in str(caught.value)
+
+
+ENTRIES = st.builds(
+    Entry,
+    run=st.integers(0, 2**64 - 1),
+    stage=st.one_of(st.sampled_from(sorted(audit.STAGES)), st.text()),
+    answer=st.one_of(st.sampled_from(sorted(audit.ANSWERS - {"refused"})), st.text()),
+    seconds=st.floats(0, 1e9),
+    bytes_out=st.integers(0, 2**63 - 1),
+    epoch=st.one_of(st.none(), st.binary(min_size=16, max_size=16)),
+    round=st.one_of(st.none(), st.integers(-5, 2**33)),
+    attempt=st.one_of(st.none(), st.integers(-5, 2**33)),
+    asked_by=st.text(),
+    time=st.integers(0, 253402300799),
+).filter(lambda one: one.answer != "refused")
+
+
+@given(ENTRIES)
+def test_any_entry_is_one_short_line_that_reads_back(one: Entry) -> None:
+    line = one.to_line()
+    assert Entry.from_line(line) == one
+    assert replace(one) == one  # validating twice changes nothing
+    assert len(line) <= audit.MAX_LINE
+    assert b"\n" not in line
+    assert line.isascii()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"7",
+        b"null",
+        b"\xff",
+        b"[" * 10**5,
+        b"{" + b"9" * 10**5,
+        UPDATE.to_line()[:-1],
+        UPDATE.to_line() + b" ",
+        UPDATE.to_line().replace(b"round", SECRET.encode()),
+        UPDATE.to_line().replace(b"12345", b"-1"),
+        UPDATE.to_line().replace(b"12345", b"1e3"),
+        UPDATE.to_line().replace(b"ab12cd34", b"AB12CD34"),
+        UPDATE.to_line().replace(b"ab12cd34", b"zz"),
+        UPDATE.to_line().replace(b"2026-01-02T", b"2026-1-2T"),
+        UPDATE.to_line().replace(b'"run":7', b'"run":7,"run":7'),
+        UPDATE.to_line().replace(b'"run":7', b'"run":7,"loss":0.5'),
+        UPDATE.to_line().replace(b'"run":7,', b""),
+        UPDATE.to_line().replace(b":1.2", b":NaN"),
+        REFUSAL.to_line().replace(b"1014", b"1015"),
+        REFUSAL.to_line().replace(b"flhe/protocol", b"[red]\\u001b[2J"),
+    ],
+    ids=lambda line: line[-24:].decode(errors="replace"),
+)
+def test_lines_that_are_none(line: bytes) -> None:
+    with pytest.raises(ProtocolError, match="does not write") as caught:
+        Entry.from_line(line)
+    assert SECRET not in str(caught.value)
+
+
+def test_nothing_else_is_recorded() -> None:
+    """A field added here is one that a hospital's administrator reads: think of what it tells."""
+    assert {f.name for f in fields(Entry)} == {
+        *("time", "run", "stage", "epoch", "round", "attempt", "asked_by", "answer"),
+        *("bytes_out", "seconds", "code"),
+    }
+
+
+def test_now_is_the_default() -> None:
+    one = Entry(run=1, stage="share", answer="agreement", seconds=0)
+    assert one.time >= TIME
+    assert one.seconds == 0.0
+
+
+def test_write_and_read_back(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no audit log"):
+        last(store, 5)
+    many = [entry(round=i) for i in range(5)]
+    for one in many:
+        write(store, one)
+    assert store.read("audit.log") == b"".join(one.to_line() + b"\n" for one in many)
+    assert last(store, 3) == many[2:]
+    assert last(store, 99) == many
+    assert (tmp_path / "state/audit.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_both_generations_are_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "LIMIT", 3 * (len(entry(round=0).to_line()) + 1))
+    many = [entry(round=i) for i in range(8)]
+    for one in many:
+        write(store, one)
+    assert last(store, 99) == many[3:]
+    assert last(store, 4) == many[4:]
+    (tmp_path / "state/audit.log").unlink()  # as between the two halves of a rotation
+    assert last(store, 99) == many[3:6]
+
+
+def test_a_rotation_while_it_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [entry(round=i) for i in range(4)]
+    monkeypatch.setattr(audit, "LIMIT", 2 * (len(many[0].to_line()) + 1))
+    for one in many[:3]:
+        write(store, one)
+    read, again = Store.read, iter([many[3], entry(round=9)])
+
+    def rotating(self: Store, name: str) -> bytes:
+        data = read(self, name)
+        for one in again:  # once: after the older one was read, before the newer one is
+            write(self, one)
+        return data
+
+    monkeypatch.setattr(Store, "read", rotating)
+    assert last(store, 99) == [many[2], many[3], entry(round=9)]
+
+
+def test_a_log_that_cannot_be_written_or_trusted(store: Store, tmp_path: Path) -> None:
+    log = tmp_path / "state/audit.log"
+    write(store, UPDATE)
+    log.chmod(0o644)
+    for act in (lambda: write(store, UPDATE), lambda: last(store, 1)):
+        with pytest.raises(StoreError, match="chmod 600"):
+            act()
+    log.unlink()
+    log.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError):
+        write(store, UPDATE)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# --- flhe log ---
+
+
+def show(*args: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["log", *map(str, args)], env={"COLUMNS": "200"})
+    return result.exit_code, result.output
+
+
+def test_people_read_a_table(store: Store, tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    write(store, entry(stage="advertise", answer="agreement", bytes_out=400, run=2**64 - 1))
+    write(store, replace(UPDATE, attempt=2, bytes_out=3_000_000))
+    store.append_line("audit.log", f'{{"stage":"{SECRET}"}}'.encode(), audit.LIMIT)
+    write(store, replace(REFUSAL, stage="evaluate", code=APP.code))
+    code, text = show("--home", home)
+    assert code == 0
+    rows = [line for line in text.splitlines() if line.strip()[:1].isdigit()]
+    day = "2026-01-02"
+    assert [row.split()[0] for row in rows] == ["18446744073709551615", day, "7", day, day]
+    assert rows[1].split()[2:] == ["advertise", "agreement", "400", "B", "1.200"]
+    assert rows[3].split()[2:] == ["round", "ab12cd34", "3", "(2)", "update", "3.00", "MB", "1.200"]
+    assert "refused: app-failed" in rows[4]
+    assert "not a line of flhe" in text
+    assert SECRET not in text
+    code, text = show("--home", home, "--last", 1)
+    assert (text.count("2026"), "app-failed" in text) == (1, True)
+
+
+def test_a_directory_without_a_log(tmp_path: Path) -> None:
+    code, text = show("--home", tmp_path / "missing")
+    assert (code, text.startswith("flhe: --home")) == (1, True)
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "empty").mkdir(mode=0o700)
+    code, text = show("--home", tmp_path / "empty")
+    assert (code, text.startswith("flhe: no audit log here")) == (1, True)
+    assert list((tmp_path / "empty").iterdir()) == []
+    assert show("--home", tmp_path, "--last", 0)[0] == 2
+    assert show()[0] == 2
