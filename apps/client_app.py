@@ -9,13 +9,25 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from flhe import records
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
 from flhe.apps.tasks.split import node_data
 from flhe.mods import HEMod
 
-app = ClientApp(mods=[HEMod()])
+
+def initial(ctx: Context) -> ArrayRecord:
+    """Make the initial model, where the run config says `secret-initial`.
+
+    From the run's seed, so that runs compare; an app with something to hide would not tell the server
+    a seed.
+    """
+    settings = Settings.from_config(ctx.run_config)
+    return ArrayRecord(new_model(task_named(settings.task), settings.seed).state_dict())
+
+
+app = ClientApp(mods=[HEMod(initial=initial)])
 
 
 @app.train()
@@ -24,6 +36,8 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     settings = Settings.from_config(ctx.run_config)
     data = _data(settings, ctx)
     model = _model(settings, msg)
+    fair = settings.fair
+    loss = evaluate(model, data.train).loss if fair else 0.0
     score = train(
         model,
         data.train,
@@ -35,15 +49,20 @@ def train_fn(msg: Message, ctx: Context) -> Message:
             int(ctx.node_config["partition-id"]),
             _round(msg),
         ),
+        proximal_mu=settings.proximal_mu,
     )
+    arrays, weight = ArrayRecord(model.cpu().state_dict()), len(data.train.labels)
+    if fair:
+        received = records.to_numpy(msg.content.array_records["arrays"])
+        contribution, weight = fair.contribution(received, records.to_numpy(arrays), loss)
+        arrays = records.from_numpy(contribution)
     metrics = MetricRecord(
         {
             "train_loss": score.loss,
             "train_accuracy": score.accuracy,
-            "num-examples": len(data.train.labels),
+            "num-examples": weight,
         }
     )
-    arrays = ArrayRecord(model.cpu().state_dict())
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 
 

@@ -64,25 +64,28 @@ def _runs(process: psutil.Process) -> bool:
 class Children:
     """The processes of one run.
 
-    A watchdog ends them and removes `scratch` should this process die without doing so itself.
+    A watchdog ends them and removes `scratch` should this process die without doing so itself. Until
+    that is done it keeps the descriptors of `hold` open, and with them their locks.
     """
 
-    def __init__(self, env: Mapping[str, str], scratch: Path) -> None:
+    def __init__(self, env: Mapping[str, str], scratch: Path, hold: Sequence[int] = ()) -> None:
         self.tag = secrets.token_hex(16)
         self._env = {**env, TAG: self.tag}
         self._seen: set[psutil.Process] = set()
+        self._started: list[subprocess.Popen[bytes]] = []
         self._watchdog = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "flhe.apps.watch", self.tag, str(scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=hold,
         )
 
     def start(self, command: Sequence[str], *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
         """Start `command`, its output appended to `log`, out of reach of the terminal's Ctrl-C."""
         with log.open("ab") as output:
-            return subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(  # noqa: S603
                 list(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -91,6 +94,8 @@ class Children:
                 env=self._env,
                 start_new_session=True,
             )
+        self._started.append(process)
+        return process
 
     def query(self, command: Sequence[str], *, cwd: Path, timeout: float) -> str:
         """Run `command` to its end and return its standard output; "" when it fails."""
@@ -128,6 +133,8 @@ class Children:
     def stop(self) -> None:
         """End everything that was started, the watchdog last."""
         stop_tagged(self.tag, self._seen)
+        for process in self._started:
+            process.poll()  # or Python would warn that it runs
         if self._watchdog.stdin is not None:
             self._watchdog.stdin.close()
         try:

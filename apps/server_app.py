@@ -19,7 +19,7 @@ from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Task, new_model
 from flhe.errors import QuorumError
-from flhe.strategies.plain import MeteredFedAvg
+from flhe.strategies.plain import metered
 from flhe.strategies.report import Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
 
@@ -46,11 +46,13 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     reporter.emit("start", model_bytes=model_bytes, nodes=settings.nodes)
     wait_for_nodes(grid, settings)
     reporter.emit("joined")
+    how: dict[str, Any] = {"resume": True} if settings.resume else {}
     result = strategy.start(
         grid=grid,
-        initial_arrays=arrays,
+        initial_arrays=None if settings.secret_initial else arrays,  # type: ignore[arg-type]
         num_rounds=settings.num_rounds,
         timeout=settings.round_timeout,
+        **how,
     )
     if settings.sealed_model:
         write_model(Path(settings.sealed_model), result, sealed=settings.encrypted)
@@ -66,18 +68,31 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         "min_available_nodes": settings.nodes,
     }
     if settings.scheme == "plain":
-        return MeteredFedAvg(on_round=reporter.round, **fedavg)
+        return metered(settings.optimizer, on_round=reporter.round, **fedavg)
     from flhe.strategies import flashe_fedavg
 
     strategy: FedAvg = flashe_fedavg(
-        bits=settings.bits,
+        bits=settings.value_bits,
         clip=settings.clip,
-        max_examples=settings.max_examples or most_examples(settings, task),
+        max_examples=largest_weight(settings, task),
+        server_optimizer=settings.optimizer,
         round_timeout=settings.round_timeout,
+        state_dir=settings.state_dir or None,
+        rekey_every=settings.rekey_every,
+        checkpoint_every=settings.checkpoint_every,
+        patience=settings.patience,
+        retries=settings.retries,
         on_round=reporter.round,
         **fedavg,
     )
     return strategy
+
+
+def largest_weight(settings: Settings, task: Task) -> int:
+    """Largest weight that one node can report: of q-FedAvg, or a number of examples."""
+    if settings.fair:
+        return settings.fair.limit
+    return settings.max_examples or most_examples(settings, task)
 
 
 def most_examples(settings: Settings, task: Task) -> int:
@@ -108,4 +123,4 @@ def write_model(path: Path, result: Result, *, sealed: bool) -> None:
     clear: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **clear)
-    write_private(path, buffer.getvalue())
+    write_private(path, [buffer.getvalue()])

@@ -9,9 +9,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
+from flhe.apps.tasks.fair import MIN_LIMIT, Fair
 from flhe.errors import ConfigError
+from flhe.rounds.optimizer import DEFAULTS, Name, ServerOptimizer
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
@@ -21,6 +23,16 @@ BUILT = ("flashe", "plain")
 
 TASKS = ("digits", "cifar10", "fashion-mnist")
 PARTITIONS = ("iid", "dirichlet")
+SERVER_OPTIMIZERS = tuple(DEFAULTS)
+
+CLASSES = 10
+"""Classes of every task: guessing costs ln(CLASSES)."""
+
+FAIR_LIMIT = 1 << 20
+"""Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
+
+FAIR_BITS = 24
+"""Fewest bits of an encrypted value under q-FedAvg, whose updates are small beside the clip."""
 
 MIN_ENCRYPTED_NODES = 3
 
@@ -38,7 +50,31 @@ class Settings:
     clip : float
         Largest change of one weight in one round; encrypted updates are clipped to it.
     max_examples : int
-        Most examples that one node may count when encrypted; 0 lets the task decide.
+        Most examples that one node may count when encrypted; 0 lets the task decide. With fair_q it
+        is the largest weight, under any scheme.
+    bits : int
+        Bits of one encrypted value; with fair_q at least FAIR_BITS are used.
+    server_optimizer : str
+        What is made of the mean update; one of SERVER_OPTIMIZERS.
+    server_eta : float
+        The server optimizer's learning rate; 0 takes Flower's default for it.
+    server_momentum : float
+        Momentum of fedavgm; the others do not use it.
+    proximal_mu : float
+        Weight of FedProx's proximal term in the nodes' training; 0 trains without it.
+    fair_q : float
+        Fairness q of q-FedAvg; 0 is FedAvg.
+    state_dir : str
+        Directory in which the server keeps what it needs to go on after a crash; "" for none.
+    resume : bool
+        Go on with the run in `state_dir`.
+    secret_initial : bool
+        Have a node make the initial model and seal it, so that the server is not sent it.
+    rekey_every, checkpoint_every, patience, retries : int
+        As HEStrategy's.
+    fair_lipschitz : float
+        L of q-FedAvg; 0 takes 1 / learning_rate. Training here has momentum 0.9, which moves ten times
+        as far as its learning rate says: 0.1 / learning_rate makes larger steps.
     """
 
     scheme: str = "flashe"
@@ -62,6 +98,19 @@ class Settings:
     download: bool = False
     report: str = ""
     sealed_model: str = ""
+    server_optimizer: str = "fedavg"
+    server_eta: float = 0.0
+    server_momentum: float = 0.9
+    proximal_mu: float = 0.0
+    fair_q: float = 0.0
+    fair_lipschitz: float = 0.0
+    state_dir: str = ""
+    resume: bool = False
+    secret_initial: bool = False
+    rekey_every: int = 0
+    checkpoint_every: int = 10
+    patience: int = 3
+    retries: int = 2
 
     def __post_init__(self) -> None:
         _one_of("scheme", self.scheme, SCHEMES)
@@ -73,14 +122,19 @@ class Settings:
         _one_of("partition", self.partition, PARTITIONS)
         for name in ("num_rounds", "nodes", "local_epochs", "batch_size"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{_key(name)}={getattr(self, name)}: must be 1 or more")
-        for name in ("seed", "max_examples"):
+                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 1 or more")
+        counts = ("seed", "max_examples", "rekey_every", "checkpoint_every", "patience", "retries")
+        for name in counts:
             if getattr(self, name) < 0:
-                raise ConfigError(f"{_key(name)}={getattr(self, name)}: must be 0 or more")
+                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 0 or more")
         for name in ("join_timeout", "round_timeout", "dirichlet_alpha", "learning_rate", "clip"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{_key(name)}={value}: must be finite and positive")
+                raise ConfigError(f"{key_of(name)}={value}: must be finite and positive")
+        for name in ("server_eta", "server_momentum", "proximal_mu", "fair_q", "fair_lipschitz"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"{key_of(name)}={value}: must be finite and 0 or more")
         if not 0 < self.fraction_train <= 1:
             raise ConfigError(
                 f"fraction-train={self.fraction_train}: must be more than 0 and at most 1"
@@ -91,11 +145,71 @@ class Settings:
                 f"each member the other's update; use {MIN_ENCRYPTED_NODES} nodes or more, "
                 'or scheme="plain"'
             )
+        self._check_state()
+        self._check_methods()
+
+    def _check_state(self) -> None:
+        """Refuse what only an encrypted run can do, and a resumption without a state."""
+        for name in ("resume", "state_dir", "secret_initial"):
+            if getattr(self, name) and not self.encrypted:
+                raise ConfigError(
+                    f"{key_of(name)} with scheme='plain': plain FedAvg keeps no state and hides "
+                    "nothing; leave it out, or use an encrypted scheme"
+                )
+        if self.resume and not self.state_dir:
+            raise ConfigError("resume=true needs state-dir: name the directory of the run before")
+
+    def _check_methods(self) -> None:
+        """Refuse what the server optimizer or q-FedAvg would, in the words of the run config."""
+        _one_of("server-optimizer", self.server_optimizer, SERVER_OPTIMIZERS)
+        try:
+            _ = self.optimizer
+        except ConfigError as error:
+            raise ConfigError(
+                f"server-optimizer={self.server_optimizer!r} with server-eta={self.server_eta} and "
+                f"server-momentum={self.server_momentum}: {error}"
+            ) from None
+        if self.fair_q and 0 < self.max_examples < MIN_LIMIT:
+            raise ConfigError(
+                f"max-examples={self.max_examples} with fair-q={self.fair_q}: weights are rounded to "
+                f"whole numbers up to it; use {MIN_LIMIT} or more, or 0"
+            )
+        try:
+            _ = self.fair
+        except ConfigError as error:
+            raise ConfigError(f"fair-q={self.fair_q}: {error}") from None
 
     @property
     def encrypted(self) -> bool:
         """Whether the server sees ciphertext only."""
         return self.scheme != "plain"
+
+    @property
+    def optimizer(self) -> ServerOptimizer:
+        """The server optimizer with its parameters."""
+        return ServerOptimizer(
+            cast(Name, self.server_optimizer),
+            eta=self.server_eta or None,
+            momentum=self.server_momentum if self.server_optimizer == "fedavgm" else None,
+        )
+
+    @property
+    def fair(self) -> Fair | None:
+        """Parameters of q-FedAvg, from public figures alone; None without it."""
+        if not self.fair_q:
+            return None
+        return Fair(
+            self.fair_q,
+            self.fair_lipschitz or 1 / self.learning_rate,
+            self.clip,
+            math.log(CLASSES),
+            self.max_examples or FAIR_LIMIT,
+        )
+
+    @property
+    def value_bits(self) -> int:
+        """Bits of one encrypted value."""
+        return max(self.bits, FAIR_BITS) if self.fair_q else self.bits
 
     @property
     def cohort(self) -> int:
@@ -107,20 +221,25 @@ class Settings:
         """Read a Flower run config; keys that are not the app's own are left alone."""
         found: dict[str, Any] = {}
         for field in fields(cls):
-            if _key(field.name) in config:
-                found[field.name] = _typed(field.name, field.default, config[_key(field.name)])
+            if key_of(field.name) in config:
+                found[field.name] = _typed(field.name, field.default, config[key_of(field.name)])
         return cls(**found)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return every setting under its key in the run config."""
+        return {key_of(field.name): getattr(self, field.name) for field in fields(self)}
 
     def to_toml(self) -> str:
         """Write every setting as the TOML that `flwr run --run-config FILE.toml` reads."""
         lines = (
-            f"{_key(f.name)} = {json.dumps(getattr(self, f.name), ensure_ascii=False)}"
-            for f in fields(self)
+            f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            for key, value in self.to_config().items()
         )
         return "\n".join(lines) + "\n"
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """Return the run config's key of a field."""
     return name.replace("_", "-")
 
 
@@ -130,7 +249,7 @@ def _typed(name: str, default: object, value: object) -> object:
         return float(value)
     if type(value) is not type(default):
         raise ConfigError(
-            f"{_key(name)}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
+            f"{key_of(name)}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
         )
     return value
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flhe.apps.tasks.proximal import add_pull, anchors
+
 
 class Examples(NamedTuple):
     """Images, float32 (count, channels, height, width), and their labels, int64 (count,)."""
@@ -80,8 +82,13 @@ def train(
     learning_rate: float,
     batch_size: int,
     shuffle: torch.Generator,
+    proximal_mu: float = 0.0,
 ) -> Score:
-    """Train `model` in place by SGD with momentum 0.9. Returns the last epoch's running score."""
+    """Train `model` in place by SGD with momentum 0.9. Returns the last epoch's running score.
+
+    `proximal_mu` > 0 pulls it back to where it started, as FedProx does; the score is without that.
+    """
+    received = anchors(model) if proximal_mu else []
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     count = len(examples.labels)
     model.train()
@@ -93,6 +100,8 @@ def train(
             logits = model(examples.images[batch])
             loss = functional.cross_entropy(logits, labels)
             loss.backward()  # type: ignore[no-untyped-call]
+            if proximal_mu:
+                add_pull(model, received, proximal_mu)
             optimizer.step()
             loss_sum += loss.item() * len(labels)
             correct += int((logits.argmax(1) == labels).sum())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from flhe.apps import launch
+from flhe.apps.settings import Settings
 from flhe.cli import OneLineErrors, app
 from flhe.errors import ConfigError
 
@@ -27,6 +31,50 @@ def test_version_and_help() -> None:
     assert result.exit_code == 0
     assert result.output.startswith("flhe ")
     assert "run" in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_run_hands_its_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))
+    options = ["--server-optimizer", "fedadam", "--proximal-mu", "0.1", "--fair-q", "0.5"]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["run"]).exit_code == 0
+    expected = Settings(server_optimizer="fedadam", proximal_mu=0.1, fair_q=0.5)
+    assert seen == [expected, Settings()]
+
+
+def test_run_hands_its_keys_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))
+    options = ["--rekey-every", "2", "--checkpoint-every", "3", "--secret-initial"]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 0
+    assert seen == [Settings(rekey_every=2, checkpoint_every=3, secret_initial=True)]
+
+
+def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, dict[str, object]]] = []
+    monkeypatch.setattr(launch, "resume", lambda path, given, **_: seen.append((path, given)))
+    run = ["run", "--resume", "DIR"]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    options = ["--rounds", "5", "--dirichlet-alpha", "0.5", "--output", "m", "--timeout", "9"]
+    assert CliRunner().invoke(app, [*run, *options]).exit_code == 0
+    given = {"num_rounds": 5, "dirichlet_alpha": 0.5, "sealed_model": "m"}
+    assert seen == [(Path("DIR"), {}), (Path("DIR"), given)]
+
+
+def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        stopped = launch.Stopped(signal.SIGINT)
+        stopped.hint = "resume it: flhe run --resume DIR"
+        raise stopped
+
+    monkeypatch.setattr(launch, "run", stop)
+    result = CliRunner().invoke(app, ["run"])
+    assert result.exit_code == 130
+    assert result.output == (
+        "flhe: stopped by SIGINT; everything it started is stopped too; "
+        "resume it: flhe run --resume DIR\n"
+    )
 
 
 @pytest.mark.parametrize(

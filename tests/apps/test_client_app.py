@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from flhe import records
 from flhe.apps import client_app
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import new_model
+from flhe.apps.tasks.base import evaluate, new_model
+from flhe.apps.tasks.split import node_data
 
 
 def context(partition: int, **config: object) -> Context:
@@ -42,6 +45,12 @@ def test_train_returns_the_model_and_its_metrics(arrays: ArrayRecord) -> None:
     assert metrics["num-examples"] == 288
 
 
+def test_the_initial_model_is_the_one_that_the_server_would_send(arrays: ArrayRecord) -> None:
+    made, sent = records.to_numpy(client_app.initial(context(1))), records.to_numpy(arrays)
+    assert list(made) == list(sent)
+    assert all(np.array_equal(made[name], sent[name]) for name in sent)
+
+
 def test_train_depends_on_seed_partition_and_round_alone(arrays: ArrayRecord) -> None:
     def weight(partition: int, server_round: int) -> torch.Tensor:
         reply = client_app.train_fn(message("train", arrays, server_round), context(partition))
@@ -53,6 +62,35 @@ def test_train_depends_on_seed_partition_and_round_alone(arrays: ArrayRecord) ->
     assert torch.equal(first, weight(0, 1))
     assert not torch.equal(first, weight(0, 2))
     assert not torch.equal(first, weight(1, 1))
+
+
+def test_the_proximal_term_keeps_training_close(arrays: ArrayRecord) -> None:
+    start = arrays.to_torch_state_dict()
+
+    def distance(mu: float) -> float:
+        reply = client_app.train_fn(message("train", arrays), context(0, **{"proximal-mu": mu}))
+        state = reply.content["arrays"].to_torch_state_dict()
+        return sum(float(((state[key] - start[key]) ** 2).sum()) for key in start)
+
+    assert distance(5.0) < distance(1.0) < distance(0.0)
+
+
+def test_q_fedavg_takes_the_loss_of_the_received_model(arrays: ArrayRecord) -> None:
+    plain = client_app.train_fn(message("train", arrays), context(0))
+    config = {"fair-q": 1.0}
+    reply = client_app.train_fn(message("train", arrays), context(0, **config))
+    settings = Settings(scheme="plain", local_epochs=1, fair_q=1.0)
+    model = new_model(task_named("digits"), 0)
+    loss = evaluate(model, node_data(settings, 0, 5).train).loss
+    assert settings.fair is not None
+    expected, weight = settings.fair.contribution(
+        records.to_numpy(arrays), records.to_numpy(plain.content["arrays"]), loss
+    )
+    found = records.to_numpy(reply.content["arrays"])
+    assert all(np.array_equal(found[name], array) for name, array in expected.items())
+    metrics = reply.content["metrics"]
+    assert metrics["num-examples"] == weight != 288
+    assert metrics["train_loss"] == plain.content["metrics"]["train_loss"]
 
 
 def test_evaluate_returns_metrics_alone(arrays: ArrayRecord) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from flhe.apps import launch
+from flhe.apps.console import round_table
 from flhe.apps.processes import Children, tagged
 from flhe.apps.settings import Settings
 from flhe.errors import ConfigError
@@ -78,6 +80,7 @@ def nothing_left() -> Iterator[None]:
         (["--nodes", "2"], "a sum of two shows each member the other's update"),
         (["--task", "cifar10"], "--data-dir"),
         (["--output", "/no/such/place/model"], "name a file in a directory that exists"),
+        (["--resume", "/no/such/run"], "--resume /no/such/run: holds no run that can be resumed"),
     ],
     ids=str,
 )
@@ -114,6 +117,7 @@ def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
         "INFO : that was an Error: not this\n"
     )
     assert launch.last_exception(log) == "QuorumError: two is too few"
+    assert launch.last_exception(log, log.stat().st_size) == ""
     log.write_text("all is well\n")
     assert launch.last_exception(log) == ""
 
@@ -122,7 +126,7 @@ def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathl
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.delenv("FLHE_HOME", raising=False)
-    env = launch._environment(tmp_path / "home", tmp_path / "scratch")
+    env = launch.environment(tmp_path / "home", tmp_path / "scratch")
     assert "RAY_ADDRESS" not in env
     assert env["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert env["FLWR_HOME"] == str(tmp_path / "scratch")
@@ -176,6 +180,17 @@ def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> Non
         time.sleep(0.1)
     assert not tagged(tag)
     assert not scratch.exists()
+
+
+def test_the_watchdog_keeps_a_lock_until_it_is_done(tmp_path: pathlib.Path) -> None:
+    with (tmp_path / "lock").open("w") as mine, (tmp_path / "lock").open("w") as other:
+        fcntl.flock(mine, fcntl.LOCK_EX)
+        children = Children(os.environ, tmp_path / "scratch", hold=[mine.fileno()])
+        mine.close()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        children.stop()
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_stopped_while_it_starts(env: dict[str, str], tmp_path: pathlib.Path) -> None:
@@ -268,5 +283,5 @@ def test_the_table_fits_a_terminal_of_80() -> None:
     ]
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     with console.file:
-        console.print(launch.round_table(Settings(), rounds, 4_000_000))
+        console.print(round_table(Settings(), rounds, 4_000_000))
         assert "…" not in console.export_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from flhe.apps import server_app
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.rounds.optimizer import DEFAULTS
+from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import Reporter
 
@@ -55,6 +58,81 @@ def test_strategies() -> None:
     assert type(sealed).__name__ == "HEStrategy"
 
 
+def test_the_strategy_keeps_state_and_rekeys_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
+    settings = Settings(
+        state_dir=str(tmp_path), rekey_every=2, checkpoint_every=4, patience=5, retries=6
+    )
+    strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
+    assert isinstance(strategy, HEStrategy)
+    assert strategy.state_dir == tmp_path
+    assert (strategy.checkpoint_every, strategy.retries) == (4, 6)
+    sealed = server_app.make_strategy(Settings(), task_named("digits"), Reporter(None))
+    assert isinstance(sealed, HEStrategy)
+    assert sealed.state_dir is None
+
+
+@pytest.mark.parametrize(
+    ("config", "resume", "sent"),
+    [
+        ({"scheme": "plain"}, None, True),
+        ({}, None, True),
+        ({"secret_initial": True}, None, False),
+        ({"state_dir": "s", "resume": True}, True, True),
+    ],
+    ids=str,
+)
+def test_what_the_strategy_is_started_with(
+    config: dict[str, Any], resume: bool | None, sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Strategy:
+        def start(self, **how: Any) -> Result:
+            seen.append(how)
+            return Result()
+
+    monkeypatch.setattr(server_app, "make_strategy", lambda *_: Strategy())
+    monkeypatch.setattr(server_app, "wait_for_nodes", lambda *_: None)
+    server_app.run(EmptyGrid(), Settings(**config), Reporter(None))
+    assert seen[0].get("resume") is resume
+    assert (seen[0]["initial_arrays"] is not None) is sent
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("scheme", ["plain", "flashe"])
+def test_server_optimizers(scheme: str, name: str) -> None:
+    settings = Settings(scheme=scheme, server_optimizer=name)
+    strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
+    if scheme == "flashe":
+        assert isinstance(strategy, HEStrategy)
+        assert strategy.terms.optimizer == settings.optimizer
+    else:
+        assert isinstance(strategy, MeteredFedAvg)
+        assert type(strategy).__name__.lower() == f"metered{name}"
+
+
+def test_plain_optimizers_get_their_parameters() -> None:
+    def strategy(name: str) -> Any:
+        settings = Settings(scheme="plain", server_optimizer=name, server_eta=0.5)
+        return server_app.make_strategy(settings, task_named("digits"), Reporter(None))
+
+    momentum, adam = strategy("fedavgm"), strategy("fedadam")
+    assert (momentum.server_learning_rate, momentum.server_momentum) == (0.5, 0.9)
+    assert (adam.eta, adam.beta_1, adam.beta_2, adam.tau) == (0.5, 0.9, 0.99, 1e-3)
+    assert strategy("fedyogi").eta == strategy("fedadagrad").eta == 0.5
+
+
+def test_q_fedavg_has_its_own_weights() -> None:
+    task = task_named("digits")
+    settings = Settings(fair_q=1.0)
+    assert server_app.largest_weight(settings, task) == 1 << 20
+    assert server_app.largest_weight(Settings(), task) == 288
+    assert server_app.largest_weight(Settings(max_examples=500), task) == 500
+    strategy = server_app.make_strategy(settings, task, Reporter(None))
+    assert isinstance(strategy, HEStrategy)
+    assert (strategy.terms.bits, strategy.terms.max_examples) == (24, 1 << 20)
+
+
 def test_most_examples_covers_any_node() -> None:
     task = task_named("digits")
     assert server_app.most_examples(Settings(), task) == 288
@@ -63,16 +141,21 @@ def test_most_examples_covers_any_node() -> None:
 
 def test_writes_the_sealed_bytes_for_the_owner_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "model.flhe"
-    sealed = ArrayRecord({"checkpoint": Array("uint8", (3,), "flhe.checkpoint/1", b"abc")})
+    pieces = {"0000": b"ab", "0001": b"c"}
+    sealed = ArrayRecord(
+        {name: Array("uint8", (len(p),), "flhe.checkpoint/1", p) for name, p in pieces.items()}
+    )
     server_app.write_model(path, Result(arrays=sealed), sealed=True)
     assert path.read_bytes() == b"abc"
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_never_writes_arrays_in_clear_for_a_sealed_model(tmp_path: pathlib.Path) -> None:
-    clear = ArrayRecord({"checkpoint": Array(np.zeros(3, np.float32))})
-    with pytest.raises(ProtocolError, match="the model was not written"):
-        server_app.write_model(tmp_path / "model.flhe", Result(arrays=clear), sealed=True)
+    for name in ("0000", "w"):
+        clear = ArrayRecord({name: Array(np.zeros(3, np.float32))})
+        with pytest.raises(ProtocolError, match="the model was not written"):
+            server_app.write_model(tmp_path / "model.flhe", Result(arrays=clear), sealed=True)
+    assert not (tmp_path / "model.flhe").exists()
 
 
 def test_writes_plain_arrays_under_the_name_given(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import tomllib
 from dataclasses import fields
@@ -11,7 +12,9 @@ import pytest
 
 import flhe.apps
 from flhe.apps.settings import Settings
+from flhe.apps.tasks.fair import Fair
 from flhe.errors import ConfigError
+from flhe.rounds.optimizer import ServerOptimizer
 
 APP = tomllib.loads((pathlib.Path(flhe.apps.__file__).parent / "pyproject.toml").read_text())
 
@@ -30,6 +33,8 @@ def test_the_app_asks_for_no_dependencies() -> None:
 def test_toml_round_trips() -> None:
     settings = Settings(data_dir='a "b" é\\c', clip=0.25, seed=7, download=True)
     assert Settings.from_config(tomllib.loads(settings.to_toml())) == settings
+    resumed = Settings(state_dir="/s", resume=True, secret_initial=True, rekey_every=2)
+    assert Settings.from_config(tomllib.loads(resumed.to_toml())) == resumed
 
 
 def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
@@ -49,6 +54,24 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
         ({"seed": -1}, "seed=-1: must be 0 or more"),
         ({"clip": float("nan")}, "clip=nan: must be finite and positive"),
         ({"fraction-train": 1.5}, "more than 0 and at most 1"),
+        ({"server-optimizer": "sgd"}, "server-optimizer='sgd' is unknown; use one of fedavg"),
+        ({"server-eta": 0.1}, "server-optimizer='fedavg' with server-eta=0.1 .* has no eta"),
+        ({"server-eta": -1.0}, "server-eta=-1.0: must be finite and 0 or more"),
+        (
+            {"server-optimizer": "fedavgm", "server-momentum": 1.0},
+            "server-momentum=1.0: .*less than",
+        ),
+        ({"server-optimizer": "fedadam", "server-eta": 1e31}, "eta=1e.31.: must lie between"),
+        ({"proximal-mu": -0.1}, "proximal-mu=-0.1: must be finite and 0 or more"),
+        ({"proximal-mu": float("inf")}, "proximal-mu=inf"),
+        ({"fair-q": float("nan")}, "fair-q=nan"),
+        ({"fair-q": 21.0}, "fair-q=21.0: .*at most 20"),
+        ({"fair-q": 1.0, "max-examples": 288}, "max-examples=288 with fair-q=1.0: .*use 1024"),
+        ({"rekey-every": -1}, "rekey-every=-1: must be 0 or more"),
+        ({"resume": True}, "resume=true needs state-dir"),
+        ({"scheme": "plain", "resume": True, "state-dir": "x"}, "resume with scheme='plain'"),
+        ({"scheme": "plain", "state-dir": "x"}, "state-dir with scheme='plain': .*keeps no state"),
+        ({"scheme": "plain", "secret-initial": True}, "secret-initial with scheme='plain'"),
         ({"nodes": "5"}, "nodes='5': must be int, got str"),
         ({"nodes": True}, "must be int, got bool"),
     ],
@@ -57,6 +80,24 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
 def test_refuses(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Settings.from_config(config)
+
+
+def test_server_optimizer() -> None:
+    assert Settings().optimizer == ServerOptimizer()
+    assert Settings(server_optimizer="fedadam").optimizer == ServerOptimizer("fedadam")
+    settings = Settings(server_optimizer="fedavgm", server_eta=0.5)
+    assert settings.optimizer == ServerOptimizer("fedavgm", eta=0.5, momentum=0.9)
+
+
+def test_q_fedavg_takes_its_parameters_from_public_figures() -> None:
+    assert Settings().fair is None
+    assert Settings().value_bits == 16
+    settings = Settings(fair_q=0.5, clip=2.0)
+    assert settings.fair == Fair(0.5, 20.0, 2.0, math.log(10), 1 << 20)
+    assert settings.value_bits == 24
+    assert Settings(fair_q=0.5, bits=30).value_bits == 30
+    settings = Settings(fair_q=0.5, fair_lipschitz=2.0, max_examples=5000)
+    assert settings.fair == Fair(0.5, 2.0, 1.0, math.log(10), 5000)
 
 
 def test_two_plain_nodes_are_fine() -> None:

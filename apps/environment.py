@@ -1,0 +1,96 @@
+"""What Flower's processes find around them: variables, a temporary directory, a port, processors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FLOWER_CONFIG = """\
+[superlink]
+default = "flhe"
+
+[superlink.flhe]
+address = "127.0.0.1:{port}"
+insecure = true
+"""
+
+
+def environment(home: Path, scratch: Path) -> dict[str, str]:
+    """Environment of Flower and all below it: private, offline, quiet, one thread a node."""
+    env = dict(os.environ)
+    env.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run here
+    env |= {
+        "FLHE_HOME": env.get("FLHE_HOME") or str(home / "nodes"),
+        "FLWR_HOME": str(scratch),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_TMPDIR": str(scratch),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_IMPORT_WARNING": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)]),
+    }
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        env.setdefault(name, "1")
+    for name in ("NO_PROXY", "no_proxy"):
+        env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1", "localhost"]))
+    return env
+
+
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """A directory for what is gone when the run ends."""
+    scratch = Path(tempfile.mkdtemp(prefix="flhe-", dir=short_tmp()))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def short_tmp() -> str:
+    """Directory for temporary files, short enough for the socket paths that Ray makes in it."""
+    default = tempfile.gettempdir()
+    return "/tmp" if len(default) > 20 and Path("/tmp").is_dir() else default  # noqa: S108
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on, for now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    """Whether a SuperLink answers on `port`; never through a proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}/health", timeout=1.0) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def cpus() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def own_name() -> str:
+    """How the user calls flhe from here: by its path where it lies in a folder below."""
+    script = Path(sys.executable).with_name("flhe")
+    if script.is_file() and script.is_relative_to(Path.cwd()):
+        return str(script.relative_to(Path.cwd()))
+    return "flhe"

@@ -1,0 +1,199 @@
+"""One run of Flower's simulation: its SuperLink, the app, the rounds as they are reported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from rich.console import Console
+
+from flhe.apps.console import RoundDisplay
+from flhe.apps.environment import FLOWER_CONFIG, answers, cpus, environment, free_port
+from flhe.apps.outcome import Outcome, Tail, last_exception, one_line
+from flhe.apps.run_dir import RunDir
+from flhe.apps.signals import ignore_signals
+from flhe.errors import FlheError
+
+if TYPE_CHECKING:
+    from flhe.apps.processes import Children
+
+SUPERLINK_S = 60.0
+"""Longest wait for the SuperLink to answer."""
+SIMULATION_S = 120.0
+"""Longest wait for the simulation's process to appear."""
+SETTLE_S = 20.0
+"""Longest wait for Flower to write down how a run ended."""
+STREAM_S = 5.0
+"""Longest wait for the last lines of the run's log."""
+POLL_S = 0.2
+
+
+class FlowerRun:
+    """One Flower run, from the SuperLink's start to its end."""
+
+    def __init__(
+        self, run_dir: RunDir, *, scratch: Path, timeout: float, verbose: bool, console: Console
+    ) -> None:
+        self._dir = run_dir
+        self._settings = run_dir.settings
+        self._scratch = scratch
+        self._log = run_dir.log
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._verbose = verbose
+        self._console = console
+        self._env = environment(run_dir.path, scratch) | {"FLHE_HOME": str(run_dir.nodes)}
+        self._outcome = Outcome.earlier(run_dir.events())
+        self._tails = (Tail.from_end(run_dir.report), Tail.from_end(self._log))
+        self._log.touch(mode=0o600)
+        self._log_start = self._log.stat().st_size
+
+    def run(self) -> Outcome:
+        """Run it to its end; raises FlheError when it did not train all rounds."""
+        from flhe.apps.processes import Children
+
+        (self._scratch / "settings.toml").write_text(self._settings.to_toml(), encoding="utf-8")
+        children = Children(self._env, self._scratch, hold=[self._dir.lock])
+        try:
+            self._dir.remember(children.tag)
+            with RoundDisplay(self._console, self._settings.num_rounds) as display:
+                self._display = display
+                for report in self._outcome.rounds:
+                    display.round(report)
+                display.say("starting Flower")
+                superlink = self._start_superlink(children)
+                stream = self._submit(children)
+                self._follow(children, superlink, stream)
+                self._settle(children, stream)
+        finally:
+            ignore_signals()
+            children.stop()
+        return self._outcome
+
+    def _start_superlink(self, children: Children) -> subprocess.Popen[bytes]:  # noqa: RET503
+        from flhe.apps.processes import describe_exit, script
+
+        for _ in range(3):  # another program may take the port between our look and Flower's
+            port = free_port()
+            command = [script("flower-superlink"), "--insecure", "--simulation"]
+            command += ["--disable-runtime-dependency-installation"]
+            command += ["--host", "127.0.0.1", "--port", str(port)]
+            superlink = children.start(command, log=self._log, cwd=self._scratch)
+            limit = time.monotonic() + SUPERLINK_S
+            while superlink.poll() is None and time.monotonic() < limit:
+                if answers(port):
+                    (self._scratch / "config.toml").write_text(
+                        FLOWER_CONFIG.format(port=port), encoding="utf-8"
+                    )
+                    return superlink
+                self._tick()
+            if superlink.poll() is None:
+                self._fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
+            if superlink.returncode < 0:
+                break
+        self._fail(f"flower-superlink {describe_exit(superlink.returncode)} at its start")
+
+    def _submit(self, children: Children) -> subprocess.Popen[bytes]:
+        """Hand the app in; the process stays, to bring the run's log."""
+        from flhe.apps.processes import script
+
+        parallel = min(self._settings.nodes, cpus())
+        federation = (
+            f"num-supernodes={self._settings.nodes} client-resources-num-cpus=1 "
+            f"init-args-num-cpus={parallel}"
+        )
+        command = [script("flwr"), "run", str(Path(__file__).parent), "flhe", "--stream"]
+        command += ["--federation-config", federation]
+        command += ["--run-config", str(self._scratch / "settings.toml")]
+        return children.start(command, log=self._log, cwd=self._scratch)
+
+    def _follow(
+        self,
+        children: Children,
+        superlink: subprocess.Popen[bytes],
+        stream: subprocess.Popen[bytes],
+    ) -> None:
+        """Return when the simulation's process is gone; fail when Flower's own are first."""
+        from flhe.apps.processes import describe_exit
+
+        limit = time.monotonic() + SIMULATION_S
+        known: set[str] = set()
+        while True:
+            self._tick()
+            if superlink.poll() is not None:
+                self._fail(f"flower-superlink {describe_exit(superlink.returncode)} during the run")
+            running = children.commands_below(superlink.pid)
+            known |= running
+            if "flwr-simulation" in known:
+                if "flwr-simulation" not in running:
+                    return
+            elif stream.poll():
+                self._fail(f"`flwr run` {describe_exit(stream.returncode)}")
+            elif "flower-superexec" in known - running:
+                self._fail("flower-superexec ended before it started the simulation")
+            elif time.monotonic() > limit:
+                self._fail(f"Flower started no simulation within {SIMULATION_S:g} s")
+
+    def _settle(self, children: Children, stream: subprocess.Popen[bytes]) -> None:
+        """Ask Flower how the run ended: its own exit codes do not tell."""
+        from flhe.apps.processes import script
+
+        limit = time.monotonic() + (SETTLE_S if self._outcome.done else SETTLE_S / 2)
+        command = [script("flwr"), "ls", "flhe", "--format", "json"]
+        status, details = "", ""
+        while not status.startswith("finished") and time.monotonic() < limit:
+            status, details = _status(children.query(command, cwd=self._scratch, timeout=SETTLE_S))
+            self._tick()
+        limit = time.monotonic() + STREAM_S
+        while stream.poll() is None and time.monotonic() < limit:
+            self._tick()
+        self._tick()
+        reported = len(self._outcome.rounds) == self._settings.num_rounds
+        complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
+        if status == "finished:completed" and complete:
+            return
+        reason = self._outcome.failure or last_exception(self._log, self._log_start)
+        reason = reason or one_line(details)
+        if not reason:
+            reason = (
+                f"the simulation's process ended after {len(self._outcome.rounds)} of "
+                f"{self._settings.num_rounds} rounds; Flower says {status or 'nothing'!r}"
+            )
+        self._fail(reason)
+
+    def _tick(self) -> None:
+        """Wait a moment; show what is new; keep to the deadline."""
+        time.sleep(POLL_S)
+        report, log = self._tails
+        for line in report.lines():
+            event = json.loads(line)
+            kind, new = event["event"], self._outcome.read(event)
+            if kind == "round" and new:
+                self._display.round(event)
+            elif kind == "start":
+                self._display.say(f"waiting for {self._settings.nodes} nodes")
+            elif kind == "joined":
+                self._display.say(f"training on {self._settings.nodes} nodes")
+        if self._verbose:
+            for line in log.lines():
+                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if time.monotonic() > self._deadline:
+            self._fail(
+                f"the run took longer than --timeout {self._timeout:g} s "
+                f"({len(self._outcome.rounds)} of {self._settings.num_rounds} rounds done)"
+            )
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise FlheError(f"the run failed: {reason} (full log: {self._log})")
+
+
+def _status(listing: str) -> tuple[str, str]:
+    """Status and details of the only run in the output of `flwr ls --format json`."""
+    try:
+        latest = json.loads(listing[listing.index("{") :])["runs"][0]
+        return str(latest["status"]), str(latest["status-details"])
+    except (ValueError, LookupError):
+        return "", ""

@@ -1,0 +1,104 @@
+"""What a run left: read from the report that the server writes, and from the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flhe.apps.settings import Settings
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run left: its rounds, and where its model and keys are."""
+
+    model_bytes: int = 0
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    done: bool = False
+    failure: str = ""
+    sealed_model: str | None = None
+
+    @classmethod
+    def earlier(cls, events: Iterable[dict[str, Any]]) -> Outcome:
+        """What the report of an interrupted run says: its rounds, but neither failure nor end."""
+        outcome = cls()
+        for event in events:
+            if event.get("event") in ("start", "round"):
+                outcome.read(event)
+        return outcome
+
+    def read(self, event: dict[str, Any]) -> bool:
+        """Take in one event of the report; False for a round that was reported before.
+
+        A run that was stopped between a round's report and its end evaluates that round again when it
+        is resumed: the first report counts, it has all that the round cost.
+        """
+        kind = event["event"]
+        if kind == "start":
+            self.model_bytes = event["model_bytes"]
+        elif kind == "round":
+            if any(known["round"] == event["round"] for known in self.rounds):
+                return False
+            self.rounds.append({name: value for name, value in event.items() if name != "event"})
+            self.rounds.sort(key=lambda report: int(report["round"]))
+        elif kind == "done":
+            self.done = True
+            self.sealed_model = event["sealed_model"]
+        elif kind == "failed":
+            self.failure = event["error"]
+        return True
+
+    def to_json(self, settings: Settings) -> dict[str, Any]:
+        """Return what `--json` writes."""
+        return {
+            "scheme": settings.scheme,
+            "task": settings.task,
+            "nodes": settings.nodes,
+            "rounds": self.rounds,
+            "final_accuracy": self.rounds[-1]["accuracy"] if self.rounds else None,
+            "sealed_model": self.sealed_model,
+        }
+
+
+class Tail:
+    """Whole lines of a file that grows, from offset `start` on."""
+
+    def __init__(self, path: Path, start: int = 0) -> None:
+        self._path = path
+        self._offset = start
+
+    @classmethod
+    def from_end(cls, path: Path) -> Tail:
+        """Those that come from now on."""
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def lines(self) -> list[str]:
+        """Those that came since the last call."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode("utf-8", "replace").splitlines()
+
+
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt|Replies))(: .*)?$")
+
+
+def last_exception(log: Path, start: int = 0) -> str:
+    """Return the last line of `log` after offset `start` that names an exception; "" if none."""
+    text = log.read_bytes()[start:].decode("utf-8", "replace")
+    for line in reversed(text.splitlines()):
+        if match := _EXCEPTION.match(line.strip()):
+            return match[1] + (match[2] or "")
+    return ""
+
+
+def one_line(text: str) -> str:
+    """Return what Flower says of a run, on one line; "" where that is nothing."""
+    return "" if text in ("", "N/A") else " ".join(text.split())

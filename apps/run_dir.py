@@ -1,0 +1,285 @@
+"""The directory of one run: all that `flhe run --resume` needs to go on.
+
+    settings.json   what the run was asked for, where its nodes' keys are, how far it is finished
+    nodes/          the nodes' state directories (elsewhere if $FLHE_HOME was set)
+    server/         the server's ledger and sealed sums; nothing in it can decrypt
+    rounds.jsonl    the report: one line a round
+    run.log         what Flower and the app logged
+    model.flhe      the sealed model (elsewhere if --output was given)
+    lock, tag       who trains here now, and the mark of the processes that it started
+
+A plain run cannot be resumed: it leaves its log alone, and that only when it failed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flhe.apps.environment import own_name
+from flhe.apps.settings import Settings, key_of
+from flhe.errors import ConfigError, FlheError
+from flhe.keys import files
+
+VERSION = 1
+
+OPTIONS = {"num_rounds": "--rounds", "sealed_model": "--output"}
+"""Options of `flhe run` that are not called as their setting."""
+
+PATHS = ("data_dir", "sealed_model")
+"""Settings that are paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """A run's directory, locked for as long as the context that made it lasts.
+
+    Parameters
+    ----------
+    path : Path
+        The directory.
+    asked : Settings
+        What the run was asked for; paths are absolute, those inside `path` are left open.
+    nodes : Path
+        Directory of the nodes' state directories.
+    lock : int
+        Descriptor whose lock says that the directory is in use.
+    resumed : bool
+        Whether an earlier run began it.
+    """
+
+    path: Path
+    asked: Settings
+    nodes: Path
+    lock: int
+    resumed: bool = False
+
+    @property
+    def log(self) -> Path:
+        """What Flower and the app logged."""
+        return self.path / "run.log"
+
+    @property
+    def report(self) -> Path:
+        """One line of JSON a round."""
+        return self.path / "rounds.jsonl"
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the nodes have agreed on keys, so that there is something to go on from."""
+        return self.asked.encrypted and (self.path / "server" / "ledger").exists()
+
+    @property
+    def hint(self) -> str:
+        """How to go on with the run; "" if it cannot be resumed."""
+        command = [own_name(), "run", "--resume", str(self.path)]
+        return f"resume it: {shlex.join(command)}" if self.resumable else ""
+
+    @property
+    def settings(self) -> Settings:
+        """The run config of the next Flower run: every path said, and absolute."""
+        if not self.asked.encrypted:
+            return replace(self.asked, report=str(self.report))
+        return replace(
+            self.asked,
+            report=str(self.report),
+            state_dir=str(self.path / "server"),
+            resume=self.resumable,
+            sealed_model=self.asked.sealed_model or str(self.path / "model.flhe"),
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        """What the report holds so far. A line that a crash cut short is removed from it."""
+        if not self.report.exists():
+            return []
+        data = self.report.read_bytes()
+        events, whole = [], []
+        for line in data.splitlines(keepends=True):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if line.endswith(b"\n") and isinstance(event, dict):
+                events.append(event)
+                whole.append(line)
+        if b"".join(whole) != data:
+            files.replace(self.report, whole)
+        return events
+
+    def save(self, *, finished: int = 0) -> None:
+        """Write down the settings, and that `finished` rounds are done and their model is written."""
+        inside = self.nodes == self.path / "nodes"
+        content = {
+            "version": VERSION,
+            "nodes": "" if inside else str(self.nodes),
+            "finished": finished,
+            "settings": self.asked.to_config(),
+        }
+        files.replace(self.path / "settings.json", [json.dumps(content, indent=2).encode()])
+
+    def remember(self, tag: str) -> None:
+        """Note the mark of the processes that train here, to end them should we not get to it."""
+        (self.path / "tag").write_text(tag, encoding="ascii")
+
+    def keep_log_alone(self) -> None:
+        """Remove everything but the log."""
+        for entry in self.path.iterdir():
+            if entry != self.log:
+                _remove(entry)
+
+    def remove(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextmanager
+def created(settings: Settings) -> Iterator[RunDir]:
+    """A new directory for a run of `settings`, below the user's data directory."""
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "flhe/runs"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=base.absolute()))  # 0700
+    except OSError as error:
+        raise ConfigError(
+            f"{base} cannot be written ({error.strerror}): "
+            "set XDG_DATA_HOME to a directory of yours"
+        ) from error
+    paths: dict[str, Any] = {name: absolute(getattr(settings, name)) for name in PATHS}
+    asked = replace(settings, **paths)
+    elsewhere = absolute(os.environ.get("FLHE_HOME", ""))
+    with _locked(path) as lock:
+        run_dir = RunDir(path, asked, Path(elsewhere) if elsewhere else path / "nodes", lock)
+        if asked.encrypted:
+            if not elsewhere:
+                run_dir.nodes.mkdir(mode=0o700)
+            run_dir.save()
+        yield run_dir
+
+
+@contextmanager
+def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
+    """The directory of an earlier run, to go on with it.
+
+    Parameters
+    ----------
+    path : Path
+        The directory.
+    given : mapping of str to object
+        Settings that were said again, by field; only `num_rounds` may differ, upwards.
+
+    Raises
+    ------
+    ConfigError
+        It is none of ours, is in use, is finished, or `given` contradicts it.
+    """
+    path = Path(absolute(str(path)))
+    if not (path / "settings.json").is_file():
+        raise ConfigError(
+            f"--resume {path}: holds no run that can be resumed; name the directory of an "
+            "encrypted run, as its last message did"
+        )
+    with _locked(path) as lock:
+        asked, nodes, finished = _read(path)
+        asked = merged(asked, given, path)
+        if finished >= asked.num_rounds:
+            raise ConfigError(
+                f"--resume {path}: the run is finished, with {finished} rounds; say --rounds with "
+                "a larger number to train more"
+            )
+        run_dir = RunDir(path, asked, nodes, lock, resumed=True)
+        _end_leftovers(path / "tag")
+        run_dir.save(finished=finished)
+        yield run_dir
+
+
+def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Settings:
+    """Return `stored` with more rounds where `given` says so; refuse whatever else differs."""
+    for name, value in given.items():
+        had = getattr(stored, name)
+        said = absolute(str(value)) if name in PATHS else value
+        if said == had:
+            continue
+        option = OPTIONS.get(name, f"--{key_of(name)}")
+        if name != "num_rounds":
+            raise ConfigError(
+                f"{option} {value}: the run in {path} has {had!r}, which cannot change when it is "
+                "resumed; leave the option out, or start a new run"
+            )
+        if not isinstance(value, int) or value < stored.num_rounds:
+            raise ConfigError(
+                f"{option} {value}: the run in {path} has {had}, and resuming can only add to them"
+            )
+        stored = replace(stored, num_rounds=value)
+    return stored
+
+
+def absolute(path: str) -> str:
+    """Return `path` as Flower's processes need it, which run elsewhere; "" stays."""
+    return str(Path(path).expanduser().absolute()) if path else ""
+
+
+def _read(path: Path) -> tuple[Settings, Path, int]:
+    """Settings, the nodes' directory and the rounds that are finished."""
+    try:
+        content = json.loads(files.read(path / "settings.json"))
+        match content:
+            case {
+                "version": 1,
+                "nodes": str(nodes),
+                "finished": int(finished),
+                "settings": dict(config),
+            }:
+                return Settings.from_config(config), Path(nodes or path / "nodes"), finished
+        raise ConfigError("its settings.json is damaged, or of another version of flhe")
+    except (FlheError, ValueError) as error:
+        raise ConfigError(f"--resume {path}: {error}") from error
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Hold the directory's lock. It is gone with the last process that has the descriptor."""
+    try:
+        handle = os.open(
+            path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written ({error.strerror}): name a directory of yours"
+        ) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--resume {path}: another `flhe run` is at work there, or still being stopped; "
+                "wait until it has ended"
+            ) from None
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _end_leftovers(tag: Path) -> None:
+    """End what an earlier run left running, if its watchdog was killed with it."""
+    from flhe.apps.processes import stop_tagged
+
+    if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
+        stop_tagged(mark)
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)

@@ -1,0 +1,145 @@
+"""q-FedAvg: the worse the model does on a node, the more that node counts.
+
+With w the received model, F_k its loss on node k, w_k what node k made of it, and L the Lipschitz
+constant that 1 / learning rate stands for:
+
+    D_k   = L (w - w_k)
+    h_k   = q F_k**(q - 1) ||D_k||**2 + L F_k**q
+    w_new = w - sum of F_k**q D_k / sum of h_k
+
+The paper's server adds up both sums. Under encryption it cannot, but the clients can arrange it: node k
+returns a_k = w - F_k**q D_k / h_k with a weight in proportion to h_k, and the weighted mean that FedAvg
+takes anyway, in clear or under encryption, is w_new.
+
+The weight has to be a whole number up to `limit`. It is h_k in units of `reference / limit`, and the
+reference must be public, for all nodes have to use the same one: it is h of a node whose loss is that
+of guessing and whose ||w - w_k||**2 is sqrt(d) * clip**2. (With d weights that is the middle, on a
+logarithmic scale, between one of them moving by all that `clip` lets through, and all of them.) A node
+beyond the reference counts as one at it, with a warning.
+
+That leaves room on purpose, and a_k - w is smaller than what training changed: quantize finely
+(24 bits rather than 16).
+
+Source: Li et al., "Fair Resource Allocation in Federated Learning" (ICLR 2020), Alg. 2.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import Arrays
+from flhe.errors import ConfigError, RangeError
+
+logger = logging.getLogger("flhe")
+
+MIN_LOSS = 1e-10
+"""A loss counts as no less than this: F**(q - 1) has no bound near zero."""
+
+MIN_LIMIT = 1 << 10
+"""Below this, rounding weights to whole numbers changes what q-FedAvg does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fair:
+    """The public parameters of q-FedAvg.
+
+    Parameters
+    ----------
+    q : float
+        Fairness, more than 0 and at most 20. As q goes to 0, every node comes to count the same.
+    lipschitz : float
+        L, the inverse of a learning rate.
+    clip : float
+        Largest change of one weight in one round, in the model's own units.
+    chance : float
+        Loss of a model that guesses: ln(classes) for cross entropy.
+    limit : int
+        Largest weight, 2**10 to 2**28; `max_examples` of the strategy.
+    """
+
+    q: float
+    lipschitz: float
+    clip: float
+    chance: float
+    limit: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.q <= 20:
+            raise ConfigError(f"Fair(q={self.q}): must be more than 0 and at most 20")
+        for name in ("lipschitz", "clip", "chance"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"Fair({name}={value}): must be finite and positive")
+        if not MIN_LIMIT <= self.limit <= 1 << 28:
+            raise ConfigError(f"Fair(limit={self.limit}): must be {MIN_LIMIT} to 2**28")
+
+    def reference(self, size: int) -> float:
+        """The h that gets the largest weight, for a model of `size` weights."""
+        return self._h(self.chance, self.clip**2 * math.sqrt(size))
+
+    def contribution(
+        self, received: Arrays, trained: Arrays, loss: float
+    ) -> tuple[dict[str, NDArray[Any]], int]:
+        """What a node returns: arrays and weight.
+
+        Parameters
+        ----------
+        received, trained : mapping of str to NDArray
+            The model before and after training: same names, same shapes. Integer arrays have no
+            gradient and are returned as trained.
+        loss : float
+            Loss of the received model on the node's training data; negative counts as 0.
+
+        Returns
+        -------
+        arrays : dict[str, NDArray]
+            a_k, in the types of `trained`.
+        weight : int
+            h_k in units of reference / limit, 1 to `limit`.
+
+        Raises
+        ------
+        RangeError
+            A loss that is not finite, or an array after training that is not.
+        """
+        moved = {
+            name: array.astype(np.float64) - received[name]
+            for name, array in trained.items()
+            if array.dtype.kind == "f"
+        }
+        square = float(sum(np.sum(np.square(change)) for change in moved.values()))
+        if not (math.isfinite(loss) and math.isfinite(square)):
+            raise RangeError(
+                "the received model's loss here, or what training made of it, is not finite; "
+                "lower the learning rate"
+            )
+        loss = max(loss, MIN_LOSS)
+        h = self._h(loss, square)
+        step = 1 / (1 + self._ratio(loss, square))
+        arrays = {name: np.asarray(array) for name, array in trained.items()}
+        for name, change in moved.items():
+            arrays[name] = np.asarray(received[name] + step * change, trained[name].dtype)
+        share = h / self.reference(sum(change.size for change in moved.values()))
+        if share > 1:
+            logger.warning(
+                "q-FedAvg would weigh this node beyond the largest weight and weighs it by that: "
+                "lower the learning rate or fair-q, or raise clip"
+            )
+        return arrays, max(1, round(min(share, 1.0) * self.limit))
+
+    def _ratio(self, loss: float, square: float) -> float:
+        """First term of h over its second, for ||w - w_k||**2 = `square`."""
+        return self.q * self.lipschitz * square / loss
+
+    def _h(self, loss: float, square: float) -> float:
+        """The h for ||w - w_k||**2 = `square`; infinite where a float cannot hold it."""
+        try:
+            return self.lipschitz * math.pow(loss, self.q) * (1 + self._ratio(loss, square))
+        except OverflowError:
+            return math.inf

@@ -1,0 +1,246 @@
+"""q-FedAvg: a weighted mean of what the nodes return is Algorithm 2's step, in clear and encoded."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, QFedAvg
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.apps.settings import FAIR_BITS, FAIR_LIMIT
+from flhe.apps.tasks.fair import MIN_LIMIT, Fair
+from flhe.coding.base import Plain
+from flhe.coding.flatten import layout_of
+from flhe.errors import ConfigError, RangeError
+from flhe.rounds.terms import Terms
+
+Model = dict[str, NDArray[Any]]
+RATE = 0.05
+SIZE = 40 + 7
+LOSSES = [0.9, 2.1, 0.2, 1.4]
+
+
+def fair(q: float = 1.0, **changes: Any) -> Fair:
+    fields = {"lipschitz": 1 / RATE, "clip": 1.0, "chance": math.log(10), "limit": FAIR_LIMIT}
+    return Fair(q, **{**fields, **changes})
+
+
+def models(seed: int, nodes: int, spread: float = 0.05) -> tuple[Model, list[Model]]:
+    """A received model, and what the nodes made of it."""
+    rng = np.random.default_rng(seed)
+    received: Model = {
+        "w": rng.normal(0, 0.5, (8, 5)).astype(np.float32),
+        "b": rng.normal(0, 0.5, 7).astype(np.float32),
+    }
+    trained = [
+        {n: (a + rng.normal(0, spread, a.shape)).astype(np.float32) for n, a in received.items()}
+        for _ in range(nodes)
+    ]
+    return received, trained
+
+
+def algorithm_2(
+    q: float, lipschitz: float, received: Model, trained: list[Model], losses: list[float]
+) -> Model:
+    """The paper's server, word for word, in float64."""
+    sums: dict[str, Any] = dict.fromkeys(received, 0.0)
+    h_sum = 0.0
+    for model, loss in zip(trained, losses, strict=True):
+        d = {n: lipschitz * (received[n].astype(np.float64) - model[n]) for n in received}
+        norm = sum(float((part**2).sum()) for part in d.values())
+        for name in received:
+            sums[name] = sums[name] + loss**q * d[name]
+        h_sum += q * loss ** (q - 1) * norm + lipschitz * loss**q
+    return {n: a.astype(np.float64) - sums[n] / h_sum for n, a in received.items()}
+
+
+def weighted_mean(parts: list[tuple[Model, int]]) -> Model:
+    total = sum(weight for _, weight in parts)
+    return {
+        n: sum(weight * arrays[n].astype(np.float64) for arrays, weight in parts) / total
+        for n in parts[0][0]
+    }
+
+
+def furthest(one: Model, other: Model) -> float:
+    return max(float(np.abs(one[n] - other[n]).max()) for n in one)
+
+
+@given(
+    st.floats(0.1, 5),
+    st.floats(1, 100),
+    st.lists(st.floats(0.05, 5), min_size=2, max_size=6),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_weighted_mean_is_algorithm_2s_step(
+    q: float, lipschitz: float, losses: list[float], seed: int
+) -> None:
+    received, trained = models(seed, len(losses))
+    # A clip so large that nobody is beyond the reference.
+    method = fair(q, lipschitz=lipschitz, clip=3.0, limit=1 << 28)
+    parts = [
+        method.contribution(received, model, loss)
+        for model, loss in zip(trained, losses, strict=True)
+    ]
+    expected = algorithm_2(q, lipschitz, received, trained, losses)
+    assert all(weight < method.limit for _, weight in parts)
+    total = sum(weight for _, weight in parts)
+    apart = 2 * max(furthest(arrays, received) for arrays, _ in parts)
+    bound = len(parts) * apart / total + 2e-7  # each weight is off by less than one; float32
+    assert furthest(weighted_mean(parts), expected) < bound
+
+
+def test_as_far_as_the_weights_rounding_goes() -> None:
+    received, trained = models(3, len(LOSSES))
+    method = fair(1.0)
+    parts = [
+        method.contribution(received, m, loss) for m, loss in zip(trained, LOSSES, strict=True)
+    ]
+    expected = algorithm_2(1.0, 1 / RATE, received, trained, LOSSES)
+    moved = furthest(expected, received)
+    assert furthest(weighted_mean(parts), expected) < 1e-5 * moved + 1e-7
+
+
+@pytest.mark.parametrize("q", [0.1, 1.0, 3.0])
+def test_flowers_own_strategies_agree(q: float) -> None:
+    """FedAvg over the contributions, and QFedAvg over what the nodes trained."""
+    received, trained = models(5, len(LOSSES))
+    method = fair(q)
+    fedavg = [
+        method.contribution(received, m, loss) for m, loss in zip(trained, LOSSES, strict=True)
+    ]
+    ours = aggregate(FedAvg(), received, fedavg)
+    qfedavg = aggregate(QFedAvg(RATE, q), received, [(m, 1) for m in trained])
+    assert furthest(ours, qfedavg) < 1e-6
+
+
+@pytest.mark.parametrize("q", [0.1, 1.0])
+def test_encoded_as_under_encryption(q: float) -> None:
+    """Through Clip, Weigh and Quantize and their sum, as the members open it."""
+    received, trained = models(7, len(LOSSES))
+    method = fair(q)
+    terms = Terms(bits=FAIR_BITS, max_examples=method.limit)
+    layout, codec = layout_of(received), terms.codec()
+    state = codec.init(layout)
+    values = np.zeros(layout.floats, np.int64)
+    extras = np.zeros(terms.lanes(layout) - layout.floats, np.int64)
+    for model, loss in zip(trained, LOSSES, strict=True):
+        arrays, weight = method.contribution(received, model, loss)
+        floats, _ = layout.change(arrays, received)
+        encoded, _ = codec.encode(Plain(floats, terms.extras(layout).encode(weight, {}, [])), state)
+        values += encoded.values
+        extras += encoded.extras
+    opened, _ = codec.decode(Plain(values, extras), range(len(LOSSES)), state)
+    ours = layout.apply(received, opened.values, [])
+    expected = algorithm_2(q, 1 / RATE, received, trained, LOSSES)
+    moved = furthest(expected, received)
+    assert furthest(ours, expected) < 0.005 * moved
+
+
+def test_the_worse_off_count_more() -> None:
+    received, (model, _) = models(1, 2)
+    weights = [fair(2.0).contribution(received, model, loss)[1] for loss in (0.5, 1.0, 2.0)]
+    assert weights == sorted(weights)
+    assert weights[0] < weights[2]
+
+
+def test_types_stay_and_integers_pass() -> None:
+    received: Model = {"w": np.ones(3, np.float32), "n": np.array(4), "d": np.ones(2)}
+    trained: Model = {"w": np.full(3, 2, np.float32), "n": np.array(9), "d": np.zeros(2)}
+    arrays, _ = fair().contribution(received, trained, 1.0)
+    assert [a.dtype for a in arrays.values()] == [a.dtype for a in trained.values()]
+    assert arrays["n"] == 9
+    share = 1 / (1 + 20 * 5)
+    assert np.allclose(arrays["w"], 1 + share)
+    assert np.allclose(arrays["d"], 1 - share)
+    assert trained["w"].tolist() == [2] * 3
+
+
+def test_beyond_the_reference_is_the_largest_weight(caplog: pytest.LogCaptureFixture) -> None:
+    received, (model, _) = models(1, 2, spread=1.0)
+    with caplog.at_level(logging.WARNING, "flhe"):
+        _, weight = fair(clip=0.1).contribution(received, model, 2.0)
+    assert weight == FAIR_LIMIT
+    assert "weighs it by that" in caplog.text
+
+
+def test_a_perfect_model_still_counts_one() -> None:
+    received, _ = models(1, 1)
+    arrays, weight = fair(3.0).contribution(received, received, 0.0)
+    assert weight == 1
+    assert furthest(arrays, received) == 0
+    _, weight = fair(0.1).contribution(received, received, -1.0)
+    assert 1 < weight < FAIR_LIMIT
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number(loss: float) -> None:
+    received, (model, _) = models(1, 2)
+    with pytest.raises(RangeError, match="not finite; lower the learning rate"):
+        fair().contribution(received, model, loss)
+
+
+def test_training_that_ran_away(caplog: pytest.LogCaptureFixture) -> None:
+    received, (model, _) = models(1, 2)
+    with pytest.raises(RangeError, match="not finite"):
+        fair().contribution(received, {**model, "b": np.full(7, np.nan, np.float32)}, 1.0)
+    _, weight = fair(20.0).contribution(received, model, 1e300)
+    assert weight == FAIR_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": 0.0}, "q=0.0.: must be more than 0"),
+        ({"q": 21.0}, "at most 20"),
+        ({"q": math.nan}, "q=nan"),
+        ({"lipschitz": 0.0}, "lipschitz=0.0"),
+        ({"clip": math.inf}, "clip=inf"),
+        ({"chance": -1.0}, "chance=-1.0"),
+        ({"limit": MIN_LIMIT - 1}, "limit=1023.: must be 1024"),
+        ({"limit": 1 << 29}, "2..28"),
+    ],
+    ids=str,
+)
+def test_refuses(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fair(**change)
+
+
+class Nodes(Grid):
+    """A grid of nodes that are never asked."""
+
+    run = None
+    set_run = create_message = push_messages = pull_messages = send_and_receive = None
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, len(LOSSES) + 1))
+
+
+def aggregate(strategy: FedAvg, received: Model, replies: list[tuple[Model, int]]) -> Model:
+    """One round of Flower's own strategy over these replies."""
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    record = ArrayRecord({n: Array(a) for n, a in received.items()})
+    asked = sorted(
+        strategy.configure_train(1, record, ConfigRecord(), Nodes()),
+        key=lambda message: message.metadata.dst_node_id,
+    )
+    messages = []
+    for message, (arrays, weight), loss in zip(asked, replies, LOSSES, strict=True):
+        metrics = MetricRecord({"num-examples": weight, "train_loss": loss})
+        content = RecordDict(
+            {"arrays": ArrayRecord({n: Array(a) for n, a in arrays.items()}), "metrics": metrics}
+        )
+        messages.append(Message(content, reply_to=message))
+    aggregated, _ = strategy.aggregate_train(1, messages)
+    assert aggregated is not None
+    return {name: array.numpy() for name, array in aggregated.items()}

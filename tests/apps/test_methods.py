@@ -1,0 +1,80 @@
+"""Server optimizers and q-FedAvg with the real app: an encrypted run ends where Flower's own does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from flhe import records
+from flhe.apps import client_app
+from flhe.apps.server_app import make_strategy
+from flhe.apps.settings import Settings
+from flhe.apps.tasks import task_named
+from flhe.apps.tasks.base import new_model
+from flhe.rounds.model import Model
+from flhe.sim.inproc import InProcessGrid
+from flhe.strategies.report import Reporter
+
+NODES, ROUNDS = 3, 2
+
+
+def federate(tmp: Path, scheme: str, **config: Any) -> list[NDArray[np.float32]]:
+    """The model at the end, flat: of the server in a plain run, of every node in an encrypted one."""
+    common = {"num-rounds": ROUNDS, "nodes": NODES, "local-epochs": 1, **config}
+    settings = Settings.from_config({"scheme": scheme, **common})
+    homes = [tmp / scheme / f"node-{i}" for i in range(NODES)]
+    grid = InProcessGrid(
+        client_app.app,
+        NODES,
+        run_config={"scheme": scheme, **common},
+        node_config=lambda i: {
+            "flhe-home": str(homes[i]),
+            "flhe-trust": "first-use",
+            "flhe-schemes": scheme,
+        },
+    )
+    task = task_named(settings.task)
+    strategy = make_strategy(settings, task, Reporter(None))
+    initial = ArrayRecord(new_model(task, settings.seed).state_dict())
+    result = strategy.start(grid=grid, initial_arrays=initial, num_rounds=ROUNDS, timeout=120)
+    grid.close()
+    if scheme == "plain":
+        return [flat(records.to_numpy(result.arrays))]
+    files = [next(home.glob("runs/*/model")) for home in homes]
+    return [flat(Model.from_bytes(file.read_bytes()).masters) for file in files]
+
+
+def flat(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    return np.concatenate([a.reshape(-1) for a in arrays.values()]).astype(np.float32)
+
+
+def start() -> NDArray[np.float32]:
+    state = new_model(task_named("digits"), 0).state_dict()
+    return flat({name: tensor.numpy() for name, tensor in state.items()})
+
+
+@pytest.mark.parametrize(
+    ("config", "tolerance"),
+    [
+        ({"server-optimizer": "fedavgm"}, 0.02),
+        ({"server-optimizer": "fedadagrad", "server-eta": 0.01}, 0.05),
+        ({"server-optimizer": "fedadam", "server-eta": 0.01}, 0.05),
+        ({"server-optimizer": "fedyogi"}, 0.05),
+        ({"fair-q": 0.1}, 0.02),
+        ({"fair-q": 1.0, "fair-lipschitz": 2.0, "proximal-mu": 0.1}, 0.02),
+    ],
+    ids=str,
+)
+def test_encrypted_ends_where_plain_does(
+    config: dict[str, Any], tolerance: float, tmp_path: Path
+) -> None:
+    (plain,) = federate(tmp_path, "plain", **config)
+    sealed = federate(tmp_path, "flashe", **config)
+    assert all(model.tobytes() == sealed[0].tobytes() for model in sealed)  # on every node
+    moved = np.linalg.norm(plain - start())
+    assert np.linalg.norm(sealed[0] - plain) < tolerance * moved

@@ -1,0 +1,292 @@
+"""A run's directory: what is kept there, who may use it, and when it can be resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from flhe.apps import launch, run_dir
+from flhe.apps.outcome import Outcome
+from flhe.apps.processes import TAG
+from flhe.apps.settings import Settings
+from flhe.errors import ConfigError, FlheError
+
+ROUND = {"event": "round", "round": 1, "accuracy": 0.5, "bytes_up": 7}
+FINISHED = Settings(num_rounds=3)
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("FLHE_HOME", raising=False)
+
+
+def begun(settings: Settings, *, ledger: bool = True) -> pathlib.Path:
+    """The directory of a run that ended before it was done."""
+    with run_dir.created(settings) as made:
+        if ledger:
+            (made.path / "server").mkdir()
+            (made.path / "server/ledger").touch()
+        return made.path
+
+
+def test_a_new_directory_is_private_and_says_what_was_asked(tmp_path: pathlib.Path) -> None:
+    with run_dir.created(Settings(seed=7)) as made:
+        assert made.path.parent == tmp_path / "data/flhe/runs"
+        assert made.path.stat().st_mode & 0o777 == 0o700
+        assert (made.path / "nodes").is_dir()
+        assert not made.resumable
+        assert made.hint == ""
+        settings = made.settings
+        assert settings == Settings(
+            seed=7,
+            report=str(made.path / "rounds.jsonl"),
+            state_dir=str(made.path / "server"),
+            sealed_model=str(made.path / "model.flhe"),
+        )
+    assert (made.path / "settings.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_plain_run_keeps_no_state() -> None:
+    with run_dir.created(Settings(scheme="plain")) as made:
+        assert made.settings == Settings(scheme="plain", report=str(made.report))
+        assert [entry.name for entry in made.path.iterdir()] == ["lock"]
+
+
+def test_what_was_begun_goes_on_with_its_settings(tmp_path: pathlib.Path) -> None:
+    path = begun(Settings(seed=7, clip=0.5, rekey_every=2))
+    with run_dir.reopened(path, {}) as found:
+        assert found.resumed
+        assert found.resumable
+        assert found.hint.endswith(f"run --resume {path}")
+        assert found.settings.resume
+        assert found.asked == Settings(seed=7, clip=0.5, rekey_every=2)
+        assert found.nodes == path / "nodes"
+    moved = path.rename(tmp_path / "moved")
+    with run_dir.reopened(moved, {}) as found:
+        assert found.settings.state_dir == str(moved / "server")
+        assert found.nodes == moved / "nodes"
+
+
+def test_without_a_ledger_it_starts_from_the_beginning() -> None:
+    with run_dir.reopened(begun(Settings(), ledger=False), {}) as found:
+        assert not found.settings.resume
+
+
+def test_nodes_elsewhere_are_found_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLHE_HOME", str(tmp_path / "keys"))
+    path = begun(Settings())
+    monkeypatch.setenv("FLHE_HOME", str(tmp_path / "others"))
+    with run_dir.reopened(path, {}) as found:
+        assert found.nodes == tmp_path / "keys"
+    assert not (path / "nodes").exists()
+
+
+def test_rounds_can_be_raised_and_it_is_remembered() -> None:
+    path = begun(FINISHED)
+    with run_dir.reopened(path, {"num_rounds": 5, "seed": 0}) as found:
+        assert found.asked.num_rounds == 5
+    with run_dir.reopened(path, {}) as found:
+        assert found.asked.num_rounds == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"seed": 1}, r"--seed 1: the run in .* has 0, which cannot change"),
+        ({"dirichlet_alpha": 0.1}, r"--dirichlet-alpha 0.1: the run in .* has 0.5"),
+        ({"sealed_model": "other"}, r"--output other: the run in .* leave the option out"),
+        ({"num_rounds": 2}, r"--rounds 2: the run in .* has 3, and resuming can only add"),
+    ],
+    ids=str,
+)
+def test_contradictions_are_refused(given: dict[str, object], message: str) -> None:
+    path = begun(FINISHED)
+    before = (path / "settings.json").read_bytes()
+    with pytest.raises(ConfigError, match=message), run_dir.reopened(path, given):
+        pass
+    assert (path / "settings.json").read_bytes() == before
+
+
+def test_the_same_path_said_otherwise_is_no_contradiction(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = begun(Settings(sealed_model="model"))
+    with run_dir.reopened(path, {"sealed_model": str(tmp_path / "model")}) as found:
+        assert found.asked.sealed_model == str(tmp_path / "model")
+
+
+def test_a_finished_run_goes_on_only_with_more_rounds() -> None:
+    path = begun(FINISHED)
+    with run_dir.reopened(path, {}) as found:
+        found.save(finished=3)
+    refused = pytest.raises(ConfigError, match="finished, with 3 rounds; say --rounds")
+    with refused, run_dir.reopened(path, {}):
+        pass
+    with run_dir.reopened(path, {"num_rounds": 4}) as found:
+        assert found.settings.resume
+    with run_dir.reopened(path, {}) as found:  # stopped in between
+        assert found.asked.num_rounds == 4
+
+
+def test_one_at_a_time() -> None:
+    path = begun(Settings())
+    refused = pytest.raises(ConfigError, match="another `flhe run` is at work there")
+    with run_dir.reopened(path, {}), refused, run_dir.reopened(path, {}):
+        pass
+    with run_dir.reopened(path, {}):
+        pass
+
+
+def test_what_is_no_run_is_refused(tmp_path: pathlib.Path) -> None:
+    refused = pytest.raises(ConfigError, match="holds no run that can be resumed")
+    with refused, run_dir.reopened(tmp_path, {}):
+        pass
+    path = begun(Settings())
+    for content in ("[]", "no json", '{"version": 2}'):
+        (path / "settings.json").write_text(content)
+        with pytest.raises(ConfigError, match=f"--resume {path}: "), run_dir.reopened(path, {}):
+            pass
+
+
+def test_what_an_earlier_run_left_running_is_ended() -> None:
+    path = begun(Settings())
+    (path / "tag").write_text("left-by-a-test")
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = subprocess.Popen(sleeper, env={**os.environ, TAG: "left-by-a-test"})
+    while psutil.Process(process.pid).environ().get(TAG) is None:
+        pass
+    with run_dir.reopened(path, {}):
+        assert not psutil.pid_exists(process.pid)
+    process.wait()
+
+
+def test_a_torn_line_of_the_report_is_removed() -> None:
+    with run_dir.created(Settings()) as made:
+        assert made.events() == []
+        whole = json.dumps(ROUND) + "\n"
+        made.report.write_text(whole + '{"event": "rou')
+        assert made.events() == [ROUND]
+        assert made.report.read_text() == whole
+
+
+def test_rounds_are_counted_once_and_old_failures_forgotten() -> None:
+    def report(number: int, **more: Any) -> dict[str, Any]:
+        return {**ROUND, "round": number, **more}
+
+    events = [{"event": "start", "model_bytes": 9, "nodes": 3}, report(1), report(2)]
+    ends = [{"event": "failed", "error": "x"}, {"event": "done", "sealed_model": "m"}]
+    outcome = Outcome.earlier([*events, *ends, report(2, bytes_up=0), report(4), report(3)])
+    assert [known["round"] for known in outcome.rounds] == [1, 2, 3, 4]
+    assert outcome.rounds[1]["bytes_up"] == 7
+    assert (outcome.model_bytes, outcome.failure, outcome.done) == (9, "", False)
+    assert outcome.read(report(5))
+    assert not outcome.read(report(5))
+
+
+class Ends:
+    """A Flower run that ends at once, as `how` says, perhaps after the nodes agreed on keys."""
+
+    how: BaseException | None = None
+    agreed = True
+
+    def __init__(self, of: run_dir.RunDir, **_: object) -> None:
+        self._of = of
+
+    def run(self) -> Outcome:
+        self._of.log.touch()
+        if self.agreed and self._of.asked.encrypted:
+            (self._of.path / "server").mkdir(exist_ok=True)
+            (self._of.path / "server/ledger").touch()
+        if self.how:
+            raise self.how
+        return Outcome(done=True)
+
+
+def ended(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    how: BaseException | None,
+    *,
+    agreed: bool = True,
+) -> list[str]:
+    """What a run leaves in its directory."""
+    monkeypatch.setattr(launch, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed}))
+    with open(os.devnull, "w") as null:  # noqa: PTH123
+        try:
+            launch.run(settings, console=Console(file=null))
+        finally:
+            runs = pathlib.Path(os.environ["XDG_DATA_HOME"]) / "flhe/runs"
+            left = sorted(entry.name for entry in runs.glob("*/*"))
+            for settings_file in runs.glob("*/settings.json"):
+                finished = json.loads(settings_file.read_text())["finished"]
+                left.append(f"finished {finished}")
+            (runs.parent / "left").write_text("\n".join(left))
+    return left
+
+
+def left(tmp_path: pathlib.Path) -> list[str]:
+    return (tmp_path / "data/flhe/left").read_text().splitlines()
+
+
+KEPT = ["lock", "nodes", "run.log", "server", "settings.json"]
+
+
+def test_a_run_that_ended_well_can_be_given_more_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(monkeypatch, FINISHED, None) == [*KEPT, "finished 3"]
+
+
+def test_a_plain_run_that_ended_well_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(monkeypatch, Settings(scheme="plain"), None) == []
+
+
+def test_a_failed_run_is_kept_and_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(FlheError, match=r"^too few; resume it: .*flhe run --resume /.*$"):
+        ended(monkeypatch, FINISHED, FlheError("too few"))
+    assert left(tmp_path) == [*KEPT, "finished 0"]
+
+
+def test_a_stopped_run_is_kept_and_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(launch.Stopped) as caught:
+        ended(monkeypatch, FINISHED, launch.Stopped(2))
+    assert "flhe run --resume /" in caught.value.hint
+    assert left(tmp_path) == [*KEPT, "finished 0"]
+
+
+@pytest.mark.parametrize("scheme", ["flashe", "plain"])
+def test_nothing_to_resume_leaves_the_log_at_most(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    settings = replace(FINISHED, scheme=scheme)
+    with pytest.raises(launch.Stopped) as caught:
+        ended(monkeypatch, settings, launch.Stopped(2), agreed=False)
+    assert caught.value.hint == ""
+    assert left(tmp_path) == []
+    with pytest.raises(FlheError, match=r"^too few$"):
+        ended(monkeypatch, settings, FlheError("too few"), agreed=False)
+    assert left(tmp_path) == ["run.log"]
+
+
+def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = begun(FINISHED, ledger=False)
+    stops = type("Stops", (Ends,), {"how": launch.Stopped(2), "agreed": False})
+    monkeypatch.setattr(launch, "FlowerRun", stops)
+    with pytest.raises(launch.Stopped):
+        launch.resume(path, {})
+    assert (path / "settings.json").exists()
