@@ -129,7 +129,7 @@ class Policy:
             schemes=schemes,
             metrics=_metrics(node_config, environ),
             counts=node_config.get("flhe-counts") is True,
-            leave=node_config.get("flhe-leave") is True,
+            leave=_flag(node_config, "flhe-leave"),
             root=root,
         )
 
@@ -178,6 +178,13 @@ def _text(config: Mapping[str, object], key: str) -> str:
     value = config.get(key, "")
     if not isinstance(value, str):
         raise ConfigError(f"{key} must be text, got {type(value).__name__}")
+    return value
+
+
+def _flag(config: Mapping[str, object], key: str) -> bool:
+    value = config.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} must be true or false, got {type(value).__name__}")
     return value
 
 

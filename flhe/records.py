@@ -29,6 +29,9 @@ STAGE, REPLY, UPDATE, SUM = "flhe.stage", "flhe.reply", "flhe.update", "flhe.sum
 BOX = "flhe.checkpoint"
 """Name of a sealed checkpoint in a message, either way."""
 
+CANDIDATE = "flhe.candidate"
+"""Name of a sealed checkpoint that is to be verified before anybody relies on it."""
+
 MEANS = "flhe.means."
 """With a round's number behind it: mean training metrics, as the teller opened them."""
 

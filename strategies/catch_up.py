@@ -23,6 +23,9 @@ from flhe.strategies.key_agreement import reasons
 
 log = getLogger("flwr").log
 
+VERIFIERS = 3
+"""Members that are asked whether a checkpoint is right, until one says so."""
+
 
 class Stand(NamedTuple):
     """Where a node says that it stands."""
@@ -78,8 +81,8 @@ class CatchUp:
     def settle(self, nodes: Iterable[int]) -> None:
         """Bring `nodes` to the others' model, by sums where that does, else by a sealed checkpoint.
 
-        Those that cannot follow are named and left out; when nobody is where the others should be, the
-        last sum is void, since nobody could open it.
+        Those that cannot follow are named and left out. When more members refuse the last sum than
+        opened it, it is void.
 
         Raises
         ------
@@ -90,36 +93,43 @@ class CatchUp:
         trouble: dict[int, str] = {}
         able = [node for node in asked if fed.lacks(node) is not None]
         self._judge(self._sync(able, trouble))
-        if not self._holders():  # perhaps nobody has been sent the last sum yet
+        if (
+            not self._holders() or fed.refusers
+        ):  # perhaps the others have not been sent the last sum
             others = [n for n in fed.present() if n not in asked and fed.lacks(n) is not None]
             self._judge(self._sync(others, trouble))
-        while not self._holders():
+        while self._outvoted():
             self._void()
+        if not self._holders():
+            _nobody(
+                f"no member that is connected holds the model of round {fed.ledger.base}: start "
+                "those that do, then resume the run",
+                trouble,
+            )
         behind = [n for n in asked if fed.stands(n) != fed.ledger.base and n in fed.present()]
         if behind:
             try:
                 self.fetch_box()
             except QuorumError as error:
-                log(WARNING, "%d nodes stay behind: %s", len(behind), error)
+                log(WARNING, "nodes %s stay behind: %s", behind, error)
                 return
             for node in behind:
                 trouble.pop(node, None)
-            reference = self._reference
-            for node, stand in self._sync(behind, trouble).items():
-                if reference and stand.digest != reference:
-                    fed.at[node] = LOST
-                    trouble[node] = "its model differs from the others' even after a checkpoint"
-                elif fed.stands(node) == fed.ledger.base:
+            self._sync(behind, trouble)
+            for node in behind:
+                if fed.stands(node) == fed.ledger.base:
                     log(INFO, "node %d has caught up by a checkpoint", node)
         self._warn("sync", trouble)
 
     def fetch_box(self) -> ArrayRecord:
         """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
 
+        Nobody relies on what one member alone says: another one opens it first and finds its own model.
+
         Raises
         ------
         QuorumError
-            Nobody sealed one.
+            Nobody sealed one that holds.
         """
         fed = self.fed
         ledger = fed.ledger
@@ -138,10 +148,32 @@ class CatchUp:
                     trouble[node] = str(error)
                     continue
                 fed.heard(node, reply)
-                ledger.keep_box(box, ledger.base)
-                return box
+                if self._verified(node, box, [n for n in able if n != node], trouble):
+                    ledger.keep_box(box, ledger.base)
+                    self._warn("checkpoint", trouble)
+                    return box
+                trouble[node] = "its checkpoint is not the others' model"
             trouble.setdefault(node, "no sealed checkpoint in time")
         return _nobody("no member sealed a checkpoint", trouble)
+
+    def _verified(
+        self, sealer: int, box: ArrayRecord, others: list[int], trouble: dict[int, str]
+    ) -> bool:
+        """Whether one of up to three others finds its own model in the box."""
+        fed = self.fed
+        if not others:
+            log(WARNING, "the checkpoint by node %d is not verified: nobody else is there", sealer)
+            return True
+        for node in others[:VERIFIERS]:
+            messages = fed.messages("train", "verify", [node], None, "")
+            messages[0].content[records.CANDIDATE] = box
+            for _, reply in fed.ask(messages, self.timeout, trouble):
+                fed.heard(node, reply)
+                answer = records.find_config(reply, records.REPLY)
+                if answer is not None and answer.get("same") is True:
+                    return True
+                trouble[node] = f"it does not find its model in the checkpoint by node {sealer}"
+        return False
 
     def fetch_initial(self) -> None:
         """The first model, sealed by the member of lowest rank that can make one.
@@ -177,8 +209,14 @@ class CatchUp:
                     continue
                 fed.heard(node, reply)
                 ledger.keep_box(box, 0)
-                log(INFO, "node %d made the initial model, and sealed it", node)
-                return
+                others = [n for n in fed.present() if n != node]
+                self._sync(others, trouble)
+                if not others or any(fed.stands(n) == 0 for n in others):
+                    log(INFO, "node %d made the initial model, and sealed it", node)
+                    return
+                trouble[node] = "its initial model opens for nobody else"
+                ledger.layout, ledger.chain = None, {}
+                ledger.drop_box()
             trouble.setdefault(node, "no initial model in time")
         _nobody("no member made an initial model", trouble)
 
@@ -205,12 +243,14 @@ class CatchUp:
 
     def _judge(self, stands: dict[int, Stand]) -> None:
         """Among nodes at the same round, the digest of most is right; the others are named."""
-        fed = self.fed
-        told = [s.digest for n, s in stands.items() if fed.stands(n) == fed.ledger.base]
-        # Counted in order of rank, so that a tie is decided by the lowest one.
+        fed, agreed = self.fed, self.fed.ledger.agreed
+        assert agreed is not None
+        # In order of rank, so that a tie is decided by the lowest one.
+        there = [n for n in stands if n in fed.members and fed.stands(n) == fed.ledger.base]
+        told = [stands[n].digest for n in sorted(there, key=agreed.rank)]
         self._reference = max(told, key=told.count, default=b"")
-        for node, stand in stands.items():
-            if fed.stands(node) == fed.ledger.base and stand.digest != self._reference:
+        for node in there:
+            if stands[node].digest != self._reference:
                 fed.at[node] = LOST
                 log(WARNING, "node %d: its model has drifted, it takes the others'", node)
 
@@ -218,21 +258,25 @@ class CatchUp:
         fed = self.fed
         return [node for node in fed.present() if fed.stands(node) == fed.ledger.base]
 
+    def _outvoted(self) -> bool:
+        """Whether more members refused the last sum than are heard to have opened it."""
+        fed = self.fed
+        claims = [node for node in fed.members if fed.stands(node) == fed.ledger.base]
+        return len(fed.refusers) > len(claims)
+
     def _void(self) -> None:
-        """Nobody is where the last sum leads: take it back, if somebody is where it began."""
-        fed, ledger = self.fed, self.fed.ledger
-        trouble: dict[int, str] = {}
+        """Take back the last sum: most of those who were sent it refuse it."""
+        fed, trouble = self.fed, dict[int, str]()
+        fed.refusers = set()
+        log(ERROR, "the sum of round %d opened for nobody: the round is void", fed.ledger.void())
         content = self._status()
         messages = [Message(content, node, "train") for node in fed.present()]
         for node, reply in fed.ask(messages, self.timeout, trouble):
-            self._note(node, _status_in(reply)[2])
-        if self._holders():
-            return
-        best = max((fed.stands(n) for n in fed.present()), default=NOTHING)
-        if best < 0:
-            _nobody(f"no member that is connected holds the model of round {ledger.base}", trouble)
-        while ledger.base > best:
-            log(ERROR, "the sum of round %d opened for nobody: the round is void", ledger.void())
+            try:
+                self._note(node, _status_in(reply)[2])
+            except ProtocolError as error:
+                trouble[node] = str(error)
+        self._warn("status", trouble)
 
     def _status(self) -> RecordDict:
         ledger = self.fed.ledger

@@ -32,9 +32,11 @@ log = getLogger("flwr").log
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
-NO_KEY, LEFT = 1020, 1021
+UNCONFIRMED, NO_KEY, LEFT = 1013, 1020, 1021
 BEHIND = (1011, 1012, 1014, 1019)
 """Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
+REFUSES = (1011, 1012, 1014)
+"""Those of them by which it refuses a sum that it was sent."""
 
 
 class Federation:
@@ -60,6 +62,10 @@ class Federation:
         self.adding_s = 0.0
         self.crypto_s: dict[int, float] = {}
         self.survivors = 0
+        self.refusers: set[int] = set()
+        """Nodes that refused the last sum."""
+        self.answered: set[int] = set()
+        """Nodes whose update came in an attempt at this round that too few answered."""
         if kept := ledger.sums.get(ledger.base):
             self.survivors = len(Sealed.from_parts(kept[0], np.empty(0, np.uint8)).senders)
         self._for: tuple[object, ...] = ()
@@ -166,6 +172,7 @@ class Federation:
             "round": ledger.round,
             "attempt": ledger.attempt,
             "terms": self.terms.to_bytes(),
+            "epoch": ledger.agreed.epoch,
             "confirms": [] if confirmed else list(ledger.agreed.confirms),
             "sums": [ledger.sums[r][0] for r in rounds],
         }
@@ -197,11 +204,13 @@ class Federation:
     def refused(self, node: int, reply: Message) -> str:
         """Note what a refusal says of the node; returns it in words."""
         code = reply.error.code
-        if code == NO_KEY:
+        if code == NO_KEY or (code == UNCONFIRMED and node not in self.confirmed):
             self.membership.keyless.add(node)
         elif code == LEFT:
             self.membership.left.add(node)
         elif code in BEHIND and self.ledger.chain:
+            if code in REFUSES and self.ledger.base in (self.lacks(node) or ()):
+                self.refusers.add(node)
             self.at[node] = LOST
         return explain(code, reply.error.reason)
 
@@ -260,6 +269,7 @@ class Federation:
         ledger = self.ledger
         self.at[node] = ledger.base
         self.confirmed.add(node)
+        self.refusers.discard(node)
         answer = records.find_config(content, records.REPLY)
         seconds = answer.get("crypto-s") if answer else None
         if isinstance(seconds, float):
@@ -268,10 +278,10 @@ class Federation:
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)
         if ledger.agreed is not None and node in self.members and ledger.agreed.rank(node) == 0:
-            for name, means in content.metric_records.items():
-                number = name.removeprefix(records.MEANS)
-                if number != name and number.isdigit() and int(number) in ledger.sums:
-                    self.means[int(number)] = means
+            told = content.metric_records
+            self.means |= {
+                r: told[name] for r in ledger.sums if (name := f"{records.MEANS}{r}") in told
+            }
 
     # --- a round ---
 
@@ -281,11 +291,13 @@ class Federation:
             self.began = time.monotonic()
             self.adding_s = 0.0
             self.crypto_s = {}
+            self.answered = set()
         self.survivors = 0
         self.ledger.begin(round_, attempt)
 
     def keep(self, total: Sealed) -> ArrayRecord:
         """Keep a round's sum until every member has it."""
+        self.refusers = set()
         arrays = self.ledger.keep(total, next_history(self.ledger.history, total.digest()))
         self.survivors = len(total.senders)
         return arrays

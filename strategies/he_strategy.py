@@ -347,6 +347,11 @@ class HEStrategy(FedAvg):
             log(WARNING, "the epoch before goes on: %s", error)
             membership.failed(number, asked, fed.members)
             return
+        if not first and ledger.base >= 0 and not _holders(fed, agreed.members):
+            ledger.skip_agreements()
+            membership.failed(number, asked, fed.members)
+            log(WARNING, "the epoch before goes on: nobody in the new one holds the model")
+            return
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
         fed.confirmed.clear()
@@ -412,7 +417,7 @@ class HEStrategy(FedAvg):
             try:
                 part, digest = fed.receive(node, reply)
                 if digest not in views and len(views) == MAX_VIEWS:
-                    raise QuorumError("its model is one of more than three different ones")
+                    self._drop_view(fed, views, senders, trouble)
                 began = time.perf_counter()
                 views[digest] = fed.scheme.add(views.get(digest), part)
                 fed.adding_s += time.perf_counter() - began
@@ -436,8 +441,25 @@ class HEStrategy(FedAvg):
         log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
         needed = self._needed(len(fed.members))
         if total is None or survivors < needed:
+            fed.answered |= {node for nodes in senders.values() for node in nodes}
             _too_few(f"round {server_round}: {survivors} updates", needed, trouble)
+        for node in sorted(fed.answered - set(senders[chosen]) - set(trouble)):
+            log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         return fed.keep(total), None
+
+    @staticmethod
+    def _drop_view(
+        fed: Federation,
+        views: dict[bytes, Sealed],
+        senders: dict[bytes, list[int]],
+        trouble: dict[int, str],
+    ) -> None:
+        """Make room for another model's updates: what is alone goes first."""
+        least = min(views, key=lambda digest: len(senders[digest]))
+        for node in senders.pop(least):
+            fed.at[node] = LOST
+            trouble[node] = "its model is one of more than three different ones"
+        del views[least]
 
     # --- evaluation ---
 
@@ -521,6 +543,11 @@ class HEStrategy(FedAvg):
         if fed.ledger.base > 0 and behind:
             catch_up.settle(behind)
         return catch_up.fetch_box()
+
+
+def _holders(fed: Federation, nodes: Iterable[int]) -> list[int]:
+    """Nodes that are known to have the last model."""
+    return [node for node in nodes if fed.stands(node) == fed.ledger.base]
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

@@ -132,6 +132,7 @@ class _Attempt:
         shares = self._relay_to_all("share", order, self._shared, first)
         second = [message for node in order for message in shares[node]]
         confirms = self._relay_to_all("confirm", order, self._confirmed, second)
+        _same_view(confirms, self.trouble)
         third = tuple(confirms[node] for node in order)
         roster_hash, epoch_id = announced(list(third))
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
@@ -225,6 +226,17 @@ def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -
         if header.roster_hash != common:
             trouble[node] = "it pins another roster than most do: compare flhe-roster-hash"
             del hellos[node]
+
+
+def _same_view(confirms: dict[int, bytes], trouble: dict[int, str]) -> None:
+    """Leave those out of the next attempt that confirm other messages than most do."""
+    views = {node: announced([message]) for node, message in confirms.items()}
+    told = list(views.values())
+    common = max(told, key=told.count)
+    odd = [node for node, view in views.items() if view != common]
+    if odd:
+        trouble |= dict.fromkeys(odd, "it confirms other messages than most do")
+        raise ProtocolError(f"members confirmed different messages ({reasons(trouble)})")
 
 
 def _too_few(verb: str, count: int, trouble: dict[int, str]) -> str:

@@ -112,6 +112,12 @@ class Ledger:
         self.box, self.box_round = box, round_
         self.drop_sums(round_)
 
+    def drop_box(self) -> None:
+        """Forget the kept checkpoint."""
+        self.box, self.box_round = None, -1
+        self.save()
+        self._unlink("checkpoint")
+
     def drop_sums(self, upto: int) -> None:
         """Drop the sums of rounds up to `upto`: everybody has them, or catches up by a checkpoint."""
         gone = [round_ for round_ in self.sums if round_ <= upto]
@@ -238,10 +244,16 @@ class Ledger:
             )
         ledger = cls(federation, terms, directory, number, since=since)
         ledger.layout = None if layout is None else Layout.from_fields(layout)
-        ledger.chain = {int(r): bytes(h) for r, h in chain}
+        if not all(_is_entry(entry) for entry in chain):
+            raise StoreError("the ledger is damaged: its chain of histories cannot be read")
+        ledger.chain = dict(chain)
         ledger.round, ledger.attempt, ledger.phase = round_, attempt, phase
         if agreed:
-            n, epoch, roster_hash, keys, confirms = agreed
+            match agreed:
+                case [int(n), bytes(epoch), bytes(roster_hash), list(keys), list(confirms)]:
+                    pass
+                case _:
+                    raise StoreError("the ledger is damaged: its epoch cannot be read")
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(keys)}
             ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms))
@@ -260,6 +272,13 @@ class Ledger:
         keys = sorted(self.agreed.members.values())
         members = {found.get(key, -1 - i): key for i, key in enumerate(keys)}
         self.agreed = replace(self.agreed, members=members)
+
+
+def _is_entry(entry: object) -> bool:
+    match entry:
+        case [int(), bytes(history)]:
+            return len(history) == 32
+    return False
 
 
 def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:

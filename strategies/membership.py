@@ -32,6 +32,7 @@ class Membership:
     _away: dict[int, int] = field(default_factory=dict)
     """Member -> first round that it was away."""
     _barred: dict[int, int] = field(default_factory=dict)
+    _served: dict[int, int] = field(default_factory=dict)
     _wait: int = 0
 
     def see(self, round_: int, members: Iterable[int], connected: Collection[int]) -> None:
@@ -56,7 +57,8 @@ class Membership:
         reasons = []
         if joining := [n for n in self.candidates(round_, connected) if n not in members]:
             reasons.append(f"{len(joining)} join")
-        if keyless := self.keyless & set(members) & set(connected):
+        keyless = {n for n in self.keyless & set(members) if self._served.get(n, 0) <= round_}
+        if keyless := keyless & set(connected):
             reasons.append(f"{len(keyless)} lost their keys")
         gone = {node for node, first in self._away.items() if round_ - first >= self.patience}
         if gone := (gone | self.left) & set(members):
@@ -75,6 +77,7 @@ class Membership:
     def changed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
         """A new epoch began with `members`; the others that were asked are barred for now."""
         self.asked = False
+        self._served |= dict.fromkeys(self.keyless, round_ + BARRED)  # not every round anew
         self.keyless.clear()
         self._away.clear()
         self._barred = {n: until for n, until in self._barred.items() if until > round_}

@@ -172,10 +172,16 @@ def test_counts_leave_for_true_alone(counts: object) -> None:
     assert of_node({**FIRST_USE, "flhe-counts": counts}).counts is (counts is True)
 
 
-@pytest.mark.parametrize("leave", [True, False, "true", "yes", 1, None])
-def test_a_node_leaves_for_true_alone(leave: object) -> None:
-    assert of_node({**FIRST_USE, "flhe-leave": leave}).leave is (leave is True)
+def test_a_node_leaves_for_true() -> None:
+    assert of_node({**FIRST_USE, "flhe-leave": True}).leave
+    assert not of_node({**FIRST_USE, "flhe-leave": False}).leave
     assert not of_node(FIRST_USE).leave
+
+
+@pytest.mark.parametrize("leave", ["true", "yes", 1, None])
+def test_whoever_means_to_leave_is_not_misread(leave: object) -> None:
+    with pytest.raises(ConfigError, match="flhe-leave must be true or false"):
+        of_node({**FIRST_USE, "flhe-leave": leave})
 
 
 @pytest.mark.parametrize(

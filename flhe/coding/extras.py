@@ -121,6 +121,8 @@ class Extras:
         metrics = {}
         for i, name in enumerate(self.metrics):
             total, reported = values[FIXED + 2 * i : FIXED + 2 + 2 * i]
+            if not 0 <= reported <= weight or abs(total) > reported * LIMIT * POINT:
+                raise ProtocolError("the opened sum holds an impossible metric; it is refused")
             metrics[name] = total / reported / POINT if reported > 0 else math.nan
         rest = values[FIXED + 2 * len(self.metrics) :]
         integers = [(2 * v + weight) // (2 * weight) for v in rest]

@@ -195,6 +195,20 @@ class Store:
             return False
         return hmac.compare_digest(KeyFile.from_bytes(files.read(keys)).epoch, epoch_bytes)
 
+    def epochs(self) -> list[bytes]:
+        """Ids of the epochs whose keys are here."""
+        with files.os_errors("read"):
+            folder = self._at("epochs")
+            names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        return [bytes.fromhex(name) for name in names if re.fullmatch("[0-9a-f]{32}", name)]
+
+    def raise_opened(self, epoch_id: bytes, opened: int) -> None:
+        """Rounds up to `opened` are never opened in this epoch either."""
+        keys, _ = self._claims(epoch_id)
+        kept = KeyFile.from_bytes(files.read(keys))
+        if _number(opened) > kept.opened:
+            files.replace(keys, [replace(kept, opened=opened).to_bytes()])
+
     def usable(self, epoch_id: bytes) -> bool:
         """Whether an epoch's keys are there and may encrypt: no copy, nothing put back."""
         keys, claims = self._epoch(epoch_id)
@@ -241,6 +255,11 @@ class Store:
         if files.stamp(claims / kept.claim) is None:
             kept.check_stamp(None)  # cleaned away: its keys are of no use here any more
         return files.read(claims / kept.claim)
+
+    def last_claim(self, epoch_id: bytes) -> tuple[int, int]:
+        """Round and attempt that were claimed last; (0, 0) before the first."""
+        keys, _ = self._claims(epoch_id)
+        return KeyFile.from_bytes(files.read(keys)).mark
 
     def record_opening(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
         """Record the one result that this reader opens in a round. Call it before decrypting.

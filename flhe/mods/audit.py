@@ -33,7 +33,7 @@ MAX_LINE = 512
 UNKNOWN = "unknown"
 """What is recorded for a word that is not in its set."""
 _AGREEMENT = {"advertise", "share", "confirm"}
-_HANDOVER = {"status", "initial", "sync", "checkpoint"}
+_HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
 STAGES = frozenset(_AGREEMENT | _HANDOVER | {"round", "evaluate"})
 """Stages that are recorded by name."""
 PLAIN = "plain"
@@ -55,6 +55,7 @@ _ANSWER_OF = {
     **dict.fromkeys(_AGREEMENT, "agreement"),
     "status": "status",
     "sync": "status",
+    "verify": "status",
     "initial": "model",
     "checkpoint": "model",
     "round": "update",

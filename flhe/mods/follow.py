@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
-from flhe.errors import DriftError, ProtocolError
+from flhe.errors import DriftError, NoKeyError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.epoch import Epoch
 from flhe.mods import agreement
@@ -44,8 +44,8 @@ class Follower:
             raise DriftError("this node has no model and was sent none")
         return Session(self.epoch, self.terms, self.model.layout), self.model
 
-    def adopt(self, box: list[bytes]) -> None:
-        """Take the model of a sealed checkpoint, unless the own one is further on."""
+    def unseal(self, box: list[bytes]) -> Model:
+        """The model in a sealed checkpoint of this epoch."""
         expect: dict[str, int | str | bytes] = {
             "stage": "checkpoint",
             "epoch": self.epoch.id,
@@ -62,16 +62,25 @@ class Follower:
             raise ProtocolError("the checkpoint holds another round than its header says")
         if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another server optimizer")
+        return model
+
+    def adopt(self, box: list[bytes]) -> None:
+        """Take the model of a sealed checkpoint, unless the own one is further on."""
+        model = self.unseal(box)
         own = self.model
         if own is not None:
             if model.layout != own.layout:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
             if model.round < own.round or (model.round == own.round and self._same(model, own)):
                 return
+            if model.round == own.round and model.history != own.history:
+                # Two sums of one round, one of them as a model: their difference is somebody's update.
+                raise DriftError("the checkpoint holds another sum of a round that was opened here")
             if model.round == own.round:
                 logger.warning(
                     "round %d: this node's model was not the others', it takes theirs", own.round
                 )
+        self.node.skip_openings(self.epoch.id, model.round)
         self.model, self.changed = model, True
 
     def _same(self, one: Model, other: Model) -> bool:
@@ -88,7 +97,7 @@ class Follower:
         session.check(model, total)  # before the store is asked about its slot
         node, slot = self.node, total.slot
         base = node.claimed(slot)
-        lost = base is not None and self.epoch.rank not in total.senders
+        lost = node.tried(slot) and self.epoch.rank not in total.senders
         with self.watch:
             self.model, totals = session.open(
                 model, total, lambda r, digest: node.record_opening(session, r, digest), base
@@ -102,7 +111,12 @@ class Follower:
         self.told["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
         if self.epoch.rank == 0:  # one teller, so a round is told of in one view only
             means = finite(totals.metrics)
-            told = {name: v for name, v in means.items() if node.policy.allows_metric(name)}
+            # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
+            told = {
+                name: float(f"{v:.3g}")
+                for name, v in means.items()
+                if node.policy.allows_metric(name)
+            }
             self.told[f"{records.MEANS}{slot.round}"] = MetricRecord(told)  # type: ignore[arg-type]
 
 
@@ -123,6 +137,8 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
     announced = records.field(record, "terms", bytes)
     agreement.finish(node, record)
     agreed, terms = node.load_session()
+    if record.get("epoch", agreed.id) != agreed.id:
+        raise NoKeyError("the others have agreed on another epoch than this node's")
     node.check_terms(announced)
     node.policy.check_scheme(terms.scheme)
     follower = Follower(node, agreed, terms, node.load_model(), watch)

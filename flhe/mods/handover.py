@@ -69,6 +69,22 @@ def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     return _sealed(follower, watch)
 
 
+def verify(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+    """Say whether another member's checkpoint holds this node's own model; nothing of it is kept."""
+    watch = Stopwatch()
+    follower = follow(node, record, message, watch)
+    box = message.content.get(records.CANDIDATE)
+    if not isinstance(box, ArrayRecord):
+        raise ProtocolError("there is no checkpoint to verify")
+    session, model = follower.session()
+    with watch:
+        other = follower.unseal(records.to_pieces(box))
+        same = other.layout == model.layout and session.digest(other) == session.digest(model)
+    content = reply(same=same, **{"crypto-s": watch.seconds})
+    content.update(follower.told)
+    return content
+
+
 def checkpoint(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Seal the model for the group, so that the server can keep what it cannot read."""
     watch = Stopwatch()

@@ -90,6 +90,7 @@ class HEMod:
             app = stages.App(context, call_next, self._initial)
             if record is None:
                 return _plain(node, message, app)
+            node.mark_encrypted(context.run_id)
             name = records.field(record, "stage", str)
             step = stages.table().get((message.metadata.message_type, name))
             if step is None:

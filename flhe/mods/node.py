@@ -4,6 +4,7 @@ runs/<id>/agreement   state of an unfinished key agreement (secret, erased when 
 runs/<id>/session     epoch id and terms
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
+runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
 errors.log            what was answered with a code only
 
 The id is the federation's: the run id of Flower's run that began it. A run that resumes it has another.
@@ -133,17 +134,13 @@ class Node:
         the same epoch: after a crash half-way.
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
-        before = old[0] if old else None
-        if not self.store.has_epoch(agreed.id, agreed.to_bytes()):
-            model = self.load_model()
-            opened = max(0 if model is None else model.round, *map(self.store.opened, old), 0)
+        model = self.load_model()
+        opened = max([0 if model is None else model.round, *map(self.store.opened, old)])
+        if self.store.has_epoch(agreed.id, agreed.to_bytes()):
+            self.store.raise_opened(agreed.id, opened)
+        else:
             self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened)
-        body = {
-            "v": 1,
-            "epoch": agreed.id,
-            "terms": terms.to_bytes(),
-            "before": b"" if before is None else before,
-        }
+        body = {"v": 1, "epoch": agreed.id, "terms": terms.to_bytes()}
         self.store.write(self._name("session"), canonical.dumps(body))
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
@@ -157,29 +154,32 @@ class Node:
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
         current = self.current_epoch()
-        return current if current is not None and self.store.usable(current) else None
+        if current is None or not self.store.usable(current):
+            return None
+        pinned = self.policy.roster
+        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
+        return current if pinned is None or pinned.hash == agreed.roster.hash else None
 
     def encrypted_before(self) -> bool:
         """Whether this run has ever spoken of encryption here: then it may not become a plain one."""
-        return any(self.store.exists(self._name(n)) for n in ("agreement", "session"))
+        return any(self.store.exists(self._name(n)) for n in ("agreement", "session", "encrypted"))
+
+    def mark_encrypted(self, run_id: int) -> None:
+        """Note that Flower's run `run_id` speaks of encryption, where it resumes a federation."""
+        name = f"runs/{run_id}/encrypted"
+        if run_id != self.run_id and not self.store.exists(name):
+            self.store.write(name, b"")
 
     def _epochs(self) -> list[bytes]:
-        """This federation's epochs that may have keys here; the one before has, after a crash."""
-        if not self.store.exists(self._name("session")):
-            return []
-        epoch_id, _, before = self._session()
-        return [epoch_id] if before is None else [epoch_id, before]
+        """This federation's epochs that have keys here; after a crash there may be more than one."""
+        kept = ((i, self.store.peek_epoch(i)) for i in self.store.epochs())
+        return [i for i, data in kept if epoch.Epoch.from_bytes(data).run_id == self.run_id]
 
-    def _session(self) -> tuple[bytes, bytes, bytes | None]:
-        """Epoch, terms and the epoch before."""
+    def _session(self) -> tuple[bytes, bytes]:
+        """Epoch and terms."""
         match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
-            case {
-                "v": 1,
-                "epoch": bytes(epoch_id),
-                "terms": bytes(terms),
-                "before": bytes(before),
-            }:
-                return epoch_id, terms, before or None
+            case {"v": 1, "epoch": bytes(epoch_id), "terms": bytes(terms)}:
+                return epoch_id, terms
         raise ProtocolError("stored session: malformed, or of another version of flhe")
 
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
@@ -192,7 +192,7 @@ class Node:
         """
         if not self.store.exists(self._name("session")):
             raise NoKeyError("this node has agreed on no key in this federation")
-        epoch_id, terms, _ = self._session()
+        epoch_id, terms = self._session()
         agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another federation")
@@ -215,9 +215,15 @@ class Node:
     # --- model ---
 
     def load_model(self) -> Model | None:
-        """The model that is on disk, or None before the first message."""
+        """The model that is on disk; None before the first message, and for one that is damaged."""
         name = self._name("model")
-        return Model.from_bytes(self.store.read(name)) if self.store.exists(name) else None
+        if not self.store.exists(name):
+            return None
+        try:
+            return Model.from_bytes(self.store.read(name))
+        except ProtocolError as error:  # as good as none: the others have it
+            log_failure(self.store, "model", error)
+            return None
 
     def save_model(self, model: Model) -> None:
         """Replace the model on disk, whole or not at all."""
@@ -236,9 +242,17 @@ class Node:
         """Digest of the model that a claimed attempt started from; None if it is not the last one."""
         return self.store.claim_note(slot.epoch, slot.round, slot.attempt)
 
+    def tried(self, slot: Slot) -> bool:
+        """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""
+        return self.store.last_claim(slot.epoch)[0] == slot.round
+
     def record_opening(self, session: Session, round_: int, digest: bytes) -> None:
         """Record the one sum of a round, on disk, before it is decrypted."""
         self.store.record_opening(session.epoch.id, round_, digest)
+
+    def skip_openings(self, epoch_id: bytes, round_: int) -> None:
+        """A model of `round_` was taken from another member: no sum up to there is opened here."""
+        self.store.raise_opened(epoch_id, round_)
 
     def save_output(self, sealed: Sealed, envelope: bytes) -> None:
         """Keep an encrypted update: if it is asked for again, these are the bytes that are sent."""

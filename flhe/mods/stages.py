@@ -88,6 +88,7 @@ def table() -> dict[tuple[str, str], Stage]:
         ("train", "initial"): handover.initial,
         ("train", "sync"): handover.sync,
         ("train", "checkpoint"): handover.checkpoint,
+        ("train", "verify"): handover.verify,
         ("train", "round"): training.train,
         ("evaluate", "evaluate"): training.evaluate,
     }

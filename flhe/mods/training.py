@@ -7,14 +7,14 @@ import threading
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
-from flhe.errors import ProtocolError, ReplyError
+from flhe.errors import ReplyError
 from flhe.keys.messages import EVERYONE, Header, sign_detached
 from flhe.math.buffers import give_back
 from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply, say_once
 from flhe.rounds.model import Model
-from flhe.rounds.session import Session
+from flhe.rounds.session import Session, check_ahead
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Sealer
 from flhe.sealed import Sealed, Slot
@@ -29,8 +29,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     follower = follow(node, record, message, watch)
     session, model = follower.session()
     round_ = records.field(record, "round", int)
-    if round_ <= model.round:
-        raise ProtocolError(f"asked for round {round_}, this node's model is at {model.round}")
+    check_ahead(model, round_)
     slot = session.slot(model, round_, records.field(record, "attempt", int))
     if cached := node.load_output(slot):
         return _update(*cached, node.claimed(slot) or b"", follower, resent=True)

@@ -36,6 +36,10 @@ Claim = Callable[[int, int], None]
 Record = Callable[[int, bytes], None]
 """(round, digest of the sum) -> None once on disk; ReuseError for another sum of that round."""
 
+MAX_AHEAD = 1024
+"""Most rounds that may have come to nothing in between: a number far ahead, once claimed or recorded as
+opened, would leave none for the rounds to come."""
+
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -90,6 +94,15 @@ class Session:
             mac.update(chunk)
         return mac.digest()
 
+    def _check(self, digest: bytes) -> int:
+        """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
+
+        The digest itself travels in clear; a relay that knew this would mend a sum over two models.
+        """
+        epoch = self.epoch
+        derived = hkdf(epoch.group_key, "check", epoch.run_id, epoch.roster.hash, epoch.id, digest)
+        return int.from_bytes(derived[:4], "big") >> 1
+
     def sealer(self) -> Sealer:
         """This member's sealer."""
         return sealer_for(self.scheme, self.epoch, threads=THREADS)
@@ -134,7 +147,7 @@ class Session:
         if not 0 <= weight < 1 << 31:
             raise RangeError("the app reported an impossible number of examples")
         extras = self.terms.extras(self.layout).encode(
-            weight, metrics, integers.tolist(), _check(digest)
+            weight, metrics, integers.tolist(), self._check(digest)
         )
         parts = self.layout.float_change(trained, old.masters)  # never as a whole
         state = codec.init(self.layout)
@@ -186,7 +199,7 @@ class Session:
             reuse=True,
         )
         totals = self.terms.extras(self.layout).decode(opened.extras)
-        if totals.check != totals.count * _check(base):
+        if totals.check != totals.count * self._check(base):
             raise ProtocolError("a sender of the sum started from another model; it is refused")
         optimizer = self.terms.optimizer
         moments = model.moments or optimizer.init(length)
@@ -203,6 +216,7 @@ class Session:
             raise ProtocolError(
                 f"got the sum of round {slot.round}, this node's model is at round {model.round}"
             )
+        check_ahead(model, slot.round)
         if slot != self.slot(model, slot.round, slot.attempt):
             raise ProtocolError(
                 f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
@@ -223,9 +237,12 @@ class Session:
             )
 
 
-def _check(digest: bytes) -> int:
-    """What of a digest travels in the sum: 31 bits, so that a sum shows one sender that differs."""
-    return int.from_bytes(digest[:4], "big") >> 1
+def check_ahead(model: Model, round_: int) -> None:
+    """Refuse a round that is not one of the next after the model's; ProtocolError."""
+    if not model.round < round_ <= model.round + MAX_AHEAD:
+        raise ProtocolError(
+            f"round {round_} is not one of the {MAX_AHEAD} after this node's, {model.round}"
+        )
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

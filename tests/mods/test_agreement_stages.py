@@ -34,6 +34,7 @@ STAGES = (
     "initial",
     "sync",
     "checkpoint",
+    "verify",
     "round",
     "evaluate",
 )

@@ -1,0 +1,201 @@
+"""Whatever is lost, late, doubled or killed: what must always hold does."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.strategies.chaos import MAX_NODES, Fault, What, World
+
+SHM = Path("/dev/shm")
+STAGES = (
+    "",
+    "evaluate",
+    "sync",
+    "status",
+    "checkpoint",
+    "advertise",
+    "share",
+    "confirm",
+    "initial",
+)
+
+nodes = st.integers(0, MAX_NODES - 1)
+stages = st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + list(STAGES))
+moments = st.integers(0, 40)
+"""Operations of the server into its next run; 0 is before it."""
+disturbed = st.builds(
+    Fault,
+    nodes,
+    stages,
+    st.sampled_from([what for what in get_args(What) if what != "kill"]),
+    st.sampled_from([1, 9, 30, 61, 200]),
+    st.integers(0, 2),
+)
+killed = st.builds(Fault, nodes, stages, st.just("kill"), st.integers(1, 30), st.integers(0, 2))
+faults = disturbed | disturbed | killed
+
+
+class Chaos(RuleBasedStateMachine):
+    """Faults are armed, then the server runs; see `World` for what is watched meanwhile."""
+
+    world: World
+
+    @initialize(
+        size=st.integers(3, 4),
+        secret=st.booleans(),
+        masking=st.sampled_from(["double", "single"]),
+        patience=st.integers(0, 2),
+        retries=st.integers(0, 2),
+        rekey_every=st.sampled_from([0, 0, 2]),
+        checkpoint_every=st.sampled_from([0, 1, 10]),
+        fraction_evaluate=st.sampled_from([1.0, 0.5, 0.0]),
+        calm=st.booleans(),
+    )
+    def begin(self, size: int, secret: bool, calm: bool, **how: Any) -> None:
+        where = SHM if SHM.is_dir() else None
+        path = Path(tempfile.mkdtemp(prefix="flhe-chaos-", dir=where))
+        self.world = World(path, size, how, secret=secret)
+        if calm:
+            self.world.advance(1)
+
+    # --- the server runs ---
+
+    @rule(faults=st.lists(faults, min_size=2, max_size=8), rounds=st.integers(1, 2))
+    def storm(self, faults: list[Fault], rounds: int) -> None:
+        for fault in faults:
+            self.world.faults.append(replace(fault, node=self.place(fault.node)))
+        self.world.advance(rounds)
+
+    @rule(
+        faults=st.lists(faults, max_size=4),
+        operation=st.integers(1, 60),
+        write=st.none() | st.integers(1, 30),
+        rounds=st.integers(1, 2),
+    )
+    def storm_and_end(
+        self, faults: list[Fault], operation: int, write: int | None, rounds: int
+    ) -> None:
+        if write is None:
+            self.world.server_dies = operation
+        else:
+            self.world.server_dies_writing = write
+        self.storm(faults, rounds)
+
+    @rule()
+    def advance(self) -> None:
+        self.world.advance(1)
+
+    # --- who is there, and with what on disk ---
+
+    @rule(node=nodes, there=st.booleans(), when=moments)
+    def move(self, node: int, there: bool, when: int) -> None:
+        site = self.world.sites[self.place(node)]
+        self.world.later(when, lambda: setattr(site, "there", there))
+
+    @precondition(lambda self: len(self.world.sites) < MAX_NODES)
+    @rule(when=moments)
+    def join(self, when: int) -> None:
+        if len(self.world.sites) + len(self.world.plans) < MAX_NODES:
+            self.world.later(when, self.world.add)
+
+    @rule(node=nodes, leave=st.booleans(), when=moments)
+    def leave(self, node: int, leave: bool, when: int) -> None:
+        config = self.world.sites[self.place(node)].config
+        self.world.later(when, lambda: config.update({"flhe-leave": leave}))
+
+    @rule(node=nodes, when=moments)
+    def wipe(self, node: int, when: int) -> None:
+        index = self.place(node)
+        self.world.later(when, lambda: self.world.wipe(index))
+
+    @rule(node=nodes, when=moments)
+    def save(self, node: int, when: int) -> None:
+        index = self.place(node)
+        self.world.later(when, lambda: self.world.save(index))
+
+    @rule(node=nodes, when=moments)
+    def put_back(self, node: int, when: int) -> None:
+        index = self.place(node)
+        self.world.later(when, lambda: self.world.put_back(index))
+
+    @rule(when=st.integers(1, 40))
+    def rekey(self, when: int) -> None:
+        self.world.later(when, self.world.rekey)
+
+    @invariant()
+    def nothing_was_wrong(self) -> None:
+        world = getattr(self, "world", None)
+        assert world is None or not world.wrong, "\n".join(world.wrong)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            try:
+                self.goes_on()
+                self.nothing_was_wrong()
+            finally:
+                self.world.close()
+
+    def goes_on(self) -> None:
+        """A federation that is left in peace gets on, unless nobody has its model any more."""
+        self.world.calm()
+        for _ in range(3):
+            if self.world.advance(1) == "done":
+                return
+        text = self.world.outcomes[-1][1]
+        assert text.startswith("no member"), text
+
+    def place(self, node: int) -> int:
+        return node % len(self.world.sites)
+
+
+def play(runs: int, steps: int) -> None:
+    """That many runs of the machine."""
+    run_state_machine_as_test(
+        Chaos,
+        settings=settings(
+            max_examples=runs,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_forty_runs() -> None:
+    play(40, 12)
+
+
+def test_an_update_of_an_attempt_that_failed_is_not_lost_without_a_word(tmp_path: Path) -> None:
+    """Its node answered, the others did not, and when they were asked again it was gone."""
+    how = {"patience": 5, "retries": 1}
+    world = World(tmp_path / "world", 4, how, secret=False)
+    try:
+        world.advance(1)
+        world.faults = [Fault(node, "round", "lose reply") for node in (1, 2)]
+        world.on_word("asking again", lambda: setattr(world.sites[0], "there", False))
+        world.advance(1)
+        assert not world.wrong
+        assert world.names(0, "it answered only before")
+    finally:
+        world.close()
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(0)
+def test_two_thousand_runs() -> None:
+    play(2000, 12)
