@@ -74,7 +74,7 @@ class CatchUp:
             ):  # nobody takes a connected one's place
                 placed = {n: k for n, k in placed.items() if k != key} | {node: key}
                 fed.confirmed.add(node)
-                self._note(node, stand)
+            self._note(node, stand)
         fed.ledger.place(placed)
         self._warn("status", trouble)
 

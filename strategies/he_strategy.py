@@ -347,8 +347,15 @@ class HEStrategy(FedAvg):
             log(WARNING, "the epoch before goes on: %s", error)
             membership.failed(number, asked, fed.members)
             return
-        if not first and ledger.base >= 0 and not _holders(fed, agreed.members):
+        given = ledger.base == 0 and fed.initial is not None  # then nobody has to hold it
+        held = given or any(fed.stands(node) == ledger.base for node in agreed.members)
+        if ledger.chain and not held:
             ledger.skip_agreements()
+            if len(fed.present()) < self._needed(len(fed.members)):
+                raise QuorumError(
+                    f"nobody who is connected holds the model of round {ledger.base}: start those "
+                    "that do, then resume the run"
+                )
             membership.failed(number, asked, fed.members)
             log(WARNING, "the epoch before goes on: nobody in the new one holds the model")
             return
@@ -543,11 +550,6 @@ class HEStrategy(FedAvg):
         if fed.ledger.base > 0 and behind:
             catch_up.settle(behind)
         return catch_up.fetch_box()
-
-
-def _holders(fed: Federation, nodes: Iterable[int]) -> list[int]:
-    """Nodes that are known to have the last model."""
-    return [node for node in nodes if fed.stands(node) == fed.ledger.base]
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:
