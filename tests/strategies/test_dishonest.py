@@ -1,0 +1,220 @@
+"""Members that lie, and disks that fail: none of them ends a run or replaces the model of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+
+from flhe import records
+from flhe.coding.base import Plain
+from flhe.coding.extras import Totals
+from flhe.coding.flatten import Arrays
+from flhe.errors import ProtocolError
+from flhe.keys import canonical, seal
+from flhe.keys.epoch import Epoch
+from flhe.keys.identity import Identity
+from flhe.keys.keyfile import KeyFile
+from flhe.keys.messages import Envelope
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session
+from flhe.sealed import Sealed
+from flhe.strategies import flashe_fedavg
+from flhe.strategies.report import RoundReport
+from tests.strategies.puppets import Puppets, initial
+from tests.strategies.test_he_strategy import MAX, same
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def identity(grid: Puppets, node: int) -> Identity:
+    return Identity((grid.homes[node] / "identity.key").read_bytes())
+
+
+def by_rank(grid: Puppets) -> list[int]:
+    """Indices of all nodes, in order of rank."""
+    return sorted(range(len(grid.homes)), key=lambda i: identity(grid, i).public)
+
+
+def run(grid: Puppets, rounds: int, **how: Any) -> tuple[list[RoundReport], ArrayRecord]:
+    reports: list[RoundReport] = []
+    strategy = flashe_fedavg(max_examples=MAX, on_round=reports.append, **how)
+    result = strategy.start(grid, initial(), num_rounds=rounds)
+    grid.close()
+    return reports, result.arrays
+
+
+def told(reply: Message) -> ConfigRecord:
+    record = reply.content[records.REPLY]
+    assert isinstance(record, ConfigRecord)
+    return record
+
+
+def flipped(box: Any) -> ArrayRecord:
+    """A sealed checkpoint with one wrong bit in its last byte."""
+    pieces = [bytes(p) for p in records.to_pieces(box)]
+    pieces[-1] = pieces[-1][:-1] + bytes([pieces[-1][-1] ^ 1])
+    return records.from_pieces(pieces)
+
+
+def lie_about_the_model(monkeypatch: pytest.MonkeyPatch, rank: int, round_: int) -> list[int]:
+    """A member gives one sum a check that the others refuse; the list says when it did."""
+    honest, lied = Session.encode, list[int]()
+
+    def encode(
+        self: Session,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        digest: bytes,
+    ) -> Plain:
+        if self.epoch.rank == rank and old.round == round_ and not lied:
+            lied.append(round_)
+            digest = bytes(32)
+        return honest(self, old, trained, examples, metrics, digest)
+
+    monkeypatch.setattr(Session, "encode", encode)
+    return lied
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""])
+def test_no_name_of_a_record_ends_the_run(tmp_path: Path, number: str) -> None:
+    grid = Puppets(tmp_path, 4)
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if stage in ("round", "evaluate") and node == 100 + by_rank(grid)[0]:
+            reply.content[f"{records.MEANS}{number}"] = MetricRecord({"loss": 1.0})
+        return reply
+
+    grid.forge = forge
+    reports, _ = run(grid, 2)
+    assert [r.survivors for r in reports] == [4, 4]
+    assert same(grid, range(4)).round == 2
+
+
+def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a round is taken back, one node does not say where it stands."""
+    grid, spoilt = Puppets(tmp_path, 4), list[int]()
+    lied = lie_about_the_model(monkeypatch, 0, 0)
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if stage == "status" and node == 103:
+            spoilt.append(node)
+            reply.content[records.REPLY] = ConfigRecord({"v": 1})
+        return reply
+
+    grid.forge = forge
+    reports, _ = run(grid, 3)
+    assert lied
+    assert spoilt
+    assert len(reports) == 3
+    assert same(grid, range(4)).round == 3
+
+
+def test_who_confirms_another_epoch_is_left_out(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 4)
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if stage == "confirm" and node == 103:
+            envelope = Envelope.from_bytes(records.field(told(reply), "envelope", bytes), 1024)
+            _, mac = canonical.loads(envelope.payload, 1024, "test")  # type: ignore[misc]
+            payload = canonical.dumps([bytes(32), mac])
+            told(reply)["envelope"] = Envelope.seal(
+                identity(grid, 3), envelope.header, payload
+            ).to_bytes()
+        return reply
+
+    grid.forge = forge
+    reports, _ = run(grid, 2)
+    assert [r.survivors for r in reports] == [3, 3]
+    assert same(grid, range(3)).round == 2
+    assert 103 not in grid.stages("round")
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_nobody_puts_a_model_in_everybodys_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One member spoils the sum for the others and claims that it opened: the round is void."""
+    grid, honest, own = Puppets(tmp_path, 4), Session.open, list[int]()
+    lied = lie_about_the_model(monkeypatch, rank, 1)
+
+    def claim(
+        self: Session,
+        model: Model,
+        total: Sealed,
+        record: Callable[[int, bytes], None],
+        digest: bytes | None = None,
+    ) -> tuple[Model, Totals]:
+        try:
+            return honest(self, model, total, record, digest)
+        except ProtocolError:
+            if self.epoch.rank != rank:
+                raise
+        own.append(total.slot.round)
+        masters = {
+            n: np.full_like(a, 1e6) if a.dtype.kind == "f" else a for n, a in model.masters.items()
+        }
+        after = model.after(total.slot.round, total.digest(), masters, model.moments)
+        return after, Totals(1, 1, {}, [])
+
+    monkeypatch.setattr(Session, "open", claim)
+    run(grid, 4)
+    assert lied
+    assert own == [2]
+    assert "the round is void" in caplog.text
+    others = [i for i in by_rank(grid) if i != by_rank(grid)[rank]]
+    model = same(grid, others)
+    assert model.round == 4
+    assert max(np.abs(a).max() for a in model.masters.values() if a.size) < 1e5
+
+
+def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
+    """Neither for a member that needs one nor as the result."""
+    grid, reports, spoilt = Puppets(tmp_path, 5), list[RoundReport](), list[int]()
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if stage == "checkpoint" and node == 100 + by_rank(grid)[0] and not reply.has_error():
+            spoilt.append(node)
+            reply.content[records.BOX] = flipped(reply.content[records.BOX])
+        return reply
+
+    def after(report: RoundReport) -> None:
+        reports.append(report)
+        if report.round == 2:  # a bad disk at an honest node
+            file = grid.run_dir(by_rank(grid)[1]) / "model"
+            raw = bytearray(file.read_bytes())
+            raw[-40] ^= 1
+            file.write_bytes(raw)
+
+    grid.forge = forge
+    strategy = flashe_fedavg(max_examples=MAX, on_round=after)
+    result = strategy.start(grid, initial(), num_rounds=5)
+    grid.close()
+    assert spoilt
+    assert [r.survivors for r in reports] == [5, 5, 4, 5, 5]
+    model = same(grid, range(5))
+    key = next((grid.homes[0] / "epochs").iterdir()).read_bytes()
+    epoch = Epoch.from_bytes(KeyFile.from_bytes(key).epoch)
+    _, plain = seal.unseal(epoch.group_key, records.to_pieces(result.arrays))
+    assert bytes(plain) == b"".join(model.chunks())
+
+
+def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 10)
+    grid.app.examples = lambda p: 10  # type: ignore[attr-defined]
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if stage == "round" and node in (100, 101, 102) and not reply.has_error():
+            told(reply)["digest"] = bytes([node]) * 32
+        return reply
+
+    grid.forge = forge
+    reports, _ = run(grid, 2)
+    assert [r.survivors for r in reports] == [7, 7]
+    assert same(grid, range(3, 10)).round == 2
