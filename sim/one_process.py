@@ -69,7 +69,6 @@ def main(values: str, clients: str, rounds: str, scratch: str, result: str) -> N
         with Path(result).open("a", encoding="utf-8") as file:
             file.write(json.dumps(fields) + "\n")
 
-    logging.disable(logging.INFO)
     idle, peak = federate(
         int(values), int(clients), int(rounds), Path(scratch), lambda n: say(round=n)
     )
@@ -77,4 +76,5 @@ def main(values: str, clients: str, rounds: str, scratch: str, result: str) -> N
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main(*sys.argv[1:])

@@ -316,13 +316,17 @@ class World:
         heapq.heappush(self.queue, (self.clock.now + seconds, self.count(), what))
 
     def calm(self) -> None:
-        """Nothing fails any more, and everybody is there."""
+        """Nothing fails any more, and everybody is there, with an identity of its own."""
         self.faults.clear()
         self.plans.clear()
         self.server_dies = self.server_dies_writing = 0
-        for site in self.sites:
+        known: set[str] = set()
+        for index, site in enumerate(self.sites):
             site.there = True
             site.config.pop("flhe-leave", None)
+            if site.identity() in known:  # what the strategy's error asks for
+                self.wipe(index)
+            known.add(site.identity())
 
     def rekey(self) -> None:
         """Somebody asks for fresh keys."""

@@ -616,6 +616,7 @@ def test_a_stolen_update_does_not_shut_its_owner_out(
 def test_a_member_shown_another_model_has_drifted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "flwr")
     grid = Puppets(tmp_path, 5)
     other = {n: np.asarray(a + a.dtype.type(1)) for n, a in start_arrays().items()}
 

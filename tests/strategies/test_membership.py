@@ -77,6 +77,7 @@ def keys(grid: Puppets, node: int) -> int:
 
 def test_the_whole_story(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """2 of 5 drop in round 3, one is back in 5, a sixth joins in 6, one leaves in 7."""
+    caplog.set_level("INFO", "flwr")
     grid = Changing(tmp_path, 6)
     grid.away = lambda r: (
         ({105} if r < 6 else set())
