@@ -401,7 +401,8 @@ class World:
 
     def _check_lost(self, ledger: Ledger) -> None:
         """Every update is in the sum of its round, or somebody said that it is not."""
-        inside: set[tuple[int, str]] = set()
+        # By node, not by identity: one that was wiped in mid-round trains again under a new one.
+        inside: set[tuple[int, int]] = set()
         before = b""
         for round_ in sorted(ledger.chain):
             history = ledger.chain[round_]
@@ -410,7 +411,7 @@ class World:
                 if total.slot.history != before:
                     self.breach(f"the sum of round {round_} does not follow from the one before")
                 for rank in total.senders:
-                    inside.add((round_, self.made[total.slot, rank].identity))
+                    inside.add((round_, self.made[total.slot, rank].node))
                 opened = (ledger.federation, round_) in self.open_sums
                 if round_ not in ledger.sums and not opened:
                     self.breach(f"the sum of round {round_} was dropped, and nobody opened it")
@@ -419,7 +420,7 @@ class World:
             slot = made.slot
             if slot.run_id != ledger.federation or self.outcomes[made.asked - 1][0] != "done":
                 continue
-            if (slot.round, made.identity) not in inside and not self._said(made):
+            if (slot.round, made.node) not in inside and not self._said(made):
                 self.breach(
                     f"round {slot.round}, attempt {slot.attempt}: the update of node {made.node} "
                     "was lost without a word"
