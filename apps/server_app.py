@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -73,7 +73,12 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
 
     strategy: FedAvg = flashe_fedavg(
         bits=settings.value_bits,
-        clip=settings.clip,
+        clip=settings.threshold,
+        masking=cast(Any, settings.masking),
+        top_k=settings.top_k or None,
+        warmup=settings.warmup,
+        normalize=cast(Any, settings.normalize),
+        permute=settings.permute,
         max_examples=largest_weight(settings, task),
         server_optimizer=settings.optimizer,
         round_timeout=settings.round_timeout,

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from flhe.apps.tasks.fair import MIN_LIMIT, Fair
 from flhe.errors import ConfigError
@@ -24,6 +24,9 @@ BUILT = ("flashe", "plain")
 TASKS = ("digits", "cifar10", "fashion-mnist")
 PARTITIONS = ("iid", "dirichlet")
 SERVER_OPTIMIZERS = tuple(DEFAULTS)
+CLIPPINGS = ("fixed", "history", "exchange")
+MASKINGS = ("double", "single", "adaptive")
+NORMALIZES = ("weight", "count")
 
 CLASSES = 10
 """Classes of every task: guessing costs ln(CLASSES)."""
@@ -75,6 +78,19 @@ class Settings:
     fair_lipschitz : float
         L of q-FedAvg; 0 takes 1 / learning_rate. Training here has momentum 0.9, which moves ten times
         as far as its learning rate says: 0.1 / learning_rate makes larger steps.
+    clipping : str
+        What clips an encrypted update: "fixed" at clip, or thresholds fitted layer by layer, on the
+        rounds before ("history") or on each round ("exchange").
+    masking : str
+        FLASHE's masking; one of MASKINGS.
+    top_k : float
+        Share of each layer's values that a node sends, the largest; 0 sends all.
+    warmup : int
+        Rounds at shares of 0.8, 0.4 and 0.2 each before top_k.
+    normalize : str
+        What a sparse sum is divided by; one of NORMALIZES.
+    permute : bool
+        Hide from the server which values of an update were sent.
     """
 
     scheme: str = "flashe"
@@ -111,6 +127,12 @@ class Settings:
     checkpoint_every: int = 10
     patience: int = 3
     retries: int = 2
+    clipping: str = "fixed"
+    masking: str = "double"
+    top_k: float = 0.0
+    warmup: int = 10
+    normalize: str = "weight"
+    permute: bool = True
 
     def __post_init__(self) -> None:
         _one_of("scheme", self.scheme, SCHEMES)
@@ -124,7 +146,7 @@ class Settings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 1 or more")
         counts = ("seed", "max_examples", "rekey_every", "checkpoint_every", "patience", "retries")
-        for name in counts:
+        for name in (*counts, "warmup"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 0 or more")
         for name in ("join_timeout", "round_timeout", "dirichlet_alpha", "learning_rate", "clip"):
@@ -147,6 +169,25 @@ class Settings:
             )
         self._check_state()
         self._check_methods()
+        self._check_encoding()
+
+    def _check_encoding(self) -> None:
+        """Refuse what `Terms` would, in the words of the run config, and what has no effect."""
+        _one_of("clipping", self.clipping, CLIPPINGS)
+        _one_of("masking", self.masking, MASKINGS)
+        _one_of("normalize", self.normalize, NORMALIZES)
+        if not 0 <= self.top_k <= 1:
+            raise ConfigError(f"top-k={self.top_k}: must be a share of 0 (send all) to 1")
+        if self.top_k and not self.encrypted:
+            raise ConfigError(
+                "top-k with scheme='plain': plain FedAvg sends everything; leave it out, or use an "
+                "encrypted scheme"
+            )
+
+    @property
+    def threshold(self) -> float | Literal["history", "exchange"]:
+        """What clips an encrypted update, as strategies take it."""
+        return self.clip if self.clipping == "fixed" else cast(Any, self.clipping)
 
     def _check_state(self) -> None:
         """Refuse what only an encrypted run can do, and a resumption without a state."""

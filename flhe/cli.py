@@ -93,6 +93,22 @@ def run(
     fair_q: Annotated[
         float, typer.Option("--fair-q", help="Fairness q of q-FedAvg; 0 is FedAvg.")
     ] = 0.0,
+    masking: Annotated[
+        str, typer.Option(help="FLASHE's masking: double, single or adaptive.")
+    ] = "double",
+    top_k: Annotated[
+        float,
+        typer.Option("--top-k", help="Share of each layer's values that a node sends; 0: all."),
+    ] = 0.0,
+    warmup: Annotated[
+        int, typer.Option(help="Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.")
+    ] = 10,
+    permute: Annotated[
+        bool, typer.Option(help="Hide from the server which values were sent.")
+    ] = True,
+    clipping: Annotated[
+        str, typer.Option(help="Clipping thresholds: fixed, history or exchange.")
+    ] = "fixed",
     data_dir: Annotated[
         str, typer.Option(help="Where the files of cifar10 or fashion-mnist lie.")
     ] = "",
@@ -136,6 +152,11 @@ def run(
         "server_optimizer": server_optimizer,
         "proximal_mu": proximal_mu,
         "fair_q": fair_q,
+        "masking": masking,
+        "top_k": top_k,
+        "warmup": warmup,
+        "permute": permute,
+        "clipping": clipping,
         "data_dir": data_dir,
         "rekey_every": rekey_every,
         "checkpoint_every": checkpoint_every,
@@ -244,74 +265,41 @@ def bench(
             "federation in one process with ten times the values. About 8 minutes.",
         ),
     ] = False,
+    mask_counts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png",
+            help="Count FLASHE's masks instead, as clients drop out: a plot, and its data beside it.",
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
     ] = None,
 ) -> None:
     """Time encryption beside what nobody can beat and what else one might use."""
-    from rich.console import Console
+    from flhe.apps.signals import Stopped
+    from flhe.sim import commands
 
-    from flhe.sim import bench as timing
-    from flhe.sim.bench_table import progress, table
-    from flhe.sim.contenders import Setting
-
-    if memory:
-        _bench_memory(values, cohort, repeats, json_file)
-        return
-    cohort = 10 if cohort is None else cohort
-    if whole_round:
-        _bench_round(cohort, threads, 3 if repeats is None else repeats, json_file)
-        return
-    setting = Setting(1_200_000 if values is None else values, cohort, dropouts, threads)
-    with progress(Console(stderr=True)) as advance:
-        rows = timing.bench(
-            schemes or ["flashe", "plain"],
-            setting,
-            repeats=20 if repeats is None else repeats,
-            with_peers=peers,
-            progress=advance,
+    if mask_counts is not None:
+        commands.mask_counts(mask_counts)
+    elif memory:
+        try:
+            commands.memory(values=values, cohort=cohort, repeats=repeats, json_file=json_file)
+        except Stopped as stopped:
+            _exit_stopped(stopped)
+    elif whole_round:
+        commands.whole_rounds(cohort=cohort, threads=threads, repeats=repeats, json_file=json_file)
+    else:
+        commands.times(
+            schemes,
+            values=values,
+            cohort=cohort,
+            dropouts=dropouts,
+            threads=threads,
+            repeats=repeats,
+            peers=peers,
+            json_file=json_file,
         )
-    if json_file is not None:
-        timing.write_json(json_file, timing.to_json(rows))
-    Console().print(table(rows))
-
-
-def _bench_round(cohort: int, threads: int, repeats: int, json_file: Path | None) -> None:
-    import json
-
-    from rich.console import Console
-
-    from flhe.sim.bench import machine, write_json
-    from flhe.sim.bench_table import progress, round_table
-    from flhe.sim.round_cost import round_cost
-
-    with progress(Console(stderr=True)) as advance:
-        cost = round_cost(cohort=cohort, rounds=repeats, threads=threads, progress=advance)
-    if json_file is not None:
-        write_json(json_file, json.dumps({"machine": machine(), "round": cost.to_json()}, indent=2))
-    Console().print(round_table(cost, cohort))
-
-
-def _bench_memory(
-    values: int | None, cohort: int | None, rounds: int | None, json_file: Path | None
-) -> None:
-    from rich.console import Console
-
-    from flhe.apps import launch
-    from flhe.sim import memory
-    from flhe.sim.bench import write_json
-    from flhe.sim.bench_table import progress
-
-    sizes = {"values": values, "nodes": cohort, "rounds": rounds}
-    given = {name: size for name, size in sizes.items() if size is not None}
-    try:
-        with launch.signals(), progress(Console(stderr=True)) as advance:
-            rows = memory.memory(**given, progress=advance)
-    except launch.Stopped as stopped:
-        _exit_stopped(stopped)
-    if json_file is not None:
-        write_json(json_file, memory.to_json(rows))
-    Console().print(memory.table(rows))
 
 
 if __name__ == "__main__":

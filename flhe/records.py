@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import BFLOAT16
+from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.sealed import Sealed
 
@@ -91,14 +92,23 @@ def _array(array: NDArray[Any]) -> Array:
     return Array(BFLOAT16, tuple(array.shape), NUMPY, buffer.getvalue())
 
 
-def from_sealed(sealed: Sealed) -> ArrayRecord:
-    """The ciphertext of `sealed`, in pieces; its header travels beside it."""
-    data = sealed.data.data
+def from_sealed(sealed: Sealed, *, supports: bool = True) -> ArrayRecord:
+    """The ciphertext of `sealed`, in pieces, and its supports after it; its header travels beside it."""
+    body = sealed.body() if supports else sealed.body()[:1]
+    if len(body) > 1:  # supports are a fraction of what they go with
+        body = [memoryview(b"".join(body))]
+    data = body[0]
     parts = (data[at : at + PIECE] for at in range(0, max(len(data), 1), PIECE))
     return _numbered((part.tobytes() for part in parts), SEALED)
 
 
-def to_sealed(header: bytes, record: ArrayRecord, *, take: bool = False) -> Sealed:
+def to_sealed(
+    header: bytes,
+    record: ArrayRecord,
+    *,
+    take: bool = False,
+    supports: Sequence[Support] | None = None,
+) -> Sealed:
     """Rebuild a ciphertext; one piece is not copied.
 
     Parameters
@@ -109,6 +119,8 @@ def to_sealed(header: bytes, record: ArrayRecord, *, take: bool = False) -> Seal
         The pieces.
     take : bool
         Remove each piece from the record once it is copied, so that both are never held at once.
+    supports : sequence of Support, optional
+        Those that came before; otherwise they are behind the ciphertext.
 
     Raises
     ------
@@ -122,14 +134,14 @@ def to_sealed(header: bytes, record: ArrayRecord, *, take: bool = False) -> Seal
         if array.stype != SEALED:
             raise ProtocolError(f"expected ciphertext ({SEALED}), got {array.stype!r}")
     if len(names) == 1:
-        return Sealed.from_parts(header, np.frombuffer(record[names[0]].data, np.uint8))
+        return Sealed.from_parts(header, np.frombuffer(record[names[0]].data, np.uint8), supports)
     data = np.empty(sum(len(array.data) for array in record.values()), np.uint8)
     at = 0
     for name in names:
         piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
         data[at : at + piece.size] = piece
         at += piece.size
-    return Sealed.from_parts(header, data)
+    return Sealed.from_parts(header, data, supports)
 
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
@@ -193,6 +205,17 @@ def field(record: ConfigRecord, name: str, kind: type) -> Any:
     if type(value) is not kind:
         raise ProtocolError(f"field {name!r} of a stage must be {kind.__name__}")
     return value
+
+
+def optional(record: ConfigRecord, name: str, default: Any) -> Any:
+    """One field of a record, of exactly the type of `default`; that where it is missing.
+
+    Raises
+    ------
+    ProtocolError
+        Of another type.
+    """
+    return field(record, name, type(default)) if name in record else default
 
 
 def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:

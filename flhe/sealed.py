@@ -2,25 +2,30 @@
 
 A `Slot` names one round of one federation; with a sender's rank it names the one use of a mask. A
 `Sealed` carries its slot and its senders, because every reader needs them: FLASHE to unmask, SASH to
-release keys, weights to divide.
+release keys, weights to divide. A sparse one carries its senders' supports too: which coordinates each
+of them sent. Its values are those of the supports' union, in order, and then the extras.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
 from flhe.keys import canonical
 
-VERSION = 1
+VERSION = 2
 MAX_HEADER = 64 * 1024
-"""Largest accepted header, in bytes: 1024 senders take under 4 KiB."""
+"""Largest accepted header, in bytes: 1024 senders take under 4 KiB, with their supports under 52."""
+
+MAX_SMALL = 64 << 20
+"""Largest accepted ciphertext in one piece, in bytes."""
 
 MAX_LENGTH = 1 << 40
 """Largest accepted number of lanes in one ciphertext."""
@@ -95,6 +100,10 @@ class Sealed:
         Number of values, extras included.
     data : NDArray[uint8]
         The ciphertext as it travels.
+    mode : str
+        Which of its ways the scheme used, where it has several: FLASHE's masking.
+    supports : tuple[Support, ...]
+        Coordinates of each sender, in the order of `senders`; empty where all sent all of them.
     """
 
     scheme: str
@@ -102,6 +111,8 @@ class Sealed:
     senders: tuple[int, ...]
     length: int
     data: NDArray[np.uint8] = dataclasses.field(repr=False)
+    mode: str = ""
+    supports: tuple[Support, ...] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.senders or list(self.senders) != sorted(set(self.senders)):
@@ -110,34 +121,65 @@ class Sealed:
             raise ProtocolError(f"Sealed: sender {self.senders[0]} is not a rank")
         if not 0 <= self.length < MAX_LENGTH:
             raise ProtocolError(f"Sealed: length {self.length} is out of range")
+        if self.supports and len(self.supports) != len(self.senders):
+            raise ProtocolError("Sealed: there must be one support for each sender")
+        if len({support.length for support in self.supports}) > 1:
+            raise ProtocolError("Sealed: the supports are of vectors of different lengths")
 
     def header(self) -> bytes:
         """Everything but the ciphertext, as canonical CBOR."""
         return canonical.dumps(
-            [VERSION, self.scheme, list(self.slot.context()), list(self.senders), self.length]
+            [
+                VERSION,
+                self.scheme,
+                self.mode,
+                list(self.slot.context()),
+                list(self.senders),
+                self.length,
+                [[s.length, len(s.data), s.digest()] for s in self.supports],
+            ]
         )
 
+    def body(self) -> list[memoryview]:
+        """What `header()` speaks of: the ciphertext, then the supports; nothing is copied."""
+        return [self.data.data, *(memoryview(support.data) for support in self.supports)]
+
     def digest(self) -> bytes:
-        """SHA-256 over header and ciphertext, 32 bytes."""
+        """SHA-256 over header and ciphertext, 32 bytes; the header binds the supports."""
         hasher = hashlib.sha256(self.header())
         hasher.update(self.data.data)
         return hasher.digest()
 
     @classmethod
-    def from_parts(cls, header: bytes, data: NDArray[np.uint8]) -> Sealed:
-        """Rebuild from `header()` and the ciphertext; nothing is copied.
+    def from_parts(
+        cls,
+        header: bytes,
+        body: NDArray[np.uint8],
+        supports: Sequence[Support] | None = None,
+    ) -> Sealed:
+        """Rebuild from `header()` and `body()` in one piece; the ciphertext is not copied.
+
+        With `supports`, these came before and `body` is the ciphertext alone.
 
         Raises
         ------
         ProtocolError
-            When the header is not exactly what `header()` writes.
+            When the header is not exactly what `header()` writes, or the supports are not its.
         """
         fields = canonical.loads(header, MAX_HEADER, "sealed header")
         match fields:
-            case [version, str(scheme), list(context), list(senders), length]:
+            case [
+                version,
+                str(scheme),
+                str(mode),
+                list(context),
+                list(senders),
+                length,
+                list(told),
+            ]:
                 pass
             case _:
-                raise ProtocolError("sealed header: not [version, scheme, slot, senders, length]")
+                raise ProtocolError("sealed header: malformed, or of another version of flhe")
         # `type(...) is int`, because True is an int too and would be a second encoding of 1.
         if type(version) is not int or version != VERSION:
             raise ProtocolError(f"sealed header: another version, this flhe reads {VERSION}")
@@ -146,7 +188,47 @@ class Sealed:
         if type(length) is not int or not all(type(s) is int for s in senders):
             raise ProtocolError("sealed header: a sender or the length is not an integer")
         slot = Slot(*context)
-        return cls(scheme, slot, tuple(senders), length, data)
+        if supports is None:
+            body, supports = _split(body, told)
+        sealed = cls(scheme, slot, tuple(senders), length, body, mode, tuple(supports))
+        if sealed.header() != header:
+            raise ProtocolError("sealed header: these are not the supports that it speaks of")
+        return sealed
+
+
+def to_bytes(sealed: Sealed) -> bytes:
+    """A small ciphertext in one piece: canonical CBOR of header and body."""
+    return canonical.dumps([sealed.header(), b"".join(sealed.body())])
+
+
+def from_bytes(data: bytes) -> Sealed:
+    """Inverse of `to_bytes`; ProtocolError for anything else."""
+    match canonical.loads(data, MAX_SMALL, "sealed"):
+        case [bytes(header), bytes(body)]:
+            return Sealed.from_parts(header, np.frombuffer(body, np.uint8))
+    raise ProtocolError("sealed: not [header, body]")
+
+
+def _split(body: NDArray[np.uint8], told: list[object]) -> tuple[NDArray[np.uint8], list[Support]]:
+    """Ciphertext and supports out of a body, by what its header tells of each support."""
+    sizes = []
+    for item in told:
+        match item:
+            case [int(length), int(nbytes), bytes(digest)] if nbytes >= 0:
+                sizes.append((length, nbytes, digest))
+            case _:
+                raise ProtocolError("sealed header: malformed support")
+    at = body.size - sum(nbytes for _, nbytes, _ in sizes)
+    if at < 0:
+        raise ProtocolError("sealed: cut short, its supports are missing")
+    data, supports = body[:at] if sizes else body, []
+    for length, nbytes, digest in sizes:
+        support = Support.from_bytes(body[at : at + nbytes].tobytes(), length)
+        if support.digest() != digest:
+            raise ProtocolError("sealed: a support is not the one that the header speaks of")
+        supports.append(support)
+        at += nbytes
+    return data, supports
 
 
 def merged_senders(total: Sealed, part: Sealed, cohort: int) -> tuple[int, ...]:
@@ -159,8 +241,12 @@ def merged_senders(total: Sealed, part: Sealed, cohort: int) -> tuple[int, ...]:
     ReuseError
         A sender that is already in the total.
     """
-    for name in ("scheme", "slot", "length"):
+    if [s.length for s in total.supports[:1]] != [s.length for s in part.supports[:1]]:
+        raise ProtocolError("add: one of the two is sparse, or of a vector of another length")
+    for name in ("scheme", "mode", "slot", "length"):
         if getattr(total, name) != getattr(part, name):
+            if name == "length" and total.supports and part.supports:
+                continue  # of coordinates that somebody sent, which differ
             raise ProtocolError(f"add: the part's {name} is not the total's; sums are of one round")
     check_senders(part.senders, cohort)
     if repeated := set(total.senders) & set(part.senders):

@@ -6,22 +6,23 @@ The ledger holds what must not be forgotten; here is what can be asked again: wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from logging import WARNING, getLogger
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
+from flhe.coding.support import Support
 from flhe.errors import DriftError, ProtocolError
 from flhe.keys.messages import open_detached
 from flhe.mods.codes import explain
 from flhe.rounds.model import next_history
+from flhe.rounds.session import ranged, ranges_layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.sealed import Sealed, Slot
+from flhe.sealed import Sealed, Slot, from_bytes
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
@@ -66,8 +67,12 @@ class Federation:
         """Nodes that refused the last sum."""
         self.answered: set[int] = set()
         """Nodes whose update came in an attempt at this round that too few answered."""
+        self.mode = ""
+        """Which of its ways the scheme uses in this attempt, where it has several."""
+        self.dropout: float | None = None
+        """Share of the members who were missing from a sum, lately; None before the first."""
         if kept := ledger.sums.get(ledger.base):
-            self.survivors = len(Sealed.from_parts(kept[0], np.empty(0, np.uint8)).senders)
+            self.survivors = len(records.to_sealed(*kept).senders)
         self._for: tuple[object, ...] = ()
 
     # --- who and where ---
@@ -114,15 +119,29 @@ class Federation:
         self._derive()
         ledger = self.ledger
         assert ledger.agreed is not None
+        layout_hash = self._layout_hash
+        if fitted_on := ledger.ranges.get(ledger.round):
+            layout_hash = ranged(layout_hash, from_bytes(fitted_on).digest())
         return Slot(
             ledger.federation,
             ledger.agreed.roster_hash,
             ledger.agreed.epoch,
             ledger.round,
             ledger.attempt,
-            self._layout_hash,
+            layout_hash,
             ledger.history,
         )
+
+    def ranges_slot(self) -> Slot:
+        """The slot of the mean squares of the round under way, before their sum is known."""
+        return replace(self.slot(), layout_hash=ranges_layout(self._layout_hash))
+
+    @property
+    def needs_ranges(self) -> bool:
+        """Whether the round under way begins with mean squares, which are yet to be added."""
+        ledger, clip = self.ledger, self.terms.clip
+        due = clip == "exchange" or (clip == "history" and ledger.base == 0)
+        return due and ledger.round not in ledger.ranges
 
     def _derive(self) -> None:
         """Compute what depends on cohort and layout, once an epoch."""
@@ -132,7 +151,8 @@ class Federation:
         if self._for != key:
             self._scheme = self.terms.for_cohort(len(self.members))
             self._layout_hash = self.terms.layout_hash(layout, self._scheme)
-            self._lanes = self.terms.lanes(layout)
+            self._extra_lanes = self.terms.extra_lanes(layout)
+            self._floats = layout.floats
             self._for = key
 
     # --- what is sent ---
@@ -165,6 +185,7 @@ class Federation:
         ledger = self.ledger
         assert ledger.agreed is not None
         by_box = rounds is None
+        training = ledger.phase == "training"
         if rounds is None:
             rounds = tuple(r for r in sorted(ledger.sums) if r > ledger.box_round)
         fields: dict[str, Any] = {
@@ -175,6 +196,9 @@ class Federation:
             "epoch": ledger.agreed.epoch,
             "confirms": [] if confirmed else list(ledger.agreed.confirms),
             "sums": [ledger.sums[r][0] for r in rounds],
+            "ranges": [ledger.ranges.get(r, b"") for r in rounds],
+            "fitted-on": ledger.ranges.get(ledger.round, b"") if training else b"",
+            "mode": self.mode,
         }
         if ledger.chain and stage != "sync":  # a sync is also how one finds out who differs
             fields["history"] = ledger.history
@@ -216,27 +240,60 @@ class Federation:
 
     # --- what comes back ---
 
-    def receive(self, node: int, reply: Message) -> tuple[Sealed, bytes]:
+    def receive(
+        self, node: int, reply: Message, supports: Mapping[int, Support] | None = None
+    ) -> tuple[Sealed, bytes]:
         """The verified update in a reply, and the digest of the model that it starts from.
+
+        `supports` are those that nodes told in this attempt, where updates are sparse.
 
         Raises
         ------
         ProtocolError
             An error reply, or an update that is not this node's for this round.
         """
+        content, answer = self.opened(node, reply)
+        slot = self.slot()
+        arrays = content.get(records.UPDATE)
+        if not isinstance(arrays, ArrayRecord):
+            raise ProtocolError("the reply holds no encrypted update")
+        told = None
+        if self.terms.sparse:
+            if supports is None or node not in supports:
+                raise ProtocolError("an update without a support")
+            told = [supports[node]]
+        header = records.field(answer, "header", bytes)
+        part = records.to_sealed(header, arrays, take=True, supports=told)
+        values = self._floats if told is None else told[0].count
+        if part.mode != self.mode:
+            raise ProtocolError("the update is masked in another mode than was announced")
+        self.check_part(node, answer, part, slot, values + self._extra_lanes, "update")
+        self.heard(node, content)
+        return part, records.field(answer, "digest", bytes)
+
+    def opened(self, node: int, reply: Message) -> tuple[RecordDict, ConfigRecord]:
+        """What a reply holds, and our record in it.
+
+        Raises
+        ------
+        ProtocolError
+            An error reply, one that is not a member's or holds no record of ours.
+        """
         if reply.has_error():
             raise ProtocolError(self.refused(node, reply))
-        content = reply.content
-        answer = records.find_config(content, records.REPLY)
-        arrays = content.get(records.UPDATE)
-        if answer is None or not isinstance(arrays, ArrayRecord):
-            raise ProtocolError("the reply holds no encrypted update")
-        part = records.to_sealed(records.field(answer, "header", bytes), arrays, take=True)
-        digest: bytes = records.field(answer, "digest", bytes)
-        slot, agreed = self.slot(), self.ledger.agreed
-        assert agreed is not None
+        answer = records.find_config(reply.content, records.REPLY)
+        if answer is None:
+            raise ProtocolError("the reply holds nothing of ours")
         if node not in self.members:
             raise ProtocolError("it is no member of this epoch")
+        return reply.content, answer
+
+    def check_part(
+        self, node: int, answer: ConfigRecord, part: Sealed, slot: Slot, length: int, stage: str
+    ) -> None:
+        """Refuse a ciphertext that is not this node's for `slot`; ProtocolError."""
+        agreed = self.ledger.agreed
+        assert agreed is not None
         if replace(part.slot, history=slot.history) != slot:
             raise ProtocolError("the update belongs to another round, epoch or parameter set")
         if part.slot.history != slot.history:
@@ -244,7 +301,7 @@ class Federation:
             raise DriftError("its model has drifted: it has seen another initial model or sum")
         if part.senders != (agreed.rank(node),):
             raise ProtocolError("the update says that it is another member's")
-        if part.length != self._lanes:
+        if part.length != length:
             raise ProtocolError("the update has another length than the model")
         open_detached(
             records.field(answer, "envelope", bytes),
@@ -255,14 +312,12 @@ class Federation:
                 "epoch": agreed.number,
                 "round": slot.round,
                 "attempt": slot.attempt,
-                "stage": "update",
+                "stage": stage,
                 "policy_hash": self.terms.hash(),
                 "layout_hash": slot.layout_hash,
             },
             senders=[self.members[node]],
         )
-        self.heard(node, content)
-        return part, digest
 
     def heard(self, node: int, content: RecordDict) -> None:
         """Note what a node's reply, which it gave after following, tells of its state."""
@@ -298,8 +353,11 @@ class Federation:
     def keep(self, total: Sealed) -> ArrayRecord:
         """Keep a round's sum until every member has it."""
         self.refusers = set()
+        total = self.scheme.close(total)
         arrays = self.ledger.keep(total, next_history(self.ledger.history, total.digest()))
         self.survivors = len(total.senders)
+        missing = 1 - self.survivors / len(self.members)
+        self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2
         return arrays
 
     def drop_sums(self) -> None:

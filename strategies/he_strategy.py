@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from logging import INFO, WARNING, getLogger
+from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -29,9 +29,11 @@ from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
+from flhe.schemes import masking
 from flhe.sealed import Sealed
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.evaluations import comparable
+from flhe.strategies.exchange import Exchange
 from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS, agree, reasons
@@ -138,6 +140,7 @@ class HEStrategy(FedAvg):
         self.on_round = on_round
         self._membership = Membership(patience, rekey_every)
         self._fed: Federation | None = None
+        self._exchanged: Exchange | None = None
 
     # --- the run ---
 
@@ -224,7 +227,11 @@ class HEStrategy(FedAvg):
         members = 0 if self._fed is None else len(self._fed.members)
         log(INFO, "\t├──> Encryption:")
         log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, members)
+        log(INFO, "\t│\t├──Masking: %s", self.terms.masking)
         log(INFO, "\t│\t├──Quantization: %d bits, clipped at %s", self.terms.bits, self.terms.clip)
+        if self.terms.sparse:
+            hidden = "permuted" if self.terms.permuted else "NOT permuted"
+            log(INFO, "\t│\t├──Sparsification: top %s, coordinates %s", self.terms.top_k, hidden)
         log(INFO, "\t│\t├──Server optimizer: %s", self.terms.optimizer.name)
         log(INFO, "\t│\t└──Replies needed: %d", self._needed(members))
         super().summary()
@@ -376,17 +383,50 @@ class HEStrategy(FedAvg):
         start = fed.ledger.attempt if again else 0
         for attempt in range(start, start + self.retries + 1):
             self._prepare(fed, number)
+            if fed.ledger.spoiled == number:  # who has opened its mean squares opens no others
+                log(ERROR, "round %d is void: the group changed in the middle of it", number)
+                return
             fed.begin(number, attempt)
-            messages = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
             try:
-                replies = fed.grid.send_and_receive(list(messages), timeout=timeout)
-                self.aggregate_train(number, replies)
+                self.aggregate_train(number, self._exchange(fed, number, timeout, config))
             except QuorumError as error:
                 if attempt == start + self.retries:
                     raise
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
                 return
+
+    def _exchange(
+        self, fed: Federation, number: int, timeout: float, config: ConfigRecord
+    ) -> Iterator[Message]:
+        """All stages of a round up to the replies that hold updates."""
+        fed.mode = self._mode(fed)
+        self._exchanged = exchange = Exchange(fed, self._needed(len(fed.members)))
+        messages = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
+        replies = fed.grid.send_and_receive(list(messages), timeout=timeout)
+        if self.fraction_train == 0.0:
+            return replies
+
+        def ask(stage: str, nodes: list[int]) -> Iterator[Message]:
+            asked = fed.messages("train", stage, nodes, None, "")
+            return fed.grid.send_and_receive(asked, timeout=min(timeout, self.stage_timeout))
+
+        if fed.needs_ranges:
+            nodes = exchange.add_ranges(replies)
+            replies = ask("supports" if self.terms.sparse else "update", nodes)
+        if self.terms.sparse:
+            nodes = exchange.collect_supports(replies)
+            replies = ask("update", nodes)
+        return replies
+
+    def _mode(self, fed: Federation) -> str:
+        """Masking of a dense round by the dropout to be expected (FLASHE, Theorem 2)."""
+        if self.terms.masking != "adaptive" or self.terms.sparse:
+            return ""
+        members = len(fed.members)
+        asked = self._sample_size(members, self.fraction_train, self.min_train_nodes)
+        dropout = 1 - asked / members if fed.dropout is None else fed.dropout
+        return masking.for_dropout(members, dropout).masking
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -416,13 +456,14 @@ class HEStrategy(FedAvg):
         fed = self._running()
         if self.fraction_train == 0.0:
             return None, None
+        exchanged = self._exchanged or Exchange(fed, self._needed(len(fed.members)))
         views: dict[bytes, Sealed] = {}
         senders: dict[bytes, list[int]] = {}
         trouble: dict[int, str] = {}
         for reply in replies:
             node = fed.grid.node_of(reply)
             try:
-                part, digest = fed.receive(node, reply)
+                part, digest = fed.receive(node, reply, exchanged.supports)
                 if digest not in views and len(views) == MAX_VIEWS:
                     self._drop_view(fed, views, senders, trouble)
                 began = time.perf_counter()

@@ -24,10 +24,10 @@ from flhe import records
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys import canonical, files
-from flhe.sealed import Sealed
+from flhe.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -65,6 +65,10 @@ class Ledger:
     sums: dict[int, tuple[bytes, ArrayRecord]] = field(default_factory=dict)
     box: ArrayRecord | None = None
     box_round: int = -1
+    ranges: dict[int, bytes] = field(default_factory=dict)
+    """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
+    spoiled: int = 0
+    """Round whose mean squares went with the epoch that they were sealed in: it cannot be run again."""
 
     @property
     def base(self) -> int:
@@ -81,6 +85,11 @@ class Ledger:
     def begin(self, round_: int, attempt: int) -> None:
         """Note that a round is asked for."""
         self.round, self.attempt, self.phase = round_, attempt, "training"
+        self.save()
+
+    def keep_ranges(self, total: Sealed) -> None:
+        """Keep the mean squares of the round under way, before anybody is sent them."""
+        self.ranges[total.slot.round] = to_bytes(total)
         self.save()
 
     def keep(self, total: Sealed, history: bytes) -> ArrayRecord:
@@ -123,6 +132,7 @@ class Ledger:
         gone = [round_ for round_ in self.sums if round_ <= upto]
         for round_ in gone:
             del self.sums[round_]
+            self.ranges.pop(round_, None)
         self.save()
         self._unlink(*(f"sum-{round_}" for round_ in gone))
 
@@ -134,8 +144,10 @@ class Ledger:
     def change_epoch(self, agreed: Agreed, round_: int) -> None:
         """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
         gone = [f"sum-{kept}" for kept in self.sums]
+        if self.phase == "training" and self.round in self.ranges:
+            self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
-        self.sums, self.box, self.box_round = {}, None, -1
+        self.sums, self.box, self.box_round, self.ranges = {}, None, -1, {}
         self.save()
         self._unlink("checkpoint", *gone)
 
@@ -144,6 +156,7 @@ class Ledger:
         lost = self.base
         del self.chain[lost]
         self.sums.pop(lost, None)
+        self.ranges.pop(lost, None)
         self.save()
         self._unlink(f"sum-{lost}")
         return lost
@@ -180,6 +193,8 @@ class Ledger:
                 "phase": self.phase,
                 "sums": sorted(self.sums),
                 "box": self.box_round,
+                "ranges": [[round_, kept] for round_, kept in self.ranges.items()],
+                "spoiled": self.spoiled,
             }
         )
 
@@ -220,7 +235,7 @@ class Ledger:
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
         match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
             case {
-                "v": 1,
+                "v": 2,
                 "federation": int(federation),
                 "terms": bytes(kept),
                 "number": int(number),
@@ -233,6 +248,8 @@ class Ledger:
                 "phase": ("training" | "summed" | "done") as phase,
                 "sums": list(sums),
                 "box": int(box_round),
+                "ranges": list(ranges),
+                "spoiled": int(spoiled),
             }:
                 pass
             case _:
@@ -242,7 +259,7 @@ class Ledger:
                 "state_dir holds a federation under other terms (scheme, bits, clip, ...): resume it "
                 "with the strategy that began it"
             )
-        ledger = cls(federation, terms, directory, number, since=since)
+        ledger = cls(federation, terms, directory, number, since=since, spoiled=spoiled)
         ledger.layout = None if layout is None else Layout.from_fields(layout)
         if not all(_is_entry(entry) for entry in chain):
             raise StoreError("the ledger is damaged: its chain of histories cannot be read")
@@ -257,6 +274,12 @@ class Ledger:
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(keys)}
             ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms))
+        for item in ranges:
+            match item:
+                case [int(kept_round), bytes(kept_ranges)]:
+                    ledger.ranges[kept_round] = kept_ranges
+                case _:
+                    raise StoreError("the ledger is damaged: its mean squares cannot be read")
         for kept_round in sums:
             ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
         if box_round >= 0 and (directory / "checkpoint").exists():

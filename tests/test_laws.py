@@ -590,7 +590,7 @@ def test_encode_leaves_its_input_and_state_alone(case: CodecCase) -> None:
     assert (x == np.float32(0.1)).all()
     assert extras.tolist() == [1, 1]
     assert after == state == codec.init(LAYOUT)
-    assert codec.lanes(2) == codec.encode(Plain(x, extras), state)[0].extras.size
+    assert codec.lanes(2, LAYOUT) == codec.encode(Plain(x, extras), state)[0].extras.size
 
 
 def test_rounding_is_not_part_of_what_members_must_share() -> None:

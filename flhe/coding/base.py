@@ -34,8 +34,10 @@ class Plain(NamedTuple):
     ----------
     values : NDArray
         What gets encrypted, shape (length,): float32 before quantization, int32 or int64 after.
-    coords : NDArray[int64] or None
-        Which coordinates the values belong to; None means all of them.
+    coords : NDArray[uint32] or None
+        Which coordinates the values belong to, ascending; None means all of them.
+    counts : NDArray[uint16] or None
+        In a sum of sparse vectors, how many senders each coordinate has, shape (length,).
     clear : NDArray or None
         What a selection leaves in clear; None means nothing.
     extras : NDArray[int64] or NDArray[int32]
@@ -45,8 +47,9 @@ class Plain(NamedTuple):
 
     values: NDArray[Any]
     extras: NDArray[Any]
-    coords: NDArray[np.int64] | None = None
+    coords: NDArray[np.uint32] | None = None
     clear: NDArray[Any] | None = None
+    counts: NDArray[np.uint16] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Codec(Protocol):
     def out(self, space: Space) -> Space:
         """Space of the output for inputs in `space`; MisfitError where they do not go together."""
 
-    def lanes(self, extras: int) -> int:
+    def lanes(self, extras: int, layout: Layout) -> int:
         """How many integers carry `extras` exact numbers after this step."""
 
     def parameters(self) -> dict[str, Any]:

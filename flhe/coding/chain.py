@@ -1,6 +1,11 @@
 """chain(): codecs one after the other, checked when built.
 
     chain(Clip(1.0), Weigh(max_examples=5000), Quantize(16))
+    chain(TopK(...), Clip.history(), Weigh(max_examples=5000), Quantize(16), Permute())
+
+Encoding has two halves where a protocol needs something in between: `select` chooses what travels, and
+`finish` does the rest. Between them come the sums that adaptive thresholds are made of: `statistics` of
+every sender, added up, go into `fitted`.
 
 Where Clip, Weigh and Quantize stand together, their loops run as one (`fused`): one pass over the
 vector instead of six, with the same integers as the three would give for the same rounding values.
@@ -8,7 +13,8 @@ vector instead of six, with the same integers as the three would give for the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +25,11 @@ from flhe.coding import fused
 from flhe.coding.base import Codec, Plain, State
 from flhe.coding.clip import Clip
 from flhe.coding.flatten import Layout
+from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
+from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, MisfitError
+from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.spaces import Reals, Space
 
 
@@ -47,6 +55,34 @@ class Chain:
         kinds = [type(c).__name__ for c in self.codecs]
         if twice := next((k for k in kinds if kinds.count(k) > 1), None):
             raise MisfitError(f"chain(): {twice} stands in it twice; once is enough")
+        self._check_sparse()
+        object.__setattr__(self, "codecs", tuple(self._informed(c) for c in self.codecs))
+
+    def _check_sparse(self) -> None:
+        for at, codec in enumerate(self.codecs):
+            if isinstance(codec, TopK) and at > 0:
+                raise MisfitError("chain(): TopK chooses from the whole update; put it first")
+            if isinstance(codec, Permute) and at < len(self.codecs) - 1:
+                raise MisfitError("chain(): Permute hides where values belong; put it last")
+            if isinstance(codec, Permute) and not self.sparse:
+                raise MisfitError("chain(): Permute is for sparse updates; put TopK first")
+
+    def _informed(self, codec: Codec) -> Codec:
+        """The codec itself, or an adaptive Clip that knows the bits its thresholds are for."""
+        if not (isinstance(codec, Clip) and codec.adaptive):
+            return codec
+        bits = next((c.bits for c in self.codecs if isinstance(c, Quantize)), None)
+        if bits is None:
+            raise MisfitError(
+                f"Clip.{codec.rule}() sets its thresholds by Quantize's bits; put Quantize(bits) "
+                "behind it, or give the bound with Clip(bound)"
+            )
+        return dataclasses.replace(codec, bits=bits)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a sparsifier comes first."""
+        return isinstance(self.codecs[0], TopK)
 
     def parameters(self) -> dict[str, Any]:
         """Parameters of each, in order."""
@@ -63,10 +99,10 @@ class Chain:
             space = codec.out(space)
         return space
 
-    def lanes(self, extras: int) -> int:
+    def lanes(self, extras: int, layout: Layout) -> int:
         """Lanes of the extras after the last codec."""
         for codec in self.codecs:
-            extras = codec.lanes(extras)
+            extras = codec.lanes(extras, layout)
         return extras
 
     def check_cohort(self, cohort: int) -> None:
@@ -76,16 +112,96 @@ class Chain:
             if check is not None:
                 check(cohort)
 
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
-        """The errors of the codecs, last first, each scaled by those that decode after it."""
-        for codec in reversed(self.codecs):
-            inner = codec.error(layout, count, inner)
+    def error(
+        self, layout: Layout, count: int, inner: float = 0.0, state: State | None = None
+    ) -> float:
+        """The errors of the codecs, last first, each scaled by those that decode after it.
+
+        Adaptive thresholds are not known ahead: their error is infinite without the `state` that
+        has them.
+        """
+        shared = state.shared if state else (None,) * len(self.codecs)
+        for codec, known in zip(reversed(self.codecs), reversed(shared), strict=True):
+            if isinstance(codec, Clip):
+                inner = codec.error(layout, count, inner, known)
+            else:
+                inner = codec.error(layout, count, inner)
         return inner
+
+    # --- adaptive thresholds ---
+
+    def needs_ranges(self, state: State) -> bool:
+        """Whether `fitted` must come before `finish` in the round that starts from `state`."""
+        at = self._adaptive
+        return at is not None and _clip(self.codecs[at]).needs_ranges(state.shared[at])
+
+    def statistics(self, selected: Plain, state: State) -> NDArray[np.int64]:
+        """What one sender adds to the ranges, of what `select` gave: shape (2 L,); see `Clip`."""
+        at = self._fitting
+        return _clip(self.codecs[at]).statistics(selected, state.shared[at])
+
+    def fitted(self, sums: NDArray[np.int64], count: int, state: State) -> State:
+        """With the thresholds that summed `statistics` of `count` senders give; see `Clip`."""
+        at = self._fitting
+        fit = _clip(self.codecs[at]).fitted(sums, count, state.shared[at])
+        return State((*state.shared[:at], fit, *state.shared[at + 1 :]), state.local)
+
+    @property
+    def _adaptive(self) -> int | None:
+        """Where an adaptive Clip stands."""
+        clips = (i for i, c in enumerate(self.codecs) if isinstance(c, Clip) and c.adaptive)
+        return next(clips, None)
+
+    @property
+    def _fitting(self) -> int:
+        if (at := self._adaptive) is None:
+            raise ConfigError("this chain has no thresholds to fit; Clip.history() or .exchange()")
+        return at
+
+    def memory(self, state: State) -> dict[str, NDArray[np.float64]]:
+        """What all readers share and must outlive the process, by name."""
+        known: dict[str, NDArray[np.float64]] = {}
+        for codec, shared in zip(self.codecs, state.shared, strict=True):
+            if isinstance(codec, Clip | TopK):
+                known |= codec.memory(shared)
+        return known
+
+    def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
+        """Inverse of `memory`; what is each client's own starts anew.
+
+        Raises
+        ------
+        ProtocolError
+            Malformed, or of codecs that this chain does not have.
+        """
+        state = _joined(
+            [
+                c.recall(layout, memory) if isinstance(c, Clip | TopK) else c.init(layout)
+                for c in self.codecs
+            ]
+        )
+        if set(memory) - set(self.memory(state)):
+            raise ProtocolError("the model remembers what the codecs of these terms do not know")
+        return state
+
+    # --- encoding and decoding ---
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Encode through all codecs."""
+        return self.finish(*self.select(plain, state))
+
+    def select(self, plain: Plain, state: State) -> tuple[Plain, State]:
+        """The first half of `encode`: what a leading sparsifier chooses; everything without one."""
+        if not self.sparse:
+            return plain, state
         states = _states(state)
-        at = 0
+        plain, states[0] = self.codecs[0].encode(plain, states[0])
+        return plain, _joined(states)
+
+    def finish(self, selected: Plain, state: State) -> tuple[Plain, State]:
+        """The second half of `encode`, of what `select` gave."""
+        plain, states = selected, _states(state)
+        at = 1 if self.sparse else 0
         while at < len(self.codecs):
             match self.codecs[at : at + 3]:
                 case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
@@ -109,8 +225,8 @@ class Chain:
         """
         match self.codecs:
             case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
-                segments = state.shared[0]
-                plain = fused.encode_parts(clip, weigh, quantize, parts, length, extras, segments)
+                layers = state.shared[0]
+                plain = fused.encode_parts(clip, weigh, quantize, parts, length, extras, layers)
                 return plain, state
         values = np.empty(length, np.float32)
         at = 0
@@ -128,9 +244,11 @@ class Chain:
         while at > 0:
             match self.codecs[max(at - 3, 0) : at]:
                 case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
-                    shared = states[at - 3].shared
-                    total = fused.decode(clip, weigh, quantize, total, senders, shared, reuse=reuse)
                     at -= 3
+                    total, layers = fused.decode(
+                        clip, weigh, quantize, total, senders, states[at].shared, reuse=reuse
+                    )
+                    states[at] = State(layers)
                 case (*_, codec):
                     at -= 1
                     total, states[at] = codec.decode(total, senders, states[at])
@@ -140,6 +258,11 @@ class Chain:
 def chain(*codecs: Codec) -> Chain:
     """Codecs in the order of encoding, checked for fit here and now."""
     return Chain(codecs)
+
+
+def _clip(codec: Codec) -> Clip:
+    assert isinstance(codec, Clip)
+    return codec
 
 
 def _states(state: State) -> list[State]:

@@ -3,29 +3,43 @@
 One alpha for all layers or one a layer. Scaling here, rather than in `Quantize`, lets each layer use
 its own threshold while everything behind works on one range.
 
-Source: BatchCrypt, Sec. 4.2, and FLASHE, Sec. 5.2 (clipping threshold alpha); here alpha is fixed.
+    Clip(bound)        alpha is given
+    Clip.history()     alpha = c(bits) * sigma, sigma from the rounds before
+    Clip.exchange()    alpha = c(bits) * sigma, sigma of this round's vectors
+
+sigma^2 of a layer is the mean over a round's senders of the mean square of what this layer of theirs
+is before clipping. Senders add it up under encryption (`squares`), and c(bits) makes the quantizer's
+expected error least (`aciq`). `exchange` asks for it ahead of every update; `history` ahead of the
+first one only, and from then on every update carries its own mean squares in its extras, of which
+everybody who opens the sum makes sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). That
+mean is part of the global history because the mean *update* alone understates how far the clients'
+own updates spread, by up to sqrt(N) where they point different ways.
+
+Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update history
+only). Both fit sigma to extremes or to the mean update; ours is a second moment nobody sees alone.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import logging
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding import aciq, squares
+from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
-from flhe.errors import ConfigError, MisfitError, RangeError
+from flhe.coding.squares import Layers, Segments
+from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
 from flhe.spaces import Reals, Space
 
 logger = logging.getLogger("flhe")
-
-MIN_ALPHA, MAX_ALPHA = 1e-30, 1e30
-"""Beyond these 1 / alpha leaves float32's normal range, and values would silently become zero."""
 
 WARN_CLIPPED = 0.01
 ABORT_CLIPPED = 0.5
@@ -34,8 +48,13 @@ ABORT_CLIPPED = 0.5
 AT_ALPHA = np.float32(1 + 2**-22)
 """What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
 
-Segments = tuple[tuple[int, int, float], ...]
-"""(start, stop, alpha) for each run of the vector."""
+BETA = 0.5
+"""Weight of a round in the history's sigma^2."""
+
+MEMORY = "clip.mean-square"
+"""Name of the history's sigma^2 among what a model remembers."""
+
+Rule = Literal["fixed", "history", "exchange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +66,41 @@ class Clip:
     bound : float or mapping of str to float
         alpha, in the update's own units. A mapping gives alpha by layer name; `*` and `?` match as
         in file names, the first match counts, and a layer that nothing matches is refused.
+    rule : "fixed", "history" or "exchange"
+        Where alpha comes from; see `history` and `exchange`.
+    bits : int
+        Bits of the `Quantize` behind an adaptive rule; the chain fills it in.
     """
 
     bound: float | Mapping[str, float] = 1.0
+    rule: Rule = field(default="fixed", kw_only=True)
+    bits: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.rule not in ("fixed", "history", "exchange"):
+            raise ConfigError(f"Clip(rule={self.rule!r}): 'fixed', 'history' or 'exchange'")
+        if self.adaptive and self.bound != 1.0:
+            raise ConfigError(f"Clip.{self.rule}() finds its thresholds; give it no bound")
         for name, alpha in self._items():
             if not MIN_ALPHA <= alpha <= MAX_ALPHA:  # false for NaN
                 raise ConfigError(
                     f"Clip({name}: {alpha}): alpha must lie between {MIN_ALPHA} and {MAX_ALPHA}"
                 )
+
+    @classmethod
+    def history(cls) -> Clip:
+        """Thresholds from the mean squares of the rounds before; see above."""
+        return cls(rule="history")
+
+    @classmethod
+    def exchange(cls) -> Clip:
+        """Thresholds from the mean squares of this round's vectors; see above."""
+        return cls(rule="exchange")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the thresholds follow the updates."""
+        return self.rule != "fixed"
 
     def _items(self) -> list[tuple[str, float]]:
         if isinstance(self.bound, Mapping):
@@ -64,22 +108,110 @@ class Clip:
         return [("*", float(self.bound))]
 
     def parameters(self) -> dict[str, Any]:
-        """Thresholds as exact text."""
+        """Thresholds as exact text, or the rule that gives them."""
+        if self.adaptive:
+            return {"name": "clip", "rule": self.rule, "bits": self.bits}
         return {"name": "clip", "bound": [[name, alpha.hex()] for name, alpha in self._items()]}
 
     def init(self, layout: Layout) -> State:
-        """Shared state: the segments, neighbours of one alpha merged."""
-        segments: list[tuple[int, int, float]] = []
-        for name, start, stop in layout.segments():
-            matches = (a for pattern, a in self._items() if fnmatch.fnmatchcase(name, pattern))
-            alpha = next(matches, None)
-            if alpha is None:
-                raise ConfigError(f"Clip: no threshold for layer {name!r}; add it or a '*'")
-            if segments and segments[-1][2] == alpha:
-                segments[-1] = (segments[-1][0], stop, alpha)
-            else:
-                segments.append((start, stop, alpha))
-        return State(shared=tuple(segments))
+        """Layers state: the layers, and the thresholds where they are given."""
+        segments = list(layout.segments())
+        bounds = (0, *(stop for _, _, stop in segments))
+        if self.adaptive:
+            return State(Layers(bounds))
+        return State(Layers(bounds, tuple(self._given(name) for name, _, _ in segments)))
+
+    def _given(self, layer: str) -> float:
+        for pattern, alpha in self._items():
+            if fnmatch.fnmatchcase(layer, pattern):
+                return alpha
+        raise ConfigError(f"Clip: no threshold for layer {layer!r}; add it or a '*'")
+
+    def segments(self, shared: Layers, coords: NDArray[np.uint32] | None = None) -> Segments:
+        """Runs of one alpha in a vector of the values at `coords`, of all values without.
+
+        Raises
+        ------
+        ProtocolError
+            No thresholds yet: the round's ranges come first.
+        """
+        if shared.alphas is None:
+            raise ProtocolError(f"Clip.{self.rule}() has no thresholds yet; ranges come first")
+        return shared.segments(coords)
+
+    # --- adaptive rules ---
+
+    def needs_ranges(self, shared: Layers) -> bool:
+        """Whether `fitted` must come before the next update is encoded."""
+        return shared.alphas is None
+
+    def statistics(self, plain: Plain, shared: Layers) -> NDArray[np.int64]:
+        """Mean squares of one client's values by layer, as extras, shape (2 L,).
+
+        RangeError for NaN, infinity, or a mean square of 2**32 and more.
+        """
+        if not np.all(np.isfinite(plain.values)):
+            raise_not_finite()
+        tally = squares.Tally(shared.edges(plain.coords))
+        tally.add(plain.values)
+        return tally.extras()
+
+    def fitted(self, sums: NDArray[np.int64], count: int, shared: Layers) -> Layers:
+        """With the thresholds that the summed `statistics` of `count` senders give.
+
+        Raises
+        ------
+        ProtocolError
+            Sums of another length, or that so many senders cannot have.
+        """
+        return self._of(squares.mean(sums, count, shared.layers), shared)
+
+    def _of(self, mean_squares: Sequence[float], shared: Layers) -> Layers:
+        alphas = aciq.thresholds(self.bits, mean_squares)
+        return shared._replace(alphas=alphas, mean_squares=tuple(mean_squares))
+
+    def after(
+        self, extras: NDArray[np.int64], count: int, shared: Layers
+    ) -> tuple[NDArray[np.int64], Layers]:
+        """Opened extras without what `encode` added to them, and what the next round starts from."""
+        if self.rule == "fixed":
+            return extras, shared
+        if self.rule == "exchange":
+            return extras, Layers(shared.bounds)
+        own = extras.size - 2 * shared.layers
+        if own < 0 or shared.mean_squares is None:
+            raise ProtocolError("Clip.history() opens a sum without the mean squares it needs")
+        new = squares.mean(extras[own:], count, shared.layers)
+        pairs = zip(shared.mean_squares, new, strict=True)
+        return extras[:own], self._of([(1 - BETA) * a + BETA * b for a, b in pairs], shared)
+
+    def memory(self, shared: Layers) -> dict[str, NDArray[np.float64]]:
+        """What must outlive the process: the history's sigma^2, shape (L,), once it has one."""
+        if self.rule != "history" or shared.mean_squares is None:
+            return {}
+        return {MEMORY: np.array(shared.mean_squares, np.float64)}
+
+    def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
+        """State out of a model's memory, fresh where it holds none of ours.
+
+        Raises
+        ------
+        ProtocolError
+            Anything but one mean square a layer.
+        """
+        state = self.init(layout)
+        kept = memory.get(MEMORY)
+        if self.rule != "history" or kept is None:
+            return state
+        if (
+            kept.dtype != np.float64
+            or kept.shape != (state.shared.layers,)
+            or not np.all((kept >= 0) & (kept < squares.LIMIT))
+        ):
+            raise ProtocolError("the clipping history is not one mean square for each layer")
+        return State(self._of(kept.tolist(), state.shared))
+
+    # --- a codec like any other ---
 
     def out(self, space: Space) -> Reals:
         """Reals within 1, whatever came in."""
@@ -87,13 +219,25 @@ class Clip:
             raise MisfitError(f"Clip takes reals, got {space}; put it before Quantize")
         return Reals(1.0)
 
-    def lanes(self, extras: int) -> int:
-        """Extras pass unchanged."""
-        return extras
+    def check_cohort(self, cohort: int) -> None:
+        """Sums of mean squares must fit 63 bits."""
+        if self.adaptive and cohort > squares.MAX_SENDERS:
+            most = f"at most {squares.MAX_SENDERS} fit, or give the bound with Clip(bound)"
+            raise MisfitError(f"Clip.{self.rule}() with {cohort} clients overflows 63 bits; {most}")
 
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
-        """What float32 loses in scaling, times alpha; what lies beyond alpha is cut on purpose."""
-        alpha = max((a for _, _, a in self.init(layout).shared), default=0.0)
+    def lanes(self, extras: int, layout: Layout) -> int:
+        """Extras pass unchanged; the history adds two a layer."""
+        return extras + (2 * len(list(layout.segments())) if self.rule == "history" else 0)
+
+    def error(
+        self, layout: Layout, count: int, inner: float = 0.0, shared: Layers | None = None
+    ) -> float:
+        """What float32 loses in scaling, times alpha; what lies beyond alpha is cut on purpose.
+
+        Adaptive thresholds are not known ahead: without `shared` there is no bound but infinity.
+        """
+        alphas = (shared or self.init(layout).shared).alphas
+        alpha = math.inf if alphas is None else max(alphas, default=0.0)
         return alpha * (inner + count * 2.0**-22)
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
@@ -103,43 +247,50 @@ class Clip:
         ------
         RangeError
             NaN or infinity, or more than half of the values beyond alpha.
+        ProtocolError
+            No thresholds yet.
         """
         x = plain.values
+        segments = self.segments(state.shared, plain.coords)
         if not np.all(np.isfinite(x)):
             raise_not_finite()
         out = np.empty_like(x, np.float32)
         clipped = 0
-        for start, stop, alpha in state.shared:
+        for start, stop, alpha in segments:
             with np.errstate(over="ignore"):  # infinity is beyond alpha too, and clipped
                 scaled = x[start:stop] * np.float32(1 / alpha)
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
-        check_clipped(clipped, x.size)
-        return plain._replace(values=out), state
+        self.check_clipped(clipped, x.size)
+        extras = plain.extras
+        if self.rule == "history":
+            extras = np.concatenate([extras, self.statistics(plain, state.shared)])
+        return plain._replace(values=out, extras=extras), state
 
-    def decode(
-        self,
-        total: Plain,
-        senders: Sequence[int],
-        state: State,
-    ) -> tuple[Plain, State]:
+    def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
         """Multiply by alpha."""
         out: NDArray[Any] = np.empty_like(total.values)
-        for start, stop, alpha in state.shared:
+        for start, stop, alpha in self.segments(state.shared, total.coords):
             np.multiply(total.values[start:stop], alpha, out=out[start:stop])
-        return total._replace(values=out), state
+        extras, shared = self.after(total.extras, len(senders), state.shared)
+        return total._replace(values=out, extras=extras), State(shared)
+
+    def check_clipped(self, clipped: int, size: int) -> None:
+        """Warn above 1% of clipped values, refuse above 50%; the fraction itself is not told.
+
+        Adaptive thresholds cut more than 1% on purpose where bits are few, and do not warn.
+        """
+        if size and clipped > ABORT_CLIPPED * size:
+            mend = (
+                "thresholds that the senders' spread gives; use more bits, or Clip(bound)"
+                if self.adaptive
+                else "threshold; raise it"
+            )
+            raise RangeError(f"more than half of the update lies beyond the clipping {mend}")
+        if not self.adaptive and size and clipped > WARN_CLIPPED * size:
+            logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
 
 
 def raise_not_finite() -> None:
     """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
     raise RangeError("the update holds NaN or infinity; lower the learning rate or clip gradients")
-
-
-def check_clipped(clipped: int, size: int) -> None:
-    """Warn above 1% of clipped values, refuse above 50%; the fraction itself is not told."""
-    if size and clipped > ABORT_CLIPPED * size:
-        raise RangeError(
-            "more than half of the update lies beyond the clipping threshold; raise it"
-        )
-    if size and clipped > WARN_CLIPPED * size:
-        logger.warning("more than 1% of the update was clipped; raise the clipping threshold")

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.clip import AT_ALPHA, Clip, Segments, check_clipped, raise_not_finite
+from flhe.coding.clip import AT_ALPHA, Clip, raise_not_finite
 from flhe.coding.quantize import Quantize
+from flhe.coding.squares import Layers, Segments, Tally
 from flhe.coding.weigh import Weigh
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
@@ -28,12 +29,12 @@ def encode(
     weigh: Weigh,
     quantize: Quantize,
     plain: Plain,
-    segments: Segments,
+    shared: Layers,
 ) -> Plain:
     """float32 in, `quantize.dtype` out, shape (length,); raises what the three codecs raise."""
     x = plain.values
     parts = (x[at : at + PIECE] for at in range(0, x.size, PIECE))
-    encoded = encode_parts(clip, weigh, quantize, parts, x.size, plain.extras, segments)
+    encoded = encode_parts(clip, weigh, quantize, parts, x.size, plain.extras, shared, plain.coords)
     return plain._replace(values=encoded.values, extras=encoded.extras)
 
 
@@ -44,11 +45,14 @@ def encode_parts(
     parts: Iterable[NDArray[np.float32]],
     length: int,
     extras: NDArray[Any],
-    segments: Segments,
+    shared: Layers,
+    coords: NDArray[np.uint32] | None = None,
 ) -> Plain:
     """As `encode`, for a vector of `length` that comes in parts of at most PIECE, in order."""
     from flhe.math import kernels
 
+    segments = clip.segments(shared, coords)
+    tally = Tally(shared.edges(coords)) if clip.rule == "history" else None
     out = empty(length, quantize.dtype)
     weight = weigh.factor(Plain(out, extras))
     outside = at = 0
@@ -68,10 +72,14 @@ def encode_parts(
             )
         if beyond and not np.all(np.isfinite(part)):
             raise_not_finite()
+        if tally is not None:
+            tally.add(part)
         outside += beyond
         at += part.size
-    check_clipped(outside, length)
-    return Plain(out, quantize.split(extras))
+    clip.check_clipped(outside, length)
+    if tally is not None:
+        extras = np.concatenate([extras, tally.extras()])
+    return Plain(out, quantize.split(extras), coords)
 
 
 def decode(
@@ -80,10 +88,10 @@ def decode(
     quantize: Quantize,
     total: Plain,
     senders: Sequence[int],
-    segments: Segments,
+    shared: Layers,
     *,
     reuse: bool = False,
-) -> Plain:
+) -> tuple[Plain, Layers]:
     """Integers in, float32 weighted mean out; raises what the three codecs raise.
 
     With `reuse`, 32-bit integers make room for the mean: `total.values` is overwritten.
@@ -94,6 +102,8 @@ def decode(
         quantize.check_sum(int(np.abs(total.extras.astype(np.int64)).max()), len(senders))
     extras = quantize.join(total.extras)
     factor = weigh.mean_factor(total._replace(extras=extras), senders) * quantize.step
+    segments = clip.segments(shared, total.coords)
+    extras, shared = clip.after(extras, len(senders), shared)
     reuse = reuse and total.values.dtype == np.int32 and total.values.flags.c_contiguous
     out = total.values.view(np.float32) if reuse else empty(total.values.size, np.float32)
     scratch = np.empty(PIECE if reuse else 0, np.float32)
@@ -105,7 +115,7 @@ def decode(
             quantize.check_sum(bound + 1, len(senders))
         if reuse:
             out[start:stop] = target
-    return total._replace(values=out, extras=extras)
+    return total._replace(values=out, extras=extras), shared
 
 
 def _parts(segments: Segments) -> Iterator[tuple[int, int, float]]:

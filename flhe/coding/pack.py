@@ -100,6 +100,14 @@ class Packing:
             kernels.unpack_rest(data[nbytes:], mask[whole:], self.bits, out[whole:])
         return out
 
+    def signed_of(self, lanes: NDArray[Any]) -> NDArray[Any]:
+        """Lanes modulo 2**bits as signed values, shape (length,), dtype `signed`; in place."""
+        shift = self.word_bits - self.bits
+        np.left_shift(lanes, shift, out=lanes)
+        values: NDArray[Any] = lanes.view(self.signed)
+        np.right_shift(values, shift, out=values)
+        return values
+
     def add(self, total: NDArray[np.uint8], part: NDArray[np.uint8], length: int) -> None:
         """Add packed `part` to packed `total` in place, each value modulo 2**bits."""
         from flhe.math import kernels

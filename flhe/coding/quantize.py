@@ -101,7 +101,7 @@ class Quantize:
             raise MisfitError(f"Quantize needs inputs within 1, got {space}; put Clip() before it")
         return Integers(self.levels)
 
-    def lanes(self, extras: int) -> int:
+    def lanes(self, extras: int, layout: Layout) -> int:
         """Each extra takes LIMBS lanes."""
         return extras * self.limbs
 

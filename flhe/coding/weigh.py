@@ -60,7 +60,7 @@ class Weigh:
                 f"at most {((1 << 63) - 1) // (MAX_PRODUCT * cohort)} fit"
             )
 
-    def lanes(self, extras: int) -> int:
+    def lanes(self, extras: int, layout: Layout) -> int:
         """Extras pass unchanged."""
         return extras
 

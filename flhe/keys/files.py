@@ -90,6 +90,13 @@ def replace(path: Path, chunks: Iterable[Buffer]) -> None:
         _sync(path.parent)
 
 
+def move(path: Path, to: Path) -> None:
+    """Rename a file, in place of what had that name; both in one directory."""
+    with os_errors("rename"):
+        path.replace(to)
+        _sync(to.parent)
+
+
 def append(path: Path, data: bytes, limit: int) -> None:
     """Add to the end of a file, made if it is missing; one that would exceed `limit` starts anew."""
     with os_errors("write"), os.fdopen(_open_at_end(path), "ab") as file:

@@ -1,9 +1,9 @@
 """KeyFile: an epoch's keys, and how far they have been used.
 
-    CBOR {v, epoch, mark: [round, attempt], opened: round, stamp}
+    CBOR {v, epoch, mark: [round, attempt, step], opened: round, ranged: round, stamp}
 
-`mark` is the last attempt that was claimed under these keys, `opened` the last round whose sum was
-opened; both only rise. They are in the very file that holds the keys, so whoever loses them has lost
+`mark` is the last step of an attempt that was claimed under these keys, `opened` the last round whose
+sum was opened, `ranged` the last whose mean squares were; all of them only rise. They are in the very file that holds the keys, so whoever loses them has lost
 the keys as well: claims that a cleaner removed do not make a mask free again, nor a round unopened.
 
 `stamp` is the inode and the change time of the last claim's own file, which no copy or restore
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from flhe.errors import NoKeyError, ReuseError
 from flhe.keys.canonical import dumps, loads
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 64 << 20
-UNUSED = (0, 0)
+Mark = tuple[int, int, int]
+UNUSED: Mark = (0, 0, 0)
 """The mark before the first claim; rounds count from 1."""
 
 
@@ -34,27 +35,30 @@ class KeyFile:
         The encoded epoch; secret.
     stamp : str
         What tells the last claim's file from any other.
-    mark : tuple[int, int]
-        Last (round, attempt) claimed.
+    mark : tuple[int, int, int]
+        Last (round, attempt, step) claimed.
     opened : int
         Last round opened.
+    ranged : int
+        Last round whose sum of mean squares was opened.
     """
 
     epoch: bytes = field(repr=False)
     stamp: str
-    mark: tuple[int, int] = UNUSED
+    mark: Mark = UNUSED
     opened: int = 0
+    ranged: int = 0
 
     @property
     def claim(self) -> str:
         """Name of the last claim's file; before the first one, of a file that stands in for it."""
-        return ".unused" if self.mark == UNUSED else f"{self.mark[0]}-{self.mark[1]}"
+        return ".unused" if self.mark == UNUSED else "-".join(map(str, self.mark))
 
-    def check_rising(self, round_: int, attempt: int) -> None:
-        """Refuse an attempt that is not beyond the last one; ReuseError."""
-        if (round_, attempt) <= self.mark:
+    def check_rising(self, mark: Mark) -> None:
+        """Refuse a step of an attempt that is not beyond the last one; ReuseError."""
+        if mark <= self.mark:
             raise ReuseError(
-                f"round {round_}, attempt {attempt} or a later one was claimed before: resend the "
+                f"round {mark[0]}, attempt {mark[1]} or a later one was claimed before: resend the "
                 "cached message, or retry under a new attempt"
             )
 
@@ -74,6 +78,7 @@ class KeyFile:
                 "epoch": self.epoch,
                 "mark": list(self.mark),
                 "opened": self.opened,
+                "ranged": self.ranged,
                 "stamp": self.stamp,
             }
         )
@@ -83,12 +88,13 @@ class KeyFile:
         """Decode. Raises NoKeyError for anything else than `to_bytes` writes."""
         match loads(data, MAX_BYTES, "key file"):
             case {
-                "v": 1,
+                "v": 2,
                 "epoch": bytes(epoch),
-                "mark": [int(round_), int(attempt)],
+                "mark": [int(round_), int(attempt), int(step)],
                 "opened": int(opened),
+                "ranged": int(ranged),
                 "stamp": str(stamp),
                 **rest,
             } if not rest:
-                return cls(epoch, stamp, (round_, attempt), opened)
+                return cls(epoch, stamp, (round_, attempt, step), opened, ranged)
         raise NoKeyError("a key file is damaged, or of another version: agree on a new epoch")

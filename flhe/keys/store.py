@@ -2,8 +2,9 @@
 
     identity.key                         the Ed25519 seed
     epochs/<id>                          an epoch's keys and the last attempt claimed (`KeyFile`)
-    used/<id>/<round>-<attempt>          the last claim: masks up to it are never used again
+    used/<id>/<round>-<attempt>-<step>   the last claim: masks up to it are never used again
     used/<id>/opened-<round>             SHA-256 of the one result opened in a round
+    used/<id>/ranges-<round>             SHA-256 of the one sum of mean squares opened in it
     anything else                        what the caller writes
 
 Directories are 0700, files 0600, written whole or not at all (`files.py`). A claim is made with
@@ -33,10 +34,11 @@ from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys import files
 from flhe.keys.files import Buffer
 from flhe.keys.identity import Identity, Random
-from flhe.keys.keyfile import KeyFile
+from flhe.keys.keyfile import KeyFile, Mark
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those
+_RECORDS = {"opened": "opened", "ranged": "ranges"}  # mark in the key file -> what files are called
 _POLL = 0.05  # seconds
 _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
@@ -122,6 +124,11 @@ class Store:
         self._make_parents(path)
         files.replace(path, chunks)
 
+    def move(self, name: str, to: str) -> None:
+        """Give the file `name` the name `to`, in place of what had it."""
+        source, target = self._at(name, writing=True), self._at(to, writing=True)
+        files.move(source, target)
+
     def append(self, name: str, data: bytes, limit: int) -> None:
         """Add to the end of `name`; a file that would exceed `limit` bytes starts anew."""
         files.append(self._at(name, writing=True), data, limit)
@@ -153,10 +160,13 @@ class Store:
             raise StoreError("identity.key is damaged: restore it, or enrol a new identity")
         return Identity(seed)
 
-    def put_epoch(self, epoch_bytes: bytes, epoch_id: bytes, *, opened: int = 0) -> None:
+    def put_epoch(
+        self, epoch_bytes: bytes, epoch_id: bytes, *, opened: int = 0, ranged: int = 0
+    ) -> None:
         """Store the keys of a new epoch, with an empty claims directory made before them.
 
-        `epoch_id` is 16 bytes; rounds up to `opened` are never opened in it. Raises ReuseError if the
+        `epoch_id` is 16 bytes; rounds up to `opened` are never opened in it, nor mean squares of rounds
+        up to `ranged`. Raises ReuseError if the
         epoch was ever stored: its claims may be gone. A claims directory without claims or keys is
         what a crash in here leaves, and is taken.
         """
@@ -171,13 +181,19 @@ class Store:
         first = KeyFile(epoch_bytes, "")
         files.create(claims / first.claim, b"")
         stamp = files.stamp(claims / first.claim)
-        kept = replace(first, stamp=stamp or "", opened=_number(opened))
+        marks = {"opened": _number(opened), "ranged": _number(ranged)}
+        kept = replace(first, stamp=stamp or "", **marks)  # type: ignore[arg-type]
         files.replace(keys, [kept.to_bytes()])
 
     def opened(self, epoch_id: bytes) -> int:
         """Last round whose sum was opened in an epoch; 0 if its keys are gone."""
         keys, _ = self._epoch(epoch_id)
         return KeyFile.from_bytes(files.read(keys)).opened if keys.exists() else 0
+
+    def ranged(self, epoch_id: bytes) -> int:
+        """Last round whose mean squares were opened in an epoch; 0 if its keys are gone."""
+        keys, _ = self._epoch(epoch_id)
+        return KeyFile.from_bytes(files.read(keys)).ranged if keys.exists() else 0
 
     def peek_epoch(self, epoch_id: bytes) -> bytes:
         """Return an epoch's keys for opening a sealed model, never to encrypt: a backup will do."""
@@ -224,17 +240,24 @@ class Store:
             files.create(claims / "erased", b"")
         files.erase(keys)
 
-    def claim(self, epoch_id: bytes, round: int, attempt: int, note: bytes = b"") -> None:  # noqa: A002
-        """Claim the masks of one attempt, for ever. Call it before encrypting, never after.
+    def claim(
+        self,
+        epoch_id: bytes,
+        round: int,  # noqa: A002
+        attempt: int,
+        note: bytes = b"",
+        step: int = 0,
+    ) -> None:
+        """Claim the masks of one step of an attempt, for ever. Call it before encrypting, never after.
 
-        Attempts only rise: (round, attempt) must be beyond the last one claimed, which is kept with
+        Steps only rise: (round, attempt, step) must be beyond the last one claimed, which is kept with
         the keys themselves. `note` is kept in the claim, and durable with it. Raises ReuseError if
-        this attempt or a later one was claimed before: resend the cached message, or make a new
-        attempt; StoreError in a copied state directory.
+        this step or a later one was claimed before: resend the cached message, or make a new attempt;
+        StoreError in a copied state directory.
         """
         keys, claims, kept = self._checked(epoch_id)
-        kept.check_rising(_number(round), _number(attempt))
-        after = replace(kept, mark=(round, attempt))
+        after = replace(kept, mark=(_number(round), _number(attempt), _number(step)))
+        kept.check_rising(after.mark)
         if not files.create(claims / after.claim, note):
             # A crash came between this file and the mark; nothing was encrypted in between, but a new
             # attempt is as cheap.
@@ -247,17 +270,17 @@ class Store:
         files.drop(claims / kept.claim)
 
     def claim_note(self, epoch_id: bytes, round: int, attempt: int) -> bytes | None:  # noqa: A002
-        """The note of a claim; None if this attempt is not the last one claimed."""
+        """The note of an attempt's last step; None if this attempt is not the last one claimed."""
         keys, claims = self._claims(epoch_id)
         kept = KeyFile.from_bytes(files.read(keys))
-        if kept.mark != (_number(round), _number(attempt)):
+        if kept.mark[:2] != (_number(round), _number(attempt)):
             return None
         if files.stamp(claims / kept.claim) is None:
             kept.check_stamp(None)  # cleaned away: its keys are of no use here any more
         return files.read(claims / kept.claim)
 
-    def last_claim(self, epoch_id: bytes) -> tuple[int, int]:
-        """Round and attempt that were claimed last; (0, 0) before the first."""
+    def last_claim(self, epoch_id: bytes) -> Mark:
+        """Round, attempt and step that were claimed last; zeros before the first."""
         keys, _ = self._claims(epoch_id)
         return KeyFile.from_bytes(files.read(keys)).mark
 
@@ -267,20 +290,27 @@ class Store:
         The same hash (SHA-256, 32 bytes) again is fine; another one raises ReuseError: two sums of
         one round would differ by single updates.
         """
+        self._record(epoch_id, round, result_hash, "opened")
+
+    def record_ranges(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
+        """Record the one sum of mean squares that this reader opens in a round; as `record_opening`."""
+        self._record(epoch_id, round, result_hash, "ranged")
+
+    def _record(self, epoch_id: bytes, round_: int, result_hash: bytes, mark: str) -> None:
         if len(result_hash) != 32:
             raise ConfigError("record_opening: result_hash must be the 32 bytes of a SHA-256")
         keys, claims, kept = self._checked(epoch_id)
-        path = claims / f"opened-{_number(round)}"
-        if round <= kept.opened and not path.exists():
-            raise ReuseError(f"what was opened in round {round} is forgotten here: skip the round")
+        path = claims / f"{_RECORDS[mark]}-{_number(round_)}"
+        if round_ <= getattr(kept, mark) and not path.exists():
+            raise ReuseError(f"what was opened in round {round_} is forgotten here: skip the round")
         if not files.create(path, result_hash):
             kept_hash = files.read(path)
             if len(kept_hash) != 32:  # a crash cut it short, and nothing was decrypted then
                 files.replace(path, [result_hash])
             elif not hmac.compare_digest(kept_hash, result_hash):
-                raise ReuseError(f"another result of round {round} was opened before: skip it")
-        if round > kept.opened:  # also when a crash came between the file and the mark
-            files.replace(keys, [replace(kept, opened=round).to_bytes()])
+                raise ReuseError(f"another result of round {round_} was opened before: skip it")
+        if round_ > getattr(kept, mark):  # also when a crash came between the file and the mark
+            files.replace(keys, [replace(kept, **{mark: round_}).to_bytes()])  # type: ignore[arg-type]
 
     def _at(self, name: str, *, writing: bool = False) -> Path:
         parts = name.split("/")

@@ -34,15 +34,20 @@ UNKNOWN = "unknown"
 """What is recorded for a word that is not in its set."""
 _AGREEMENT = {"advertise", "share", "confirm"}
 _HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
-STAGES = frozenset(_AGREEMENT | _HANDOVER | {"round", "evaluate"})
+_TRAINING = {"round", "supports", "update"}
+STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | {"evaluate"})
 """Stages that are recorded by name."""
 PLAIN = "plain"
 """The stage of a message that has none, and the answer to it where policy allows one."""
 REFUSED = "refused"
 """The answer that is a code."""
-ANSWERS = frozenset({"agreement", "status", "update", "resent", "metrics", "model", PLAIN, REFUSED})
-"""What a node may answer: its part of a key agreement, how far it has come, an encrypted update, that
-update once more, metrics that may leave, a model sealed for the group, an app's own reply, a code."""
+_STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
+ANSWERS = frozenset(
+    {"agreement", "status", *_STEPS.values(), "resent", "metrics", "model", PLAIN, REFUSED}
+)
+"""What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares, which
+coordinates its update has, an encrypted update, that update once more, metrics that may leave, a model
+sealed for the group, an app's own reply, a code."""
 ASKERS = frozenset({"server"})
 
 _WORDS = {"stage": STAGES | {PLAIN}, "answer": ANSWERS, "asked_by": ASKERS}
@@ -58,7 +63,6 @@ _ANSWER_OF = {
     "verify": "status",
     "initial": "model",
     "checkpoint": "model",
-    "round": "update",
     "evaluate": "metrics",
     PLAIN: PLAIN,
 }
@@ -67,8 +71,10 @@ _ANSWER_OF = {
 def answer_of(stage: str, content: RecordDict) -> str:
     """The word of `ANSWERS` for what a stage answered."""
     reply = records.find_config(content, records.REPLY)
-    if stage == "round" and reply is not None and reply.get("resent") is True:
-        return "resent"
+    if stage in _TRAINING and reply is not None:
+        return (
+            "resent" if reply.get("resent") is True else _STEPS.get(str(reply.get("step")), UNKNOWN)
+        )
     return _ANSWER_OF.get(stage, UNKNOWN)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
+from flhe.coding.base import State
 from flhe.errors import DriftError, NoKeyError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.epoch import Epoch
@@ -19,8 +20,9 @@ from flhe.mods import agreement
 from flhe.mods.node import Node
 from flhe.mods.stages import Stopwatch
 from flhe.rounds.model import Model
-from flhe.rounds.session import Session, finite
+from flhe.rounds.session import Record, Session, finite
 from flhe.rounds.terms import Terms
+from flhe.sealed import Sealed, from_bytes
 
 logger = logging.getLogger("flhe")
 
@@ -64,6 +66,14 @@ class Follower:
             raise ProtocolError("the checkpoint is of another server optimizer")
         return model
 
+    def recorder(self, session: Session) -> Record:
+        """Writes down what is about to be opened."""
+        return lambda r, digest, what: self.node.record_opening(session, r, digest, what)
+
+    def fit(self, session: Session, model: Model, ranges: Sealed | None, digest: bytes) -> State:
+        """The codecs' state in the round under way; see `Session.fit`."""
+        return session.fit(model, ranges, self.recorder(session), digest)
+
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""
         model = self.unseal(box)
@@ -81,6 +91,7 @@ class Follower:
                     "round %d: this node's model was not the others', it takes theirs", own.round
                 )
         self.node.skip_openings(self.epoch.id, model.round)
+        self.node.skip_draft(model.round)
         self.model, self.changed = model, True
 
     def _same(self, one: Model, other: Model) -> bool:
@@ -88,20 +99,24 @@ class Follower:
         with self.watch:
             return session.digest(one) == session.digest(other)
 
-    def open(self, header: bytes, arrays: ArrayRecord) -> None:
-        """Open one round's sum, unless that was done before."""
+    def open(self, header: bytes, arrays: ArrayRecord, ranges: bytes = b"") -> None:
+        """Open one round's sum, unless that was done before.
+
+        `ranges` is the sum that the round's thresholds were fitted on, where they were.
+        """
         total = records.to_sealed(header, arrays, take=True)
         session, model = self.session()
         if total.slot.round <= model.round:
             return  # the server had not heard of it
-        session.check(model, total)  # before the store is asked about its slot
+        fitted_on = from_bytes(ranges) if ranges else None
+        session.check(model, total, fitted_on)  # before the store is asked about its slot
         node, slot = self.node, total.slot
         base = node.claimed(slot)
-        lost = node.tried(slot) and self.epoch.rank not in total.senders
+        sent = self.epoch.rank in total.senders
+        lost = node.tried(slot) and not sent
         with self.watch:
-            self.model, totals = session.open(
-                model, total, lambda r, digest: node.record_opening(session, r, digest), base
-            )
+            self.model, totals = session.open(model, total, self.recorder(session), base, fitted_on)
+            node.settle_draft(slot.round, sent=sent)
         self.changed = True
         self.missed |= lost
         if lost:
@@ -149,15 +164,15 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
     if follower.model is None and isinstance(initial, ArrayRecord):
         follower.model, follower.changed = Model.initial(records.to_numpy(initial)), True
     try:
-        for i, header in enumerate(records.bytes_list(record, "sums")):
+        headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
+        for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
-            follower.open(header, arrays)
+            follower.open(header, arrays, ranges[i] if i < len(ranges) else b"")
     finally:
-        if (
-            follower.changed and follower.model is not None
-        ):  # also what came before a sum that fails
+        # Also what came before a sum that fails.
+        if follower.changed and follower.model is not None:
             node.save_model(follower.model)
     base = record.get("history")
     if base is not None and (follower.model is None or follower.model.history != base):

@@ -4,6 +4,9 @@ runs/<id>/agreement   state of an unfinished key agreement (secret, erased when 
 runs/<id>/session     epoch id and terms
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
+runs/<id>/ranges      the last encrypted mean squares, likewise
+runs/<id>/draft       an update whose round is not over (secret)
+runs/<id>/residual    what sparse updates have not sent yet (secret)
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
 errors.log            what was answered with a code only
 
@@ -15,9 +18,10 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe.errors import NoKeyError, PolicyError, ProtocolError
 from flhe.keys import canonical, epoch
@@ -25,12 +29,18 @@ from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
 from flhe.policy import Policy
+from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
-from flhe.rounds.session import Session
+from flhe.rounds.session import RANGES, SUM, Session
 from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.sealed import Sealed, Slot
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
+Step = Literal["ranges", "supports", "update"]
+STEPS: tuple[Step, ...] = ("ranges", "supports", "update")
+"""What leaves a node in one attempt at a round, in order; each is claimed once."""
+
+Output = Literal["outbox", "ranges"]
 MAX_LOG = 1 << 20
 """Bytes of errors.log; when it is full it starts anew."""
 
@@ -136,10 +146,11 @@ class Node:
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
         opened = max([0 if model is None else model.round, *map(self.store.opened, old)])
+        ranged = max([0, *map(self.store.ranged, old)])
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
             self.store.raise_opened(agreed.id, opened)
         else:
-            self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened)
+            self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened, ranged=ranged)
         body = {"v": 1, "epoch": agreed.id, "terms": terms.to_bytes()}
         self.store.write(self._name("session"), canonical.dumps(body))
         for epoch_id in old:
@@ -231,50 +242,121 @@ class Node:
 
     # --- rounds ---
 
-    def claim(self, session: Session, round_: int, attempt: int, digest: bytes) -> None:
+    def claim(
+        self,
+        session: Session,
+        round_: int,
+        attempt: int,
+        digest: bytes,
+        *,
+        step: Step = "update",
+        support: bytes = b"",
+        mode: str = "",
+    ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 
-        `digest` is of the model that the update starts from, and is kept with the claim.
+        `digest` is of the model that the update starts from; it, the digest of the support that the
+        server was told and the mode that it announced are kept with the claim.
         """
-        self.store.claim(session.epoch.id, round_, attempt, digest)
+        note = canonical.dumps([digest, support, mode])
+        self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that a claimed attempt started from; None if it is not the last one."""
-        return self.store.claim_note(slot.epoch, slot.round, slot.attempt)
+        note = self._note(slot)
+        return None if note is None else note[0]
+
+    def told_support(self, slot: Slot) -> bytes | None:
+        """Digest of the support that the server was told in this attempt; None before it was."""
+        note = self._note(slot)
+        return None if note is None else note[1] or None
+
+    def _note(self, slot: Slot) -> tuple[bytes, bytes] | None:
+        note = self.store.claim_note(slot.epoch, slot.round, slot.attempt)
+        if note is None:
+            return None
+        match canonical.loads(note, MAX_BYTES, "claim"):
+            case [bytes(digest), bytes(support), str()]:
+                return digest, support
+        raise NoKeyError("a claim is damaged: agree on a new epoch")
 
     def tried(self, slot: Slot) -> bool:
         """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""
         return self.store.last_claim(slot.epoch)[0] == slot.round
 
-    def record_opening(self, session: Session, round_: int, digest: bytes) -> None:
-        """Record the one sum of a round, on disk, before it is decrypted."""
-        self.store.record_opening(session.epoch.id, round_, digest)
+    def record_opening(self, session: Session, round_: int, digest: bytes, what: str = SUM) -> None:
+        """Record the one sum of a round, on disk, before it is decrypted; mean squares likewise."""
+        record = self.store.record_ranges if what == RANGES else self.store.record_opening
+        record(session.epoch.id, round_, digest)
 
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
         self.store.raise_opened(epoch_id, round_)
 
-    def save_output(self, sealed: Sealed, envelope: bytes) -> None:
-        """Keep an encrypted update: if it is asked for again, these are the bytes that are sent."""
+    def save_output(self, sealed: Sealed, envelope: bytes, name: Output = "outbox") -> None:
+        """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
         head = canonical.dumps([sealed.header(), envelope])
         size = len(head).to_bytes(4, "big")
-        chunks = [memoryview(size + head), sealed.data.data]
-        self.store.write_chunks(self._name("outbox"), chunks)
+        self.store.write_chunks(self._name(name), [memoryview(size + head), *sealed.body()])
 
-    def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
-        """The kept update of this very slot, or None."""
-        name = self._name("outbox")
-        if self.claimed(slot) is None or not self.store.exists(name):
+    def load_output(self, slot: Slot, name: Output = "outbox") -> tuple[Sealed, bytes] | None:
+        """The kept ciphertext of this very slot, or None."""
+        if self.claimed(slot) is None or not self.store.exists(self._name(name)):
             return None
-        data = self.store.read(name)
+        sealed, envelope = self._output(name)
+        return (sealed, envelope) if sealed.slot == slot else None
+
+    def _output(self, name: Output) -> tuple[Sealed, bytes]:
+        data = self.store.read(self._name(name))
         start = 4 + int.from_bytes(data[:4], "big")
         match canonical.loads(data[4:start], MAX_BYTES, "stored update"):
             case [bytes(header), bytes(envelope)]:
                 body = np.frombuffer(data, np.uint8, offset=start)
-                sealed = Sealed.from_parts(header, body)
-            case _:
-                raise ProtocolError("stored update: malformed")
-        return (sealed, envelope) if sealed.slot == slot else None
+                return Sealed.from_parts(header, body), envelope
+        raise ProtocolError("stored update: malformed")
+
+    # --- what is not sent yet ---
+
+    def save_draft(self, draft: Draft) -> None:
+        """Keep an update until its round is over."""
+        self.store.write_chunks(self._name("draft"), draft.chunks())
+
+    def load_draft(self) -> Draft | None:
+        """The update whose round is not over, if there is one."""
+        name = self._name("draft")
+        return Draft.from_bytes(self.store.read(name)) if self.store.exists(name) else None
+
+    def residual(self) -> NDArray[np.float32] | None:
+        """What sparse updates have not sent so far, shape (floats,); None before the first."""
+        name = self._name("residual")
+        return Draft.from_bytes(self.store.read(name)).residual if self.store.exists(name) else None
+
+    def settle_draft(self, round_: int, *, sent: bool) -> None:
+        """A round is over: what its update did not send stays for later, all of it if it is not `sent`.
+
+        The residual is a function of the draft alone, so after a crash this may be done again.
+        """
+        draft = self.load_draft()
+        if draft is None or draft.round > round_:
+            return
+        if sent and draft.round == round_ and draft.residual is not None:
+            self.store.move(self._name("draft"), self._name("residual"))
+            return
+        if draft.residual is not None:
+            self.store.write_chunks(self._name("residual"), draft.given_back().chunks())
+        self.store.erase(self._name("draft"))
+
+    def skip_draft(self, round_: int) -> None:
+        """A model of `round_` was taken from another member, so nobody says whose updates are in it.
+
+        One that was encrypted was handed over, and counts as sent; another one did not leave.
+        """
+        draft = self.load_draft()
+        if draft is None or draft.round > round_:
+            return
+        uploaded = self.store.exists(self._name("outbox"))
+        sent = uploaded and self._output("outbox")[0].slot.round == draft.round
+        self.settle_draft(draft.round, sent=sent)
 
 
 def log_failure(store: Store, stage: str, error: BaseException) -> None:

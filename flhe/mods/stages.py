@@ -78,7 +78,7 @@ def reply(**fields: object) -> RecordDict:
 
 def table() -> dict[tuple[str, str], Stage]:
     """(message type, stage) -> its answer."""
-    from flhe.mods import agreement, handover, training
+    from flhe.mods import agreement, handover, staged, training
 
     return {
         ("train", "advertise"): agreement.advertise,
@@ -90,5 +90,7 @@ def table() -> dict[tuple[str, str], Stage]:
         ("train", "checkpoint"): handover.checkpoint,
         ("train", "verify"): handover.verify,
         ("train", "round"): training.train,
+        ("train", "supports"): staged.supports,
+        ("train", "update"): staged.update,
         ("evaluate", "evaluate"): training.evaluate,
     }

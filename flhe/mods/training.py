@@ -8,33 +8,44 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flhe import records
 from flhe.errors import ReplyError
-from flhe.keys.messages import EVERYONE, Header, sign_detached
 from flhe.math.buffers import give_back
+from flhe.mods import staged
 from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply, say_once
+from flhe.mods.updates import sign, update_reply
+from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session, check_ahead
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Sealer
-from flhe.sealed import Sealed, Slot
+from flhe.sealed import Slot
 
 COUNTS = ("num-examples", "num_examples")
 """Names of an example count. The server names the weight, so it could name any metric that."""
 
 
 def train(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """One round: bring the model up to date, let the app train, encrypt what changed."""
+    """One round: bring the model up to date, let the app train, encrypt what changed.
+
+    A round of several stages goes on in `flhe.mods.staged`.
+    """
     watch = Stopwatch()
     follower = follow(node, record, message, watch)
     session, model = follower.session()
     round_ = records.field(record, "round", int)
     check_ahead(model, round_)
+    if session.staged(model):
+        return staged.begin(
+            node, record, follower, lambda _: _draft(node, follower, message, app, round_)
+        )
+    mode = records.optional(record, "mode", "")
+    session.scheme.check_mode(mode)
     slot = session.slot(model, round_, records.field(record, "attempt", int))
     if cached := node.load_output(slot):
-        return _update(*cached, node.claimed(slot) or b"", follower, resent=True)
+        return update_reply(*cached, node.claimed(slot) or b"", follower, resent=True)
     sealer = session.sealer()
-    ahead = _Ahead(session, sealer, slot, model)
+    ahead = _Ahead(session, sealer, slot, model, mode)
     ahead.start()  # while the app trains
     try:
         answer = app.run(_app_message(session.terms, message, model))
@@ -49,11 +60,30 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
         del answer, trained, model, ahead  # a model each, and no longer needed
         follower.model = None
-        sealed = session.seal(sealer, encoded, slot, lambda r, a: node.claim(session, r, a, digest))
+        sealed = session.seal(
+            sealer,
+            encoded,
+            slot,
+            lambda r, a: node.claim(session, r, a, digest, mode=mode),
+            mode,
+        )
         del encoded
-        envelope = _sign(node, session, sealed)
+        envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
-    return _update(sealed, envelope, digest, follower)
+    return update_reply(sealed, envelope, digest, follower)
+
+
+def _draft(node: Node, follower: Follower, message: Message, app: App, round_: int) -> Draft:
+    """Let the app train; what it changed, and of it what is to be sent."""
+    session, model = follower.session()
+    answer = app.run(_app_message(session.terms, message, model))
+    message.content = RecordDict()
+    give_back()
+    trained, examples, metrics = _trained(node, session.terms, answer)
+    with follower.watch:
+        residual = node.residual() if session.terms.sparse else None
+        arrays = records.to_numpy(trained)
+        return session.draft(model, arrays, examples, metrics, round_, residual)
 
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
@@ -77,14 +107,16 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
 class _Ahead(threading.Thread):
     """What a round needs besides the update, computed while the app trains."""
 
-    def __init__(self, session: Session, sealer: Sealer, slot: Slot, model: Model) -> None:
+    def __init__(
+        self, session: Session, sealer: Sealer, slot: Slot, model: Model, mode: str
+    ) -> None:
         super().__init__(name="flhe-masks", daemon=True)
-        self._work = session, sealer, slot, model
+        self._work = session, sealer, slot, model, mode
         self.digest = b""
 
     def run(self) -> None:
-        session, sealer, slot, model = self._work
-        session.prepare(sealer, slot)
+        session, sealer, slot, model, mode = self._work
+        session.prepare(sealer, slot, mode)
         self.digest = session.digest(model)
 
 
@@ -137,39 +169,3 @@ def _trained(
             terms.max_examples,
         )
     return next(iter(arrays.values())), int(examples), allowed
-
-
-def _sign(node: Node, session: Session, sealed: Sealed) -> bytes:
-    header = Header(
-        roster_hash=session.epoch.roster.hash,
-        run_id=node.run_id,
-        epoch=session.epoch.number,
-        round=sealed.slot.round,
-        attempt=sealed.slot.attempt,
-        stage="update",
-        sender=node.identity.public,
-        receiver=EVERYONE,
-        policy_hash=session.terms.hash(),
-        layout_hash=session.layout_hash,
-    )
-    return sign_detached(node.identity, header, sealed.digest())
-
-
-def _update(
-    sealed: Sealed,
-    envelope: bytes,
-    digest: bytes,
-    follower: Follower,
-    *,
-    resent: bool = False,
-) -> RecordDict:
-    content = reply(
-        resent=resent,
-        header=sealed.header(),
-        envelope=envelope,
-        digest=digest,
-        **{"crypto-s": follower.watch.seconds},
-    )
-    content.update(follower.told)
-    content[records.UPDATE] = records.from_sealed(sealed)
-    return content

@@ -1,11 +1,12 @@
 """Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
 
-    magic | be32(length of head) | head | data of each array, then of each moment, little-endian
-    head = CBOR {v, round, layout, history, moments}
+    magic | be32(length of head) | head | data of arrays, then moments, then memory, little-endian
+    head = CBOR {v, round, layout, history, moments, memory: [[name, length]...]}
 
 The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what a
-server optimizer remembers (see `flhe.rounds.optimizer`), a vector over the float lane each: they are a
-function of what everybody opened, so they are the same everywhere and travel with the model.
+server optimizer remembers (see `flhe.rounds.optimizer`), a vector over the float lane each; memory is
+what codecs remember (see `flhe.coding.base`: their shared state), a few numbers. Both are a function of
+what everybody opened, so they are the same everywhere and travel with the model.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 
+Memory = dict[str, NDArray[np.float64]]
+
 MAGIC = b"flhe-model/1\n"
-VERSION = 1
+VERSION = 2
 MAX_MOMENTS = 8
+MAX_MEMORY = 8
+"""Most vectors of a codec's memory; each has a number for each array at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Model:
     moments : dict[str, NDArray[float32]]
         Memory of the server optimizer, by name, shape (layout.floats,) each; empty before the first
         step, and for optimizers without any.
+    memory : dict[str, NDArray[float64]]
+        What codecs remember of the sums that were opened, by name; empty before the first.
     """
 
     layout: Layout
@@ -53,6 +60,7 @@ class Model:
     history: bytes
     masters: dict[str, NDArray[Any]] = field(repr=False)
     moments: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
+    memory: Memory = field(repr=False, default_factory=dict)
 
     @classmethod
     def initial(cls, arrays: Arrays) -> Model:
@@ -87,10 +95,11 @@ class Model:
         digest: bytes,
         masters: dict[str, NDArray[Any]],
         moments: dict[str, NDArray[np.float32]],
+        memory: Memory | None = None,
     ) -> Model:
         """The model once the sum with this `digest`, that of `round_`, has made `masters` of these."""
         history = next_history(self.history, digest)
-        return Model(self.layout, round_, history, masters, moments)
+        return Model(self.layout, round_, history, masters, moments, memory or {})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays in their own types, as the app knows them."""
@@ -105,12 +114,13 @@ class Model:
                 "layout": self.layout.to_fields(),
                 "history": self.history,
                 "moments": list(self.moments),
+                "memory": [[name, kept.size] for name, kept in self.memory.items()],
             }
         )
         yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
         yield from _raw(self.layout, self.masters)
-        for moment in self.moments.values():
-            yield _little(moment)
+        for kept in (*self.moments.values(), *self.memory.values()):
+            yield _little(kept)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray) -> Model:
@@ -134,6 +144,7 @@ class Model:
                 "layout": layout_fields,
                 "history": bytes(history),
                 "moments": list(names),
+                "memory": list(memory_sizes),
                 **rest,
             } if all(type(name) is str for name in names):
                 pass
@@ -146,6 +157,7 @@ class Model:
         if version != VERSION or not 0 <= round_ < 1 << 32 or len(history) != 32:
             raise ProtocolError("model: malformed head, or of another version of flhe")
         layout = Layout.from_fields(layout_fields)
+        sizes = _sizes(memory_sizes, layout)
         at = start + size
         masters: dict[str, NDArray[Any]] = {}
         for entry in layout.entries:
@@ -156,14 +168,35 @@ class Model:
             flat = np.frombuffer(data, dtype, entry.size, at)
             masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
             at = stop
-        if at + 4 * layout.floats * len(names) != len(data):
+        left = 4 * layout.floats * len(names) + 8 * sum(sizes.values())
+        if at + left != len(data):
             raise ProtocolError("model: shorter or longer than its head says")
         moments = {}
         for name in names:
             lane = np.frombuffer(data, np.dtype("<f4"), layout.floats, at)
             moments[name] = lane.astype(np.float32, copy=False)
             at += 4 * layout.floats
-        return cls(layout, round_, history, masters, moments)
+        memory = {}
+        for name, length in sizes.items():
+            kept = np.frombuffer(data, np.dtype("<f8"), length, at)
+            memory[name] = kept.astype(np.float64, copy=False)
+            at += 8 * length
+        return cls(layout, round_, history, masters, moments, memory)
+
+
+def _sizes(fields: list[object], layout: Layout) -> dict[str, int]:
+    """Name and length of each vector of the memory."""
+    sizes: dict[str, int] = {}
+    for item in fields:
+        match item:
+            case [str(name), int(size)] if type(size) is int and name not in sizes:
+                sizes[name] = size
+            case _:
+                raise ProtocolError("model: malformed memory")
+    most = max(len(layout.entries), 1)
+    if len(sizes) > MAX_MEMORY or not all(0 <= size <= most for size in sizes.values()):
+        raise ProtocolError("model: malformed memory")
+    return sizes
 
 
 def first_history(layout: Layout, masters: Arrays) -> bytes:

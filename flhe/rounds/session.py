@@ -1,40 +1,60 @@
 """Session: one member's rounds within one epoch, as steps without Flower.
 
-    seal   old model, trained arrays -> ciphertext     encode, claim, encrypt
-    open   model, sealed sum -> next model             check, record, decrypt, decode, apply
+    draft      old model, trained arrays -> what is to be sent       select, on the client's own disk
+    ranges     draft -> ciphertext of its mean squares               only where thresholds are fitted
+    encode     draft -> integers, and their support                  clip, weigh, quantize, permute
+    seal       integers -> ciphertext                                claim, encrypt
+    open       model, sealed sum -> next model                       check, record, decrypt, decode, apply
 
 Order is the point. A vector is encoded, and NaN refused, before its mask is claimed; the claim is on
 disk before anything is encrypted; a sum's hash is on disk before it is decrypted.
 
 A round starts from the model with the history that its slot names. Rounds that came to nothing leave no
-trace in it: the next one starts from the same model under the next number.
+trace in it: the next one starts from the same model under the next number. A round whose thresholds are
+fitted on a sum of mean squares names that sum in its slot, so nobody's update is added to one that was
+clipped otherwise.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from flhe.coding.base import Plain
-from flhe.coding.extras import Totals
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.clip import raise_not_finite
+from flhe.coding.extras import CHECK, FIXED, Extras, Totals
 from flhe.coding.flatten import Arrays, Layout
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
 from flhe.errors import ProtocolError, QuorumError, RangeError
+from flhe.keys import canonical
 from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
 from flhe.keys.roles import opener_for, sealer_for
+from flhe.math.permutation import Permutation
+from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
+from flhe.schemes.sparse import coverage, union_of
 from flhe.sealed import Sealed, Slot, check_senders
 
 Claim = Callable[[int, int], None]
 """(round, attempt) -> None once it is on disk; ReuseError when it was there before."""
 
-Record = Callable[[int, bytes], None]
-"""(round, digest of the sum) -> None once on disk; ReuseError for another sum of that round."""
+Record = Callable[[int, bytes, str], None]
+"""(round, digest of the sum, what of) -> None once on disk; ReuseError for another such sum.
+
+What of: SUM of updates, or RANGES, of mean squares."""
+
+SUM, RANGES = "sum", "ranges"
 
 MAX_AHEAD = 1024
 """Most rounds that may have come to nothing in between: a number far ahead, once claimed or recorded as
@@ -68,8 +88,11 @@ class Session:
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
 
-    def slot(self, model: Model, round_: int, attempt: int) -> Slot:
-        """The slot of one attempt at a round that starts from `model`."""
+    def slot(self, model: Model, round_: int, attempt: int, ranges: Sealed | None = None) -> Slot:
+        """The slot of one attempt at a round that starts from `model`.
+
+        `ranges` is the sum that the round's thresholds are fitted on, where they are.
+        """
         epoch = self.epoch
         return Slot(
             epoch.run_id,
@@ -77,9 +100,21 @@ class Session:
             epoch.id,
             round_,
             attempt,
-            self.layout_hash,
+            self.layout_hash if ranges is None else ranged(self.layout_hash, ranges.digest()),
             model.history,
         )
+
+    def ranges_slot(self, model: Model, round_: int, attempt: int) -> Slot:
+        """The slot of an attempt's mean squares: they have masks of their own."""
+        slot = self.slot(model, round_, attempt)
+        return replace(slot, layout_hash=ranges_layout(self.layout_hash))
+
+    def permutation(self, slot: Slot) -> Permutation | None:
+        """The secret order of coordinates in one attempt; None where they keep their places."""
+        if not self.terms.permuted:
+            return None
+        key = hkdf(self.epoch.group_key, "permutation", *slot.context())
+        return Permutation(key, self.layout.floats)
 
     def digest(self, model: Model) -> bytes:
         """Keyed digest of a model, 32 bytes: equal for members that have the same, to the last bit.
@@ -94,22 +129,82 @@ class Session:
             mac.update(chunk)
         return mac.digest()
 
-    def _check(self, digest: bytes) -> int:
+    def _check(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
 
-        The digest itself travels in clear; a relay that knew this would mend a sum over two models.
+        The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of a
+        sparse vector it stands for the sender's support too, which a relay might otherwise change.
         """
         epoch = self.epoch
-        derived = hkdf(epoch.group_key, "check", epoch.run_id, epoch.roster.hash, epoch.id, digest)
+        bound = () if support is None else (rank, support.digest())
+        scope = (epoch.run_id, epoch.roster.hash, epoch.id)
+        derived = hkdf(epoch.group_key, "check", *scope, digest, *bound)
         return int.from_bytes(derived[:4], "big") >> 1
 
     def sealer(self) -> Sealer:
         """This member's sealer."""
         return sealer_for(self.scheme, self.epoch, threads=THREADS)
 
-    def prepare(self, sealer: Sealer, slot: Slot) -> None:
-        """Compute a round's masks ahead of time; meant for another thread."""
-        sealer.prepare(slot, self.terms.lanes(self.layout))
+    def prepare(self, sealer: Sealer, slot: Slot, mode: str) -> None:
+        """Compute a dense round's masks ahead of time; meant for another thread."""
+        sealer.prepare(slot, self.terms.lanes(self.layout), mode)
+
+    # --- what is fitted on earlier sums ---
+
+    def needs_ranges(self, model: Model) -> bool:
+        """Whether a round from `model` begins with a sum of mean squares."""
+        codec = self.terms.codec()
+        return codec.needs_ranges(codec.recall(self.layout, model.memory))
+
+    def staged(self, model: Model) -> bool:
+        """Whether a round from `model` has more than one stage."""
+        return self.terms.sparse or self.needs_ranges(model)
+
+    def fit(self, model: Model, ranges: Sealed | None, record: Record, base: bytes) -> State:
+        """The codecs' shared state in a round from `model`, thresholds fitted on `ranges`.
+
+        Parameters
+        ----------
+        model : Model
+            The model before the round.
+        ranges : Sealed or None
+            The round's sum of mean squares, where one is needed.
+        record : callable
+            Called before anything is decrypted.
+        base : bytes
+            `digest(model)`.
+
+        Raises
+        ------
+        ProtocolError
+            Ranges that are missing, not due, or not this round's; QuorumError and ReuseError as `open`.
+        """
+        codec = self.terms.codec()
+        state = codec.recall(self.layout, model.memory)
+        if not codec.needs_ranges(state):
+            if ranges is not None:
+                raise ProtocolError("a sum of mean squares in a round that needs none")
+            return state
+        if ranges is None:
+            raise ProtocolError(
+                "the sum of mean squares that this round's thresholds need is missing"
+            )
+        slot = ranges.slot
+        self._check_slot(model, slot, self.ranges_slot(model, slot.round, slot.attempt))
+        self._check_shape(ranges, self.terms.range_lanes(self.layout), sparse=False)
+        record(slot.round, ranges.digest(), RANGES)
+        lanes = opener_for(self.scheme, self.epoch, threads=1).decrypt(ranges)
+        quantize = Quantize(self.terms.bits)
+        quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
+        sums = quantize.join(lanes)
+        totals = Extras().decode(sums[:FIXED])
+        if totals.count != len(ranges.senders):
+            raise ProtocolError("the sum of mean squares does not hold one part from each sender")
+        if totals.check != totals.count * self._check(base):
+            raise ProtocolError("a sender of mean squares started from another model")
+        return codec.fitted(sums[FIXED:], totals.count, state)
+
+    # --- what a client sends ---
 
     def encode(
         self,
@@ -119,7 +214,7 @@ class Session:
         metrics: Mapping[str, float],
         digest: bytes,
     ) -> Plain:
-        """Encode what training changed.
+        """Encode what training changed, in a round of one stage.
 
         Parameters
         ----------
@@ -142,25 +237,122 @@ class Session:
             NaN, infinity, too many clipped values, an example count out of range.
         """
         codec = self.terms.codec()
+        extras = self._extras(old, trained, examples, metrics, self._check(digest))
+        parts = self.layout.float_change(trained, old.masters)  # never as a whole
+        state = codec.recall(self.layout, old.memory)
+        encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
+        return encoded
+
+    def _extras(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        check: int = 0,
+    ) -> NDArray[np.int64]:
         integers = self.layout.integer_change(trained, old.masters)
         weight = examples if self.terms.weighted else min(examples, 1)
         if not 0 <= weight < 1 << 31:
             raise RangeError("the app reported an impossible number of examples")
-        extras = self.terms.extras(self.layout).encode(
-            weight, metrics, integers.tolist(), self._check(digest)
-        )
-        parts = self.layout.float_change(trained, old.masters)  # never as a whole
-        state = codec.init(self.layout)
-        encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
-        return encoded
+        extras = self.terms.extras(self.layout)
+        return extras.encode(weight, metrics, integers.tolist(), check)
 
-    def seal(self, sealer: Sealer, encoded: Plain, slot: Slot, claim: Claim) -> Sealed:
+    def draft(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        round_: int,
+        residual: NDArray[np.float32] | None,
+    ) -> Draft:
+        """What training changed, and of it, where updates are sparse, what is to be sent.
+
+        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send.
+        """
+        codec = self.terms.codec()
+        extras = self._extras(old, trained, examples, metrics)
+        change, _ = self.layout.change(trained, old.masters)
+        state = codec.recall(self.layout, old.memory)
+        if not self.terms.sparse:
+            if not np.all(np.isfinite(change)):
+                raise_not_finite()
+            return Draft(round_, old.history, change, extras)
+        first, *rest = state.local
+        selected, after = codec.select(
+            Plain(change, extras), State(state.shared, (residual, *rest))
+        )
+        return Draft(round_, old.history, selected.values, extras, selected.coords, after.local[0])
+
+    def encode_ranges(self, model: Model, draft: Draft, digest: bytes) -> Plain:
+        """A draft's mean squares, layer by layer, as exact integers: no values, extras only."""
+        codec = self.terms.codec()
+        state = codec.recall(self.layout, model.memory)
+        fixed = Extras().encode(1, {}, (), self._check(digest))
+        exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
+        quantize = Quantize(self.terms.bits)
+        return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
+
+    def encode_draft(
+        self, draft: Draft, state: State, slot: Slot, digest: bytes
+    ) -> tuple[Plain, Support | None]:
+        """A draft as integers, and which coordinates they are of as the server knows them.
+
+        Parameters
+        ----------
+        draft : Draft
+            What is to be sent.
+        state : State
+            From `fit`.
+        slot : Slot
+            The attempt that it is sent in.
+        digest : bytes
+            Keyed digest of the model that the draft starts from.
+        """
+        codec = self.terms.codec(self.permutation(slot))
+        encoded, _ = codec.finish(draft.plain(), state)
+        support = None
+        if encoded.coords is not None:
+            support = Support.of(encoded.coords, self.layout.floats)
+        # The check depends on the support; until here its digits were zero.
+        quantize = Quantize(self.terms.bits)
+        check = np.array([self._check(digest, self.epoch.rank, support)], np.int64)
+        digits = slice(CHECK * quantize.limbs, (CHECK + 1) * quantize.limbs)
+        extras = encoded.extras.copy()
+        extras[digits] = quantize.split(check)
+        return encoded._replace(extras=extras), support
+
+    def support(self, draft: Draft, slot: Slot) -> Support:
+        """Which coordinates a draft has, as the server is told in one attempt."""
+        assert draft.coords is not None
+        coords = draft.coords
+        if (permutation := self.permutation(slot)) is not None:
+            coords = np.sort(permutation.forward(coords))
+        return Support.of(coords, self.layout.floats)
+
+    def seal(
+        self,
+        sealer: Sealer,
+        encoded: Plain,
+        slot: Slot,
+        claim: Claim,
+        mode: str = "",
+        support: Support | None = None,
+    ) -> Sealed:
         """Encrypt an encoded update; `claim` is called first and must have reached the disk."""
         claim(slot.round, slot.attempt)
-        return sealer.encrypt(encoded, slot)
+        return sealer.encrypt(encoded, slot, mode=mode, support=support)
+
+    # --- what everybody opens ---
 
     def open(
-        self, model: Model, total: Sealed, record: Record, digest: bytes | None = None
+        self,
+        model: Model,
+        total: Sealed,
+        record: Record,
+        digest: bytes | None = None,
+        ranges: Sealed | None = None,
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
@@ -174,6 +366,8 @@ class Session:
             Called before anything is decrypted.
         digest : bytes, optional
             `digest(model)`, where it is known; computed otherwise.
+        ranges : Sealed, optional
+            The sum that the round's thresholds were fitted on, where they were.
 
         Raises
         ------
@@ -185,56 +379,90 @@ class Session:
             A sum of another round, epoch, layout or parameter set, one that does not decode, or one in
             which a sender started from another model.
         """
-        self.check(model, total)
+        self.check(model, total, ranges)
         base = self.digest(model) if digest is None else digest
+        state = self.fit(model, ranges, record, base)
         result = total.digest()
-        record(total.slot.round, result)
+        record(total.slot.round, result, SUM)
         lanes = opener_for(self.scheme, self.epoch, threads=THREADS).decrypt(total)
-        codec = self.terms.codec()
-        length = self.layout.floats
-        opened, _ = codec.decode(
-            Plain(lanes[:length], lanes[length:]),
-            total.senders,
-            codec.init(self.layout),
-            reuse=True,
-        )
+        codec = self.terms.codec(self.permutation(total.slot))
+        length = total.length - self.terms.extra_lanes(self.layout)
+        plain = Plain(lanes[:length], lanes[length:])
+        if total.supports:
+            coords, counts = coverage(total.supports)
+            plain = plain._replace(coords=coords, counts=counts)
+        opened, state = codec.decode(plain, total.senders, state, reuse=True)
         totals = self.terms.extras(self.layout).decode(opened.extras)
-        if totals.check != totals.count * self._check(base):
-            raise ProtocolError("a sender of the sum started from another model; it is refused")
+        if totals.check != self._expected_check(base, total):
+            raise ProtocolError(
+                "a sender of the sum started from another model, or sent other coordinates; it is "
+                "refused"
+            )
         optimizer = self.terms.optimizer
-        moments = model.moments or optimizer.init(length)
+        moments = model.moments or optimizer.init(self.layout.floats)
         change, moments = optimizer.step(
             opened.values, moments, total.slot.round, out=opened.values
         )
         masters = self.layout.apply(model.masters, change, totals.integers, reuse=True)
-        return model.after(total.slot.round, result, masters, moments), totals
+        memory = codec.memory(state)
+        return model.after(total.slot.round, result, masters, moments, memory), totals
 
-    def check(self, model: Model, total: Sealed) -> None:
+    def _expected_check(self, base: bytes, total: Sealed) -> int:
+        if not total.supports:
+            return len(total.senders) * self._check(base)
+        pairs = zip(total.senders, total.supports, strict=True)
+        return sum(self._check(base, rank, support) for rank, support in pairs)
+
+    def check(self, model: Model, total: Sealed, ranges: Sealed | None = None) -> None:
         """Refuse a sum that may not be opened; see `open`."""
         slot = total.slot
+        self._check_slot(model, slot, self.slot(model, slot.round, slot.attempt, ranges))
+        length = self.terms.lanes(self.layout)
+        if total.supports:
+            if total.supports[0].length != self.layout.floats:
+                raise ProtocolError(f"the sum of round {slot.round} is of another model")
+            length = union_of(total.supports)[1] + self.terms.extra_lanes(self.layout)
+        self._check_shape(total, length, sparse=self.terms.sparse)
+
+    def _check_slot(self, model: Model, slot: Slot, expected: Slot) -> None:
         if slot.round <= model.round:
             raise ProtocolError(
                 f"got the sum of round {slot.round}, this node's model is at round {model.round}"
             )
         check_ahead(model, slot.round)
-        if slot != self.slot(model, slot.round, slot.attempt):
+        if slot != expected:
             raise ProtocolError(
                 f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
                 "a model with another history"
             )
+
+    def _check_shape(self, total: Sealed, length: int, *, sparse: bool) -> None:
+        round_ = total.slot.round
         if total.scheme != self.scheme.name:
-            raise ProtocolError(f"the sum of round {slot.round} is of another scheme")
+            raise ProtocolError(f"the sum of round {round_} is of another scheme")
         check_senders(total.senders, self.scheme.cohort)
-        if total.length != self.terms.lanes(self.layout):
-            raise ProtocolError(f"the sum of round {slot.round} has another length than the model")
+        if bool(total.supports) != sparse:
+            raise ProtocolError(f"the sum of round {round_} is sparse, or should be")
+        if total.length != length:
+            raise ProtocolError(f"the sum of round {round_} has another length than the model")
         if total.data.size != self.scheme.nbytes(total.length):
-            raise ProtocolError(f"the sum of round {slot.round} was cut short or extended")
+            raise ProtocolError(f"the sum of round {round_} was cut short or extended")
         need = self.epoch.roster.min_opening
         if len(total.senders) < need:
             raise QuorumError(
-                f"the sum of round {slot.round} has {len(total.senders)} senders, this roster "
+                f"the sum of round {round_} has {len(total.senders)} senders, this roster "
                 f"opens none of fewer than {need}"
             )
+
+
+def ranged(layout_hash: bytes, digest: bytes) -> bytes:
+    """Layout hash of a round whose thresholds are fitted on the sum with this `digest`."""
+    return hashlib.sha256(canonical.dumps(["flhe/v1/ranged", layout_hash, digest])).digest()
+
+
+def ranges_layout(layout_hash: bytes) -> bytes:
+    """Layout hash of a round's mean squares."""
+    return hashlib.sha256(canonical.dumps(["flhe/v1/ranges", layout_hash])).digest()
 
 
 def check_ahead(model: Model, round_: int) -> None:

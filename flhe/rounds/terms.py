@@ -9,16 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from flhe.coding.base import Codec
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
-from flhe.coding.extras import Extras
+from flhe.coding.extras import FIXED, Extras
 from flhe.coding.flatten import Layout
+from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
+from flhe.coding.sparsify import Normalize, TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
+from flhe.math.permutation import Permutation
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.schemes.base import Scheme, fits
 from flhe.schemes.flashe import Flashe, Masking
@@ -27,6 +31,9 @@ VERSION = 1
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
+FITTED = ("history", "exchange")
+"""What clipping thresholds may be fitted on."""
+
 TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
 """Training metrics that are averaged by default, where the app reports them."""
 
@@ -41,13 +48,13 @@ class Terms:
         "flashe" in this version.
     bits : int
         Bits of one quantized value, sign included, 2 to 32.
-    clip : float or mapping of str to float
-        Clipping threshold alpha in the update's own units; see `Clip`.
+    clip : float, mapping of str to float, "history" or "exchange"
+        Clipping threshold alpha in the update's own units; or what it is fitted on, see `Clip`.
     max_examples : int
         Largest example count of one client; see `Weigh`.
     weighted : bool
         Weigh updates by example counts, as FedAvg does; False gives every client the same weight.
-    masking : "double" or "single"
+    masking : "double", "single" or "adaptive"
         FLASHE's masking; see `Flashe`.
     metrics : tuple[str, ...]
         Names of the training metrics that are averaged under encryption; at most 64.
@@ -56,11 +63,19 @@ class Terms:
         because whoever may change them from message to message chooses what is trained and weighed.
     optimizer : ServerOptimizer
         What every client makes of the mean update: FedAvg adds it.
+    top_k : float or None
+        Share of each layer's values that a client sends; None sends all. See `TopK`.
+    warmup : int
+        Rounds at each larger share before `top_k`.
+    normalize : "weight" or "count"
+        What a sparse sum is divided by; see `TopK`.
+    permute : bool
+        Hide from the server which coordinates a sparse update has; see `Permute`.
     """
 
     scheme: str = "flashe"
     bits: int = 16
-    clip: float | Mapping[str, float] = 1.0
+    clip: float | Mapping[str, float] | Literal["history", "exchange"] = 1.0
     max_examples: int = 10_000
     weighted: bool = True
     masking: Masking = "double"
@@ -68,6 +83,10 @@ class Terms:
     arrays_key: str = "arrays"
     weight_key: str = "num-examples"
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
+    top_k: float | None = None
+    warmup: int = 10
+    normalize: Normalize = "weight"
+    permute: bool = True
 
     def __post_init__(self) -> None:
         names = (*self.metrics, self.arrays_key, self.weight_key)
@@ -79,10 +98,38 @@ class Terms:
         self.for_cohort(2)
         Extras(self.metrics)
 
-    def codec(self) -> Chain:
-        """Clip, weigh, quantize."""
-        limit = self.max_examples if self.weighted else 1
-        return chain(Clip(self.clip), Weigh(limit), Quantize(self.bits))
+    @property
+    def sparse(self) -> bool:
+        """Whether a client sends some of its coordinates only."""
+        return self.top_k is not None
+
+    @property
+    def permuted(self) -> bool:
+        """Whether the coordinates of an update are permuted before anything of it leaves."""
+        return self.sparse and self.permute
+
+    def codec(self, permutation: Permutation | None = None) -> Chain:
+        """Sparsify, clip, weigh, quantize, permute; `permutation` is the one of an attempt."""
+        codecs: list[Codec] = []
+        if self.top_k is not None:
+            codecs.append(TopK(self.top_k, self.warmup, self.normalize))
+        codecs.append(self._clip())
+        codecs.append(Weigh(self.max_examples if self.weighted else 1))
+        codecs.append(Quantize(self.bits))
+        if self.permuted:
+            codecs.append(Permute(permutation))
+        return chain(*codecs)
+
+    def _clip(self) -> Clip:
+        if self.clip == "history":
+            return Clip.history()
+        if self.clip == "exchange":
+            return Clip.exchange()
+        if isinstance(self.clip, str):
+            raise ConfigError(
+                f"clip={self.clip!r}: a number, numbers by layer, 'history' or 'exchange'"
+            )
+        return Clip(self.clip)
 
     def for_cohort(self, cohort: int) -> Scheme:
         """The scheme for `cohort` members, checked against the codec.
@@ -105,8 +152,18 @@ class Terms:
         return Extras(self.metrics, layout.integers)
 
     def lanes(self, layout: Layout) -> int:
-        """Integers in one encoded update: values and extras."""
-        return layout.floats + self.codec().lanes(self.extras(layout).length)
+        """Integers in one encoded dense update: values and extras."""
+        return layout.floats + self.extra_lanes(layout)
+
+    def extra_lanes(self, layout: Layout) -> int:
+        """Integers that carry the extras of an update."""
+        return self.codec().lanes(self.extras(layout).length, layout)
+
+    def range_lanes(self, layout: Layout) -> int:
+        """Integers in what a client sends in the `ranges` phase."""
+        quantize = Quantize(self.bits)
+        squares = 2 * len(list(layout.segments()))
+        return quantize.lanes(FIXED + squares, layout)
 
     def layout_hash(self, layout: Layout, scheme: Scheme) -> bytes:
         """SHA-256 over names, shapes, dtypes, these terms, codec and scheme parameters."""
@@ -120,6 +177,8 @@ class Terms:
         """Canonical CBOR; floats as exact text."""
         if isinstance(self.clip, Mapping):
             clip: Any = [[name, float(alpha).hex()] for name, alpha in self.clip.items()]
+        elif isinstance(self.clip, str):
+            clip = self.clip
         else:
             clip = float(self.clip).hex()
         return canonical.dumps(
@@ -135,6 +194,10 @@ class Terms:
                 "arrays_key": self.arrays_key,
                 "weight_key": self.weight_key,
                 "optimizer": self.optimizer.parameters(),
+                "top_k": "" if self.top_k is None else float(self.top_k).hex(),
+                "warmup": self.warmup,
+                "normalize": self.normalize,
+                "permute": self.permute,
             }
         )
 
@@ -156,16 +219,20 @@ class Terms:
                 "clip": str() | list() as clip,
                 "max_examples": int(max_examples),
                 "weighted": bool(weighted),
-                "masking": ("double" | "single") as masking,
+                "masking": ("double" | "single" | "adaptive") as masking,
                 "metrics": list(metrics),
                 "arrays_key": str(arrays_key),
                 "weight_key": str(weight_key),
                 "optimizer": optimizer,
+                "top_k": str(top_k),
+                "warmup": int(warmup),
+                "normalize": ("weight" | "count") as normalize,
+                "permute": bool(permute),
                 **rest,
             } if (
                 not rest
                 and all(type(m) is str for m in metrics)
-                and bool not in {type(version), type(bits), type(max_examples)}
+                and bool not in {type(version), type(bits), type(max_examples), type(warmup)}
             ):
                 pass
             case _:
@@ -176,10 +243,13 @@ class Terms:
             bound: Any = (
                 {str(name): float.fromhex(alpha) for name, alpha in clip}
                 if isinstance(clip, list)
+                else clip
+                if clip in FITTED
                 else float.fromhex(clip)
             )
+            share = float.fromhex(top_k) if top_k else None
         except (TypeError, ValueError, OverflowError):
-            raise ProtocolError("terms: a clipping threshold is not a number") from None
+            raise ProtocolError("terms: a clipping threshold or top_k is not a number") from None
         terms = cls(
             scheme,
             bits,
@@ -191,6 +261,10 @@ class Terms:
             arrays_key,
             weight_key,
             ServerOptimizer.from_parameters(optimizer),
+            share,
+            warmup,
+            normalize,
+            permute,
         )
         if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
             raise ProtocolError("terms: not written as flhe writes them")

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain
+from flhe.coding.support import Support
 from flhe.errors import MisfitError
 from flhe.sealed import Sealed, Slot
 from flhe.spaces import Integers, Reals, Space
@@ -68,8 +69,14 @@ class Scheme(Protocol):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
 
+    def check_mode(self, mode: str) -> None:
+        """Refuse a mode that this scheme does not have; "" is that of a scheme with one only."""
+
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`, whose buffer is consumed: use the returned one from then on."""
+
+    def close(self, total: Sealed) -> Sealed:
+        """The sum as it travels to the readers: its digest is taken of this."""
 
     def tolerance(self, count: int) -> float:
         """Largest error of an opened sum of `count` vectors, in the space's units; 0 when exact."""
@@ -86,11 +93,16 @@ class Sealer(Protocol):
     def rank(self) -> int:
         """Rank of this client among the members."""
 
-    def prepare(self, slot: Slot, length: int) -> None:
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute what `encrypt` will need for `slot`, ahead of time and on any thread."""
 
-    def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
-        """Encrypt values and extras. One slot is used once, ever."""
+    def encrypt(
+        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
+    ) -> Sealed:
+        """Encrypt values, of all coordinates or those in `support`, and extras.
+
+        One slot is used once, ever. `mode` is which of its ways a scheme that has several shall use.
+        """
 
 
 @runtime_checkable
@@ -98,7 +110,7 @@ class Opener(Protocol):
     """A reader's secrets."""
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed values, then extras, shape (total.length,)."""
+        """Open a closed sum: signed values, then extras, shape (total.length,)."""
 
 
 def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:

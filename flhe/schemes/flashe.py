@@ -13,6 +13,9 @@ round, attempt, masking mode, b and layout, so a mask serves one vector. The mod
 because a server that got both modes for one round would hold F(j + 1) alone. The mask of a value
 depends on (j, d) only: never on how a machine cuts its work. j + 1 is never reduced mod N, or a full
 sum would lose its last mask.
+
+Under adaptive masking the server announces, attempt by attempt, which of the two saves the clients more
+work (FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: see `flhe.schemes.sparse`.
 """
 
 from __future__ import annotations
@@ -27,17 +30,21 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing, spread
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
 from flhe.keys.derive import hkdf
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
+from flhe.schemes import sparse
 from flhe.schemes.base import Phase, Reader
+from flhe.schemes.sparse import Mode, SparseTotal
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.spaces import Integers
 
 NAME = "flashe"
-Masking = Literal["double", "single"]
+Masking = Literal["double", "single", "adaptive"]
+MODES: tuple[Mode, ...] = ("double", "single")
 
 MAX_COHORT = 1024
 """FLASHE is for cross-silo federations; the paper speaks of 2 to 100 clients (Sec. 2.1)."""
@@ -53,8 +60,9 @@ class Flashe:
         N, members of the epoch, 2 to 1024.
     bits : int
         Bits of one encoded value, sign included, 2 to 32.
-    masking : "double" or "single"
-        Double masking opens fast when few drop out (FLASHE, Theorem 2), single encrypts fast.
+    masking : "double", "single" or "adaptive"
+        Double masking opens fast when few drop out (FLASHE, Theorem 2), single encrypts fast, and
+        adaptive takes for each attempt the one that the server announces.
     """
 
     cohort: int
@@ -66,8 +74,10 @@ class Flashe:
             raise ConfigError(f"Flashe(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
         if not 2 <= self.bits <= 32:
             raise ConfigError(f"Flashe(bits={self.bits}): bits must be 2 to 32")
-        if self.masking not in ("double", "single"):
-            raise ConfigError(f"Flashe(masking={self.masking!r}): masking is 'double' or 'single'")
+        if self.masking not in (*MODES, "adaptive"):
+            raise ConfigError(
+                f"Flashe(masking={self.masking!r}): masking is 'double', 'single' or 'adaptive'"
+            )
 
     @property
     def name(self) -> str:
@@ -96,7 +106,7 @@ class Flashe:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """A dense round needs no exchange beyond `train`."""
+        """Nothing beyond what the codec asks for."""
         return ()
 
     def parameters(self) -> dict[str, Any]:
@@ -118,35 +128,56 @@ class Flashe:
         """Bytes of a ciphertext of `length` values."""
         return self.packing.nbytes(length)
 
+    def mode_of(self, mode: str) -> Mode:
+        """The masking of a ciphertext that names `mode`; "" is the scheme's own.
+
+        Raises
+        ------
+        ProtocolError
+            A mode that this scheme does not have.
+        """
+        if self.masking == "adaptive":
+            if mode not in MODES:
+                raise ProtocolError("flashe: adaptive masking needs a mode, 'double' or 'single'")
+            return "double" if mode == "double" else "single"
+        if mode:
+            raise ProtocolError("flashe: a mode was named, and the masking is fixed")
+        return self.masking
+
+    def check_mode(self, mode: str) -> None:
+        """Refuse a mode that this scheme does not have; ProtocolError."""
+        self.mode_of(mode)
+
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
 
         Raises
         ------
         ProtocolError
-            Another scheme, round, parameter set or length; a sender outside the cohort.
+            Another scheme, mode, round, parameter set or length; a sender outside the cohort.
         ReuseError
             A sender that is already in the total.
         """
         if part.scheme != NAME:
             raise ProtocolError(f"flashe: cannot add a ciphertext of {part.scheme!r}")
+        self.mode_of(part.mode)
         check_senders(part.senders, self.cohort)
+        senders = part.senders if total is None else merged_senders(total, part, self.cohort)
+        if part.supports:
+            return sparse.add(self, total, part, senders)
         self.packing.check(part.data, part.length)
         if total is None:
-            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
-        senders = merged_senders(total, part, self.cohort)
+            return Sealed(NAME, part.slot, senders, part.length, part.data.copy(), part.mode)
         self.packing.add(total.data, part.data, total.length)
-        return Sealed(NAME, total.slot, senders, total.length, total.data)
+        return Sealed(NAME, total.slot, senders, total.length, total.data, total.mode)
 
-    def mask_terms(self, senders: Iterable[int]) -> tuple[list[int], list[int]]:
+    def close(self, total: Sealed) -> Sealed:
+        """What travels to the readers of a sum: `total` itself unless it is sparse."""
+        return sparse.close(self, total) if isinstance(total, SparseTotal) else total
+
+    def mask_terms(self, senders: Iterable[int], mode: str = "") -> tuple[list[int], list[int]]:
         """Streams that `senders` added in total, and streams that they took away, telescoped."""
-        present = sorted(senders)
-        if self.masking == "single":
-            return present, []
-        inside = set(present)
-        plus = [j for j in present if j - 1 not in inside]
-        minus = [j + 1 for j in present if j + 1 not in inside]
-        return plus, minus
+        return sparse.telescoped(senders, self.mode_of(mode))
 
 
 class _Masks:
@@ -194,9 +225,9 @@ class _Masks:
         return total
 
 
-def _round_key(scheme: Flashe, group_key: bytes, slot: Slot) -> bytes:
+def _round_key(scheme: Flashe, group_key: bytes, slot: Slot, mode: Mode) -> bytes:
     """K_r: one key for one slot, mode and lane width."""
-    return hkdf(group_key, NAME, *slot.context(), scheme.masking, scheme.lane_bits)
+    return hkdf(group_key, NAME, *slot.context(), mode, scheme.lane_bits)
 
 
 @dataclass(slots=True)
@@ -223,29 +254,43 @@ class FlasheSealer:
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], NDArray[Any]] = field(default_factory=dict, repr=False)
+    _ready: dict[tuple[Slot, int, str], NDArray[Any]] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         check_senders((self.rank,), self.scheme.cohort)
 
-    def prepare(self, slot: Slot, length: int) -> None:
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Encrypt `length` zeros for `slot`: what `encrypt` then adds the values to, and sends.
 
-        So a prepared mask takes b bits a value, and the ciphertext nothing more.
+        So a prepared mask takes b bits a value, and the ciphertext nothing more. Dense vectors only:
+        which coordinates a sparse one has, and so its mode, is known too late.
         """
         packing = self.scheme.packing
         data = empty(packing.nbytes(length), np.uint8)
-        masks = self._masks(_round_key(self.scheme, self.group_key, slot), 0)
+        masks = self._masks(self._key(slot, mode), 0, mode)
         zeros = np.zeros(masks.step, packing.signed)
         for at in range(0, length, masks.step):
             end = min(at + masks.step, length)
             packing.pack(zeros[: end - at], masks.next(end - at), packing.cut(data, at, end))
         with self._lock:
-            self._ready[slot, length] = data
+            self._ready[slot, length, mode] = data
 
-    def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
+    def encrypt(
+        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
+    ) -> Sealed:
         """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
+
+        Parameters
+        ----------
+        plain : Plain
+            Values of all coordinates, or of those in `support`.
+        slot : Slot
+            The one use of a mask that this is.
+        mode : str
+            The masking that was announced, where the scheme is adaptive.
+        support : Support, optional
+            Which coordinates the values are of.
 
         Raises
         ------
@@ -253,24 +298,38 @@ class FlasheSealer:
             A second vector for one slot.
         RangeError
             A value outside the space, which would run into its neighbour's sum.
+        ProtocolError
+            A mode that the scheme does not have, or values that are not those of the support.
         """
         for part in (plain.values, plain.extras):
             self._check(part)
         length = plain.values.size + plain.extras.size
+        key = self._key(slot, mode)
+        coords = np.empty(0, np.uint32) if plain.coords is None else plain.coords
+        told = np.empty(0, np.uint32) if support is None else support.coords
+        if (support is None) != (plain.coords is None) or not np.array_equal(told, coords):
+            raise ProtocolError("flashe: the values are not those of the support")
         with self._lock:
             if slot in self._used:
                 raise ReuseError("flashe: this slot has encrypted a vector before")
             self._used.add(slot)
-            ready = self._ready.pop((slot, length), None)
+            ready = self._ready.pop((slot, length, mode), None)
         packing = self.scheme.packing
-        key = _round_key(self.scheme, self.group_key, slot)
+        if support is not None:
+            terms = self.scheme.mask_terms((self.rank,), mode)
+            lanes = sparse.masks_for(
+                key, self.prg, packing, terms, support, plain.extras.size, self.threads
+            )
+            whole = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
+            sealed = packing.pack(whole, lanes)
+            return Sealed(NAME, slot, (self.rank,), length, sealed, mode, (support,))
         data = empty(packing.nbytes(length), np.uint8) if ready is None else ready
         # Whole blocks come straight from the values; the rest of them and the extras share a tail.
-        whole = plain.values.size // packing.block * packing.block
-        tail = np.concatenate([plain.values[whole:], plain.extras]).astype(packing.signed)
+        blocks = plain.values.size // packing.block * packing.block
+        tail = np.concatenate([plain.values[blocks:], plain.extras]).astype(packing.signed)
 
         def masked(start: int, stop: int, values: NDArray[Any]) -> None:
-            masks = self._masks(key, start)
+            masks = self._masks(key, start, mode)
             for at in range(start, stop, masks.step):
                 end = min(at + masks.step, stop)
                 part = values[at - start : end - start]
@@ -285,12 +344,15 @@ class FlasheSealer:
                 packing.add(packing.cut(data, at, end), part, end - at)
 
         work = masked if ready is None else added
-        spread(lambda a, b: work(a, b, plain.values[a:b]), whole, packing.block, self.threads)
-        work(whole, length, tail)
-        return Sealed(NAME, slot, (self.rank,), length, data)
+        spread(lambda a, b: work(a, b, plain.values[a:b]), blocks, packing.block, self.threads)
+        work(blocks, length, tail)
+        return Sealed(NAME, slot, (self.rank,), length, data, mode)
 
-    def _masks(self, key: bytes, start: int) -> _Masks:
-        plus, minus = self.scheme.mask_terms((self.rank,))
+    def _key(self, slot: Slot, mode: str) -> bytes:
+        return _round_key(self.scheme, self.group_key, slot, self.scheme.mode_of(mode))
+
+    def _masks(self, key: bytes, start: int, mode: str) -> _Masks:
+        plus, minus = self.scheme.mask_terms((self.rank,), mode)
         return _Masks(key, self.prg, self.scheme.packing.lane, start, plus, minus)
 
     def _check(self, values: NDArray[Any]) -> None:
@@ -319,6 +381,8 @@ class FlasheOpener:
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Open a sum: signed integers, shape (total.length,), int32, or int64 where b > 32.
 
+        Of a sparse one: values of the coordinates that somebody sent, in order, then the extras.
+
         Raises
         ------
         ProtocolError
@@ -328,9 +392,13 @@ class FlasheOpener:
             raise ProtocolError(f"flashe: cannot open a ciphertext of {total.scheme!r}")
         check_senders(total.senders, self.scheme.cohort)
         packing = self.scheme.packing
+        mode = self.scheme.mode_of(total.mode)
+        key = _round_key(self.scheme, self.group_key, total.slot, mode)
+        if total.supports:
+            closed = self.scheme.close(total)
+            return sparse.open_sum(self.scheme, mode, key, self.prg, closed, self.threads)
         packing.check(total.data, total.length)
-        key = _round_key(self.scheme, self.group_key, total.slot)
-        minus, plus = self.scheme.mask_terms(total.senders)  # what was added comes off
+        minus, plus = self.scheme.mask_terms(total.senders, total.mode)  # what was added comes off
         out = empty(total.length, packing.signed)
 
         def work(start: int, stop: int) -> None:

@@ -48,11 +48,12 @@ def test_cuts_and_scales() -> None:
 
 def test_one_threshold_a_layer_and_the_first_match_counts() -> None:
     clip = Clip({"conv1.*": 2.0, "conv?.weight": 4.0, "*": 8.0})
-    assert clip.init(LAYERS).shared == ((0, 2, 2.0), (2, 4, 4.0), (4, 6, 8.0))
+    assert clip.segments(clip.init(LAYERS).shared) == ((0, 2, 2.0), (2, 4, 4.0), (4, 6, 8.0))
     assert clipped(clip, [1, -1, 1, -1, 1, -1], LAYERS) == [0.5, -0.5, 0.25, -0.25, 0.125, -0.125]
     opened, _ = clip.decode(Plain(np.ones(6), EXTRAS), (0,), clip.init(LAYERS))
     assert opened.values.tolist() == [2, 2, 4, 4, 8, 8]
-    assert Clip({"*": 8.0, "conv1.*": 2.0}).init(LAYERS).shared == ((0, 6, 8.0),)
+    one = Clip({"*": 8.0, "conv1.*": 2.0})
+    assert one.segments(one.init(LAYERS).shared) == ((0, 6, 8.0),)
 
 
 def test_a_layer_without_a_threshold_is_refused_by_name() -> None:

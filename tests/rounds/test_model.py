@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.keys import canonical
-from flhe.rounds.model import MAGIC, Model
+from flhe.rounds.model import MAGIC, VERSION, Memory, Model
 
 
 def arrays() -> dict[str, NDArray[Any]]:
@@ -122,8 +122,47 @@ def test_moments_go_there_and_back() -> None:
         assert moment.tobytes() == model.moments[name].tobytes()
 
 
+def memory(**lengths: int) -> Memory:
+    rng = np.random.default_rng(4)
+    return {name: rng.random(length) for name, length in (lengths or {"b": 9, "a": 2}).items()}
+
+
+def test_memory_goes_there_and_back() -> None:
+    first = Model.initial(arrays())
+    for kept in (memory(), memory(clip=1), memory(none=0, one=1)):
+        model = first.after(3, bytes(32), first.masters, moments(first), kept)
+        again = Model.from_bytes(encoded(model))
+        assert same(again, model)
+        assert encoded(again) == encoded(model)
+        assert list(again.memory) == list(kept)
+        for name, numbers in again.memory.items():
+            assert numbers.dtype == np.float64
+            assert numbers.tobytes() == kept[name].tobytes()
+        assert again.moments["m"].tobytes() == model.moments["m"].tobytes()
+
+
+def test_memory_is_the_last_sums_alone() -> None:
+    first = Model.initial(arrays())
+    assert first.memory == {}
+    kept = first.after(1, bytes(32), first.masters, {}, memory())
+    assert list(kept.memory) == ["b", "a"]
+    assert kept.after(2, bytes(32), first.masters, {}).memory == {}
+    assert kept.history == first.after(1, bytes(32), first.masters, {}).history
+
+
+def test_memory_is_in_the_encoding() -> None:
+    first = Model.initial(arrays())
+    other = memory()
+    other["a"] = np.nextafter(other["a"], 2)
+    swapped = {name: memory()[name] for name in ("a", "b")}
+    made = [{}, memory(), other, swapped, {**memory(), "c": np.empty(0)}]
+    encodings = {encoded(first.after(1, bytes(32), first.masters, {}, kept)) for kept in made}
+    assert len(encodings) == len(made)
+
+
 def test_repr_shows_no_weights() -> None:
-    assert "masters" not in repr(Model.initial(arrays()))
+    for name in ("masters", "moments", "memory"):
+        assert name not in repr(Model.initial(arrays()))
 
 
 def head(body: object, data: bytes = b"") -> bytes:
@@ -132,7 +171,18 @@ def head(body: object, data: bytes = b"") -> bytes:
 
 
 def layout(*entries: list[Any]) -> dict[str, Any]:
-    return {"v": 1, "round": 0, "layout": list(entries), "history": bytes(32), "moments": []}
+    return {
+        "v": VERSION,
+        "round": 0,
+        "layout": list(entries),
+        "history": bytes(32),
+        "moments": [],
+        "memory": [],
+    }
+
+
+def remembering(*sizes: list[Any]) -> dict[str, Any]:
+    return {**GOOD, "memory": list(sizes)}
 
 
 GOOD = layout(["w", [2], "float32"])
@@ -145,7 +195,11 @@ MALFORMED: dict[str, bytes] = {
     "no data": head(GOOD),
     "too little data": head(GOOD, bytes(7)),
     "too much data": head(GOOD, bytes(9)),
-    "version 2": head({**GOOD, "v": 2}, bytes(8)),
+    "version 1": head({**GOOD, "v": 1}, bytes(8)),
+    "version 1 as it was": head(
+        {**{k: v for k, v in GOOD.items() if k != "memory"}, "v": 1}, bytes(8)
+    ),
+    "version 3": head({**GOOD, "v": 3}, bytes(8)),
     "version true": head({**GOOD, "v": True}, bytes(8)),
     "round negative": head({**GOOD, "round": -1}, bytes(8)),
     "round true": head({**GOOD, "round": True}, bytes(8)),
@@ -161,6 +215,29 @@ MALFORMED: dict[str, bytes] = {
     "data of a moment that is not named": head(GOOD, bytes(16)),
     "a moment twice": head({**GOOD, "moments": ["m", "m"]}, bytes(24)),
     "many moments": head({**GOOD, "moments": list("abcdefghi")}, bytes(8 * 10)),
+    "no memory told of": head({k: v for k, v in GOOD.items() if k != "memory"}, bytes(8)),
+    "memory as map": head({**GOOD, "memory": {"c": 1}}, bytes(16)),
+    "memory of names": head({**GOOD, "memory": ["c"]}, bytes(16)),
+    "memory without length": head(remembering(["c"]), bytes(16)),
+    "memory of three": head(remembering(["c", 1, 1]), bytes(16)),
+    "memory of another name": head(remembering([1, 1]), bytes(16)),
+    "memory under bytes": head(remembering([b"c", 1]), bytes(16)),
+    "length as text": head(remembering(["c", "1"]), bytes(16)),
+    "length true": head(remembering(["c", True]), bytes(16)),
+    "length negative": head(remembering(["c", -1]), bytes(8)),
+    "lengths that make up for each other": head(remembering(["c", -1], ["d", 1]), bytes(8)),
+    "length of more than the layers": head(remembering(["c", 2]), bytes(24)),
+    "length huge": head(remembering(["c", 1 << 62]), bytes(16)),
+    "memory twice": head(remembering(["c", 1], ["c", 1]), bytes(24)),
+    "memory twice of nothing": head(remembering(["c", 0], ["c", 0]), bytes(8)),
+    "much memory": head(remembering(*([name, 1] for name in "abcdefghi")), bytes(8 * 10)),
+    "memory without data": head(remembering(["c", 1]), bytes(8)),
+    "memory cut short": head(remembering(["c", 1]), bytes(15)),
+    "memory and more": head(remembering(["c", 1]), bytes(17)),
+    "data of memory that is not named": head(remembering(["c", 0]), bytes(16)),
+    "memory in place of a moment": head(
+        {**remembering(["c", 1]), "moments": ["m"]}, bytes(16)
+    ),
     "layout as map": head({**GOOD, "layout": {}}),
     "an entry of two": head(layout(["w", [2]]), bytes(8)),
     "a shape of text": head(layout(["w", ["2"], "float32"]), bytes(8)),
@@ -175,6 +252,8 @@ MALFORMED: dict[str, bytes] = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name: str) -> None:
     assert Model.from_bytes(head(GOOD, bytes(8))).round == 0
+    whole = head(remembering(*([name, 1] for name in "abcdefgh")), bytes(8 * 9))
+    assert len(Model.from_bytes(whole).memory) == 8
     with pytest.raises(ProtocolError):
         Model.from_bytes(MALFORMED[name])
 
@@ -198,7 +277,8 @@ def test_layouts_that_cannot_be(entries: list[Any]) -> None:
 @given(st.data())
 def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
     first = Model.initial(arrays())
-    good = bytearray(encoded(first.after(1, bytes(32), first.masters, moments(first))))
+    after = first.after(1, bytes(32), first.masters, moments(first), memory())
+    good = bytearray(encoded(after))
     at = data.draw(st.integers(0, len(good) - 1))
     if data.draw(st.booleans()):
         good[at] = data.draw(st.integers(0, 255))

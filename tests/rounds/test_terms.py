@@ -22,11 +22,11 @@ TERMS = st.builds(
     Terms,
     bits=st.integers(2, 32),
     clip=st.one_of(
-        ALPHA, st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4)
+        ALPHA, st.sampled_from(["history", "exchange"]), st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4)
     ),
     max_examples=st.integers(1, 1 << 28),
     weighted=st.booleans(),
-    masking=st.sampled_from(["double", "single"]),
+    masking=st.sampled_from(["double", "single", "adaptive"]),
     metrics=st.lists(st.text(min_size=1, max_size=5), max_size=4, unique=True).map(tuple),
     arrays_key=st.text(min_size=1, max_size=5),
     weight_key=st.text(min_size=1, max_size=5),
@@ -35,6 +35,10 @@ TERMS = st.builds(
         st.builds(ServerOptimizer, st.sampled_from(["fedavgm", "fedadam", "fedyogi"]), ALPHA),
         st.builds(ServerOptimizer, st.just("fedadagrad"), eta=ALPHA, tau=ALPHA),
     ),
+    top_k=st.one_of(st.none(), st.floats(1e-6, 1.0)),
+    warmup=st.integers(0, 1000),
+    normalize=st.sampled_from(["weight", "count"]),
+    permute=st.booleans(),
 )
 
 CHANGES: dict[str, Any] = {

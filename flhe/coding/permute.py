@@ -1,0 +1,117 @@
+"""Permute: hide where in the model a sparse update's coordinates lie.
+
+All senders of a round permute alike, so their updates still add up; whoever opens the sum permutes
+back. The permutation is secret and changes with every round and attempt, so the session supplies it
+(`Permute(permutation)`); a configured chain holds a `Permute()` that only marks the place.
+
+Coordinates ascend before and after, with values and counts in their order, so the order in which values
+travel tells nothing of where they come from. Extras are not permuted.
+
+Source: FLASHE, Sec. 4.2 and Algorithm 1, lines 22-23 and 31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.flatten import Layout
+from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.math.buffers import empty
+from flhe.math.permutation import Permutation
+from flhe.spaces import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """Permute coordinates; decode by the inverse.
+
+    Parameters
+    ----------
+    permutation : Permutation or None
+        That of one round and attempt; None where the session is still to supply it.
+    """
+
+    permutation: Permutation | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """Only that it is there; never the key."""
+        return {"name": "permute"}
+
+    def init(self, layout: Layout) -> State:
+        """No state."""
+        return State()
+
+    def out(self, space: Space) -> Space:
+        """The same space, reals or integers: values do not change."""
+        return space
+
+    def lanes(self, extras: int, layout: Layout) -> int:
+        """Extras pass unchanged."""
+        return extras
+
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+        """None of its own."""
+        return inner
+
+    def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
+        """Images of the coordinates, ascending, and their values of any dtype, shape (k,).
+
+        Raises
+        ------
+        ConfigError
+            No permutation.
+        MisfitError
+            A dense update.
+        RangeError
+            A coordinate beyond the permutation's length.
+        ProtocolError
+            A coordinate that stands twice.
+        """
+        permutation, coords = self._parts(plain)
+        return _sorted(plain, permutation.forward(coords), permutation.length), state
+
+    def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
+        """What the coordinates were before, ascending, with values and counts; raises as `encode`."""
+        permutation, coords = self._parts(total)
+        return _sorted(total, permutation.inverse(coords), permutation.length), state
+
+    def _parts(self, plain: Plain) -> tuple[Permutation, NDArray[np.uint32]]:
+        if self.permutation is None:
+            raise ConfigError("Permute has no permutation: the round's session supplies it")
+        if plain.coords is None:
+            raise MisfitError("Permute: dense updates have nothing to permute; put TopK before it")
+        return self.permutation, plain.coords
+
+
+def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
+    """`plain` with these coordinates instead of its own, in ascending order."""
+    from flhe.math import sparse_kernels
+
+    if plain.values.shape != coords.shape or (
+        plain.counts is not None and plain.counts.shape != coords.shape
+    ):
+        raise ProtocolError("Permute: not one value and count a coordinate")
+    words = np.zeros(-(-length // 64), np.uint64)
+    starts = np.empty(words.size, np.uint32)
+    ordered, ranks = empty(coords.size, np.uint32), empty(coords.size, np.uint32)
+    if not sparse_kernels.rank(coords, words, starts, ordered, ranks):
+        raise ProtocolError("Permute: a coordinate stands twice")
+    counts = None if plain.counts is None else _placed(plain.counts, ranks)
+    return plain._replace(values=_placed(plain.values, ranks), coords=ordered, counts=counts)
+
+
+def _placed(items: NDArray[Any], ranks: NDArray[np.uint32]) -> NDArray[Any]:
+    """Every item at its rank."""
+    from flhe.math import sparse_kernels
+
+    out = empty(items.size, items.dtype)
+    # As plain words, so that the loop is compiled for three widths and not for every type.
+    word = f"u{items.dtype.itemsize}"
+    sparse_kernels.place(np.ascontiguousarray(items).view(word), ranks, out.view(word))
+    return out

@@ -1,0 +1,263 @@
+"""TopK: send the largest values of every layer, and keep the others for the next round.
+
+What a client does not send is not lost. Its residual is added to the next update *before* choosing, so
+a value that stays small adds up until it is sent. What travels is then a k-th of the update, and the
+coordinates it belongs to.
+
+The number of values kept is the same whatever the values are, so that it tells nothing of them: of
+equal magnitudes those with the lowest coordinates are kept, and zeros where there is nothing else.
+
+The law of codecs holds for what was chosen: a decoded sum is the sum of the senders' chosen values,
+and chosen values plus new residuals are updates plus old residuals, exactly.
+
+`Weigh` decodes to the sum over the weight of the whole round, also where few sent a coordinate: the
+mean in which a client that did not choose it counts as zero, and its residual for later. The paper
+normalizes by who sent each coordinate; `normalize="count"` does that, by number: times senders, over
+those who sent it. That divides by their own weight where all weights are equal, and else by the mean
+weight of a sender for each of them. It makes rare coordinates larger, and their errors with them.
+
+Source: FLASHE, Algorithm 1, lines 15-21 and 30; the schedule is that of its Sec. 6.4, where sparsity
+grows to 20%, 60%, 80% and 90% every 10 rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.clip import raise_not_finite
+from flhe.coding.flatten import Layout
+from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.math.buffers import empty
+from flhe.spaces import Reals, Space
+
+WARMUP = (0.8, 0.4, 0.2)
+"""Shares kept before the final one, each for `warmup` rounds."""
+
+MAX_LENGTH = (1 << 31) - 1
+"""Values that a sparse update may have: its coordinates and their differences fit 31 bits."""
+
+ROUNDS = "topk.rounds"
+"""Name of the number of opened rounds in a checkpoint."""
+
+MAX_ROUNDS = 1 << 53
+"""Above this a float64 does not hold every number of rounds."""
+
+
+Normalize = Literal["weight", "count"]
+"""What a sparse sum is divided by: the weight of all senders, or of those who sent the coordinate."""
+
+
+class Progress(NamedTuple):
+    """What all readers share.
+
+    Attributes
+    ----------
+    bounds : tuple[int, ...]
+        Where every layer starts, and where the last one ends.
+    rounds : int
+        Rounds opened so far.
+    """
+
+    bounds: tuple[int, ...]
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """Keep the share `ratio` of every layer, the largest by magnitude.
+
+    Parameters
+    ----------
+    ratio : float
+        Share kept in the end, above 0 and up to 1; read as the decimal number it is written as, so
+        that 0.1 of 30 values is 3.
+    warmup : int
+        Rounds for each of the shares 0.8, 0.4 and 0.2 that lie above `ratio`; 0 for none of them.
+    normalize : "weight" or "count"
+        Leave the decoded sum as it is, or scale each value by senders / those who sent it.
+    """
+
+    ratio: float
+    warmup: int = 10
+    normalize: Normalize = "weight"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:  # false for NaN
+            raise ConfigError(f"TopK(ratio={self.ratio}): ratio must be above 0 and at most 1")
+        if self.warmup < 0:
+            raise ConfigError(f"TopK(warmup={self.warmup}): rounds cannot be negative")
+        if self.normalize not in ("weight", "count"):
+            raise ConfigError(f"TopK(normalize={self.normalize!r}): 'weight' or 'count'")
+
+    def parameters(self) -> dict[str, Any]:
+        """Ratio as decimal text, warm-up and normalization."""
+        return {
+            "name": "topk",
+            "ratio": str(float(self.ratio)),
+            "warmup": self.warmup,
+            "normalize": self.normalize,
+        }
+
+    def init(self, layout: Layout) -> State:
+        """Shared state: the layers and no rounds. No residual yet.
+
+        Raises
+        ------
+        ConfigError
+            A layout of 2**31 values or more.
+        """
+        bounds = (0, *(stop for _, _, stop in layout.segments()))
+        if bounds[-1] > MAX_LENGTH:
+            raise ConfigError(f"TopK: {bounds[-1]} values, at most {MAX_LENGTH} are taken")
+        return State(shared=Progress(bounds, 0))
+
+    def out(self, space: Space) -> Reals:
+        """Reals without a bound, since residuals add up; so Clip goes after this."""
+        if not isinstance(space, Reals):
+            raise MisfitError(f"TopK takes reals, got {space}; put it before Quantize")
+        return Reals(math.inf)
+
+    def lanes(self, extras: int, layout: Layout) -> int:
+        """Extras pass unchanged."""
+        return extras
+
+    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+        """That of the sum of what was chosen; scaling by count is by `count` at most.
+
+        What was not chosen is no error: it stays in the senders' residuals.
+        """
+        return inner * (count if self.normalize == "count" else 1)
+
+    def share(self, rounds: int) -> Fraction:
+        """Share of values kept after `rounds` opened rounds, exactly as written."""
+        steps = [share for share in WARMUP if share > self.ratio] if self.warmup else []
+        at = rounds // self.warmup if steps else 0
+        return Fraction(str(float(steps[at] if at < len(steps) else self.ratio)))
+
+    def keep(self, progress: Progress) -> NDArray[np.int64]:
+        """How many values each layer sends: the share of its size, rounded up. Shape (layers,)."""
+        share = self.share(progress.rounds)
+        sizes = np.diff(np.array(progress.bounds, np.int64)).tolist()
+        return np.array([math.ceil(share * size) for size in sizes], np.int64)
+
+    def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
+        """float32 (length,) in; the chosen ones and their coordinates out, float32 and uint32 (k,).
+
+        The tentative state holds the new residual, float32 (length,).
+
+        Raises
+        ------
+        MisfitError
+            A vector that is sparse already, or does not have the layout's length.
+        RangeError
+            NaN or infinity in the update, or in its sum with the residual.
+        """
+        from flhe.math import sparse_kernels
+
+        progress: Progress = state.shared
+        if plain.coords is not None:
+            raise MisfitError("TopK takes dense updates, got a sparse one; sparsify only once")
+        length = progress.bounds[-1]
+        x = np.ascontiguousarray(plain.values, np.float32)
+        old = np.empty(0, np.float32) if state.local is None else state.local
+        if x.shape != (length,) or (state.local is not None and old.shape != (length,)):
+            raise MisfitError(f"TopK: update and residual must have the layout's {length} values")
+        keep = self.keep(progress)
+        total = int(keep.sum())
+        # One place more than is filled: see the kernel.
+        coords, values = np.empty(total + 1, np.uint32), np.empty(total + 1, np.float32)
+        residual = empty(length, np.float32)
+        starts = np.array(progress.bounds, np.int64)
+        seen = residual.view(np.int32)
+        if not sparse_kernels.top_k(x, old, starts, keep, coords, values, residual, seen):
+            raise_not_finite()
+        chosen = plain._replace(values=values[:total], coords=coords[:total])
+        return chosen, State(progress, residual)
+
+    def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
+        """Sum over a union of coordinates in, float32 (length,) out, zero where nobody sent.
+
+        Values float32 or float64 (u,), coords uint32 (u,), counts uint16 (u,) where they normalize.
+        A dense sum passes unchanged; either way one more round is open.
+
+        Raises
+        ------
+        ProtocolError
+            Coordinates that do not ascend or lie beyond the layout, or counts that `senders` cannot
+            have: the sum was not made of their updates.
+        """
+        from flhe.math import sparse_kernels
+
+        progress: Progress = state.shared
+        after = State(progress._replace(rounds=progress.rounds + 1), state.local)
+        if total.coords is None:
+            return total, after
+        values = total.values
+        if values.shape != total.coords.shape:
+            raise ProtocolError(
+                "the sum does not have one value a coordinate; the round is refused"
+            )
+        if self.normalize == "count":
+            values = values * self._scale(total, len(senders))
+        out = empty(progress.bounds[-1], np.float32)
+        out[:] = 0
+        if not sparse_kernels.scatter(total.coords, values, out):
+            raise ProtocolError(
+                "the sum's coordinates do not ascend or lie beyond the layout; the round is refused"
+            )
+        return total._replace(values=out, coords=None, counts=None), after
+
+    def _scale(self, total: Plain, senders: int) -> NDArray[np.float64]:
+        counts = total.counts
+        if counts is None or counts.shape != total.values.shape:
+            raise ProtocolError("the sum does not say how many sent each coordinate")
+        if counts.size and not 1 <= int(counts.min()) <= int(counts.max()) <= senders:
+            raise ProtocolError(
+                f"a coordinate has a number of senders that {senders} cannot be; "
+                "the round is refused"
+            )
+        return senders / counts.astype(np.float64)
+
+    def memory(self, shared: Progress) -> dict[str, NDArray[np.float64]]:
+        """What a checkpoint keeps of the shared state: the number of rounds."""
+        return {ROUNDS: np.array([shared.rounds], np.float64)}
+
+    def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
+        """State out of a checkpoint's memory, fresh where it holds none; no residual.
+
+        Raises
+        ------
+        ProtocolError
+            A number of rounds that is none.
+        """
+        state = self.init(layout)
+        kept = memory.get(ROUNDS)
+        if kept is None:
+            return state
+        if kept.shape != (1,) or kept.dtype != np.float64:
+            raise ProtocolError("checkpoint: TopK's rounds are not one number")
+        rounds = float(kept[0])
+        if not (0 <= rounds <= MAX_ROUNDS and rounds.is_integer()):
+            raise ProtocolError("checkpoint: TopK's rounds are not a number of rounds")
+        return State(state.shared._replace(rounds=int(rounds)))
+
+
+def merged(
+    values: NDArray[np.float32], coords: NDArray[np.uint32], residual: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The whole update put back, for a round whose sum does not hold it: a new residual.
+
+    `values` and `coords`, shape (k,), are what was encoded and `residual`, shape (length,), what was
+    left. Exact, since the residual is zero where values were chosen.
+    """
+    whole = residual.copy()
+    whole[coords] += values
+    return whole

@@ -1,0 +1,202 @@
+"""Support: which coordinates one sender encrypts.
+
+    byte     0          bitmap, or 1 + p for Rice coding with parameter p
+    bytes    1 to 4     how many coordinates, big-endian
+    then                the bits, lowest first in every byte; those of the last byte unused are zero
+
+The bitmap has bit d % 8 of byte d // 8 set for coordinate d. Rice coding writes, for each coordinate,
+how many others were skipped before it, g: g >> p zeros, a one, then the low p bits of g, lowest first.
+
+The shorter of the two is used, the bitmap where they tie, with the lowest of the best parameters. So a
+set has exactly one encoding, and nothing else is accepted: its hash stands for the set.
+
+A random set that holds the share s has gaps that are geometric, for which Rice codes are nearly the
+best there are. In bits a coordinate of the layout, against the entropy of a random set:
+
+    share      0.01     0.1      0.2      0.4      0.8
+    entropy    0.0808   0.4690   0.7219   0.9710   0.7219
+    here       0.0810   0.4757   0.7387   1        1
+
+Sets that are not random, such as those of a layer with dead units, have runs of short gaps and take
+less; under a secret permutation (`Permute`) all look random.
+
+Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (its mask M').
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import canonical
+
+HEADER = 5
+"""Bytes before the bits."""
+
+BITMAP = 0
+MAX_PARAMETER = 31
+MAX_LENGTH = (1 << 31) - 1
+"""Coordinates that a layout may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A set of coordinates, coded; `of` and `from_bytes` make it.
+
+    Attributes
+    ----------
+    length : int
+        Coordinates of the layout: those of the set lie below it.
+    count : int
+        How many the set has.
+    data : bytes
+        Its encoding.
+    """
+
+    length: int
+    count: int
+    data: bytes = field(repr=False)
+    _coords: NDArray[np.uint32] | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, coords: NDArray[np.uint32], length: int) -> Support:
+        """Code `coords`, uint32 (count,).
+
+        Raises
+        ------
+        ConfigError
+            Coordinates that do not ascend or lie beyond `length`, or a length of 2**31 or more.
+        """
+        _check_length(length)
+        kept = np.array(coords, np.uint32)
+        kept.flags.writeable = False
+        data = _encode(kept, length)
+        if data is None:
+            raise ConfigError(f"Support: coordinates must ascend and lie below {length}")
+        return cls(length, kept.size, data, kept)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, length: int) -> Support:
+        """The support that a sender claims, over a layout of `length` coordinates.
+
+        Raises
+        ------
+        ConfigError
+            A length of 2**31 or more.
+        ProtocolError
+            Anything but the one encoding of a set. Nothing is allocated by what the data claims
+            before it is held against the size of the data.
+        """
+        _check_length(length)
+        # The bitmap is always open to the sender, so that nothing longer is ever right.
+        if not HEADER <= len(data) <= HEADER + _bytes(length):
+            raise ProtocolError(
+                f"support: {len(data)} bytes, {HEADER} to {HEADER + _bytes(length)} are accepted"
+            )
+        data = bytes(data)
+        coords = _decode(data, length)
+        coords.flags.writeable = False
+        if _encode(coords, length) != data:
+            raise ProtocolError("support: a longer encoding than its set needs")
+        return cls(length, coords.size, data, coords)
+
+    @property
+    def coords(self) -> NDArray[np.uint32]:
+        """The coordinates, ascending, uint32 (count,), read-only. ProtocolError for broken data."""
+        if self._coords is None:
+            object.__setattr__(self, "_coords", Support.from_bytes(self.data, self.length)._coords)
+        assert self._coords is not None
+        return self._coords
+
+    def bitmap(self) -> NDArray[np.uint64]:
+        """Bit d % 64 of word d // 64 for every coordinate d, uint64 (ceil(length / 64),)."""
+        from flhe.math import sparse_kernels
+
+        words = np.zeros(-(-self.length // 64), np.uint64)
+        sparse_kernels.mark(self.coords, words)
+        return words
+
+    def digest(self) -> bytes:
+        """SHA-256 over the set and its length, 32 bytes."""
+        fields = ["flhe/v1/support", self.length, self.data]
+        return hashlib.sha256(canonical.dumps(fields)).digest()
+
+
+def _check_length(length: int) -> None:
+    if not 0 <= length <= MAX_LENGTH:
+        raise ConfigError(f"Support: a length of {length}, it must be 0 to {MAX_LENGTH}")
+
+
+def _bytes(bits: int) -> int:
+    return -(-bits // 8)
+
+
+def _best(gaps: NDArray[np.uint32], length: int) -> tuple[int, int]:
+    """Bits of the best Rice coding of these gaps, and the lowest parameter that reaches them.
+
+    From p to p + 1 the codes grow by one bit each and save half of their zeros. What they save can
+    only fall as p grows, so the cost is convex: walking downhill from anywhere finds its minimum.
+    """
+    from flhe.math import coordinate_kernels
+
+    p = (length // max(gaps.size, 1)).bit_length() - 1 if gaps.size else 0
+    p = min(max(p, 0), MAX_PARAMETER)
+    bits = coordinate_kernels.rice_bits(gaps, p)
+    while p > 0 and (fewer := coordinate_kernels.rice_bits(gaps, p - 1)) <= bits:
+        p, bits = p - 1, fewer
+    while p < MAX_PARAMETER and (fewer := coordinate_kernels.rice_bits(gaps, p + 1)) < bits:
+        p, bits = p + 1, fewer
+    return bits, p
+
+
+def _encode(coords: NDArray[np.uint32], length: int) -> bytes | None:
+    """The encoding; None for coordinates that do not ascend or lie beyond `length`."""
+    from flhe.math import coordinate_kernels, sparse_kernels
+
+    gaps = np.empty(coords.size, np.uint32)
+    if not coordinate_kernels.gaps_of(coords, length, gaps):
+        return None
+    bits, p = _best(gaps, length)
+    words: NDArray[Any]
+    if _bytes(length) <= _bytes(bits):
+        kind, size = BITMAP, _bytes(length)
+        words = np.zeros(-(-length // 64), np.uint64)
+        sparse_kernels.mark(coords, words)
+    else:
+        kind, size = 1 + p, _bytes(bits)
+        words = np.zeros(bits // 64 + 2, np.uint64)
+        coordinate_kernels.rice_write(gaps, p, words)
+    header = bytes([kind]) + coords.size.to_bytes(4, "big")
+    return header + words.view(np.uint8)[:size].tobytes()
+
+
+def _decode(data: bytes, length: int) -> NDArray[np.uint32]:
+    """Coordinates, ascending and below `length`, of data that may come from a stranger."""
+    from flhe.math import coordinate_kernels, sparse_kernels
+
+    kind, count = data[0], int.from_bytes(data[1:HEADER], "big")
+    bits = 8 * (len(data) - HEADER)
+    words = np.zeros(bits // 64 + 3, np.uint64)
+    words.view(np.uint8)[: len(data) - HEADER] = np.frombuffer(data, np.uint8, offset=HEADER)
+    if kind == BITMAP:
+        beyond = bits != 8 * _bytes(length) or data[-1] >> (8 - -length % 8) if length else bits
+        if beyond or count != sparse_kernels.size_of(words):
+            raise ProtocolError("support: the bitmap is not one of so many of its coordinates")
+        coords = np.empty(count, np.uint32)
+        sparse_kernels.members(words, coords)
+        return coords
+    p = kind - 1
+    if p > MAX_PARAMETER:
+        raise ProtocolError(f"support: kind {kind} does not exist")
+    if count > length or count * (p + 1) > bits:
+        raise ProtocolError("support: it claims more coordinates than it has room for")
+    coords = np.empty(count, np.uint32)
+    read = coordinate_kernels.rice_read(words, bits, p, length, coords)
+    if read < 0 or _bytes(read) != len(data) - HEADER or (read % 8 and data[-1] >> (read % 8)):
+        raise ProtocolError("support: the code is cut short, runs on or leaves the layout")
+    return coords

@@ -1,0 +1,148 @@
+"""Compiled loops over coordinates: permuting them, and coding them.
+
+As in `kernels`, everything releases the GIL and numba is loaded here, so import this module where it
+is used. Unsigned indices keep numba from testing for negative ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+_lowest: Any = trailing_zeros
+"""Number of the lowest set bit."""
+
+_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+_BLOCK = 1024
+"""Coordinates that are permuted at a time: they stay in a core's first cache."""
+
+
+@_njit
+def shuffle(picks, table):
+    """Fisher-Yates: swap the last place with place picks[last], and so on down to the second."""
+    for last in range(table.size - 1, 0, -1):
+        pick = picks[last]
+        table[last], table[pick] = table[pick], table[last]
+
+
+@_njit
+def _rounds(left, right, rows, columns, tables, first):
+    for r in range(tables.shape[0]):
+        table = tables[r]
+        if (r + first) & 1:
+            for i in range(left.size):
+                x = np.uint32(right[i] + table[left[i]])
+                right[i] = min(x, np.uint32(x - columns))
+        else:
+            for i in range(left.size):
+                x = np.uint32(left[i] + table[right[i]])
+                left[i] = min(x, np.uint32(x - rows))
+
+
+@_njit
+def feistel(coords, length, rows, columns, tables, first, out):
+    """Alternating Feistel network over Z_rows x Z_columns, walked until it lands below `length`.
+
+    Round r adds tables[r] of one half to the other; `first` is 0 where the first one changes the
+    left half. Both halves lie below their moduli before and after, so x - modulus either reduces the
+    sum or wraps to a larger number: the minimum is right in both cases.
+    """
+    left, right = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
+    inverse = 1.0 / np.float64(columns)
+    for start in range(0, coords.size, _BLOCK):
+        size = min(_BLOCK, coords.size - start)
+        part, target = coords[start : start + size], out[start : start + size]
+        a, b = left[:size], right[:size]
+        for i in range(size):
+            # Exact for 31 bits: the half keeps the quotient off every integer by 0.5 / columns.
+            a[i] = np.uint32(np.int32((np.float64(np.int32(part[i])) + 0.5) * inverse))
+            b[i] = np.uint32(part[i] - np.uint32(a[i] * columns))
+        _rounds(a, b, rows, columns, tables, first)
+        for i in range(size):
+            target[i] = np.uint32(np.uint32(a[i] * columns) + b[i])
+        for i in range(size):
+            while target[i] >= length:
+                one, other = a[i : i + 1], b[i : i + 1]
+                _rounds(one, other, rows, columns, tables, first)
+                target[i] = np.uint32(np.uint32(one[0] * columns) + other[0])
+
+
+@_njit
+def gaps_of(coords, length, gaps):
+    """Coordinates skipped before each; false unless they ascend and lie below `length`."""
+    following = np.int64(0)
+    fits = True
+    for i in range(coords.size):
+        at = np.int64(coords[i])
+        fits &= (at >= following) & (at < length)
+        gaps[i] = np.uint32(at - following)
+        following = at + 1
+    return fits
+
+
+@_njit
+def rice_bits(gaps, parameter):
+    """Bits that Rice coding with `parameter` takes."""
+    total = np.uint64(gaps.size) * np.uint64(parameter + 1)
+    for i in range(gaps.size):
+        total += np.uint64(gaps[i] >> np.uint32(parameter))
+    return np.int64(total)
+
+
+@_njit
+def rice_write(gaps, parameter, words):
+    """Each gap as gap >> parameter zeros, a one, and its low bits; `words` has one word to spare."""
+    p = np.uint64(parameter)
+    low = (np.uint64(1) << p) - np.uint64(1)
+    at = np.uint64(0)
+    for i in range(gaps.size):
+        gap = np.uint64(gaps[i])
+        at += gap >> p
+        code = np.uint64(1) | ((gap & low) << np.uint64(1))
+        w = at >> np.uint64(6)
+        shift = at & np.uint64(63)
+        words[w] |= code << shift
+        words[w + np.uint64(1)] |= (code >> np.uint64(1)) >> (np.uint64(63) - shift)
+        at += p + np.uint64(1)
+
+
+@_njit
+def rice_read(words, nbits, parameter, length, coords):
+    """Inverse of `rice_write`; gives the number of bits read, or -1 for what codes no such set.
+
+    `words` has two zero words after the `nbits` bits; `coords` has room for as many as are coded.
+    """
+    p = np.uint64(parameter)
+    one = np.uint64(1)
+    low = (one << p) - one
+    end = np.uint64(nbits)
+    bound = np.uint64(length)
+    at = np.uint64(0)
+    following = np.uint64(0)
+    for i in range(coords.size):
+        w = at >> np.uint64(6)
+        word = words[w] & (~np.uint64(0) << (at & np.uint64(63)))
+        while word == 0:
+            w += one
+            if (w << np.uint64(6)) >= end:
+                return -1
+            word = words[w]
+        stop = (w << np.uint64(6)) + np.uint64(_lowest(word))
+        zeros = stop - at
+        at = stop + one
+        if at + p > end:
+            return -1
+        w = at >> np.uint64(6)
+        shift = at & np.uint64(63)
+        rest = (words[w] >> shift) | ((words[w + one] << one) << (np.uint64(63) - shift))
+        at += p
+        following += (zeros << p) | (rest & low)
+        if following >= bound:
+            return -1
+        coords[i] = np.uint32(following)
+        following += one
+    return np.int64(at)

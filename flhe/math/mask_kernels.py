@@ -1,0 +1,73 @@
+"""Compiled loops over the coordinates of a sparse vector: read masks at them, add to them.
+
+As in `kernels`, all of them release the GIL and are called on slices. Coordinates ascend and are
+unsigned, so that numba adds no check for negative ones.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+
+@_njit
+def gather(lanes, coords, start, out):
+    """Mask of each coordinate, out of the lanes from `start` on."""
+    for i in range(coords.size):
+        out[i] = lanes[np.uint64(coords[i]) - start]
+
+
+@_njit
+def scatter(coords, values, out):
+    """Put each value at its coordinate."""
+    for i in range(coords.size):
+        out[np.uint64(coords[i])] = values[i]
+
+
+@_njit
+def scatter_add(coords, values, out):
+    """Add each value at its coordinate, modulo the lane."""
+    for i in range(coords.size):
+        at = np.uint64(coords[i])
+        out[at] = out[at] + values[i]
+
+
+@_njit
+def add_where(words, other, lanes, out):
+    """out += lanes wherever `words` has a bit that `other` has not; 64 lanes a word."""
+    for w in range(words.size):
+        bits = np.uint64(words[w] & ~other[w])
+        base = np.uint64(w) * np.uint64(64)
+        while bits != np.uint64(0):
+            at = base + np.uint64(trailing_zeros(bits))
+            out[at] = out[at] + lanes[at]
+            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
+
+
+@_njit
+def count_where(words, out):
+    """out += 1 wherever `words` has a bit."""
+    for w in range(words.size):
+        bits = np.uint64(words[w])
+        base = np.uint64(w) * np.uint64(64)
+        while bits != np.uint64(0):
+            at = base + np.uint64(trailing_zeros(bits))
+            out[at] = out[at] + np.uint16(1)
+            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
+
+
+@_njit
+def positions(words, out):
+    """Coordinates of all bits, ascending."""
+    at = 0
+    for w in range(words.size):
+        bits = np.uint64(words[w])
+        base = np.uint64(w) * np.uint64(64)
+        while bits != np.uint64(0):
+            out[at] = np.uint32(base + np.uint64(trailing_zeros(bits)))
+            at += 1
+            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
+    return at

@@ -1,0 +1,292 @@
+"""Compiled loops of sparse updates: choosing, scattering, ordering.
+
+As in `kernels`, everything releases the GIL and numba is loaded here, so import this module where it
+is used. Sets of coordinates are bitmaps of 64-bit words, coordinate d being bit d % 64 of word d // 64:
+a set of a million fits a core's own cache, and its members come out in order.
+
+Magnitudes are compared as integers: the bits of a float without its sign, in which NaN and infinity
+are the largest. Unsigned indices keep numba from testing for negative ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+_lowest: Any = trailing_zeros
+"""Number of the lowest set bit."""
+
+_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITE = np.int32(0x7F800000)
+_BLOCK = 1024
+"""Values that are worked on at a time: they stay in a core's first cache."""
+
+_SAMPLE = 4096
+"""Magnitudes that a threshold is guessed from; layers up to twice this are chosen from directly."""
+
+_SPREAD = 3.5
+"""Standard deviations between the guess and the sample's own threshold."""
+
+
+@_njit
+def _popcount(x):
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@_njit
+def size_of(words):
+    """Members of a bitmap."""
+    total = 0
+    for w in range(words.size):
+        total += _popcount(words[w])
+    return total
+
+
+@_njit
+def _kth(keys, size, rank, width):
+    """Key of `rank` (1 is the largest) among keys[:size] of `width` bits; overwrites them."""
+    radix = 11 if size > _BLOCK else 6
+    tally = np.empty(1 << radix, np.int32)
+    found = np.int64(0)
+    while width > 0:
+        shift = max(width - radix, 0)
+        rest = (1 << width) - 1
+        tally[:] = 0
+        for i in range(size):
+            tally[np.uint64((keys[i] & rest) >> shift)] += 1
+        digit = (1 << radix) - 1
+        while tally[digit] < rank:
+            rank -= tally[digit]
+            digit -= 1
+        found |= digit << shift
+        kept = 0
+        for i in range(size):
+            key = keys[i]
+            keys[kept] = key
+            kept += ((key & rest) >> shift) == digit
+        size = kept
+        width = shift
+    return found
+
+
+@_njit
+def _guess(x, old, keep):
+    """Magnitudes with, very likely, at least `keep` values above the one and fewer above the other."""
+    if x.size <= 2 * _SAMPLE:
+        return np.int32(0), _MAGNITUDE
+    sample = np.empty(_SAMPLE, np.float32)
+    step = x.size / _SAMPLE
+    for i in range(_SAMPLE):
+        at = np.uint64(i * step)
+        sample[i] = x[at] + old[at] if old.size else x[at]
+    keys = sample.view(np.int32) & _MAGNITUDE
+    share = keep / x.size
+    spread = _SPREAD * np.sqrt(share * (1 - share) * _SAMPLE) + 1
+    below, above = int(share * _SAMPLE + spread) + 1, int(share * _SAMPLE - spread)
+    low = _kth(keys.copy(), _SAMPLE, below, 31) if below <= _SAMPLE else 0
+    high = _kth(keys, _SAMPLE, above, 31) if above >= 1 else _MAGNITUDE
+    # One more than the guess: where it is a value that many share, zero above all, they are among
+    # those that get searched.
+    return np.int32(low), np.int32(min(np.int64(max(low, high)) + 1, np.int64(_MAGNITUDE)))
+
+
+@_njit
+def _add(x, old, out):
+    for i in range(x.size):
+        out[i] = x[i] + old[i]
+
+
+@_njit
+def _mark(bits, low, halves):
+    for h in range(bits.size >> 5):
+        chunk = bits[h << 5 : (h << 5) + 32]
+        half = np.uint32(0)
+        for j in range(32):
+            hit = np.uint32((chunk[j] & _MAGNITUDE) >= low)
+            half |= np.uint32(hit << np.uint32(j))
+        halves[h] = half
+
+
+@_njit
+def _add_and_mark(x, old, low, out, bits, words):
+    """Add into `out`, and a bitmap of the magnitudes of at least `low`; returns how many they are.
+
+    `bits` is `out` seen as integers. Functions of their own, a block at a time, because only on plain
+    slices does the compiler see loops that vectorise.
+    """
+    halves = words.view(np.uint32)
+    halves[(x.size >> 5) :] = 0
+    for start in range(0, x.size, _BLOCK):
+        stop = min(start + _BLOCK, x.size)
+        if old.size:
+            _add(x[start:stop], old[start:stop], out[start:stop])
+        else:
+            out[start:stop] = x[start:stop]
+        _mark(bits[start:stop], low, halves[start >> 5 : stop >> 5])
+    for i in range(x.size & ~31, x.size):
+        hit = np.uint32((bits[i] & _MAGNITUDE) >= low)
+        halves[i >> 5] |= np.uint32(hit << np.uint32(i & 31))
+    return size_of(words)
+
+
+@_njit
+def _threshold(bits, words, low, high, keep, candidates):
+    """Magnitude of the `keep`-th largest, -1 where `high` was too low, -2 for NaN or infinity.
+
+    Writes the marked coordinates, ascending. Those of at least `high` are counted, and only the few
+    between the two guesses searched.
+    """
+    unsure = np.empty(candidates.size, np.int32)
+    found = few = 0
+    peak = np.int32(0)
+    for w in range(words.size):
+        word = words[w]
+        base = np.uint32(w << 6)
+        while word:
+            i = np.uint32(base + np.uint32(_lowest(word)))
+            word &= word - np.uint64(1)
+            key = np.int32(bits[i] & _MAGNITUDE)
+            candidates[found] = i
+            found += 1
+            unsure[few] = key - low
+            few += key < high
+            peak = max(peak, key)
+    if peak >= _INFINITE:
+        return np.int64(-2)
+    rank = keep - (found - few)
+    if rank < 1:
+        return np.int64(-1)
+    width = 0
+    while ((high - low) >> width) > 0:
+        width += 1
+    return np.int64(low) + _kth(unsure, few, rank, width)
+
+
+@_njit
+def _take(candidates, threshold, keep, start, coords, values, out, bits):
+    """Move the `keep` largest candidates out of `out`; targets have one place more than they fill.
+
+    Without branches, which nothing could predict: what is not chosen is overwritten by the next.
+    """
+    equal = np.int64(keep)
+    for i in candidates:
+        equal -= (bits[i] & _MAGNITUDE) > threshold
+    written = 0
+    for i in candidates:
+        key = bits[i] & _MAGNITUDE
+        tied = (key == threshold) & (equal > 0)
+        equal -= tied
+        chosen = (key > threshold) | tied
+        value = out[i]
+        coords[written] = np.uint32(start + i)
+        values[written] = value
+        out[i] = np.float32(0) if chosen else value
+        written += chosen
+
+
+@_njit
+def top_k(x, old, starts, keep, coords, values, out, bits):
+    """The keep[l] largest magnitudes of x + old in every layer l; false for NaN or infinity.
+
+    `starts` holds where layers start, and the end; `old` may be empty, for zeros. Writes coordinates
+    ascending, their values, and into `out` the sum without them; `bits` is `out` seen as integers.
+    Of equal magnitudes the lowest coordinates are taken.
+    """
+    written = 0
+    for layer in range(keep.size):
+        start, stop, k = starts[layer], starts[layer + 1], keep[layer]
+        if k == 0:
+            continue
+        part, seen, total = x[start:stop], bits[start:stop], out[start:stop]
+        rest = old[start:stop] if old.size else old
+        words = np.empty((stop - start + 63) >> 6, np.uint64)
+        low, high = _guess(part, rest, k)
+        count = _add_and_mark(part, rest, low, total, seen, words)
+        if count < k:  # a bad guess: choose from all
+            low, high = np.int32(0), _MAGNITUDE
+            count = _add_and_mark(part, rest, low, total, seen, words)
+        candidates = np.empty(count, np.uint32)
+        threshold = _threshold(seen, words, low, high, k, candidates)
+        if threshold == -1:
+            threshold = _threshold(seen, words, low, _MAGNITUDE, k, candidates)
+        if threshold < 0:
+            return False
+        end = written + k + 1
+        _take(
+            candidates, threshold, k, start, coords[written:end], values[written:end], total, seen
+        )
+        written += k
+    return True
+
+
+@_njit
+def scatter(coords, values, out):
+    """Write values to out[coords]; false unless coordinates ascend and lie within."""
+    before = np.int64(-1)
+    for i in range(coords.size):
+        at = np.int64(coords[i])
+        if at <= before or at >= out.size:
+            return False
+        before = at
+        out[np.uint64(at)] = values[i]
+    return True
+
+
+@_njit
+def mark(coords, words):
+    """Set the bits of `coords`, which must lie within."""
+    for i in range(coords.size):
+        c = coords[i]
+        words[c >> np.uint32(6)] |= np.uint64(1) << np.uint64(c & np.uint32(63))
+
+
+@_njit
+def members(words, coords):
+    """Members of a bitmap, ascending; `coords` has room for exactly so many."""
+    found = 0
+    for w in range(words.size):
+        word = words[w]
+        base = np.uint32(w << 6)
+        while word:
+            coords[found] = np.uint32(base + np.uint32(_lowest(word)))
+            word &= word - np.uint64(1)
+            found += 1
+
+
+@_njit
+def rank(coords, words, starts, ordered, ranks):
+    """`coords` ascending into `ordered`, and into `ranks` the place there of each of them.
+
+    `words` is an empty bitmap, `starts` has room for as many counts. A coordinate's place is the
+    number of members below it: those of the words before, and of its own word's lower bits. False
+    where a coordinate stands twice.
+    """
+    mark(coords, words)
+    total = 0
+    for w in range(words.size):
+        starts[w] = total
+        total += _popcount(words[w])
+    if total != coords.size:
+        return False
+    members(words, ordered)
+    for i in range(coords.size):
+        c = coords[i]
+        w = c >> np.uint32(6)
+        below = (np.uint64(1) << np.uint64(c & np.uint32(63))) - np.uint64(1)
+        ranks[i] = np.uint32(starts[w] + _popcount(words[w] & below))
+    return True
+
+
+@_njit
+def place(items, ranks, out):
+    """Put every item at its rank."""
+    for i in range(items.size):
+        out[ranks[i]] = items[i]

@@ -1,0 +1,58 @@
+"""An encrypted update on its way out: signed, and in a reply."""
+
+from __future__ import annotations
+
+from flwr.app import RecordDict
+
+from flhe import records
+from flhe.keys.messages import EVERYONE, Header, sign_detached
+from flhe.mods.follow import Follower
+from flhe.mods.node import Node
+from flhe.mods.stages import reply
+from flhe.rounds.session import Session
+from flhe.sealed import Sealed
+
+RANGES_MODE = "double"
+"""Masking of the mean squares where updates' is chosen by the server: they are few."""
+
+
+def sign(node: Node, session: Session, sealed: Sealed, stage: str = "update") -> bytes:
+    """The detached envelope of a ciphertext."""
+    header = Header(
+        roster_hash=session.epoch.roster.hash,
+        run_id=node.run_id,
+        epoch=session.epoch.number,
+        round=sealed.slot.round,
+        attempt=sealed.slot.attempt,
+        stage=stage,
+        sender=node.identity.public,
+        receiver=EVERYONE,
+        policy_hash=session.terms.hash(),
+        layout_hash=sealed.slot.layout_hash,
+    )
+    return sign_detached(node.identity, header, sealed.digest())
+
+
+def update_reply(
+    sealed: Sealed,
+    envelope: bytes,
+    digest: bytes,
+    follower: Follower,
+    *,
+    resent: bool = False,
+) -> RecordDict:
+    """The last reply of a round: the ciphertext, and what the server needs to add it.
+
+    A support was told before, and does not travel again.
+    """
+    content = reply(
+        step="update",
+        resent=resent,
+        header=sealed.header(),
+        envelope=envelope,
+        digest=digest,
+        **{"crypto-s": follower.watch.seconds},
+    )
+    content.update(follower.told)
+    content[records.UPDATE] = records.from_sealed(sealed, supports=False)
+    return content

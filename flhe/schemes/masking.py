@@ -1,0 +1,154 @@
+"""Counting masks: which of FLASHE's maskings is cheaper.
+
+A mask is one value of a stream F(j, .): making them is what FLASHE costs. A dense round takes, for each
+value and each of the (1 - d) N clients that survive, in expectation            (FLASHE, Theorem 2)
+
+    double    2 (-N d**2 + (N - 1) d + 2)        2 to encrypt, 2 for each run of survivors to open
+    single    -N d + N + 1                       1 to encrypt, 1 for each survivor to open
+
+In a sparse round every coordinate has senders of its own. The server knows them before anybody
+encrypts, so it counts, and announces the cheaper masking               (FLASHE, Alg. 1, line 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+
+Mode = Literal["double", "single"]
+"""A masking that vectors are under: what an adaptive round comes down to."""
+
+Bitmap = tuple[int, NDArray[np.uint64]]
+"""Rank of a sender, and words: bit d % 64 of word d // 64 says that it sends coordinate d."""
+
+
+class Choice(NamedTuple):
+    """The cheaper masking, and how many masks each would take."""
+
+    masking: Mode
+    single: float
+    double: float
+
+
+def expected(masking: Mode, members: int, dropout: float) -> float:
+    """Masks that a surviving client makes for one value of a dense round (FLASHE, Theorem 2).
+
+    Parameters
+    ----------
+    masking : "double" or "single"
+        See `Flashe`.
+    members : int
+        N, members of the epoch, 2 or more.
+    dropout : float
+        d, share of them whose upload is missing, 0 to 1.
+
+    Raises
+    ------
+    ConfigError
+        A parameter out of its range.
+    """
+    _known(masking)
+    if members < 2:
+        raise ConfigError(f"masks among members={members}: must be 2 or more")
+    if not 0 <= dropout <= 1:
+        raise ConfigError(f"masks under dropout={dropout}: must be 0 to 1")
+    if masking == "single":
+        return -members * dropout + members + 1
+    return 2 * (-members * dropout**2 + (members - 1) * dropout + 2)
+
+
+def runs(senders: Iterable[int]) -> int:
+    """Runs of consecutive ranks among `senders`."""
+    present = set(senders)
+    return sum(rank - 1 not in present for rank in present)
+
+
+def count(masking: Mode, bitmaps: Sequence[Bitmap], extras: int, readers: int) -> int:
+    """Masks that all clients together make in a sparse round.
+
+    Parameters
+    ----------
+    masking : "double" or "single"
+        See `Flashe`.
+    bitmaps : sequence of (int, NDArray[np.uint64])
+        One a sender, by ascending rank, all of one length; bits beyond the last coordinate are zero.
+    extras : int
+        Lanes that every sender sends beside its coordinates.
+    readers : int
+        Clients that open the sum: each of them all coordinates and extras.
+
+    Raises
+    ------
+    ConfigError
+        A masking that does not exist, negative `extras` or `readers`.
+    ProtocolError
+        Bitmaps that do not go together.
+    """
+    _known(masking)
+    single, double = _both(bitmaps, extras, readers)
+    return single if masking == "single" else double
+
+
+def cheaper(single: float, double: float) -> Mode:
+    """The masking that takes fewer masks; double on a tie, whose opening grows with runs only."""
+    return "single" if single < double else "double"
+
+
+def for_dropout(members: int, dropout: float) -> Choice:
+    """The cheaper masking of a dense round, and what is expected of both; see `expected`."""
+    single = expected("single", members, dropout)
+    double = expected("double", members, dropout)
+    return Choice(cheaper(single, double), single, double)
+
+
+def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice:
+    """The cheaper masking of a sparse round, and the counts of both; see `count`."""
+    single, double = _both(bitmaps, extras, readers)
+    return Choice(cheaper(single, double), single, double)
+
+
+def _both(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[int, int]:
+    """Masks under single and under double masking: one look at the bitmaps tells both.
+
+    A sender starts a run wherever the rank before it does not send.
+    """
+    if extras < 0 or readers < 0:
+        raise ConfigError(f"masks of extras={extras}, readers={readers}: must be 0 or more")
+    _check(bitmaps)
+    ranks = [rank for rank, _ in bitmaps]
+    sent = len(ranks) * extras
+    starts = runs(ranks) * extras
+    before: Bitmap | None = None
+    for rank, words in bitmaps:
+        sent += _ones(words)
+        follows = before is not None and before[0] == rank - 1
+        starts += _ones(words & ~before[1] if before and follows else words)
+        before = rank, words
+    return sent + readers * sent, 2 * sent + readers * 2 * starts
+
+
+def _ones(words: NDArray[np.uint64]) -> int:
+    return int(np.bitwise_count(words).sum(dtype=np.int64))
+
+
+def _check(bitmaps: Sequence[Bitmap]) -> None:
+    for (earlier, _), (later, _) in pairwise(bitmaps):
+        if later <= earlier:
+            raise ProtocolError(f"bitmap of sender {later} after {earlier}: ranks must ascend")
+    for rank, words in bitmaps:
+        if words.dtype != np.uint64 or words.shape != (bitmaps[0][1].size,):
+            raise ProtocolError(
+                f"bitmap of sender {rank} is {words.dtype}, shape {words.shape}; it must be uint64, "
+                f"shape {(bitmaps[0][1].size,)}"
+            )
+
+
+def _known(masking: str) -> None:
+    if masking not in ("double", "single"):
+        raise ConfigError(f"masks of masking={masking!r}: masking is 'double' or 'single'")

@@ -1,0 +1,85 @@
+"""What `flhe bench` does: measure, write the data, print a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flhe.sim import bench
+from flhe.sim.bench_table import progress, round_table, table
+
+
+def times(
+    schemes: Sequence[str] | None,
+    *,
+    values: int | None,
+    cohort: int | None,
+    dropouts: int,
+    threads: int,
+    repeats: int | None,
+    peers: bool,
+    json_file: Path | None,
+) -> None:
+    """Time encryption, addition and decryption of one update."""
+    from flhe.sim.contenders import Setting
+
+    setting = Setting(
+        1_200_000 if values is None else values, 10 if cohort is None else cohort, dropouts, threads
+    )
+    with progress(Console(stderr=True)) as advance:
+        rows = bench.bench(
+            schemes or ["flashe", "plain"],
+            setting,
+            repeats=20 if repeats is None else repeats,
+            with_peers=peers,
+            progress=advance,
+        )
+    if json_file is not None:
+        bench.write_json(json_file, bench.to_json(rows))
+    Console().print(table(rows))
+
+
+def whole_rounds(
+    *, cohort: int | None, threads: int, repeats: int | None, json_file: Path | None
+) -> None:
+    """Time rounds of a federation, training and all."""
+    from flhe.sim.round_cost import round_cost
+
+    cohort = 10 if cohort is None else cohort
+    with progress(Console(stderr=True)) as advance:
+        cost = round_cost(
+            cohort=cohort,
+            rounds=3 if repeats is None else repeats,
+            threads=threads,
+            progress=advance,
+        )
+    if json_file is not None:
+        found = {"machine": bench.machine(), "round": cost.to_json()}
+        bench.write_json(json_file, json.dumps(found, indent=2))
+    Console().print(round_table(cost, cohort))
+
+
+def memory(
+    *, values: int | None, cohort: int | None, repeats: int | None, json_file: Path | None
+) -> None:
+    """Measure what processes hold; raises Stopped on a signal, with all of them stopped."""
+    from flhe.apps import launch
+    from flhe.sim import memory as measuring
+
+    sizes = {"values": values, "nodes": cohort, "rounds": repeats}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    with launch.signals(), progress(Console(stderr=True)) as advance:
+        rows = measuring.memory(**given, progress=advance)
+    if json_file is not None:
+        bench.write_json(json_file, measuring.to_json(rows))
+    Console().print(measuring.table(rows))
+
+
+def mask_counts(path: Path) -> None:
+    """Count FLASHE's masks as clients drop out: a figure, and its data beside it."""
+    from flhe.sim.mask_counts import report
+
+    Console().print(report(path))

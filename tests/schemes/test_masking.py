@@ -1,0 +1,182 @@
+"""Counting masks: against brute force, against every subset, against the scheme itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.schemes.flashe import Flashe
+from flhe.schemes.masking import (
+    Bitmap,
+    Mode,
+    cheaper,
+    count,
+    expected,
+    for_dropout,
+    for_supports,
+    runs,
+)
+
+MODES: tuple[Mode, Mode] = ("single", "double")
+OWN = {"single": 1, "double": 2}
+
+Supports = dict[int, set[int]]
+"""Rank -> the coordinates that it sends."""
+
+
+def words(support: Iterable[int], length: int) -> NDArray[np.uint64]:
+    found = [0] * -(-length // 64)
+    for d in support:
+        found[d // 64] |= 1 << d % 64
+    return np.array(found, np.uint64)
+
+
+def bitmaps(supports: Supports, length: int) -> list[Bitmap]:
+    return [(rank, words(supports[rank], length)) for rank in sorted(supports)]
+
+
+def streams(mode: Mode, senders: Iterable[int]) -> int:
+    """What the scheme itself generates for one value that `senders` sent."""
+    return sum(map(len, Flashe(1024, masking=mode).mask_terms(senders)))
+
+
+def brute(mode: Mode, supports: Supports, length: int, extras: int, readers: int) -> int:
+    total = 0
+    for d in range(length):
+        senders = [rank for rank in supports if d in supports[rank]]
+        total += sum(streams(mode, (rank,)) for rank in senders)
+        total += readers * streams(mode, senders)
+    total += extras * sum(streams(mode, (rank,)) for rank in supports)
+    return total + readers * extras * streams(mode, supports)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[Supports, int]:
+    length = draw(st.integers(1, 150))
+    coordinates = st.sets(st.integers(0, length - 1))
+    ranks = st.integers(0, 12) | st.sampled_from([62, 63, 64, 1023])
+    return draw(st.dictionaries(ranks, coordinates, max_size=8)), length
+
+
+@given(rounds(), st.integers(0, 5), st.integers(0, 10))
+def test_counts_are_those_of_the_scheme_coordinate_by_coordinate(
+    drawn: tuple[Supports, int], extras: int, readers: int
+) -> None:
+    supports, length = drawn
+    maps = bitmaps(supports, length)
+    want = {mode: brute(mode, supports, length, extras, readers) for mode in MODES}
+    assert {mode: count(mode, maps, extras, readers) for mode in MODES} == want
+    choice = for_supports(maps, extras, readers)
+    assert (choice.single, choice.double) == (want["single"], want["double"])
+    assert want[choice.masking] == min(want.values())
+
+
+def test_a_round_worked_out_by_hand() -> None:
+    maps = bitmaps({0: {0, 64}, 1: {0, 1}, 3: {0, 1, 64}}, 65)
+    # senders: {0, 1, 3} of 0, {1, 3} of 1, {0, 3} of 64, and all three of 5 lanes of extras
+    assert count("single", maps, 5, readers=0) == 7 + 15
+    assert count("double", maps, 5, readers=0) == 2 * (7 + 15)
+    assert count("single", maps, 5, readers=1) == 22 + (3 + 2 + 2) + 5 * 3
+    assert count("double", maps, 5, readers=1) == 44 + 2 * (2 + 2 + 2) + 5 * 2 * 2
+    assert count("double", maps, 5, readers=4) == 44 + 4 * 32
+    assert for_supports(maps, 5, readers=4) == ("single", 22 + 4 * 22, 44 + 4 * 32)
+
+
+def test_nobody_sends_nothing() -> None:
+    for mode in MODES:
+        assert count(mode, [], 5, 3) == 0
+        assert count(mode, bitmaps({2: set()}, 64), 0, 3) == 0
+
+
+@given(st.sets(st.integers(0, 20)))
+def test_runs(senders: set[int]) -> None:
+    assert 2 * runs(senders) == streams("double", senders)
+
+
+@pytest.mark.parametrize("members", range(2, 9))
+def test_expected_is_the_mean_over_all_survivors_of_one_number(members: int) -> None:
+    for survivors in range(1, members + 1):
+        sets = list(itertools.combinations(range(members), survivors))
+        for mode in MODES:
+            mean = sum(OWN[mode] + streams(mode, chosen) for chosen in sets) / len(sets)
+            assert expected(mode, members, 1 - survivors / members) == pytest.approx(mean)
+
+
+@given(st.sets(st.integers(0, 30), min_size=2), st.integers(1, 130), st.integers(0, 4))
+def test_a_dense_round_is_a_sparse_one_in_which_all_send_all(
+    senders: set[int], length: int, extras: int
+) -> None:
+    maps = bitmaps({rank: set(range(length)) for rank in senders}, length)
+    opened = {"single": len(senders), "double": 2 * runs(senders)}
+    for mode in MODES:
+        each = OWN[mode] + opened[mode]
+        assert count(mode, maps, extras, len(senders)) == len(senders) * (length + extras) * each
+    whole = bitmaps({rank: {0} for rank in range(len(senders))}, 1)
+    for mode in MODES:
+        formula = len(senders) * expected(mode, len(senders), 0.0)
+        assert count(mode, whole, 0, len(senders)) == formula
+
+
+@pytest.mark.parametrize("members", [20, 40, 80])
+def test_the_crossover_lies_where_the_paper_says(members: int) -> None:
+    low, high = 0.0, 1.0
+    assert for_dropout(members, low).masking == "double"
+    assert for_dropout(members, high).masking == "single"
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        if for_dropout(members, middle).masking == "double":
+            low = middle
+        else:
+            high = middle
+    assert 0.3 < low < 0.5
+    root = (3 * members - 2 - math.sqrt(members**2 + 12 * members + 4)) / (4 * members)
+    assert low == pytest.approx(root)
+
+
+def test_the_cheaper_one() -> None:
+    assert cheaper(1, 2) == "single"
+    assert cheaper(2, 1) == "double"
+    assert cheaper(2, 2) == "double"
+    assert for_dropout(3, 0.0) == ("double", 4, 4)
+    assert for_dropout(20, 0.5) == ("single", 11, 13)
+
+
+@pytest.mark.parametrize(
+    ("mode", "members", "dropout", "says"),
+    [
+        ("double", 1, 0.0, "members=1"),
+        ("double", 5, -0.1, "dropout=-0.1"),
+        ("single", 5, 1.1, r"dropout=1\.1"),
+        ("single", 5, math.nan, "dropout=nan"),
+        ("triple", 5, 0.0, "masking='triple'"),
+    ],
+)
+def test_rounds_that_cannot_be(mode: Mode, members: int, dropout: float, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        expected(mode, members, dropout)
+
+
+def test_bitmaps_that_do_not_go_together() -> None:
+    one, two = np.zeros(1, np.uint64), np.zeros(2, np.uint64)
+    for maps, says in (
+        ([(1, one), (0, one)], "ranks must ascend"),
+        ([(1, one), (1, one)], "ranks must ascend"),
+        ([(0, one), (1, two)], r"sender 1 is uint64, shape \(2,\)"),
+        ([(0, one.astype(np.int64))], "is int64"),
+        ([(0, np.zeros((2, 2), np.uint64))], r"shape \(2, 2\)"),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            count("double", maps, 0, 1)
+    for extras, readers in ((-1, 1), (0, -1)):
+        with pytest.raises(ConfigError, match="0 or more"):
+            count("single", [], extras, readers)
+    with pytest.raises(ConfigError, match="masking='none'"):
+        count("none", [], 0, 1)  # type: ignore[arg-type]

@@ -1,0 +1,134 @@
+"""flhe bench --mask-counts: what is counted, where the maskings cross, what is written."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flhe.cli import app
+from flhe.errors import ConfigError
+from flhe.schemes.masking import expected
+from flhe.sim import figures, mask_counts
+from flhe.sim.mask_counts import Masks, Point, Sweep, crossover, sweep
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def test_nobody_gone_and_almost_all_gone() -> None:
+    found = sweep(20, rng(), dropouts=(0.0, 0.95), sets=7)
+    assert found.points[0] == Point(0.0, 20, Masks(4, 4, 4, 4), Masks(21, 21, 21, 21))
+    alone = found.points[1]
+    assert (alone.dropout, alone.survivors) == (0.95, 1)
+    assert (alone.double.mean, alone.single.mean) == (4, 2)
+    assert (alone.double.expected, alone.single.expected) == (pytest.approx(4), pytest.approx(2))
+
+
+def test_counts_agree_with_the_theorem() -> None:
+    found = sweep(40, rng(), sets=400)
+    assert len(found.points) == 19
+    for point in found.points:
+        for mode, masks in (("double", point.double), ("single", point.single)):
+            assert masks.expected == pytest.approx(expected(mode, 40, point.dropout))  # type: ignore[arg-type]
+            assert masks.min <= masks.mean <= masks.max
+        assert point.single.mean == pytest.approx(point.single.expected)
+        # The number of runs has a standard deviation below 2 here, its mean over 400 below 0.1
+        assert abs(point.double.mean - point.double.expected) < 2 * 5 * 0.1
+    assert found.measured_crossover == pytest.approx(found.crossover, abs=0.02)
+
+
+def test_rates_are_what_whole_clients_make_of_them() -> None:
+    (point,) = sweep(7, rng(), dropouts=(0.5,), sets=3).points
+    assert (point.survivors, point.dropout) == (4, pytest.approx(3 / 7))
+    assert sweep(7, rng(), dropouts=(0.5,), sets=3).measured_crossover is None
+
+
+@pytest.mark.parametrize("members", [4, 20, 40, 80, 1024])
+def test_the_crossover_is_where_both_cost_the_same(members: int) -> None:
+    at = crossover(members)
+    assert expected("double", members, at) == pytest.approx(expected("single", members, at))
+    root = (3 * members - 2 - math.sqrt(members**2 + 12 * members + 4)) / (4 * members)
+    assert at == pytest.approx(root, abs=1e-9)
+
+
+def test_among_two_or_three_single_masking_is_never_dearer() -> None:
+    assert crossover(2) == crossover(3) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_same_seed_the_same_counts() -> None:
+    one, same = (mask_counts.mask_counts((10, 20), sets=4) for _ in range(2))
+    assert one == same
+    assert one != mask_counts.mask_counts((10, 20), sets=4, seed=1)
+    assert [s.clients for s in one] == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"sets": 0}, "sets=0"),
+        ({"dropouts": (0.1, 0.1)}, "must ascend"),
+        ({"dropouts": (1.0,)}, "at least one must survive"),
+        ({"dropouts": (-0.5,)}, "at least one must survive"),
+    ],
+)
+def test_what_cannot_be_counted(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        sweep(10, rng(), **arguments)
+
+
+def test_the_table_fits_a_terminal() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(mask_counts.table(mask_counts.mask_counts((20, 80), sets=2)))
+    text = console.export_text()
+    assert "0.476" in text
+    assert "4.0 / 81.0" in text
+    assert "…" not in text
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    asked: list[Sweep] = mask_counts.mask_counts((10, 20), sets=3)
+    monkeypatch.setattr(mask_counts, "mask_counts", lambda: asked)
+    path = tmp_path / "masks.png"
+    done = CliRunner().invoke(app, ["bench", "--mask-counts", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "crossover" in done.output
+    assert path.read_bytes().startswith(b"\x89PNG")
+    found = json.loads((tmp_path / "masks.json").read_text())
+    assert (found["format"], found["version"]) == ("flhe mask counts", 1)
+    assert found["made_by"]["command"] == "flhe bench --mask-counts"
+    assert [s["clients"] for s in found["sweeps"]] == [10, 20]
+    point = found["sweeps"][1]["points"][0]
+    assert point["double"] == {"expected": 4.0, "mean": 4.0, "min": 4, "max": 4}
+
+
+def test_where_no_figure_can_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, says in (("a.pdf", "a figure is a .png"), ("no/a.png", "there is no directory")):
+        with pytest.raises(ConfigError, match=says):
+            mask_counts.report(tmp_path / name)
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(ConfigError, match=r"a\.json: cannot be written \(Is a directory\)"):
+        figures.save_data(tmp_path / "a.png", "x", 1, {})
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(ConfigError, match=r"b\.png: cannot be written"):
+        mask_counts.plot(mask_counts.mask_counts((20,), sets=1), tmp_path / "b.png")
+    real = builtins.__import__
+
+    def none(name: str, *rest: Any) -> Any:
+        if name == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", none)
+    with pytest.raises(ConfigError, match=r"pip install 'flhe\[apps\]'"):
+        figures.check(tmp_path / "a.png")
