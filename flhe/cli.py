@@ -253,6 +253,10 @@ def bench(
         ),
     ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Time TenSEAL CKKS beside it.")] = False,
+    top_k: Annotated[
+        float | None,
+        typer.Option("--top-k", help="Time FLASHE of so large a share of each update beside it."),
+    ] = None,
     whole_round: Annotated[
         bool,
         typer.Option("--round", help="Time whole rounds instead: a CNN, 1,500 images a client."),

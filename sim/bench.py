@@ -68,9 +68,12 @@ def bench(
     *,
     repeats: int = 20,
     with_peers: bool = False,
+    top_k: float | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Time everything; check every mean.
+
+    With `top_k`, FLASHE of so large a share of each update is a row of its own.
 
     Raises
     ------
@@ -79,12 +82,18 @@ def bench(
     FlheError
         A mean that is not the mean.
     """
+    if top_k is not None and not 0 < top_k < 1:
+        raise ConfigError(f"--top-k {top_k}: must be a share between 0 and 1")
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")
     with pinned(setting.threads):
         updates = setting.updates()
         contenders = [scheme_named(name, setting, updates) for name in schemes]
         flashe = [c for c in contenders if isinstance(c, FlasheContender)]
+        if top_k is not None:
+            from flhe.sim.sparse_contender import SparseContender
+
+            contenders.append(SparseContender(setting, updates, top_k))
         contenders += limits(flashe[0] if flashe else FlasheContender(setting, updates))
         if with_peers:
             from flhe.sim.peers import peers

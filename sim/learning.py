@@ -45,14 +45,10 @@ class Setting:
 
     Parameters
     ----------
-    clients, rounds : int
-        Its size.
     images : int
         Training images of one client; 0 for all of its even share.
-    local_epochs, batch_size : int
+    local_epochs, batch_size, learning_rate
         A client's training in one round, by SGD with momentum 0.9.
-    learning_rate : float
-        Its step.
     seed : int
         Of the initial model, the split and the batches.
     """
@@ -82,8 +78,6 @@ class Curve:
 
     Parameters
     ----------
-    name : str
-        In the legend.
     arguments : dict or None
         Of `flashe_fedavg`, as JSON values; None for plain FedAvg.
     series : dict[str, list]
@@ -206,13 +200,7 @@ def _split(data: Data, setting: Setting) -> list[Data]:
 
 
 def strategy(setting: Setting, most: int, arguments: Arguments | None, note: Any = None) -> Any:
-    """The strategy of those arguments; `most` is the largest example count of a client.
-
-    Raises
-    ------
-    ConfigError
-        Arguments that it refuses, or does not have.
-    """
+    """The strategy; `most` is a client's largest example count. ConfigError where it refuses."""
     sizes: dict[str, Any] = dict.fromkeys(
         ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), setting.clients
     )

@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
+from flhe.coding import aciq, squares
+from flhe.coding.base import Codec, Plain, State
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
+from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
+from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
+from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, Rounding
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
@@ -232,12 +236,15 @@ class CodecCase:
         What it clips at, by pattern: test data stays within.
     max_examples : int or None
         Where it holds a `Weigh`, its bound: it decodes to a weighted mean. None: to a sum.
+    start : callable
+        Codec -> the state that a round of `LAYOUT` starts from.
     """
 
     id: str
     build: Callable[[Callable[[], Rounding]], Any]
     bounds: Any
     max_examples: int | None = None
+    start: Callable[[Chain], State] = lambda codec: codec.init(LAYOUT)
 
 
 def _clip_quantize(bits: int, rounding: Any, bounds: Any) -> CodecCase:
@@ -260,6 +267,34 @@ def _weighted(bits: int, rounding: Any, bounds: Any, limit: int, fuse: bool) -> 
     )
 
 
+def _adaptive(
+    rule: Any, bits: int, limit: int | None, fuse: bool, ratio: float | None, permute: bool = False
+) -> CodecCase:
+    """A chain whose thresholds were fitted on a round that spread as far as `BOUNDS` has it."""
+
+    def build(random: Callable[[], Rounding]) -> Chain:
+        codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0)]
+        codecs.append(Clip(BOUNDS) if rule == "fixed" else Clip(rule=rule))
+        codecs += [] if limit is None else [Weigh(limit)]
+        codecs.append(Quantize(bits, random=random))
+        codecs += [Permute(Permutation(KEY, LAYOUT.floats))] if permute else []
+        return Chain(tuple(codecs), fuse=fuse)
+
+    def start(codec: Chain) -> State:
+        state = codec.init(LAYOUT)
+        if not codec.needs_ranges(state):
+            return state
+        sizes = {name: stop - start for name, start, stop in LAYOUT.segments()}
+        bounds = [0.7 if n.startswith("conv") else BOUNDS.get(n, 1.0) for n in sizes]
+        spread = (np.array(bounds) / aciq.ratio(bits)) ** 2
+        return codec.fitted(squares.to_extras(spread), 1, state)
+
+    words = ["sparsify", f"{ratio:g}"] if ratio is not None else []
+    words += ["clip", rule, *([] if limit is None else ["weigh"]), "quantize", str(bits)]
+    words += (["permute"] if permute else []) + (["fused"] if fuse else ["apart"])
+    return CodecCase("-".join(words), build, BOUNDS, limit, start)
+
+
 CODECS = [
     CodecCase("clip", lambda _: chain(Clip(0.7)), 0.7),
     CodecCase("clip-layers", lambda _: chain(Clip(BOUNDS)), BOUNDS),
@@ -275,6 +310,18 @@ CODECS = [
         for bits in (2, 9, 16, 32)
         for rounding in ("stochastic", "nearest")
         for bounds, limit in ((1.0, 1), (BOUNDS, 50))
+        for fuse in (True, False)
+    ),
+    *(
+        _adaptive(rule, bits, limit, fuse, None)
+        for rule in ("history", "exchange")
+        for bits in (4, 16, 32)
+        for limit, fuse in ((50, True), (50, False), (None, False))
+    ),
+    *(
+        _adaptive(rule, bits, 50, fuse, ratio, permute)
+        for rule in ("fixed", "history", "exchange")
+        for bits, ratio, permute in ((4, 1.0, False), (16, 0.1, False), (16, 0.25, True))
         for fuse in (True, False)
     ),
 ]
@@ -301,23 +348,35 @@ def random_source(seed: int, size: int) -> Callable[[], Rounding]:
 
 def summed(parts: Sequence[Plain]) -> Plain:
     """What a scheme makes of several encodings."""
-    kind = np.int64 if parts[0].values.dtype.kind == "i" else np.float64
-    values = np.sum([p.values for p in parts], axis=0, dtype=kind)
     extras = np.sum([p.extras for p in parts], axis=0, dtype=np.int64)
-    return Plain(values, extras)
+    kind = np.int64 if parts[0].values.dtype.kind == "i" else np.float64
+    if parts[0].coords is None:
+        return Plain(np.sum([p.values for p in parts], axis=0, dtype=kind), extras)
+    coords = functools.reduce(np.union1d, [p.coords for p in parts if p.coords is not None])
+    values, counts = np.zeros(coords.size, kind), np.zeros(coords.size, np.uint16)
+    for part in parts:
+        assert part.coords is not None
+        at = np.searchsorted(coords, part.coords)
+        values[at] += part.values
+        counts[at] += 1
+    return Plain(values, extras, coords.astype(np.uint32), counts=counts)
 
 
 def encode_all(
     case: CodecCase, xs: Sequence[NDArray[np.float32]], counts: Sequence[int], seed: int
-) -> tuple[list[Plain], Any, State]:
-    """Encode one vector a client, each with rounding values of its own."""
-    parts = []
+) -> tuple[list[Plain], list[NDArray[np.float32]], Any, State]:
+    """Encode one vector a client, each with rounding values of its own; and what it was to send.
+
+    That is the vector, or what a sparsifier does not keep back as its residual.
+    """
+    parts, sent = [], []
     for i, (x, n) in enumerate(zip(xs, counts, strict=True)):
         codec = case.build(random_source(seed * 1000 + i, x.size))
-        state = codec.init(LAYOUT)
-        encoded, _ = codec.encode(Plain(x, np.array([1, n, -3, 1 << 40], np.int64)), state)
+        state = case.start(codec)
+        encoded, after = codec.encode(Plain(x, np.array([1, n, -3, 1 << 40], np.int64)), state)
         parts.append(encoded)
-    return parts, codec, state
+        sent.append(x - after.local[0] if codec.sparse else x)
+    return parts, sent, codec, state
 
 
 def sums_decode(case: CodecCase, cohort: int, seed: int) -> None:
@@ -328,14 +387,14 @@ def sums_decode(case: CodecCase, cohort: int, seed: int) -> None:
         (rng.uniform(-0.999, 0.999, alpha.size) * alpha).astype(np.float32) for _ in range(cohort)
     ]
     counts = [int(rng.integers(1, (case.max_examples or 99) + 1)) for _ in range(cohort)]
-    parts, codec, state = encode_all(case, xs, counts, seed)
+    parts, sent, codec, state = encode_all(case, xs, counts, seed)
     opened, _ = codec.decode(summed(parts), range(cohort), state)
     if case.max_examples is not None:
-        expected = np.average(np.array(xs, np.float64), axis=0, weights=counts)
+        expected = np.average(np.array(sent, np.float64), axis=0, weights=counts)
     else:
-        expected = np.sum(xs, axis=0, dtype=np.float64)
+        expected = np.sum(sent, axis=0, dtype=np.float64)
     error = np.abs(opened.values - expected)
-    allowed = codec.error(LAYOUT, cohort)
+    allowed = codec.error(LAYOUT, cohort, state=state)
     assert error.max() <= allowed, (error.max(), allowed)
     assert opened.extras.tolist() == [
         cohort,

@@ -64,7 +64,7 @@ MIN_ALPHA, MAX_ALPHA = 1e-30, 1e30
 """Beyond these 1 / alpha leaves float32's normal range, and values would silently become zero."""
 
 FINE = 1 << 12
-"""Levels beyond which a cell's integral is d**3 f / 6 to all digits of a float64."""
+"""Levels beyond which a cell's integral is d**3 f / 6, to more digits than the table has."""
 
 TAIL, CELLS = 12.0, 24
 """Where a tail is cut off, in standard deviations beyond c, and how many cells integrate it."""

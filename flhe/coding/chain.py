@@ -51,11 +51,11 @@ class Chain:
     def __post_init__(self) -> None:
         if not self.codecs:
             raise ConfigError("chain(): needs at least one codec")
+        self._check_sparse()
         self.out(Reals(float("inf")))
         kinds = [type(c).__name__ for c in self.codecs]
         if twice := next((k for k in kinds if kinds.count(k) > 1), None):
             raise MisfitError(f"chain(): {twice} stands in it twice; once is enough")
-        self._check_sparse()
         object.__setattr__(self, "codecs", tuple(self._informed(c) for c in self.codecs))
 
     def _check_sparse(self) -> None:

@@ -108,10 +108,10 @@ def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
 
 def _placed(items: NDArray[Any], ranks: NDArray[np.uint32]) -> NDArray[Any]:
     """Every item at its rank."""
-    from flhe.math import sparse_kernels
+    from flhe.math import coordinate_kernels
 
     out = empty(items.size, items.dtype)
     # As plain words, so that the loop is compiled for three widths and not for every type.
     word = f"u{items.dtype.itemsize}"
-    sparse_kernels.place(np.ascontiguousarray(items).view(word), ranks, out.view(word))
+    coordinate_kernels.place(np.ascontiguousarray(items).view(word), ranks, out.view(word))
     return out

@@ -194,7 +194,7 @@ class TopK:
             Coordinates that do not ascend or lie beyond the layout, or counts that `senders` cannot
             have: the sum was not made of their updates.
         """
-        from flhe.math import sparse_kernels
+        from flhe.math import coordinate_kernels
 
         progress: Progress = state.shared
         after = State(progress._replace(rounds=progress.rounds + 1), state.local)
@@ -209,7 +209,7 @@ class TopK:
             values = values * self._scale(total, len(senders))
         out = empty(progress.bounds[-1], np.float32)
         out[:] = 0
-        if not sparse_kernels.scatter(total.coords, values, out):
+        if not coordinate_kernels.scatter(total.coords, values, out):
             raise ProtocolError(
                 "the sum's coordinates do not ascend or lie beyond the layout; the round is refused"
             )

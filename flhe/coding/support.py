@@ -17,8 +17,8 @@ best there are. In bits a coordinate of the layout, against the entropy of a ran
     entropy    0.0808   0.4690   0.7219   0.9710   0.7219
     here       0.0810   0.4757   0.7387   1        1
 
-Sets that are not random, such as those of a layer with dead units, have runs of short gaps and take
-less; under a secret permutation (`Permute`) all look random.
+Whatever the set, n of L coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p: 0.5125
+for a tenth of them. Under a secret permutation (`Permute`) all sets look random.
 
 Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (its mask M').
 """

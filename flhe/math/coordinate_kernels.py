@@ -1,4 +1,4 @@
-"""Compiled loops over coordinates: permuting them, and coding them.
+"""Compiled loops over coordinates: writing to them, permuting them, coding them.
 
 As in `kernels`, everything releases the GIL and numba is loaded here, so import this module where it
 is used. Unsigned indices keep numba from testing for negative ones.
@@ -19,6 +19,26 @@ _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _BLOCK = 1024
 """Coordinates that are permuted at a time: they stay in a core's first cache."""
+
+
+@_njit
+def scatter(coords, values, out):
+    """Write values to out[coords]; false unless coordinates ascend and lie within."""
+    before = np.int64(-1)
+    for i in range(coords.size):
+        at = np.int64(coords[i])
+        if at <= before or at >= out.size:
+            return False
+        before = at
+        out[np.uint64(at)] = values[i]
+    return True
+
+
+@_njit
+def place(items, ranks, out):
+    """Put every item at its rank."""
+    for i in range(items.size):
+        out[ranks[i]] = items[i]
 
 
 @_njit

@@ -1,8 +1,8 @@
-"""Compiled loops of sparse updates: choosing, scattering, ordering.
+"""Compiled loops of sparse updates: choosing values, and sets of coordinates as bitmaps.
 
 As in `kernels`, everything releases the GIL and numba is loaded here, so import this module where it
-is used. Sets of coordinates are bitmaps of 64-bit words, coordinate d being bit d % 64 of word d // 64:
-a set of a million fits a core's own cache, and its members come out in order.
+is used. Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64: a set out of a
+million fits a core's own cache, and its members come out in order.
 
 Magnitudes are compared as integers: the bits of a float without its sign, in which NaN and infinity
 are the largest. Unsigned indices keep numba from testing for negative ones.
@@ -59,7 +59,8 @@ def _kth(keys, size, rank, width):
     while width > 0:
         shift = max(width - radix, 0)
         rest = (1 << width) - 1
-        tally[:] = 0
+        for t in range(tally.size):
+            tally[t] = 0
         for i in range(size):
             tally[np.uint64((keys[i] & rest) >> shift)] += 1
         digit = (1 << radix) - 1
@@ -78,30 +79,46 @@ def _kth(keys, size, rank, width):
 
 
 @_njit
+def _ranked(bits, rank, otherwise):
+    """Magnitude of `rank` among all of `bits`; `otherwise` where no magnitude has that rank."""
+    if not 1 <= rank <= bits.size:
+        return np.int64(otherwise)
+    keys = np.empty(bits.size, np.int32)
+    for i in range(bits.size):
+        keys[i] = bits[i] & _MAGNITUDE
+    return _kth(keys, bits.size, rank, 31)
+
+
+@_njit
 def _guess(x, old, keep):
     """Magnitudes with, very likely, at least `keep` values above the one and fewer above the other."""
     if x.size <= 2 * _SAMPLE:
         return np.int32(0), _MAGNITUDE
     sample = np.empty(_SAMPLE, np.float32)
+    seen = sample.view(np.int32)
     step = x.size / _SAMPLE
     for i in range(_SAMPLE):
         at = np.uint64(i * step)
         sample[i] = x[at] + old[at] if old.size else x[at]
-    keys = sample.view(np.int32) & _MAGNITUDE
     share = keep / x.size
     spread = _SPREAD * np.sqrt(share * (1 - share) * _SAMPLE) + 1
     below, above = int(share * _SAMPLE + spread) + 1, int(share * _SAMPLE - spread)
-    low = _kth(keys.copy(), _SAMPLE, below, 31) if below <= _SAMPLE else 0
-    high = _kth(keys, _SAMPLE, above, 31) if above >= 1 else _MAGNITUDE
+    low, high = _ranked(seen, below, 0), _ranked(seen, above, _MAGNITUDE)
     # One more than the guess: where it is a value that many share, zero above all, they are among
     # those that get searched.
-    return np.int32(low), np.int32(min(np.int64(max(low, high)) + 1, np.int64(_MAGNITUDE)))
+    return np.int32(low), np.int32(min(high + 1, np.int64(_MAGNITUDE)))
 
 
 @_njit
 def _add(x, old, out):
     for i in range(x.size):
         out[i] = x[i] + old[i]
+
+
+@_njit
+def _copy(x, out):
+    for i in range(x.size):
+        out[i] = x[i]
 
 
 @_njit
@@ -123,13 +140,14 @@ def _add_and_mark(x, old, low, out, bits, words):
     slices does the compiler see loops that vectorise.
     """
     halves = words.view(np.uint32)
-    halves[(x.size >> 5) :] = 0
+    for h in range(x.size >> 5, halves.size):
+        halves[h] = 0
     for start in range(0, x.size, _BLOCK):
         stop = min(start + _BLOCK, x.size)
         if old.size:
             _add(x[start:stop], old[start:stop], out[start:stop])
         else:
-            out[start:stop] = x[start:stop]
+            _copy(x[start:stop], out[start:stop])
         _mark(bits[start:stop], low, halves[start >> 5 : stop >> 5])
     for i in range(x.size & ~31, x.size):
         hit = np.uint32((bits[i] & _MAGNITUDE) >= low)
@@ -209,14 +227,16 @@ def top_k(x, old, starts, keep, coords, values, out, bits):
         rest = old[start:stop] if old.size else old
         words = np.empty((stop - start + 63) >> 6, np.uint64)
         low, high = _guess(part, rest, k)
-        count = _add_and_mark(part, rest, low, total, seen, words)
-        if count < k:  # a bad guess: choose from all
-            low, high = np.int32(0), _MAGNITUDE
+        candidates = np.empty(0, np.uint32)
+        threshold = np.int64(-1)
+        while threshold == -1:  # once, but for a bad guess
             count = _add_and_mark(part, rest, low, total, seen, words)
-        candidates = np.empty(count, np.uint32)
-        threshold = _threshold(seen, words, low, high, k, candidates)
-        if threshold == -1:
-            threshold = _threshold(seen, words, low, _MAGNITUDE, k, candidates)
+            if count >= k:
+                candidates = np.empty(count, np.uint32)
+                threshold = _threshold(seen, words, low, high, k, candidates)
+            else:
+                low = np.int32(0)
+            high = _MAGNITUDE
         if threshold < 0:
             return False
         end = written + k + 1
@@ -224,19 +244,6 @@ def top_k(x, old, starts, keep, coords, values, out, bits):
             candidates, threshold, k, start, coords[written:end], values[written:end], total, seen
         )
         written += k
-    return True
-
-
-@_njit
-def scatter(coords, values, out):
-    """Write values to out[coords]; false unless coordinates ascend and lie within."""
-    before = np.int64(-1)
-    for i in range(coords.size):
-        at = np.int64(coords[i])
-        if at <= before or at >= out.size:
-            return False
-        before = at
-        out[np.uint64(at)] = values[i]
     return True
 
 
@@ -283,10 +290,3 @@ def rank(coords, words, starts, ordered, ranks):
         below = (np.uint64(1) << np.uint64(c & np.uint32(63))) - np.uint64(1)
         ranks[i] = np.uint32(starts[w] + _popcount(words[w] & below))
     return True
-
-
-@_njit
-def place(items, ranks, out):
-    """Put every item at its rank."""
-    for i in range(items.size):
-        out[ranks[i]] = items[i]

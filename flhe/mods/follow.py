@@ -70,9 +70,11 @@ class Follower:
         """Writes down what is about to be opened."""
         return lambda r, digest, what: self.node.record_opening(session, r, digest, what)
 
-    def fit(self, session: Session, model: Model, ranges: Sealed | None, digest: bytes) -> State:
+    def fit(
+        self, session: Session, model: Model, round_: int, ranges: Sealed | None, digest: bytes
+    ) -> State:
         """The codecs' state in the round under way; see `Session.fit`."""
-        return session.fit(model, ranges, self.recorder(session), digest)
+        return session.fit(model, round_, ranges, self.recorder(session), digest)
 
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""

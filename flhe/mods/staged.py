@@ -142,7 +142,7 @@ def _tell_support(
 ) -> RecordDict:
     if not session.terms.sparse:
         raise ProtocolError("asked for a support, and updates are dense")
-    follower.fit(session, model, ranges, digest)  # opens and checks them, before anything is told
+    follower.fit(session, model, draft.round, ranges, digest)  # opens and checks them, before anything is told
     slot = session.slot(model, draft.round, attempt, ranges)
     support = session.support(draft, slot)
     told = node.told_support(slot)
@@ -175,7 +175,7 @@ def _tell_update(
     if cached := node.load_output(slot):
         return update_reply(*cached, digest, follower, resent=True)
     mode = records.optional(record, "mode", "")
-    state = follower.fit(session, model, ranges, digest)
+    state = follower.fit(session, model, draft.round, ranges, digest)
     encoded, support = session.encode_draft(draft, state, slot, digest)
     told = b"" if support is None else support.digest()
     if support is not None and node.told_support(slot) != told:

@@ -160,13 +160,17 @@ class Session:
         """Whether a round from `model` has more than one stage."""
         return self.terms.sparse or self.needs_ranges(model)
 
-    def fit(self, model: Model, ranges: Sealed | None, record: Record, base: bytes) -> State:
+    def fit(
+        self, model: Model, round_: int, ranges: Sealed | None, record: Record, base: bytes
+    ) -> State:
         """The codecs' shared state in a round from `model`, thresholds fitted on `ranges`.
 
         Parameters
         ----------
         model : Model
             The model before the round.
+        round_ : int
+            The round.
         ranges : Sealed or None
             The round's sum of mean squares, where one is needed.
         record : callable
@@ -190,7 +194,7 @@ class Session:
                 "the sum of mean squares that this round's thresholds need is missing"
             )
         slot = ranges.slot
-        self._check_slot(model, slot, self.ranges_slot(model, slot.round, slot.attempt))
+        self._check_slot(model, slot, self.ranges_slot(model, round_, slot.attempt))
         self._check_shape(ranges, self.terms.range_lanes(self.layout), sparse=False)
         record(slot.round, ranges.digest(), RANGES)
         lanes = opener_for(self.scheme, self.epoch, threads=1).decrypt(ranges)
@@ -381,7 +385,7 @@ class Session:
         """
         self.check(model, total, ranges)
         base = self.digest(model) if digest is None else digest
-        state = self.fit(model, ranges, record, base)
+        state = self.fit(model, total.slot.round, ranges, record, base)
         result = total.digest()
         record(total.slot.round, result, SUM)
         lanes = opener_for(self.scheme, self.epoch, threads=THREADS).decrypt(total)

@@ -162,10 +162,11 @@ class Flashe:
             raise ProtocolError(f"flashe: cannot add a ciphertext of {part.scheme!r}")
         self.mode_of(part.mode)
         check_senders(part.senders, self.cohort)
+        if not part.supports:
+            self.packing.check(part.data, part.length)
         senders = part.senders if total is None else merged_senders(total, part, self.cohort)
         if part.supports:
             return sparse.add(self, total, part, senders)
-        self.packing.check(part.data, part.length)
         if total is None:
             return Sealed(NAME, part.slot, senders, part.length, part.data.copy(), part.mode)
         self.packing.add(total.data, part.data, total.length)

@@ -34,9 +34,9 @@ def test_the_table_is_the_minimum(bits: int) -> None:
 @pytest.mark.parametrize("bits", [2, 3, 8, 13, 14, 20])
 def test_the_minimum_has_no_slope(bits: int) -> None:
     """Golden section trusts that the error falls and then rises: a grid over all c agrees."""
-    grid = np.linspace(0.3, 12, 1171)
+    grid = np.linspace(0.3, 12, 235)
     errors = [aciq.error(bits, float(c)) for c in grid]
-    assert abs(grid[int(np.argmin(errors))] - RATIOS[bits]) <= 0.01
+    assert abs(grid[int(np.argmin(errors))] - RATIOS[bits]) <= 0.05
 
 
 def test_fine_and_coarse_formulas_meet() -> None:
@@ -60,7 +60,7 @@ def measured(bits: int, c: float) -> tuple[float, float]:
     return float(squares.mean()), float(squares.std()) / math.sqrt(SIZE)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8, 10])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_the_codec_errs_as_expected_and_least_at_the_table(bits: int) -> None:
     best = RATIOS[bits]
     errors = {}

@@ -131,5 +131,6 @@ def test_what_goes_before_it() -> None:
 
 
 def test_parameters_are_exact() -> None:
+    assert Clip(0.5).parameters() == {"name": "clip", "bound": [["*", "0x1.0000000000000p-1"]]}
     assert Clip(0.1).parameters() != Clip(np.nextafter(0.1, 1)).parameters()
     assert Clip({"a": 1.0, "*": 2.0}).parameters() != Clip({"*": 2.0, "a": 1.0}).parameters()

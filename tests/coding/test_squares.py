@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from fractions import Fraction
@@ -83,7 +84,7 @@ def test_a_vector_in_parts(size: int) -> None:
     for at in range(0, x.size, size):
         tally.add(x[at : at + size])
     got = squares.mean(tally.extras(), 1, 6)
-    pairs = zip(BOUNDS[:-1], BOUNDS[1:], strict=True)
+    pairs = itertools.pairwise(BOUNDS)
     wanted = [float(np.mean(x[a:b].astype(np.float64) ** 2)) if a < b else 0.0 for a, b in pairs]
     assert got == pytest.approx(wanted, rel=1e-12)
     assert got[1] == got[5] == 0

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from flhe.errors import ConfigError, ReuseError, StoreError
+from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.keys import canonical
 from flhe.keys.identity import Identity
+from flhe.keys.keyfile import KeyFile, Mark
 from flhe.keys.store import Store
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
@@ -40,7 +42,11 @@ def test_everything_is_private(store: Store, root: Path) -> None:
         store.write("cache/3/update", b"x")
         store.put_epoch(b"keys", EPOCH)
         store.claim(EPOCH, 1, 0)
+        store.claim(EPOCH, 1, 0, step=1)
         store.record_opening(EPOCH, 1, bytes(32))
+        store.record_ranges(EPOCH, 1, bytes(32))
+        store.write("cache/3/draft", b"x")
+        store.move("cache/3/draft", "cache/3/residual")
         store.identity()
         with store.lock():
             pass
@@ -167,8 +173,12 @@ def test_what_is_written_is_flushed(store: Store, monkeypatch: pytest.MonkeyPatc
     claiming = flushed(monkeypatch, lambda: store.claim(EPOCH, 1, 0))
     # The claim, then the mark beside the keys, then the claim before it goes.
     assert claiming == ["file", "dir", *order, "dir"]
-    opening = flushed(monkeypatch, lambda: store.record_opening(EPOCH, 1, bytes(32)))
-    assert opening == ["file", "dir", *order]
+    step = flushed(monkeypatch, lambda: store.claim(EPOCH, 1, 0, step=1))
+    assert step == claiming
+    for record in (store.record_opening, store.record_ranges):
+        opening = flushed(monkeypatch, lambda record=record: record(EPOCH, 1, bytes(32)))  # type: ignore[misc]
+        assert opening == ["file", "dir", *order]
+    assert flushed(monkeypatch, lambda: store.move("a", "b")) == ["rename", "dir"]
 
 
 @pytest.mark.parametrize(
@@ -267,9 +277,11 @@ def test_a_claim_is_for_ever(store: Store, root: Path) -> None:
         with pytest.raises(ReuseError, match="round 1, attempt 0"):
             again.claim(EPOCH, 1, 0)
     store.claim(EPOCH, 3, 0, b"note")
-    assert store.read(f"used/{EPOCH.hex()}/3-0") == b"note"
+    assert store.read(f"used/{EPOCH.hex()}/3-0-0") == b"note"
     # The last one only: none may vouch for an older mark.
-    assert [p.name for p in (root / "used" / EPOCH.hex()).iterdir()] == ["3-0"]
+    assert [p.name for p in (root / "used" / EPOCH.hex()).iterdir()] == ["3-0-0"]
+    store.claim(EPOCH, 3, 0, b"more", step=2)
+    assert [p.name for p in (root / "used" / EPOCH.hex()).iterdir()] == ["3-0-2"]
 
 
 def test_one_of_many_claims_wins(store: Store) -> None:
@@ -297,7 +309,9 @@ def test_one_of_many_claims_wins(store: Store) -> None:
 ACTS: list[Callable[[Store], object]] = [
     lambda store: store.get_epoch(EPOCH),
     lambda store: store.claim(EPOCH, 1, 0),
+    lambda store: store.claim(EPOCH, 1, 0, step=2),
     lambda store: store.record_opening(EPOCH, 1, bytes(32)),
+    lambda store: store.record_ranges(EPOCH, 1, bytes(32)),
 ]
 
 
@@ -362,6 +376,64 @@ def test_attempts_only_rise(store: Store, root: Path) -> None:
             store.claim(EPOCH, *claim)
 
 
+def test_steps_rise_within_an_attempt(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    assert store.last_claim(EPOCH) == (0, 0, 0)
+    for step in (0, 1, 2):
+        store.claim(EPOCH, 1, 0, bytes([step]), step)
+        assert store.last_claim(EPOCH) == (1, 0, step)
+        for again in (store, Store(root)):
+            for older in range(step + 1):
+                with pytest.raises(ReuseError, match="round 1, attempt 0"):
+                    again.claim(EPOCH, 1, 0, b"other", older)
+        assert store.claim_note(EPOCH, 1, 0) == bytes([step])  # that of the last step, unchanged
+    store.claim(EPOCH, 1, 1, b"next")
+    assert store.last_claim(EPOCH) == (1, 1, 0)
+    for step in (1, 2, 3):  # of the attempt before, whether it was claimed or not
+        with pytest.raises(ReuseError, match="or a later one"):
+            store.claim(EPOCH, 1, 0, step=step)
+    assert store.claim_note(EPOCH, 1, 0) is None
+    assert store.claim_note(EPOCH, 1, 1) == b"next"
+    store.claim(EPOCH, 1, 1, step=2)  # a round may have fewer steps
+    with pytest.raises(ReuseError, match="or a later one"):
+        store.claim(EPOCH, 1, 1, step=1)
+    store.claim(EPOCH, 2, 0, step=2)
+    with pytest.raises(ReuseError, match="or a later one"):
+        store.claim(EPOCH, 1, 2, step=0)
+    assert store.last_claim(EPOCH) == (2, 0, 2)
+
+
+def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.claim(EPOCH, 1, 0)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("flhe.keys.files.replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            store.claim(EPOCH, 1, 0, step=1)
+    assert (root / "used" / EPOCH.hex() / "1-0-1").exists()
+    with pytest.raises(ReuseError, match="claimed before"):
+        store.claim(EPOCH, 1, 0, step=1)
+    store.claim(EPOCH, 1, 1)
+
+
+def test_a_step_may_not_be_claimed_in_a_cleaned_directory(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.claim(EPOCH, 1, 0)
+    for left in (root / "used" / EPOCH.hex()).iterdir():
+        left.unlink()
+    for step in (0, 1, 2):
+        with pytest.raises(StoreError):
+            store.claim(EPOCH, 1, 0, step=step)
+    with pytest.raises(NoKeyError, match="restored or cleaned"):
+        store.claim_note(EPOCH, 1, 0)
+
+
 @pytest.mark.parametrize("claims", [0, 1])
 def test_a_directory_put_back_in_place_encrypts_nothing(
     store: Store, root: Path, tmp_path: Path, claims: int
@@ -383,7 +455,10 @@ def test_a_directory_put_back_in_place_encrypts_nothing(
     with pytest.raises(StoreError, match="copied, restored or cleaned"):
         store.claim(EPOCH, 2, 0)
     with pytest.raises(StoreError, match="copied, restored or cleaned"):
-        store.record_opening(EPOCH, 2, bytes(32))
+        store.claim(EPOCH, 2, 0, step=1)
+    for record in (store.record_opening, store.record_ranges):
+        with pytest.raises(StoreError, match="copied, restored or cleaned"):
+            record(EPOCH, 2, bytes(32))
     assert store.peek_epoch(EPOCH) == b"keys"
 
 
@@ -400,6 +475,68 @@ def test_openings_are_not_forgotten(store: Store, root: Path) -> None:
     store.record_opening(EPOCH, 4, b"d" * 32)
 
 
+def test_ranges_are_not_forgotten(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.record_ranges(EPOCH, 2, b"a" * 32)
+    store.record_ranges(EPOCH, 3, b"b" * 32)
+    store.record_ranges(EPOCH, 2, b"a" * 32)  # again, in the next attempt
+    assert (store.ranged(EPOCH), store.opened(EPOCH)) == (3, 0)
+    for left in (root / "used" / EPOCH.hex()).glob("ranges-*"):
+        left.unlink()
+    for round_ in (1, 2, 3):
+        with pytest.raises(ReuseError, match="forgotten here"):
+            store.record_ranges(EPOCH, round_, b"c" * 32)
+    store.record_ranges(EPOCH, 4, b"d" * 32)
+    assert store.ranged(EPOCH) == 4
+
+
+def test_one_sum_of_mean_squares_a_round(store: Store, root: Path) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.record_ranges(EPOCH, 3, b"a" * 32)
+    store.record_opening(EPOCH, 3, b"b" * 32)  # that of the updates is another sum
+    store.record_ranges(EPOCH, 3, b"a" * 32)
+    for again in (store, Store(root)):
+        with pytest.raises(ReuseError, match="another result of round 3"):
+            again.record_ranges(EPOCH, 3, b"b" * 32)
+    with pytest.raises(ReuseError, match="another result of round 3"):
+        store.record_opening(EPOCH, 3, b"a" * 32)
+    for act in (lambda: store.record_ranges(EPOCH, 4, b"short"),):
+        with pytest.raises(ConfigError):
+            act()
+    assert (store.ranged(EPOCH), store.opened(EPOCH)) == (3, 3)
+
+
+def test_what_was_opened_is_carried_over_to_the_next_epoch(store: Store) -> None:
+    store.put_epoch(b"keys", EPOCH)
+    store.record_ranges(EPOCH, 5, b"a" * 32)
+    store.record_opening(EPOCH, 4, b"a" * 32)
+    store.put_epoch(b"more", OTHER, opened=store.opened(EPOCH), ranged=store.ranged(EPOCH))
+    assert (store.opened(OTHER), store.ranged(OTHER)) == (4, 5)
+    for round_ in (1, 4, 5):  # even the same sum: what it was is not known any more
+        with pytest.raises(ReuseError, match="forgotten here"):
+            store.record_ranges(OTHER, round_, b"a" * 32)
+    with pytest.raises(ReuseError, match="forgotten here"):
+        store.record_opening(OTHER, 4, b"a" * 32)
+    store.record_opening(OTHER, 5, b"a" * 32)
+    store.record_ranges(OTHER, 6, b"a" * 32)
+    store.erase_epoch(OTHER)
+    assert (store.opened(OTHER), store.ranged(OTHER)) == (0, 0)
+
+
+def test_marks_rise_alone(store: Store) -> None:
+    """A claim, an opening and mean squares are in one file: none may take another back."""
+    store.put_epoch(b"keys", EPOCH, opened=1, ranged=2)
+    store.claim(EPOCH, 3, 1, step=2)
+    store.record_ranges(EPOCH, 3, b"a" * 32)
+    store.record_opening(EPOCH, 3, b"b" * 32)
+    store.raise_opened(EPOCH, 7)
+    store.raise_opened(EPOCH, 5)
+    store.claim(EPOCH, 8, 0)
+    assert store.last_claim(EPOCH) == (8, 0, 0)
+    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (7, 3)
+    assert store.get_epoch(EPOCH) == b"keys"
+
+
 def test_an_opening_cut_short_can_be_repeated(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,13 +545,15 @@ def test_an_opening_cut_short_can_be_repeated(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("flhe.keys.files.replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            store.record_opening(EPOCH, 1, b"a" * 32)
-    with pytest.raises(ReuseError, match="another result"):
-        store.record_opening(EPOCH, 1, b"b" * 32)
-    store.record_opening(EPOCH, 1, b"a" * 32)
+    for record in (store.record_opening, store.record_ranges):
+        with monkeypatch.context() as patch:
+            patch.setattr("flhe.keys.files.replace", die)
+            with pytest.raises(KeyboardInterrupt):
+                record(EPOCH, 1, b"a" * 32)
+        with pytest.raises(ReuseError, match="another result"):
+            record(EPOCH, 1, b"b" * 32)
+        record(EPOCH, 1, b"a" * 32)
+    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (1, 1)
 
 
 def test_a_copy_encrypts_nothing(store: Store, root: Path, tmp_path: Path) -> None:
@@ -424,8 +563,9 @@ def test_a_copy_encrypts_nothing(store: Store, root: Path, tmp_path: Path) -> No
     copied = Store(copy)
     with pytest.raises(StoreError, match="copied, restored or cleaned"):
         copied.claim(EPOCH, 1, 0)
-    with pytest.raises(StoreError, match="copied, restored or cleaned"):
-        copied.record_opening(EPOCH, 1, bytes(32))
+    for record in (copied.record_opening, copied.record_ranges):
+        with pytest.raises(StoreError, match="copied, restored or cleaned"):
+            record(EPOCH, 1, bytes(32))
     assert copied.get_epoch(EPOCH) == b"keys"  # a sealed model still opens
     store.claim(EPOCH, 1, 0)
 
@@ -621,6 +761,58 @@ def test_one_opening_a_round(store: Store, root: Path) -> None:
         store.record_opening(EPOCH, 5, b"b" * 32)
 
 
+def test_a_key_file_is_read_exactly() -> None:
+    kept = KeyFile(b"epoch", "1-2", (3, 1, 2), 5, 6)
+    assert KeyFile.from_bytes(kept.to_bytes()) == kept
+    assert (kept.claim, KeyFile(b"", "").claim) == ("3-1-2", ".unused")
+    assert b"epoch" not in repr(kept).encode()
+    body = canonical.loads(kept.to_bytes(), 1 << 20, "key file")
+    assert set(body) == {"v", "epoch", "mark", "opened", "ranged", "stamp"}
+    for change in (
+        {"v": 1},
+        {"v": 3},
+        {"mark": [3, 1]},
+        {"mark": [3, 1, 2, 0]},
+        {"mark": [3, 1, "2"]},
+        {"ranged": "6"},
+        {"ranged": None},
+        {"opened": b"5"},
+        {"stamp": 1},
+        {"more": 1},
+    ):
+        with pytest.raises(NoKeyError, match="damaged, or of another version"):
+            KeyFile.from_bytes(canonical.dumps({**body, **change}))
+    for name in body:
+        less = {k: v for k, v in body.items() if k != name}
+        with pytest.raises(NoKeyError, match="damaged, or of another version"):
+            KeyFile.from_bytes(canonical.dumps(less))
+
+
+@pytest.mark.parametrize("mark", [(0, 9, 9), (1, 0, 9), (1, 1, 0), (1, 1, 1)])
+def test_a_mark_that_does_not_rise(mark: Mark) -> None:
+    kept = KeyFile(b"", "", (1, 1, 1))
+    with pytest.raises(ReuseError, match="or a later one"):
+        kept.check_rising(mark)
+    for after in ((1, 1, 2), (1, 2, 0), (2, 0, 0)):
+        kept.check_rising(after)
+
+
+def test_a_moved_file_takes_the_others_place(store: Store, root: Path) -> None:
+    store.write("a/draft", b"new")
+    store.write("a/residual", b"old")
+    store.move("a/draft", "a/residual")
+    assert store.read("a/residual") == b"new"
+    assert not store.exists("a/draft")
+    with pytest.raises(StoreError) as caught:  # it is gone
+        store.move("a/draft", "a/residual")
+    assert str(root) not in str(caught.value)
+    assert store.read("a/residual") == b"new"
+    for names in (("identity.key", "a/b"), ("a/residual", "identity.key"), ("a/residual", "../b")):
+        with pytest.raises(ConfigError):
+            store.move(*names)
+    assert store.read("a/residual") == b"new"
+
+
 def test_own_mistakes(store: Store) -> None:
     store.put_epoch(b"keys", EPOCH)
     for act in (
@@ -629,6 +821,13 @@ def test_own_mistakes(store: Store) -> None:
         lambda: store.claim(EPOCH, -1, 0),
         lambda: store.claim(EPOCH, 0, True),
         lambda: store.claim(EPOCH, 2**32, 0),
+        lambda: store.claim(EPOCH, 1, 0, step=-1),
+        lambda: store.claim(EPOCH, 1, 0, step=True),
+        lambda: store.claim(EPOCH, 1, 0, step=2**32),
+        lambda: store.put_epoch(b"", OTHER, ranged=-1),
+        lambda: store.put_epoch(b"", OTHER, opened=2**32),
+        lambda: store.record_ranges(EPOCH, 1, b"short"),
+        lambda: store.record_ranges(EPOCH, -1, bytes(32)),
         lambda: store.record_opening(EPOCH, 1, b"short"),
     ):
         with pytest.raises(ConfigError):

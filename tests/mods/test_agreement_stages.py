@@ -36,6 +36,8 @@ STAGES = (
     "checkpoint",
     "verify",
     "round",
+    "supports",
+    "update",
     "evaluate",
 )
 
@@ -287,6 +289,10 @@ OTHER: dict[str, Any] = {
     "arrays_key": "weights",
     "weight_key": "patients",
     "optimizer": ServerOptimizer("fedadam"),
+    "top_k": 0.5,
+    "warmup": 3,
+    "normalize": "count",
+    "permute": False,
 }
 
 
@@ -349,6 +355,17 @@ BAD_TERMS = {
             ("max_examples", 0),
             ("max_examples", 1 << 40),
             ("masking", "triple"),
+            ("clip", "median"),
+            ("top_k", "nan"),
+            ("top_k", "0.5"),
+            ("top_k", (0.0).hex()),
+            ("top_k", (1.5).hex()),
+            ("top_k", None),
+            ("top_k", 1),
+            ("warmup", True),
+            ("warmup", "10"),
+            ("normalize", "sum"),
+            ("permute", 1),
             ("metrics", ["loss", "loss"]),
             ("metrics", [""]),
             ("metrics", [3]),
@@ -405,6 +422,9 @@ NAMES = (
     "sums",
     "federation",
     "history",
+    "mode",
+    "ranges",
+    "fitted-on",
 )
 
 

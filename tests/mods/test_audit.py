@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -58,6 +59,24 @@ def test_every_stage_and_every_code_has_its_word() -> None:
         one = entry(answer="refused", code=code)
         assert (one.reason, json.loads(one.to_line())["reason"]) == (slug, slug)
     assert entry(stage=audit.PLAIN, answer=audit.PLAIN).stage == "plain"
+    for stage in ("round", "supports", "update"):
+        for answer in ("ranges", "support", "update", "resent"):
+            one = entry(stage=stage, answer=answer)
+            assert (one.stage, one.answer) == (stage, answer)
+
+
+@pytest.mark.parametrize("stage", ["round", "supports", "update"])
+def test_what_a_round_answered(stage: str) -> None:
+    """By what is in the reply: the same stage answers otherwise where updates are sparse."""
+    told = {"ranges": "ranges", "supports": "support", "update": "update", SECRET: "unknown"}
+    for step, word in told.items():
+        content = stages.reply(step=step, resent=False)
+        assert audit.answer_of(stage, content) == word
+        assert entry(stage=stage, answer=word).answer == word
+    assert audit.answer_of(stage, stages.reply(step="update", resent=True)) == "resent"
+    assert audit.answer_of(stage, stages.reply()) == "unknown"
+    assert audit.answer_of(stage, RecordDict()) == "unknown"
+    assert audit.answer_of("sync", stages.reply(step="update", resent=True)) == "status"
 
 
 HOSTILE = [

@@ -119,7 +119,7 @@ def test_a_crash_between_claim_and_sending(group: Group, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_sign", crash)
+        patch.setattr(training, "sign", crash)
         with pytest.raises(KeyboardInterrupt):
             group.ask(site)
     refused(group.ask(site), 1012)
@@ -133,13 +133,13 @@ def test_the_claim_is_on_disk_before_anything_is_encrypted(
     claimed: list[list[str]] = []
     encrypt = FlasheSealer.encrypt
 
-    def noting(self: FlasheSealer, *args: Any) -> Sealed:
+    def noting(self: FlasheSealer, *args: Any, **kwargs: Any) -> Sealed:
         claimed.append([p.name for p in site.home.glob("used/*/*")])
-        return encrypt(self, *args)
+        return encrypt(self, *args, **kwargs)
 
     monkeypatch.setattr(FlasheSealer, "encrypt", noting)
     update(group.ask(site))
-    assert claimed == [["1-0"]]
+    assert claimed == [["1-0-2"]]
 
 
 def test_a_copy_of_the_state_directory_encrypts_nothing(group: Group, tmp_path: Path) -> None:
@@ -312,12 +312,14 @@ def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group) -> 
     assert set(reply.content) == {records.REPLY, records.UPDATE}
     assert set(answer(reply)) == {
         "v",
+        "step",
         "resent",
         "header",
         "envelope",
         "digest",
         "crypto-s",
     }
+    assert answer(reply)["step"] == "update"
     sent = wire(reply)
     for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
         assert secret not in sent.replace(update(reply).data.tobytes(), b"")
@@ -687,14 +689,14 @@ def test_masks_prepared_or_not_make_one_model(
     prepare = Session.prepare
     skip: set[int] = set()
 
-    def sometimes(self: Session, sealer: Any, slot: Any) -> None:
+    def sometimes(self: Session, sealer: Any, slot: Any, mode: str) -> None:
         if self.epoch.rank not in skip:
-            prepare(self, sealer, slot)
+            prepare(self, sealer, slot, mode)
 
     monkeypatch.setattr(Session, "prepare", sometimes)
     # The same vectors under the same masks, as if no claim had been made: only then can two runs agree.
     monkeypatch.setattr("flhe.rounds.terms.Quantize", partial(Quantize, rounding="nearest"))
-    monkeypatch.setattr(Node, "claim", lambda *_: None)
+    monkeypatch.setattr(Node, "claim", lambda *_, **__: None)
     made, models = [], []
     for missing in (set(), {0, 1, 2, 3}, {1, 3}):
         skip.clear()

@@ -235,9 +235,7 @@ MALFORMED: dict[str, bytes] = {
     "memory cut short": head(remembering(["c", 1]), bytes(15)),
     "memory and more": head(remembering(["c", 1]), bytes(17)),
     "data of memory that is not named": head(remembering(["c", 0]), bytes(16)),
-    "memory in place of a moment": head(
-        {**remembering(["c", 1]), "moments": ["m"]}, bytes(16)
-    ),
+    "memory in place of a moment": head({**remembering(["c", 1]), "moments": ["m"]}, bytes(16)),
     "layout as map": head({**GOOD, "layout": {}}),
     "an entry of two": head(layout(["w", [2]]), bytes(8)),
     "a shape of text": head(layout(["w", ["2"], "float32"]), bytes(8)),

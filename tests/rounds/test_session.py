@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.flatten import Layout
+from flhe.coding.support import Support
 from flhe.errors import FlheError, MisfitError, ProtocolError, QuorumError, RangeError, ReuseError
 from flhe.keys import epoch as agreement
 from flhe.keys.epoch import Epoch
@@ -22,7 +23,7 @@ from flhe.keys.roster import Member, Roster
 from flhe.rounds import session as session_module
 from flhe.rounds.model import Model, next_history
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.session import Session, finite
+from flhe.rounds.session import RANGES, SUM, Session, finite, ranged, ranges_layout
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, Slot
 
@@ -187,7 +188,7 @@ def test_prepared_masks_are_the_ones_used() -> None:
     encoded = session.encode(played.model, trained(1), 10, {}, bytes(32))
     plain = session.seal(session.sealer(), encoded, slot, ignore)
     ahead = session.sealer()
-    session.prepare(ahead, slot)
+    session.prepare(ahead, slot, "")
     assert session.seal(ahead, encoded, slot, ignore).digest() == plain.digest()
 
 
@@ -257,6 +258,8 @@ def test_a_digest_is_the_same_for_members_with_the_same_model() -> None:
         dataclasses.replace(model, round=1),
         dataclasses.replace(model, history=bytes(32)),
         dataclasses.replace(model, moments={"v": np.zeros(model.layout.floats, np.float32)}),
+        dataclasses.replace(model, memory={"v": np.zeros(1)}),
+        dataclasses.replace(model, memory={"v": np.full(1, 5e-324)}),
     ]
     digests = {digest, *(played.sessions[0].digest(other) for other in others)}
     assert len(digests) == 1 + len(others)
@@ -386,11 +389,13 @@ def test_claim_comes_before_encryption() -> None:
     class Watched:
         rank = 0
 
-        def prepare(self, slot: Slot, length: int) -> None: ...
+        def prepare(self, slot: Slot, length: int, mode: str = "") -> None: ...
 
-        def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
+        def encrypt(
+            self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
+        ) -> Sealed:
             log("encrypt")()
-            return session.sealer().encrypt(plain, slot)
+            return session.sealer().encrypt(plain, slot, mode=mode, support=support)
 
     def claim(round_: int, attempt: int) -> None:
         claims.append((round_, attempt))
@@ -435,25 +440,25 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def test_a_sum_is_recorded_before_it_is_decrypted(log: Log) -> None:
     played = play(3)
     total = played.total(0, 1, 2)
-    records: list[tuple[int, bytes]] = []
+    records: list[tuple[int, bytes, str]] = []
 
-    def record(round_: int, digest: bytes) -> None:
+    def record(round_: int, digest: bytes, what: str) -> None:
         log.events.append("record")
-        records.append((round_, digest))
+        records.append((round_, digest, what))
 
     played.sessions[0].open(played.model, total, record)
     assert log.events == ["record", "decrypt"]
-    assert records == [(1, total.digest())]
+    assert records == [(1, total.digest(), SUM)]
 
 
 class OneOpening:
-    """The rule of the store, in memory: one result a round."""
+    """The rule of the store, in memory: one result a round, and one sum of mean squares."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, bytes] = {}
+        self.seen: dict[tuple[int, str], bytes] = {}
 
-    def __call__(self, round_: int, digest: bytes) -> None:
-        if self.seen.setdefault(round_, digest) != digest:
+    def __call__(self, round_: int, digest: bytes, what: str) -> None:
+        if self.seen.setdefault((round_, what), digest) != digest:
             raise ReuseError("another result of this round was opened before")
 
 

@@ -22,7 +22,9 @@ TERMS = st.builds(
     Terms,
     bits=st.integers(2, 32),
     clip=st.one_of(
-        ALPHA, st.sampled_from(["history", "exchange"]), st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4)
+        ALPHA,
+        st.sampled_from(["history", "exchange"]),
+        st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4),
     ),
     max_examples=st.integers(1, 1 << 28),
     weighted=st.booleans(),
@@ -51,7 +53,26 @@ CHANGES: dict[str, Any] = {
     "arrays_key": "model",
     "weight_key": "n",
     "optimizer": ServerOptimizer("fedadam"),
+    "top_k": 0.1,
+    "warmup": 9,
+    "normalize": "count",
+    "permute": False,
 }
+OTHER_KINDS: list[dict[str, Any]] = [
+    {},
+    {"clip": "history"},
+    {"clip": "exchange"},
+    {"masking": "adaptive"},
+    {"top_k": 0.1},
+    {"top_k": 0.1000001},
+    {"top_k": 0.1, "warmup": 0},
+    {"top_k": 0.1, "normalize": "count"},
+    {"top_k": 0.1, "permute": False},
+    {"top_k": 0.1, "clip": "history"},
+    {"top_k": 0.1, "clip": "exchange"},
+    {"top_k": 1.0},
+]
+"""Terms of which no two may be taken for each other."""
 
 
 @given(TERMS)
@@ -76,6 +97,21 @@ def test_every_term_is_in_both_hashes(field: str) -> None:
     assert terms.hash() != other.hash()
     hashes = [t.layout_hash(LAYOUT, t.for_cohort(3)) for t in (terms, other)]
     assert hashes[0] != hashes[1]
+
+
+def test_dense_sparse_and_fitted_terms_have_hashes_of_their_own() -> None:
+    made = [Terms(**kind) for kind in OTHER_KINDS]
+    assert len({terms.hash() for terms in made}) == len(made)
+    assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in made}) == len(made)
+    assert [Terms.from_bytes(terms.to_bytes()) for terms in made] == made
+
+
+def test_what_is_sparse_and_what_is_permuted() -> None:
+    assert [(t.sparse, t.permuted) for t in (Terms(), Terms(permute=False))] == [(False, False)] * 2
+    assert (Terms(top_k=0.1).sparse, Terms(top_k=0.1).permuted) == (True, True)
+    assert (Terms(top_k=1.0).sparse, Terms(top_k=1.0).permuted) == (True, True)
+    kept = Terms(top_k=0.1, permute=False)
+    assert (kept.sparse, kept.permuted) == (True, False)
 
 
 def test_every_parameter_of_the_optimizer_is_in_both_hashes() -> None:
@@ -107,6 +143,22 @@ def test_lanes_are_values_and_limbs() -> None:
     assert terms.extras(LAYOUT).length == extras
     assert terms.lanes(LAYOUT) == 5 + extras * 5
     assert terms.lanes(Layout(())) == 5 * 5
+    assert terms.extra_lanes(LAYOUT) == extras * 5
+
+
+@pytest.mark.parametrize("bits", [2, 16, 32])
+def test_lanes_of_mean_squares(bits: int) -> None:
+    """Count, weight and check, and two numbers a layer; an update carries those of the next round."""
+    terms = Terms(bits=bits, clip="exchange", metrics=())
+    limbs = Terms(bits=bits, metrics=()).extra_lanes(Layout(())) // 3
+    assert terms.range_lanes(LAYOUT) == (3 + 2) * limbs
+    more = Layout((*LAYOUT.entries, Entry("b", (1,), "float32")))
+    assert terms.range_lanes(more) == (3 + 4) * limbs
+    assert terms.range_lanes(Layout(())) == 3 * limbs
+    assert terms.extra_lanes(LAYOUT) == (3 + 1) * limbs  # one integer
+    fitted = Terms(bits=bits, clip="history", metrics=())
+    assert fitted.range_lanes(LAYOUT) == terms.range_lanes(LAYOUT)
+    assert fitted.extra_lanes(LAYOUT) == (3 + 1 + 2) * limbs
 
 
 @pytest.mark.parametrize(
@@ -121,6 +173,14 @@ def test_lanes_are_values_and_limbs() -> None:
         ({"max_examples": 0}, "must be 1 to"),
         ({"max_examples": 1 << 29}, "must be 1 to"),
         ({"masking": "triple"}, "masking is"),
+        ({"clip": "median"}, "'history' or 'exchange'"),
+        ({"clip": ""}, "'history' or 'exchange'"),
+        ({"top_k": 0.0}, "above 0 and at most 1"),
+        ({"top_k": -0.1}, "above 0 and at most 1"),
+        ({"top_k": 1.5}, "above 0 and at most 1"),
+        ({"top_k": float("nan")}, "above 0 and at most 1"),
+        ({"top_k": 0.1, "warmup": -1}, "cannot be negative"),
+        ({"top_k": 0.1, "normalize": "sum"}, "'weight' or 'count'"),
         ({"metrics": ("loss", "loss")}, "twice"),
         ({"metrics": tuple(str(i) for i in range(65))}, "at most 64"),
         ({"metrics": ("",)}, "1 to 128"),
@@ -175,6 +235,22 @@ MALFORMED: dict[str, Any] = {
         "optimizer": {"name": "fedavg", "eta": (1.0).hex()},
     },
     "optimizer without what it has": {**BODY, "optimizer": {"name": "fedadam"}},
+    "clip fitted on something else": {**BODY, "clip": "median"},
+    "clip fitted on one of a list": {**BODY, "clip": ["history"]},
+    "no masking": {k: v for k, v in BODY.items() if k != "masking"},
+    "no share": {k: v for k, v in BODY.items() if k != "top_k"},
+    "share as a number": {**BODY, "top_k": 1},
+    "share as null": {**BODY, "top_k": None},
+    "share in words": {**BODY, "top_k": "all"},
+    "share in decimal": {**BODY, "top_k": "0.5"},
+    "share too large": {**BODY, "top_k": "0x1p+5000"},
+    "no warmup": {k: v for k, v in BODY.items() if k != "warmup"},
+    "warmup true": {**BODY, "warmup": True},
+    "warmup as text": {**BODY, "warmup": "10"},
+    "no normalize": {k: v for k, v in BODY.items() if k != "normalize"},
+    "normalize": {**BODY, "normalize": "sum"},
+    "no permute": {k: v for k, v in BODY.items() if k != "permute"},
+    "permute as a number": {**BODY, "permute": 1},
     "clip twice": {**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2},
 }
 
@@ -183,6 +259,24 @@ MALFORMED: dict[str, Any] = {
 def test_malformed_terms(name: str) -> None:
     with pytest.raises(ProtocolError):
         Terms.from_bytes(canonical.dumps(MALFORMED[name]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bits": 33},
+        {"clip": (0.0).hex()},
+        {"top_k": "nan"},
+        {"top_k": "inf"},
+        {"top_k": (0.0).hex()},
+        {"top_k": (1.5).hex()},
+        {"top_k": (0.5).hex(), "warmup": -1},
+    ],
+    ids=str,
+)
+def test_well_formed_terms_that_cannot_work(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Terms.from_bytes(canonical.dumps({**BODY, **change}))
 
 
 @given(st.data())

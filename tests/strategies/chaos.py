@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from flhe import records
 from flhe.coding.base import Plain
+from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.mods import HEMod
 from flhe.mods import codes as refusals
@@ -461,9 +462,16 @@ class World:
         encrypt, decrypt = flashe.FlasheSealer.encrypt, flashe.FlasheOpener.decrypt
         open_, keep, ask = Session.open, Ledger.keep, StreamGrid.send_and_receive
 
-        def encrypted(sealer: flashe.FlasheSealer, plain: Plain, slot: Slot) -> Sealed:
-            self._encrypts(sealer, plain, slot)
-            return encrypt(sealer, plain, slot)
+        def encrypted(
+            sealer: flashe.FlasheSealer,
+            plain: Plain,
+            slot: Slot,
+            *,
+            mode: str = "",
+            support: Support | None = None,
+        ) -> Sealed:
+            self._encrypts(sealer, plain, slot, mode)
+            return encrypt(sealer, plain, slot, mode=mode, support=support)
 
         def decrypted(opener: flashe.FlasheOpener, total: Sealed) -> Any:
             lanes = decrypt(opener, total)
@@ -513,12 +521,14 @@ class World:
                     os.ftruncate(handle, 0)
                 raise Killed
 
-    def _encrypts(self, sealer: flashe.FlasheSealer, plain: Plain, slot: Slot) -> None:
+    def _encrypts(self, sealer: flashe.FlasheSealer, plain: Plain, slot: Slot, mode: str) -> None:
         assert self.actor is not None
         site = self.sites[self.actor]
         lanes = np.concatenate([plain.values, plain.extras]).astype(np.int64)
         made = Made(self.asked, self.actor, site.identity(), sealer.rank, slot, lanes)
-        mask = flashe._round_key(sealer.scheme, sealer.group_key, slot), sealer.rank
+        scheme = sealer.scheme
+        key = flashe._round_key(scheme, sealer.group_key, slot, scheme.mode_of(mode))
+        mask = key, sealer.rank
         if mask in self.masks or (slot, sealer.rank) in self.made:
             self.breach(f"a mask is used twice: round {slot.round}, attempt {slot.attempt}")
         self.masks[mask] = self.made[slot, sealer.rank] = made

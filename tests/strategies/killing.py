@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from flhe import records
 from flhe.coding.base import Plain
+from flhe.coding.support import Support
 from flhe.errors import ConfigError
 from flhe.keys import files
 from flhe.keys.identity import Identity
@@ -47,7 +48,7 @@ MEANS = 60
 """Changes are multiples of this many units: a mean of 2, 3, 4, 5 or 6 of them is whole."""
 
 MAKES, REMOVES = ("make_private", "create"), ("erase", "drop")
-WRITES = (*MAKES, "replace", "append", "append_line", *REMOVES)
+WRITES = (*MAKES, "replace", "move", "append", "append_line", *REMOVES)
 AMID = {"amid": ("create", "erase"), "torn": ("replace", "append", "append_line")}
 """Writes that a crash can leave half done. Half of what replaces a file lies beside it."""
 
@@ -205,12 +206,19 @@ class Scene:
             patch.setattr(files, name, self._write(name, getattr(files, name)))
         encrypt, decrypt, keep = FlasheSealer.encrypt, FlasheOpener.decrypt, Ledger.keep
 
-        def encrypted(sealer: FlasheSealer, plain: Plain, slot: Slot) -> Sealed:
+        def encrypted(
+            sealer: FlasheSealer,
+            plain: Plain,
+            slot: Slot,
+            *,
+            mode: str = "",
+            support: Support | None = None,
+        ) -> Sealed:
             use = (slot.epoch, slot.round, slot.attempt, sealer.rank)
             if use in self.masks:  # even for the same vector: rounding is exact here alone
                 self.broken.append(f"a mask was used twice: {use}")
             self.masks.add(use)
-            return encrypt(sealer, plain, slot)
+            return encrypt(sealer, plain, slot, mode=mode, support=support)
 
         def decrypted(opener: FlasheOpener, total: Sealed) -> Any:
             place = (self.running, total.slot.round)

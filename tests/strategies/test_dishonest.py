@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flhe import records
 from flhe.coding.base import Plain
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays
+from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import canonical, seal
 from flhe.keys.epoch import Epoch
@@ -21,9 +23,11 @@ from flhe.keys.identity import Identity
 from flhe.keys.keyfile import KeyFile
 from flhe.keys.messages import Envelope
 from flhe.rounds.model import Model
-from flhe.rounds.session import Session
+from flhe.rounds.session import Record, Session
 from flhe.sealed import Sealed
 from flhe.strategies import flashe_fedavg
+from flhe.strategies.federation import Federation
+from flhe.strategies.grid import StreamGrid
 from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import Puppets, initial
 from tests.strategies.test_he_strategy import MAX, same
@@ -148,11 +152,12 @@ def test_nobody_puts_a_model_in_everybodys_place(
         self: Session,
         model: Model,
         total: Sealed,
-        record: Callable[[int, bytes], None],
+        record: Record,
         digest: bytes | None = None,
+        ranges: Sealed | None = None,
     ) -> tuple[Model, Totals]:
         try:
-            return honest(self, model, total, record, digest)
+            return honest(self, model, total, record, digest, ranges)
         except ProtocolError:
             if self.epoch.rank != rank:
                 raise
@@ -218,3 +223,108 @@ def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
     reports, _ = run(grid, 2)
     assert [r.survivors for r in reports] == [7, 7]
     assert same(grid, range(3, 10)).round == 2
+
+
+Forge = Callable[[Session, Sealed], Sealed]
+
+
+def forge_ciphertexts(monkeypatch: pytest.MonkeyPatch, change: Forge) -> dict[int, Sealed]:
+    """A member signs and sends what `change` makes of its ciphertexts; the last one by rank."""
+    honest, made = Session.seal, dict[int, Sealed]()
+
+    def seal_(self: Session, *args: Any, **kwargs: Any) -> Sealed:
+        part = change(self, honest(self, *args, **kwargs))
+        made[self.epoch.rank] = part
+        return part
+
+    monkeypatch.setattr(Session, "seal", seal_)
+    return made
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("count", [0, 5])
+def test_coordinates_in_a_dense_round_cost_their_sender_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int,
+    count: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Even if its update comes first: nothing is added to it then."""
+
+    def change(session: Session, part: Sealed) -> Sealed:
+        if session.epoch.rank != rank or part.slot.round != 2:
+            return part
+        support = Support.of(np.arange(count, dtype=np.uint32), session.layout.floats)
+        return replace(part, supports=(support,))
+
+    grid = Puppets(tmp_path, 4)
+    made = forge_ciphertexts(monkeypatch, change)
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        # The node itself would leave them out of its reply.
+        if stage == "round" and node == 100 + by_rank(grid)[rank] and not reply.has_error():
+            reply.content[records.UPDATE] = records.from_sealed(made[rank])
+        return reply
+
+    grid.forge = forge
+    received = Federation.receive
+    order: list[int] = []
+
+    def receive(self: Federation, node: int, *args: Any) -> Any:
+        order.append(node)
+        return received(self, node, *args)
+
+    monkeypatch.setattr(Federation, "receive", receive)
+    first_of(monkeypatch, lambda: 100 + by_rank(grid)[rank])
+    reports, _ = run(grid, 3)
+    assert order[0] == order[4] == 100 + by_rank(grid)[rank]
+    assert [r.survivors for r in reports] == [4, 3, 4]
+    assert f"node {100 + by_rank(grid)[rank]} is left out" in caplog.text
+    assert same(grid, range(4)).round == 3
+
+
+def first_of(monkeypatch: pytest.MonkeyPatch, node: Callable[[], int]) -> None:
+    """Have one node's reply to every stage come before the others'."""
+    honest = StreamGrid.send_and_receive
+
+    def ordered(self: StreamGrid, *args: Any, **kwargs: Any) -> Iterator[Message]:
+        replies = list(honest(self, *args, **kwargs))
+        return iter(sorted(replies, key=lambda r: self.node_of(r) != node()))
+
+    monkeypatch.setattr(StreamGrid, "send_and_receive", ordered)
+
+
+FORGED: dict[str, Callable[[Sealed], Sealed]] = {
+    "cut short": lambda part: replace(part, data=part.data[:-1]),
+    "longer": lambda part: replace(part, data=np.append(part.data, np.uint8(0))),
+    "another scheme": lambda part: replace(part, scheme="sash"),
+    "another mode": lambda part: replace(part, mode="single"),
+    "no mode": lambda part: replace(part, mode=""),
+    "a mode that is none": lambda part: replace(part, mode="triple"),
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", FORGED)
+def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    first: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def change(session: Session, part: Sealed) -> Sealed:
+        ranges = part.length == session.terms.range_lanes(session.layout)
+        if session.epoch.rank != 1 or not ranges or part.slot.round != 2:
+            return part
+        return FORGED[name](part)
+
+    grid = Puppets(tmp_path, 5)
+    forge_ciphertexts(monkeypatch, change)
+    if first:
+        first_of(monkeypatch, lambda: 100 + by_rank(grid)[1])
+    reports, _ = run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5)
+    assert [r.survivors for r in reports] == [5, 4, 5]
+    assert f"node {100 + by_rank(grid)[1]} is left out" in caplog.text
+    assert same(grid, range(5)).round == 3

@@ -548,7 +548,15 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "cut": (rewritten(lambda p: dataclasses.replace(p, data=p.data[:-1])), "another payload"),
     "another scheme": (rewritten(lambda p: dataclasses.replace(p, scheme="sash")), ""),
     "no update": (without(records.UPDATE), "the reply holds no encrypted update"),
-    "no reply record": (without(records.REPLY), "the reply holds no encrypted update"),
+    "no reply record": (without(records.REPLY), "the reply holds nothing of ours"),
+    "a plain record for ours": (
+        replaced(records.REPLY, initial),
+        "the reply holds nothing of ours",
+    ),
+    "another mode": (
+        rewritten(lambda p: dataclasses.replace(p, mode="single")),
+        "masked in another mode than was announced",
+    ),
     "plain arrays": (replaced(records.UPDATE, initial), "ciphertext pieces are missing"),
     "a config for arrays": (
         replaced(records.UPDATE, lambda: ConfigRecord({"a": 1})),

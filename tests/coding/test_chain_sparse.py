@@ -1,0 +1,211 @@
+"""Chains with a sparsifier in front: their order, their halves, and the pass that runs as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.coding import squares
+from flhe.coding.base import Codec, Plain, State
+from flhe.coding.chain import Chain, chain
+from flhe.coding.clip import Clip
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.permute import Permute
+from flhe.coding.quantize import Quantize
+from flhe.coding.sparsify import TopK
+from flhe.coding.weigh import Weigh
+from flhe.errors import MisfitError, ProtocolError
+from flhe.math.permutation import Permutation
+from flhe.math.prg import PIECE
+from tests.laws import BOUNDS, KEY, LAYOUT, random_source, summed
+
+RULES: dict[str, Clip] = {
+    "fixed": Clip(BOUNDS),
+    "history": Clip.history(),
+    "exchange": Clip.exchange(),
+}
+EXTRAS = np.array([1, 7, -9], np.int64)
+every_rule = pytest.mark.parametrize("rule", RULES)
+LONG = Layout(
+    (
+        Entry("a", (PIECE + 3,), "float32"),
+        Entry("b", (), "float32"),
+        Entry("none", (0,), "float32"),
+        Entry("c", (2 * PIECE - 1,), "float32"),
+    )
+)
+
+
+def update(seed: int, size: int = LAYOUT.floats) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).normal(0, 0.2, size).astype(np.float32)
+
+
+def build(
+    rule: str, bits: int = 16, ratio: float | None = 0.2, fuse: bool = True, draws: Any = None
+) -> Chain:
+    codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0)]
+    quantize = Quantize(bits, random=draws or random_source(5, 4 * PIECE))
+    return Chain((*codecs, RULES[rule], Weigh(50), quantize), fuse=fuse)
+
+
+def started(codec: Chain, layout: Layout, plain: Plain) -> State:
+    """The state in which `plain` may be encoded, thresholds fitted on it alone."""
+    state = codec.init(layout)
+    if not codec.needs_ranges(state):
+        return state
+    selected, _ = codec.select(plain, state)
+    return codec.fitted(codec.statistics(selected, state), 1, state)
+
+
+@every_rule
+def test_both_halves_make_one_encoding(rule: str) -> None:
+    plain = Plain(update(1), EXTRAS)
+    codec = build(rule)
+    assert codec.sparse
+    state = started(codec, LAYOUT, plain)
+    selected, tentative = codec.select(plain, state)
+    assert selected.coords is not None
+    assert selected.values.dtype == np.float32
+    halves, after = codec.finish(selected, tentative)
+    whole, also = codec.encode(plain, state)
+    assert halves.values.tolist() == whole.values.tolist()
+    assert halves.extras.tolist() == whole.extras.tolist()
+    assert halves.coords is not None
+    assert whole.coords is not None
+    assert halves.coords.tolist() == whole.coords.tolist() == selected.coords.tolist()
+    assert after.shared == also.shared == state.shared
+    assert after.local[0].tolist() == also.local[0].tolist()
+    assert state.local[0] is None, "the residual is tentative"
+
+
+@every_rule
+def test_a_dense_chain_selects_everything(rule: str) -> None:
+    codec = build(rule, ratio=None)
+    plain = Plain(update(1), EXTRAS)
+    state = started(codec, LAYOUT, plain)
+    assert not codec.sparse
+    assert codec.select(plain, state) == (plain, state)
+
+
+def test_ranges_are_of_what_was_chosen() -> None:
+    """The chosen values are the large ones: thresholds of the whole update would cut them."""
+    layout = Layout((Entry("w", (1000,), "float32"),))
+    x = update(2, 1000)
+    plain = Plain(x, EXTRAS)
+    few, all_ = (started(build("exchange", ratio=r), layout, plain) for r in (0.01, None))
+    chosen = np.sort(np.abs(x))[-10:].astype(np.float64)
+    assert few.shared[1].mean_squares == (pytest.approx(np.mean(chosen**2)),)
+    assert few.shared[1].alphas[0] > 2 * all_.shared[0].alphas[0]
+
+
+@every_rule
+@pytest.mark.parametrize("bits", [2, 8, 16, 32])
+@pytest.mark.parametrize("ratio", [0.2, None])
+def test_one_pass_gives_the_very_integers(rule: str, bits: int, ratio: float | None) -> None:
+    plain = Plain(update(3), EXTRAS)
+    apart, fused = (build(rule, bits, ratio, fuse) for fuse in (False, True))
+    state = started(apart, LAYOUT, plain)
+    one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
+    assert one.values.dtype == two.values.dtype
+    assert one.values.tolist() == two.values.tolist()
+    assert one.extras.tolist() == two.extras.tolist()
+    total = summed([one, two])
+    total = total._replace(extras=total.extras.astype(np.int64))
+    (near, after), (also, later) = (codec.decode(total, (0, 1), state) for codec in (apart, fused))
+    wide = near.values.astype(np.float32)
+    assert (np.abs(wide - also.values) <= np.spacing(np.abs(wide))).all()
+    assert near.extras.tolist() == also.extras.tolist() == [2, 14, -18]
+    assert after.shared == later.shared
+
+
+@every_rule
+@pytest.mark.parametrize("ratio", [0.9, None])
+def test_one_pass_over_several_pieces(rule: str, ratio: float | None) -> None:
+    plain = Plain(update(4, LONG.floats), EXTRAS)
+    apart, fused = (build(rule, 16, ratio, fuse) for fuse in (False, True))
+    state = started(apart, LONG, plain)
+    one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
+    assert np.array_equal(one.values, two.values)
+    opened = [codec.decode(one, (0,), state)[0].values for codec in (apart, fused)]
+    assert np.abs(opened[0] - opened[1]).max() <= np.spacing(np.float32(2.0))
+
+
+@every_rule
+@pytest.mark.parametrize("ratio", [0.2, None])
+@pytest.mark.parametrize("size", [1, 77, 1000])
+def test_parts_are_encoded_like_a_whole_vector(rule: str, ratio: float | None, size: int) -> None:
+    codec = build(rule, ratio=ratio)
+    x = update(5)
+    state = started(codec, LAYOUT, Plain(x, EXTRAS))
+    whole, after = codec.encode(Plain(x, EXTRAS), state)
+    parts = (x[at : at + size] for at in range(0, x.size, size))
+    encoded, also = codec.encode_parts(parts, x.size, EXTRAS, state)
+    assert encoded.values.tolist() == whole.values.tolist()
+    assert after.shared == also.shared
+    extras = [Quantize(16).join(p.extras) for p in (encoded, whole)]
+    assert extras[0][:3].tolist() == extras[1][:3].tolist() == EXTRAS.tolist()
+    if rule == "history":  # squares are added up in another order
+        means = [squares.mean(e[3:], 1, 4) for e in extras]
+        assert means[0] == pytest.approx(means[1], rel=1e-14)
+
+
+@every_rule
+def test_permuted_sums_open_where_they_belong(rule: str) -> None:
+    plain = [build(rule), build(rule)]
+    permute = Permute(Permutation(KEY, LAYOUT.floats))
+    hidden = [Chain((*codec.codecs, permute)) for codec in plain]
+    xs = [Plain(update(seed), EXTRAS) for seed in (6, 7)]
+    opened = []
+    for codecs in (plain, hidden):
+        state = started(codecs[0], LAYOUT, xs[0])
+        total = summed([c.encode(x, state)[0] for c, x in zip(codecs, xs, strict=True)])
+        result, after = codecs[0].decode(total, (0, 1), state)
+        opened.append((result.values.tolist(), result.extras.tolist(), after.shared[:2]))
+        assert result.coords is None
+    assert opened[0] == opened[1]
+
+
+@pytest.mark.parametrize(
+    ("codecs", "mend"),
+    [
+        ((Clip(1.0), TopK(0.1), Quantize(8)), "put it first"),
+        ((TopK(0.1), Clip(1.0), Permute(), Quantize(8)), "put it last"),
+        ((Clip(1.0), Quantize(8), Permute()), "put TopK first"),
+        ((Permute(),), "put TopK first"),
+        ((TopK(0.1), TopK(0.2), Clip(1.0), Quantize(8)), "put it first"),
+        ((TopK(0.1), Clip.history(), Weigh(5)), r"put Quantize\(bits\) behind it"),
+        ((TopK(0.1), Quantize(8)), r"put Clip\(\) before it"),
+    ],
+)
+def test_an_order_that_cannot_work(codecs: tuple[Codec, ...], mend: str) -> None:
+    with pytest.raises(MisfitError, match=mend):
+        chain(*codecs)
+
+
+def test_what_a_sparse_history_remembers() -> None:
+    codec = build("history")
+    plain = Plain(update(8), EXTRAS)
+    state = started(codec, LAYOUT, plain)
+    part, tentative = codec.encode(plain, state)
+    _, after = codec.decode(part, (0,), tentative)
+    memory = codec.memory(after)
+    assert set(memory) == {"topk.rounds", "clip.mean-square"}
+    again = codec.recall(LAYOUT, memory)
+    assert again.shared == after.shared
+    assert again.local == codec.init(LAYOUT).local, "a residual is no memory that readers share"
+    assert codec.recall(LAYOUT, {}).shared == codec.init(LAYOUT).shared
+    with pytest.raises(ProtocolError, match="do not know"):
+        build("history", ratio=None).recall(LAYOUT, memory)
+    with pytest.raises(ProtocolError, match="do not know"):
+        codec.recall(LAYOUT, {**memory, "topk.other": np.ones(1)})
+
+
+@every_rule
+def test_lanes_are_what_is_encoded(rule: str) -> None:
+    codec = build(rule)
+    plain = Plain(update(9), EXTRAS)
+    encoded, _ = codec.encode(plain, started(codec, LAYOUT, plain))
+    assert encoded.extras.size == codec.lanes(3, LAYOUT)
+    assert encoded.values.size == sum(-(-e.size // 5) for e in LAYOUT.entries if e.is_float)

@@ -1,0 +1,130 @@
+"""Permute: values stay with their coordinates, sums are not disturbed, keys are not shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe import errors
+from flhe.coding.base import Plain, State
+from flhe.coding.flatten import Layout
+from flhe.coding.permute import Permute
+from flhe.math.permutation import SMALL, Permutation
+from flhe.spaces import Integers, Reals
+
+KEY = bytes(range(32))
+EXTRAS = np.array([1, 17], np.int64)
+DTYPES = [np.float32, np.float64, np.int16, np.int32, np.int64]
+
+
+def array(coords: Any) -> NDArray[np.uint32]:
+    return np.array(coords, np.uint32)
+
+
+@given(
+    st.sampled_from([1, 5, 64, 65, 1000, SMALL, 100_000]),
+    st.binary(min_size=32, max_size=32),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(DTYPES),
+)
+@settings(max_examples=100, deadline=None)
+def test_values_go_with_their_coordinates(length: int, key: bytes, seed: int, dtype: Any) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, min(length, 3000) + 1))
+    coords = np.sort(rng.permutation(length)[:count]).astype(np.uint32)
+    values = rng.integers(-30_000, 30_000, count).astype(dtype)
+    counts = rng.integers(1, 60_000, count).astype(np.uint16)
+    permutation = Permutation(key, length)
+    codec = Permute(permutation)
+    plain = Plain(values, EXTRAS, coords, None, counts)
+    encoded, state = codec.encode(plain, State(3, 4))
+    assert state == State(3, 4)
+    images = permutation.forward(coords).tolist()
+    wanted = sorted(zip(images, values.tolist(), counts.tolist(), strict=True))
+    assert encoded.coords is not None
+    assert encoded.counts is not None
+    got = (encoded.coords.tolist(), encoded.values.tolist(), encoded.counts.tolist())
+    assert list(zip(*got, strict=True)) == wanted
+    assert encoded.values.dtype == dtype
+    assert encoded.coords.dtype == np.uint32
+    assert encoded.counts.dtype == np.uint16
+    assert encoded.extras is EXTRAS
+    opened, _ = codec.decode(encoded, (0,), State())
+    for before, after in zip(plain, opened, strict=True):
+        assert np.array_equal(before, after)
+
+
+def test_sums_are_not_disturbed() -> None:
+    length, senders = 70_000, 5
+    rng = np.random.default_rng(1)
+    codec = Permute(Permutation(KEY, length))
+    wanted, hidden = np.zeros(length, np.int64), np.zeros(length, np.int64)
+    counts = np.zeros(length, np.uint16)
+    for _ in range(senders):
+        coords = np.sort(rng.permutation(length)[:7000]).astype(np.uint32)
+        values = rng.integers(-1000, 1000, 7000, np.int32)
+        encoded, _ = codec.encode(Plain(values, EXTRAS, coords), State())
+        wanted[coords] += values
+        hidden[encoded.coords] += encoded.values
+        counts[encoded.coords] += 1
+    union = np.flatnonzero(counts).astype(np.uint32)
+    total = Plain(hidden[union], EXTRAS, union, None, counts[union])
+    opened, _ = codec.decode(total, range(senders), State())
+    assert opened.coords is not None
+    assert opened.counts is not None
+    assert np.all(np.diff(opened.coords.astype(np.int64)) > 0)
+    dense = np.zeros(length, np.int64)
+    dense[opened.coords] = opened.values
+    assert np.array_equal(dense, wanted)
+    assert int(opened.counts.sum()) == senders * 7000
+
+
+def test_strided_values_are_taken_as_they_are() -> None:
+    codec = Permute(Permutation(KEY, 10))
+    values = np.arange(8, dtype=np.int32)[::2]
+    encoded, _ = codec.encode(Plain(values, EXTRAS, array([1, 4, 6, 9])), State())
+    opened, _ = codec.decode(encoded, (0,), State())
+    assert opened.values.tolist() == [0, 2, 4, 6]
+
+
+def test_it_must_have_a_permutation() -> None:
+    sparse, dense = Plain(np.ones(1), EXTRAS, array([0])), Plain(np.ones(1), EXTRAS)
+    with pytest.raises(errors.ConfigError, match="session supplies it"):
+        Permute().encode(sparse, State())
+    with pytest.raises(errors.ConfigError, match="session supplies it"):
+        Permute().decode(sparse, (0,), State())
+    codec = Permute(Permutation(KEY, 1))
+    with pytest.raises(errors.MisfitError, match="put TopK before it"):
+        codec.encode(dense, State())
+    with pytest.raises(errors.MisfitError, match="put TopK before it"):
+        codec.decode(dense, (0,), State())
+
+
+@pytest.mark.parametrize("length", [10, SMALL])
+def test_broken_coordinates_are_refused(length: int) -> None:
+    codec = Permute(Permutation(KEY, length))
+    with pytest.raises(errors.RangeError, match="not below"):
+        codec.decode(Plain(np.ones(2), EXTRAS, array([0, length])), (0,), State())
+    with pytest.raises(errors.ProtocolError, match="stands twice"):
+        codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4, 4])), (0,), State())
+    with pytest.raises(errors.ProtocolError, match="one value"):
+        codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4])), (0,), State())
+    few = np.ones(1, np.uint16)
+    with pytest.raises(errors.ProtocolError, match="one value"):
+        codec.decode(Plain(np.ones(2), EXTRAS, array([0, 4]), None, few), (0,), State())
+
+
+def test_it_passes_everything_else_on() -> None:
+    codec = Permute(Permutation(KEY, 10))
+    assert codec.parameters() == Permute().parameters() == {"name": "permute"}
+    assert codec.init(Layout(())) == State()
+    assert codec.out(Integers(7)) == Integers(7)
+    assert codec.out(Reals(2.0)) == Reals(2.0)
+    assert codec.lanes(9, Layout(())) == 9
+    assert codec.error(Layout(()), 3, 0.5) == 0.5
+    assert repr(codec) == "Permute(permutation=Permutation(key=<32 bytes>, length=10))"

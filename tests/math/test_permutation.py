@@ -1,0 +1,255 @@
+"""Permutation: the definition in plain Python, bijections, uniform images, refusals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from Crypto.Cipher import AES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe import errors
+from flhe.math.permutation import MAX_LENGTH, ROUNDS, SMALL, Permutation, uniform
+from flhe.math.prg import AesCtr
+
+KEY = bytes(range(32))
+LARGE = [SMALL, SMALL + 1, 65_792, 65_793, 70_000, 90_000, 90_001, 99_999]
+"""Around 2**16, just above a (a - 1), where a row is nearly empty, and squares."""
+
+
+def key(i: int) -> bytes:
+    return i.to_bytes(32, "big")
+
+
+# --- the definition, to the letter ---
+
+
+class Draws:
+    """32-bit words of one stream, one at a time, by another AES."""
+
+    def __init__(self, secret: bytes, stream: int) -> None:
+        nonce = stream.to_bytes(8, "big")
+        self._cipher = AES.new(secret, AES.MODE_CTR, nonce=nonce, initial_value=0)
+
+    def words(self, count: int) -> list[int]:
+        data = self._cipher.encrypt(bytes(4 * count))
+        return [int.from_bytes(data[at : at + 4], "little") for at in range(0, 4 * count, 4)]
+
+    def below(self, bounds: list[int]) -> list[int]:
+        out: dict[int, int] = {}
+        todo = list(range(len(bounds)))
+        while todo:
+            again = []
+            for i, word in zip(todo, self.words(len(todo)), strict=True):
+                if word < 2**32 // bounds[i] * bounds[i]:
+                    out[i] = word % bounds[i]
+                else:
+                    again.append(i)
+            todo = again
+        return [out[i] for i in range(len(bounds))]
+
+
+def shuffled(secret: bytes, length: int) -> list[int]:
+    table = list(range(length))
+    picks = Draws(secret, 0).below([i + 1 for i in range(length)])
+    for last in range(length - 1, 0, -1):
+        table[last], table[picks[last]] = table[picks[last]], table[last]
+    return table
+
+
+def network(secret: bytes, length: int, coords: list[int]) -> list[int]:
+    a = math.isqrt(length)
+    a += a * a < length
+    b = -(-length // a)
+    tables = [Draws(secret, i).below([b, a][i % 2] * [[a, b][i % 2]]) for i in range(ROUNDS)]
+
+    def once(d: int) -> int:
+        left, right = divmod(d, b)
+        for i, table in enumerate(tables):
+            if i % 2:
+                right = (right + table[left]) % b
+            else:
+                left = (left + table[right]) % a
+        return left * b + right
+
+    images = []
+    for d in coords:
+        image = once(d)
+        while image >= length:
+            image = once(image)
+        images.append(image)
+    return images
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 10, 1000, SMALL - 1])
+def test_the_table_is_the_definition(length: int) -> None:
+    every = np.arange(length, dtype=np.uint32)
+    assert Permutation(KEY, length).forward(every).tolist() == shuffled(KEY, length)
+
+
+@pytest.mark.parametrize("length", [*LARGE, 1_200_000, 2**24 + 1, MAX_LENGTH])
+def test_the_network_is_the_definition(length: int) -> None:
+    coords = np.random.default_rng(2).integers(0, length, 3000, np.uint32)
+    coords[:2] = 0, length - 1
+    images = Permutation(KEY, length).forward(coords)
+    assert images.tolist() == network(KEY, length, coords.tolist())
+    assert Permutation(KEY, length).inverse(images).tolist() == coords.tolist()
+
+
+def test_some_of_those_walk() -> None:
+    length = 65_793  # 257 x 257 - 256: many of a row lie beyond it
+    permutation = Permutation(KEY, length)
+    every = np.arange(length, dtype=np.uint32)
+    pairs = np.uint32(257 * 257 - length)
+    assert pairs == 256
+    assert np.array_equal(np.sort(permutation.forward(every)), every)
+
+
+# --- what it promises ---
+
+
+@pytest.mark.parametrize("length", range(1, 201))
+def test_short_ones_are_bijections(length: int) -> None:
+    permutation = Permutation(KEY, length)
+    every = np.arange(length, dtype=np.uint32)
+    images = permutation.forward(every)
+    assert sorted(images.tolist()) == every.tolist()
+    assert np.array_equal(permutation.inverse(images), every)
+    assert images.dtype == permutation.inverse(images).dtype == np.uint32
+
+
+@pytest.mark.parametrize("length", [SMALL - 2, SMALL - 1, *LARGE, 1_000_003])
+def test_long_ones_are_bijections(length: int) -> None:
+    permutation = Permutation(KEY, length)
+    every = np.arange(length, dtype=np.uint32)
+    images = permutation.forward(every)
+    assert np.array_equal(np.sort(images), every)
+    assert np.array_equal(permutation.inverse(images), every)
+    assert np.array_equal(permutation.forward(permutation.inverse(every)), every)
+
+
+@given(st.integers(1, 2**18), st.binary(min_size=32, max_size=32), st.data())
+@settings(max_examples=60, deadline=None)
+def test_each_coordinate_goes_its_own_way(length: int, secret: bytes, data: st.DataObject) -> None:
+    """An image depends on nothing that stands beside it, and the inverse undoes it."""
+    coords = data.draw(st.lists(st.integers(0, length - 1), max_size=40))
+    permutation = Permutation(secret, length)
+    images = permutation.forward(np.array(coords, np.uint32))
+    assert permutation.inverse(images).tolist() == coords
+    alone = [int(permutation.forward(np.array([c], np.uint32))[0]) for c in coords]
+    assert images.tolist() == alone
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """Standard deviations from the mean of a chi-square with so many cells."""
+    expected = counts.sum() / counts.size
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    freedom = counts.size - 1
+    return (statistic - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("length", [60_000, 70_000])
+def test_images_of_one_coordinate_are_uniform_over_keys(length: int) -> None:
+    coords = np.array([0, 1, length // 2, length - 1], np.uint32)
+    keys = 600
+    images = np.array([Permutation(key(i), length).forward(coords) for i in range(keys)])
+    for column in images.T:
+        cells = np.bincount(column // (length // 50 + 1), minlength=50)
+        assert abs(chi_square(cells)) < 5
+    distances = (images[:, 1].astype(np.int64) - images[:, 0]) % length
+    assert abs(chi_square(np.bincount(distances // (length // 50 + 1), minlength=50))) < 5
+
+
+@pytest.mark.parametrize("length", [60_000, 1_200_000])
+def test_images_of_a_run_are_spread_evenly(length: int) -> None:
+    for i in range(5):
+        run = np.arange(5000, dtype=np.uint32)
+        images = Permutation(key(i), length).forward(run)
+        assert abs(chi_square(np.bincount(images // (length // 100), minlength=100))) < 5
+        low = np.bincount(images % 64, minlength=64)
+        assert abs(chi_square(low)) < 5
+        # Neighbours do not stay neighbours.
+        assert np.count_nonzero(np.abs(np.diff(images.astype(np.int64))) < length // 1000) < 40
+
+
+def test_all_permutations_of_a_few_come_up() -> None:
+    counts = np.zeros(24)
+    orders: dict[tuple[int, ...], int] = {}
+    every = np.arange(4, dtype=np.uint32)
+    for i in range(2400):
+        order = tuple(Permutation(key(i), 4).forward(every).tolist())
+        counts[orders.setdefault(order, len(orders))] += 1
+    assert len(orders) == 24
+    assert abs(chi_square(counts)) < 5
+
+
+@pytest.mark.parametrize("length", [1000, 100_000])
+def test_keys_differ(length: int) -> None:
+    every = np.arange(length, dtype=np.uint32)
+    images = [Permutation(key(i), length).forward(every) for i in range(6)]
+    for i, one in enumerate(images):
+        for other in images[:i]:
+            assert np.count_nonzero(one == other) < 15
+
+
+# --- exact uniform values ---
+
+
+class Words:
+    """A stream that is written down."""
+
+    def __init__(self, words: list[int]) -> None:
+        self._words = words
+
+    def into(self, out: np.ndarray, nbytes: int) -> None:
+        taken, self._words = self._words[: nbytes // 4], self._words[nbytes // 4 :]
+        out[:nbytes] = np.array(taken, np.uint32).view(np.uint8)
+
+
+def test_words_beyond_the_largest_multiple_are_drawn_again() -> None:
+    bounds = np.array([10, 2**31 + 1, 1, 3], np.uint64)
+    last = 2**32 - 1
+    words = [2**32 - 6, 2**31 + 1, last, last, 2**32 - 7, last, 7, 2**31]
+    drawn = uniform(Words(words), bounds)
+    assert drawn.tolist() == [(2**32 - 7) % 10, 2**31, 0, 7 % 3]
+
+
+@given(st.lists(st.integers(1, 2**32), min_size=1, max_size=50), st.integers(0, 9))
+def test_uniform_values_are_the_definition(bounds: list[int], stream: int) -> None:
+    drawn = uniform(AesCtr().stream(KEY, stream), np.array(bounds, np.uint64))
+    assert drawn.tolist() == Draws(KEY, stream).below(bounds)
+
+
+# --- what it refuses ---
+
+
+@pytest.mark.parametrize("length", [0, 5, SMALL, 1_000_000])
+def test_coordinates_beyond_the_length_are_refused(length: int) -> None:
+    permutation = Permutation(KEY, length)
+    for beyond in (length, 2**32 - 1):
+        for method in (permutation.forward, permutation.inverse):
+            with pytest.raises(errors.RangeError, match="not below"):
+                method(np.array([0, beyond], np.uint32))
+            with pytest.raises(errors.RangeError, match="uint32"):
+                method(np.array([0, -1], np.int64))
+    assert permutation.forward(np.empty(0, np.uint32)).size == 0
+
+
+@pytest.mark.parametrize("secret", [b"", bytes(31), bytes(33), "0" * 32, None])
+def test_keys_that_are_none_are_refused(secret: object) -> None:
+    with pytest.raises(errors.ConfigError, match="32 bytes"):
+        Permutation(secret, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [-1, MAX_LENGTH + 1])
+def test_impossible_lengths_are_refused(length: int) -> None:
+    with pytest.raises(errors.ConfigError, match="length"):
+        Permutation(KEY, length)
+
+
+def test_it_does_not_show_its_key() -> None:
+    for length in (10, SMALL):
+        shown = repr(Permutation(KEY, length))
+        assert shown == f"Permutation(key=<32 bytes>, length={length})"

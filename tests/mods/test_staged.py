@@ -1,0 +1,295 @@
+"""Rounds of several stages on the client: one support, one mode and one set of ranges for each attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from flhe import records
+from flhe.coding.support import Support
+from flhe.rounds.draft import Draft
+from flhe.rounds.terms import Terms
+from flhe.sealed import Sealed, from_bytes, to_bytes
+from tests.mods.harness import TERMS, Group, Site, answer, arrays, refused
+
+SPARSE = replace(TERMS, top_k=0.5, warmup=0, masking="adaptive")
+RANGED = replace(TERMS, clip="exchange")
+BOTH = replace(SPARSE, clip="exchange")
+LAYOUT = 13  # floats in the harness's model
+
+
+def group(path: Path, terms: Terms, size: int = 3) -> Group:
+    return Group(path, size, terms).agree()
+
+
+def support(message: Message) -> Support:
+    data = answer(message)["support"]
+    assert isinstance(data, bytes)
+    return Support.from_bytes(data, LAYOUT)
+
+
+def ranges(message: Message) -> Sealed:
+    data = answer(message)["sealed"]
+    assert isinstance(data, bytes)
+    return from_bytes(data)
+
+
+def sparse_update(message: Message, told: Support) -> Sealed:
+    header = answer(message)["header"]
+    assert isinstance(header, bytes)
+    return records.to_sealed(header, message.content[records.UPDATE], supports=[told])  # type: ignore[arg-type]
+
+
+def added(group: Group, parts: Iterable[Sealed]) -> Sealed:
+    scheme = group.terms.for_cohort(len(group.sites))
+    return scheme.close(group.total(parts))
+
+
+def sums(group: Group, **fields: Any) -> bytes:
+    """Everyone's mean squares, as the server makes them."""
+    return to_bytes(added(group, [ranges(group.ask(s, **fields)) for s in group.sites]))
+
+
+def files(site: Site) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in site.run.iterdir() if p.is_file()}
+
+
+def test_a_whole_round(tmp_path: Path) -> None:
+    g = group(tmp_path, BOTH)
+    fitted = sums(g)
+    told = [support(g.ask(s, "supports", **{"fitted-on": fitted})) for s in g.sites]
+    how = {"fitted-on": fitted, "mode": "single"}
+    parts = [
+        sparse_update(g.ask(s, "update", **how), t) for s, t in zip(g.sites, told, strict=True)
+    ]
+    total = added(g, parts)
+    for site in g.sites:
+        reply = g.ask(site, "evaluate", "evaluate", sums=[total], ranges=[fitted])
+        assert answer(reply)["round"] == 1
+        assert len(site.app.seen) == 2, "trained once, evaluated once"
+    assert len({b"".join(s.model.chunks()) for s in g.sites}) == 1
+    assert all((s.run / "residual").exists() and not (s.run / "draft").exists() for s in g.sites)
+    assert np.abs(g.sites[0].model.masters["w"] - arrays()["w"]).max() > 0.01
+
+
+def test_each_stage_again_is_the_same_bytes(tmp_path: Path) -> None:
+    g = group(tmp_path, BOTH)
+    site = g.sites[1]
+    first = ranges(g.ask(site))
+    assert ranges(g.ask(site)).digest() == first.digest()
+    fitted = sums(g)
+    how = {"fitted-on": fitted}
+    told = support(g.ask(site, "supports", **how))
+    assert support(g.ask(site, "supports", **how)).data == told.data
+    one = g.ask(site, "update", mode="double", **how)
+    again = g.ask(site, "update", mode="double", **how)
+    assert answer(again)["resent"] is True
+    assert sparse_update(one, told).digest() == sparse_update(again, told).digest()
+    assert len(site.app.seen) == 1
+
+
+def test_one_mode_an_attempt(tmp_path: Path) -> None:
+    """Both modes of one attempt would show F(j + 1) alone: the second gets the first's bytes."""
+    g = group(tmp_path, SPARSE)
+    site = g.sites[0]
+    told = support(g.ask(site))
+    first = sparse_update(g.ask(site, "update", mode="double"), told)
+    other = sparse_update(g.ask(site, "update", mode="single"), told)
+    assert (other.mode, other.digest()) == ("double", first.digest())
+    (site.run / "outbox").unlink()
+    refused(g.ask(site, "update", mode="single"), 1012)
+    refused(g.ask(site, "update", mode="double"), 1012)
+    later = support(g.ask(site, attempt=1))
+    part = sparse_update(g.ask(site, "update", attempt=1, mode="single"), later)
+    assert (part.mode, part.slot.attempt) == ("single", 1)
+
+
+@pytest.mark.parametrize("mode", ["", "triple", "adaptive"])
+def test_an_unknown_mode_claims_nothing(tmp_path: Path, mode: str) -> None:
+    g = group(tmp_path, SPARSE)
+    told = support(g.ask(g.sites[0]))
+    refused(g.ask(g.sites[0], "update", mode=mode), 1014)
+    sparse_update(g.ask(g.sites[0], "update", mode="single"), told)
+
+
+@pytest.mark.parametrize("mode", ["double", "single"])
+def test_a_mode_where_the_masking_is_fixed(tmp_path: Path, mode: str) -> None:
+    for name, terms in {"dense": TERMS, "sparse": replace(SPARSE, masking="double")}.items():
+        g = group(tmp_path / name, terms)
+        g.ask(g.sites[0])
+        refused(g.ask(g.sites[0], "update" if terms.sparse else "round", mode=mode), 1014)
+
+
+def test_no_update_before_the_support(tmp_path: Path) -> None:
+    g = group(tmp_path, SPARSE)
+    refused(g.ask(g.sites[0], "update", mode="single"), 1014)  # nothing was trained
+    g.ask(g.sites[0])
+    refused(g.ask(g.sites[0], "update", mode="single", attempt=1), 1014)
+    refused(g.ask(g.sites[0], "supports", attempt=1), 1014)
+
+
+def test_a_dense_round_has_no_stages(tmp_path: Path) -> None:
+    g = group(tmp_path, TERMS)
+    for stage in ("supports", "update"):
+        refused(g.ask(g.sites[0], stage), 1014)
+    g = group(tmp_path / "ranged", RANGED)
+    fitted = sums(g)
+    refused(g.ask(g.sites[0], "supports", **{"fitted-on": fitted}), 1014)
+
+
+def test_no_support_and_no_update_without_the_ranges(tmp_path: Path) -> None:
+    g = group(tmp_path, BOTH)
+    sums(g)
+    refused(g.ask(g.sites[0], "supports"), 1014)
+    refused(g.ask(g.sites[0], "update", mode="single"), 1014)
+
+
+def test_one_sum_of_ranges_a_round(tmp_path: Path) -> None:
+    """Two of them over different senders would show one member's mean squares to every member."""
+    g = group(tmp_path, RANGED, 4)
+    parts = [ranges(g.ask(s)) for s in g.sites]
+    four, three = to_bytes(added(g, parts)), to_bytes(added(g, parts[:3]))
+    site = g.sites[0]
+    answer(g.ask(site, "update", **{"fitted-on": three}))
+    refused(g.ask(site, "update", attempt=1, **{"fitted-on": four}), 1014)  # nothing trained for it
+    refused(g.ask(site, attempt=1, **{"fitted-on": four}), 1012)
+    answer(g.ask(site, attempt=1, **{"fitted-on": three}))
+    fresh = [ranges(g.ask(s, attempt=2)) for s in g.sites[1:]]
+    refused(g.ask(site, attempt=3, **{"fitted-on": to_bytes(added(g, fresh))}), 1012)
+
+
+def test_ranges_that_are_not_what_they_should_be(tmp_path: Path) -> None:
+    g = group(tmp_path, RANGED, 4)
+    parts = [ranges(g.ask(s)) for s in g.sites]
+    site = g.sites[0]
+    good = added(g, parts)
+    two = added(g, parts[:2])
+    data = good.data.copy()
+    data[3] ^= 1
+    alone = parts[1]
+    wrong = {
+        "too few": (two, 1011),
+        "one": (alone, 1011),
+        "another round": (replace(good, slot=replace(good.slot, round=2)), 1014),
+        "an update's slot": (replace(good, slot=replace(good.slot, layout_hash=bytes(32))), 1014),
+        "shorter": (replace(good, length=good.length - 1, data=data[:-3]), 1014),
+    }
+    for name, (total, code) in wrong.items():
+        reply = g.ask(site, "update", **{"fitted-on": to_bytes(total)})
+        assert reply.has_error(), name
+        assert reply.error.code == code, name
+    answer(g.ask(site, "update", **{"fitted-on": to_bytes(good)}))
+    other = g.sites[1]
+    changed = to_bytes(replace(good, data=data))
+    refused(g.ask(other, "update", **{"fitted-on": changed}), 1014)
+
+
+def test_ranges_where_none_are_due(tmp_path: Path) -> None:
+    g = group(tmp_path / "ranged", RANGED)
+    fitted = sums(g)
+    h = group(tmp_path / "sparse", SPARSE)
+    refused(h.ask(h.sites[0], **{"fitted-on": fitted}), 1014)
+
+
+def test_updates_that_were_clipped_otherwise_are_not_added(tmp_path: Path) -> None:
+    """The slot names the ranges, so neither the server nor a mask mixes them."""
+    g = group(tmp_path, RANGED, 4)
+    parts = [ranges(g.ask(s)) for s in g.sites]
+    slots = []
+    for site, senders in zip(g.sites[:2], ([0, 1, 2], [0, 1, 3]), strict=True):
+        fitted = to_bytes(added(g, [parts[i] for i in senders]))
+        reply = g.ask(site, "update", **{"fitted-on": fitted})
+        header = answer(reply)["header"]
+        slots.append(records.to_sealed(header, reply.content[records.UPDATE]).slot)  # type: ignore[arg-type]
+    assert slots[0].layout_hash != slots[1].layout_hash
+    assert replace(slots[0], layout_hash=bytes(32)) == replace(slots[1], layout_hash=bytes(32))
+
+
+def test_a_support_that_would_change_is_not_told(tmp_path: Path) -> None:
+    """If the draft is lost in mid-attempt, another training has another support: a new attempt."""
+    g = group(tmp_path, SPARSE)
+    site = g.sites[0]
+    told = support(g.ask(site))
+    (site.run / "draft").unlink()
+    site.app.step = -0.25
+    order = np.random.default_rng(3).permutation(12).reshape(3, 4)
+    before = site.app.trained
+
+    def other(record: Any) -> Any:
+        after = records.to_numpy(before(record))
+        return records.from_numpy({**after, "w": after["w"] + order.astype(np.float32) / 99})
+
+    site.app.trained = other
+    refused(g.ask(site), 1012)
+    later = support(g.ask(site, attempt=1))
+    assert later.count == told.count
+
+
+def test_an_altered_support_in_the_sum_is_refused(tmp_path: Path) -> None:
+    """Each sender's support is bound inside the ciphertext: a relay cannot exchange two of them."""
+    g = group(tmp_path, SPARSE)
+    for i, site in enumerate(g.sites):  # so that supports differ
+        place = np.zeros(12, np.float32)
+        place[3 * i : 3 * i + 3] = 0.5
+        before = site.app.trained
+
+        def moved(record: Any, before: Any = before, place: Any = place) -> Any:
+            after = records.to_numpy(before(record))
+            return records.from_numpy({**after, "w": after["w"] + place.reshape(3, 4)})
+
+        site.app.trained = moved
+    told = [support(g.ask(s)) for s in g.sites]
+    assert len({t.data for t in told}) == 3
+    parts = [
+        sparse_update(g.ask(s, "update", mode="single"), t)
+        for s, t in zip(g.sites, told, strict=True)
+    ]
+    total = added(g, parts)
+    swapped = replace(total, supports=(total.supports[1], total.supports[0], total.supports[2]))
+    refused(g.evaluate(g.sites[0], swapped), 1014)
+    assert g.sites[0].model.round == 0
+    answer(g.evaluate(g.sites[1], total))
+
+
+def test_a_draft_survives_until_its_sum_and_not_longer(tmp_path: Path) -> None:
+    g = group(tmp_path, SPARSE)
+    told = [support(g.ask(s)) for s in g.sites]
+    kept = Draft.from_bytes((g.sites[2].run / "draft").read_bytes())
+    parts = [
+        sparse_update(g.ask(s, "update", mode="double"), t)
+        for s, t in zip(g.sites, told, strict=True)
+    ]
+    total = added(g, parts)
+    answer(g.evaluate(g.sites[2], total))
+    assert "draft" not in files(g.sites[2])
+    left = Draft.from_bytes((g.sites[2].run / "residual").read_bytes()).residual
+    assert kept.residual is not None
+    assert left is not None
+    assert np.array_equal(left, kept.residual)
+    before = files(g.sites[2])["residual"]
+    answer(g.evaluate(g.sites[2], total))  # once more: it is there already
+    assert files(g.sites[2])["residual"] == before
+
+
+def test_what_did_not_leave_goes_back_when_others_go_on(tmp_path: Path) -> None:
+    g = group(tmp_path, SPARSE, 4)
+    told = [support(g.ask(s)) for s in g.sites]
+    draft = Draft.from_bytes((g.sites[3].run / "draft").read_bytes())
+    parts = [
+        sparse_update(g.ask(s, "update", mode="double"), t)
+        for s, t in zip(g.sites[:3], told[:3], strict=True)
+    ]
+    answer(g.evaluate(g.sites[3], added(g, parts)))
+    left = Draft.from_bytes((g.sites[3].run / "residual").read_bytes()).residual
+    assert left is not None
+    assert draft.residual is not None
+    assert draft.coords is not None
+    whole = draft.residual.copy()
+    whole[draft.coords] += draft.values
+    assert np.array_equal(left, whole)

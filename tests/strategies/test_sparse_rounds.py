@@ -1,0 +1,421 @@
+"""Rounds of several stages: Algorithm 1 under encryption, whoever drops out at which stage."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from numpy.typing import NDArray
+
+from flhe import records
+from flhe.coding.support import Support
+from flhe.errors import QuorumError
+from flhe.rounds.draft import Draft
+from flhe.rounds.model import Model
+from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies.report import RoundReport
+from tests.strategies.puppets import COUNTS, Fate, Puppets, initial, start_arrays, trained
+from tests.strategies.test_he_strategy import same
+from tests.strategies.test_membership import Changing
+from tests.strategies.test_membership import run as run_changing
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+MAX = 64
+BITS = 30
+"""So fine that what is left is error feedback alone."""
+
+Fates = Mapping[tuple[int, str], Iterable[int]]
+"""(round, stage) -> nodes that the stage does not reach."""
+
+
+class Sparse(Puppets):
+    """Puppets of which some do not get a stage, or whose answer to it is lost."""
+
+    def __init__(self, path: Path, nodes: int) -> None:
+        super().__init__(path, nodes)
+        self.reports: list[RoundReport] = []
+        self.unreached: Fates = {}
+        self.lost: Fates = {}
+        self.round = 0
+        self.fate = self._fate
+        self.forge = self._forge
+
+    def _fate(self, node: int, stage: str, round_: int) -> Fate:
+        self.round = round_ or self.round
+        return "dead" if node - 100 in self.unreached.get((round_, stage), ()) else None
+
+    def _forge(self, node: int, stage: str, reply: Message) -> Message:
+        if node - 100 in self.lost.get((self.round, stage), ()):
+            reply._content = None
+            reply._error = Error(code=4)
+        return reply
+
+    def draft(self, index: int) -> Draft | None:
+        path = self.run_dir(index) / "draft"
+        return Draft.from_bytes(path.read_bytes()) if path.exists() else None
+
+    def residual(self, index: int) -> NDArray[np.float32]:
+        residual = Draft.from_bytes((self.run_dir(index) / "residual").read_bytes()).residual
+        assert residual is not None
+        return residual
+
+
+def run(grid: Sparse, rounds: int = 3, **how: Any) -> HEStrategy:
+    strategy = flashe_fedavg(
+        max_examples=MAX, on_round=grid.reports.append, **{"bits": BITS, "clip": 8.0, **how}
+    )
+    try:
+        strategy.start(grid, initial(), num_rounds=rounds)
+    finally:
+        grid.close()
+    return strategy
+
+
+class Algorithm1:
+    """FLASHE's Algorithm 1 in clear: per-layer top-k with error feedback, normalized by line 30."""
+
+    def __init__(self, share: float, normalize: str, weights: Mapping[int, float]) -> None:
+        self.share, self.normalize, self.weights = share, normalize, weights
+        self.model = Model.initial(start_arrays())
+        layout = self.model.layout
+        self.residual = {p: np.zeros(layout.floats, np.float32) for p in weights}
+
+    def round(self, trains: Iterable[int], survive: Iterable[int]) -> None:
+        """`trains` train, and `survive` of them are in the sum."""
+        layout, weights = self.model.layout, self.weights
+        total = np.zeros(layout.floats)
+        counts = np.zeros(layout.floats)
+        survivors = list(survive)
+        integers = np.zeros(layout.integers)
+        weight = sum(weights[p] for p in survivors)
+        for p in trains:
+            change, steps = layout.change(trained(self.model.arrays(), p), self.model.masters)
+            update = change + self.residual[p]
+            if p not in survivors:
+                self.residual[p] = update
+                continue
+            kept = np.zeros_like(update)
+            for _, start, stop in layout.segments():
+                part = update[start:stop]
+                k = int(np.ceil(round(self.share * part.size, 9)))
+                order = sorted(range(part.size), key=lambda i, v=part: (-abs(v[i]), i))  # type: ignore[misc]
+                for i in order[:k]:
+                    kept[start + i] = part[i]
+                    counts[start + i] += 1
+            self.residual[p] = update - kept
+            total += weights[p] * kept.astype(np.float64)
+            integers += weights[p] * steps
+        mean = total / weight
+        if self.normalize == "count":
+            mean *= len(survivors) / np.maximum(counts, 1)
+        whole = np.floor(integers / weight + 0.5).astype(int).tolist()
+        masters = layout.apply(self.model.masters, mean.astype(np.float32), whole)
+        self.model = Model(layout, self.model.round + 1, bytes(32), masters)
+
+    def matches(self, model: Model, atol: float) -> None:
+        for name, expected in self.model.masters.items():
+            np.testing.assert_allclose(model.masters[name], expected, rtol=0, atol=atol)
+
+
+WEIGHTS = {p: float(COUNTS[p]) for p in range(6)}
+EQUAL = dict.fromkeys(range(6), 1.0)
+GONE: Fates = {(2, "round"): [1], (2, "update"): [3], (3, "round"): [0], (4, "update"): [4, 0]}
+
+
+@pytest.mark.parametrize("normalize", ["weight", "count"])
+@pytest.mark.parametrize("permute", [True, False])
+@pytest.mark.parametrize("masking", ["double", "single", "adaptive"])
+def test_it_is_algorithm_1_whoever_drops_out(
+    tmp_path: Path, masking: Any, permute: bool, normalize: Any
+) -> None:
+    """Those that a round does not reach keep their residual; those that it lost put all back."""
+    weights = WEIGHTS if normalize == "weight" else EQUAL
+    grid = Sparse(tmp_path, 6)
+    grid.unreached = GONE
+    run(
+        grid, 5, masking=masking, permute=permute, normalize=normalize, top_k=0.3, warmup=0,
+        weighted=normalize == "weight", min_replies=2,
+    )  # fmt: skip
+    reference = Algorithm1(0.3, normalize, weights)
+    for round_ in range(1, 6):
+        trains = [p for p in range(6) if p not in GONE.get((round_, "round"), ())]
+        survive = [p for p in trains if p not in GONE.get((round_, "update"), ())]
+        reference.round(trains, survive)
+    model = same(grid, range(6))
+    assert model.round == 5
+    assert [r.survivors for r in grid.reports] == [6, 4, 5, 4, 6]
+    reference.matches(model, 1e-4)
+    for p in range(6):
+        np.testing.assert_allclose(grid.residual(p), reference.residual[p], rtol=0, atol=1e-4)
+        assert grid.draft(p) is None
+
+
+def test_an_update_that_is_lost_on_the_way_goes_back_into_the_residual(tmp_path: Path) -> None:
+    grid = Sparse(tmp_path, 4)
+    grid.lost = {(2, "update"): [2], (3, "round"): [1]}
+    run(grid, 4, top_k=0.25, warmup=0, clip=8.0)
+    reference = Algorithm1(0.25, "weight", WEIGHTS)
+    for survive in ([0, 1, 2, 3], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]):
+        reference.round(range(4), survive)
+    reference.matches(same(grid, range(4)), 1e-4)
+    np.testing.assert_allclose(grid.residual(2), reference.residual[2], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("how", "stages"),
+    [
+        ({}, [1, 1, 1]),
+        ({"masking": "adaptive"}, [1, 1, 1]),
+        ({"top_k": 0.2}, [2, 2, 2]),
+        ({"clip": "exchange"}, [2, 2, 2]),
+        ({"clip": "history"}, [2, 1, 1]),
+        ({"top_k": 0.2, "clip": "exchange"}, [3, 3, 3]),
+        ({"top_k": 0.2, "clip": "history", "masking": "adaptive"}, [3, 2, 2]),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_stages_of_a_round(tmp_path: Path, how: dict[str, Any], stages: list[int]) -> None:
+    """1 dense, 2 sparse, one more in a round that exchanges ranges."""
+    grid = Sparse(tmp_path, 3)
+    run(grid, 3, **how)
+    asked: Counter[int] = Counter()
+    for node, stage, content in grid.sent:
+        record = records.find_config(content, records.STAGE)
+        if node == 100 and stage in ("round", "supports", "update") and record is not None:
+            asked[int(record["round"])] += 1  # type: ignore[arg-type]
+    assert [asked[r] for r in (1, 2, 3)] == stages
+    assert [r.survivors for r in grid.reports] == [3, 3, 3]
+
+
+def test_a_round_that_is_asked_for_again_trains_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The update is on disk: another attempt encrypts it again, with masks and an order of its own."""
+    grid = Sparse(tmp_path, 4)
+    tries = itertools.count()
+    told: list[tuple[int, bytes]] = []
+    fate = grid.fate
+
+    def twice(node: int, stage: str, round_: int) -> Fate:
+        if stage == "update" and round_ == 2 and next(tries) < 4:
+            return "dead"
+        return fate(node, stage, round_)
+
+    grid.fate = twice
+    run(grid, 3, top_k=0.25, warmup=0)
+    assert "asking again (attempt 2)" in caplog.text
+    trained_times = Counter(p for kind, p in grid.app.ran if kind == "train")  # type: ignore[attr-defined]
+    assert trained_times == dict.fromkeys(range(4), 3)
+    for node, _, reply in grid.replies:
+        answer = reply.has_content() and records.find_config(reply.content, records.REPLY)
+        if answer and answer.get("step") == "supports" and node == 100:
+            told.append((node, bytes(answer["support"])))  # type: ignore[arg-type]
+    assert len(told) == 4
+    assert len({data for _, data in told}) == 4, "each attempt has an order of its own"
+    reference = Algorithm1(0.25, "weight", WEIGHTS)
+    for _ in range(3):
+        reference.round(range(4), range(4))
+    reference.matches(same(grid, range(4)), 1e-4)
+
+
+def test_ranges_are_opened_once_a_round(tmp_path: Path) -> None:
+    """A second attempt uses the mean squares of the first: nobody learns the sum over two sets."""
+    grid = Sparse(tmp_path, 4)
+    tries = itertools.count()
+    fate = grid.fate
+
+    def twice(node: int, stage: str, round_: int) -> Fate:
+        if stage == "update" and round_ == 2 and next(tries) < 4:
+            return "dead"
+        return fate(node, stage, round_)
+
+    grid.fate = twice
+    run(grid, 3, clip="exchange")
+    steps = [
+        (node, answer["step"])
+        for node, _, reply in grid.replies
+        if reply.has_content() and (answer := records.find_config(reply.content, records.REPLY))
+        if "step" in answer
+    ]
+    assert Counter(step for node, step in steps if node == 100) == {"ranges": 3, "update": 3}
+    assert same(grid, range(4)).round == 3
+
+
+def test_who_comes_late_fits_the_same_thresholds(tmp_path: Path) -> None:
+    """Memory of codecs travels in the checkpoint: joiners clip, select and count rounds alike."""
+    grid = Changing(tmp_path, 5)
+    grid.away = lambda r: {103, 104} if r < 3 else set()
+    run_changing(grid, 5, top_k=0.3, warmup=1, clip="history", masking="adaptive")
+    model = same(grid, range(5))
+    assert [r.survivors for r in grid.reports][-1] == 5
+    assert model.memory["topk.rounds"].tolist() == [5.0]
+    assert model.memory["clip.mean-square"].size == 5
+
+
+def test_a_new_epoch_in_the_middle_of_a_ranged_round_makes_it_void(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever opened its mean squares under the old key opens no others of that round."""
+    grid = Sparse(tmp_path, 4)
+    strategy = flashe_fedavg(max_examples=MAX, clip="exchange", on_round=grid.reports.append)
+    tries = itertools.count()
+
+    def fate(node: int, stage: str, round_: int) -> Fate:
+        if stage == "update" and round_ == 2 and next(tries) < 4:
+            strategy.rekey()
+            return "dead"
+        return None
+
+    grid.fate = fate
+    try:
+        strategy.start(grid, initial(), num_rounds=4)
+    finally:
+        grid.close()
+    assert "round 2 is void: the group changed in the middle of it" in caplog.text
+    model = same(grid, range(4))
+    assert model.round == 4
+    assert [r.survivors for r in grid.reports][2:] == [4, 4]
+
+
+def test_a_member_on_another_model_is_named_before_anything_is_summed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Sparse(tmp_path, 4)
+    fate = grid.fate
+
+    def drift(node: int, stage: str, round_: int) -> Fate:
+        path = grid.run_dir(3) / "model"
+        if stage == "round" and round_ == 2 and node == 103:
+            model = Model.from_bytes(path.read_bytes())
+            masters = {**model.masters, "w": model.masters["w"] + 1}
+            changed = Model(model.layout, model.round, model.history, masters, {}, model.memory)
+            path.write_bytes(b"".join(changed.chunks()))
+        return fate(node, stage, round_)
+
+    grid.fate = drift
+    run(grid, 3, top_k=0.25, warmup=0)
+    assert "supports: node 103 is left out: its model has drifted" in caplog.text
+    assert [r.survivors for r in grid.reports] == [4, 3, 4]
+    same(grid, range(4))
+
+
+def test_too_few_supports_end_the_attempt(tmp_path: Path) -> None:
+    grid = Sparse(tmp_path, 4)
+    grid.unreached = {(1, "round"): [0, 1]}
+    with pytest.raises(QuorumError, match="2 nodes answered stage 'supports', 3 needed"):
+        run(grid, 1, top_k=0.25, retries=0)
+
+
+# --- what the server sees ---
+
+
+def views(grid: Sparse) -> dict[tuple[int, int], Support]:
+    """(round, node) -> the support that the server was told."""
+    found: dict[tuple[int, int], Support] = {}
+    floats = Model.initial(start_arrays()).layout.floats
+    for node, stage, reply in grid.replies:
+        answer = records.find_config(reply.content, records.REPLY) if reply.has_content() else None
+        if answer is not None and answer.get("step") == "supports" and stage == "round":
+            round_ = sum(1 for _, n in found if n == node) + 1
+            found[round_, node] = Support.from_bytes(bytes(answer["support"]), floats)  # type: ignore[arg-type]
+    return found
+
+
+def of_places(places: Callable[[int], NDArray[np.int64]]) -> Callable[..., Any]:
+    """Training that changes the given coordinates of "w" most, and always the same ones."""
+
+    def train(arrays: Mapping[str, NDArray[Any]], partition: int) -> dict[str, NDArray[Any]]:
+        out = {name: np.array(a) for name, a in arrays.items()}
+        change = np.full(63, 1e-4)
+        change[places(partition)] = 0.01
+        out["w"] = (out["w"] + change.reshape(9, 7)).astype(np.float32)
+        return out
+
+    return train
+
+
+def watched(path: Path, places: Callable[[int], NDArray[np.int64]], **how: Any) -> Sparse:
+    grid = Sparse(path, 3)
+    grid.app.trained = of_places(places)  # type: ignore[attr-defined]
+    run(grid, 6, top_k=10 / 63, warmup=0, clip=1.0, **how)
+    return grid
+
+
+def test_supports_are_not_linked_across_rounds(tmp_path: Path) -> None:
+    """Two runs that differ in which coordinates were large look alike, but for counts and overlaps."""
+    first = watched(tmp_path / "a", lambda p: np.arange(10) + 5 * p)
+    second = watched(tmp_path / "b", lambda p: (np.arange(10) + 5 * p) * 13 % 63)
+    clear = watched(tmp_path / "c", lambda p: np.arange(10) + 5 * p, permute=False)
+
+    def overlaps(found: dict[tuple[int, int], Support], rounds: Iterable[int]) -> list[int]:
+        """Coordinates that each two nodes have in common, in each of the rounds."""
+        return [
+            np.intersect1d(found[r, a].coords, found[r, b].coords).size
+            for r in rounds
+            for a, b in itertools.combinations((100, 101, 102), 2)
+        ]
+
+    def linked(found: dict[tuple[int, int], Support]) -> float:
+        """Coordinates that a node's supports of two rounds have in common, on average."""
+        pairs = list(itertools.combinations(range(1, 7), 2))
+        return float(
+            np.mean(
+                [
+                    np.intersect1d(found[a, n].coords, found[b, n].coords).size
+                    for n in (100, 101, 102)
+                    for a, b in pairs
+                ]
+            )
+        )
+
+    one, two, three = views(first), views(second), views(clear)
+    assert {s.count for s in one.values()} == {s.count for s in two.values()}
+    assert overlaps(one, range(1, 7)) == overlaps(two, range(1, 7)) == overlaps(three, range(1, 7))
+    count = one[1, 100].count
+    floats = one[1, 100].length
+    by_chance = count * count / floats
+    for found in (one, two):
+        assert linked(found) < by_chance + 2.5, "no more in common than by chance"
+    assert linked(three) == count, "the control: without permutation a support is a fingerprint"
+    shapes = [
+        [
+            (stage, reply.metadata.message_type, sorted(reply.content))
+            for _, stage, reply in grid.replies
+            if reply.has_content()
+        ]
+        for grid in (first, second)
+    ]
+    assert Counter(map(str, shapes[0])) == Counter(map(str, shapes[1]))
+
+
+def test_neither_draft_nor_residual_leaves(tmp_path: Path) -> None:
+    grid = Sparse(tmp_path, 3)
+    captured: list[bytes] = []
+    grid.tap = lambda direction, node, content: captured.append(bytes(content))
+    seen: list[bytes] = []
+    fate = grid.fate
+
+    def look(node: int, stage: str, round_: int) -> Fate:
+        if stage == "update" and (draft := grid.draft(node - 100)) is not None:
+            order = np.argsort(-np.abs(draft.values))[:4]
+            seen.extend(draft.values[i : i + 1].tobytes() for i in order)
+            assert draft.coords is not None
+            seen.append(draft.coords.tobytes())
+        return fate(node, stage, round_)
+
+    grid.fate = look
+    run(grid, 2, top_k=0.4, warmup=0, clip="exchange")
+    assert len(seen) > 20
+    wire = b"".join(captured)
+    assert len(wire) > 10_000
+    assert not [part for part in seen if len(part) >= 8 and part in wire]
+    assert (
+        sum(part in wire for part in seen if len(part) == 4) <= 1
+    )  # four bytes may meet by chance
