@@ -302,6 +302,7 @@ def bench(
             threads=threads,
             repeats=repeats,
             peers=peers,
+            top_k=top_k,
             json_file=json_file,
         )
 

@@ -93,7 +93,7 @@ def _array(array: NDArray[Any]) -> Array:
 
 
 def from_sealed(sealed: Sealed, *, supports: bool = True) -> ArrayRecord:
-    """The ciphertext of `sealed`, in pieces, and its supports after it; its header travels beside it."""
+    """The ciphertext of `sealed` and its supports, in pieces; its header travels beside them."""
     body = sealed.body() if supports else sealed.body()[:1]
     if len(body) > 1:  # supports are a fraction of what they go with
         body = [memoryview(b"".join(body))]

@@ -21,6 +21,7 @@ def times(
     threads: int,
     repeats: int | None,
     peers: bool,
+    top_k: float | None,
     json_file: Path | None,
 ) -> None:
     """Time encryption, addition and decryption of one update."""
@@ -35,11 +36,14 @@ def times(
             setting,
             repeats=20 if repeats is None else repeats,
             with_peers=peers,
+            top_k=top_k,
             progress=advance,
         )
     if json_file is not None:
         bench.write_json(json_file, bench.to_json(rows))
     Console().print(table(rows))
+    if note := next((row.note for row in rows if row.name.startswith("flashe top")), None):
+        Console().print(note)
 
 
 def whole_rounds(

@@ -82,7 +82,8 @@ class Exchange:
             Too few of them.
         """
         fed = self.fed
-        assert fed.ledger.layout is not None and fed.ledger.agreed is not None
+        assert fed.ledger.layout is not None
+        assert fed.ledger.agreed is not None
         length = fed.ledger.layout.floats
 
         def read(_node: int, answer: ConfigRecord) -> Support:

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flhe import records
+from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.sealed import Sealed
 from tests.laws import SLOT
@@ -93,6 +94,36 @@ def test_ciphertext_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> Non
     again = records.to_sealed(whole.header(), record)
     assert again.digest() == whole.digest()
     assert again.data.dtype == np.uint8
+
+
+def sparse(size: int) -> Sealed:
+    supports = tuple(Support.of(np.arange(n, dtype=np.uint32), 99) for n in (3, 50))
+    return dataclasses.replace(sealed(size), mode="single", supports=supports)
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 35])
+def test_supports_travel_behind_the_ciphertext_or_before_it(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PIECE", 10)
+    whole = sparse(size)
+    record = records.from_sealed(whole)
+    assert {array.stype for array in record.values()} == {"flhe.sealed/1"}
+    assert max(len(array.data) for array in record.values()) <= 10
+    again = records.to_sealed(whole.header(), record)
+    assert (again.digest(), again.supports) == (whole.digest(), whole.supports)
+    alone = records.from_sealed(whole, supports=False)
+    assert sum(len(array.data) for array in alone.values()) == size
+    again = records.to_sealed(whole.header(), alone, supports=whole.supports)
+    assert (again.digest(), again.supports) == (whole.digest(), whole.supports)
+    for supports in (None, (), whole.supports[::-1], whole.supports[:1]):
+        with pytest.raises(ProtocolError):
+            records.to_sealed(whole.header(), alone, supports=supports)
+    with pytest.raises(ProtocolError):
+        records.to_sealed(sealed(size).header(), alone, supports=whole.supports)
+    dense = sealed(size)
+    assert records.from_sealed(dense) == records.from_sealed(dense, supports=False)
+    assert records.to_sealed(dense.header(), records.from_sealed(dense), supports=()).mode == ""
 
 
 def test_one_piece_is_not_copied() -> None:

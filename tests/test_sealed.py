@@ -10,16 +10,35 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, ReuseError
 from flhe.keys import canonical
-from flhe.sealed import MAX_HEADER, MAX_LENGTH, Sealed, Slot, check_senders, merged_senders
+from flhe.sealed import (
+    MAX_HEADER,
+    MAX_LENGTH,
+    VERSION,
+    Sealed,
+    Slot,
+    check_senders,
+    from_bytes,
+    merged_senders,
+    to_bytes,
+)
 from tests.laws import OTHER_SLOTS, SLOT
 
 DATA = np.arange(12, dtype=np.uint8)
 SEALED = Sealed("flashe", SLOT, (0, 2, 5), 30, DATA)
 CONTEXT = list(SLOT.context())
-FIELDS = [1, "flashe", CONTEXT, [0, 2, 5], 30]
+FIELDS = [VERSION, "flashe", "", CONTEXT, [0, 2, 5], 30, []]
+
+WIDTH = 40
+SUPPORTS = tuple(
+    Support.of(np.array(coords, np.uint32), WIDTH) for coords in ([0, 7, 39], [], [1, 2, 3, 4])
+)
+SPARSE = dataclasses.replace(SEALED, length=12, mode="single", supports=SUPPORTS)
+TOLD = [[s.length, len(s.data), s.digest()] for s in SUPPORTS]
 
 SLOTS = st.builds(
     Slot,
@@ -38,21 +57,118 @@ SLOTS = st.builds(
     SLOTS,
     st.sets(st.integers(0, 2000), min_size=1, max_size=30),
     st.integers(0, MAX_LENGTH - 1),
+    st.text(max_size=20),
 )
-def test_header_round_trip(scheme: str, slot: Slot, senders: set[int], length: int) -> None:
-    sealed = Sealed(scheme, slot, tuple(sorted(senders)), length, DATA)
+def test_header_round_trip(
+    scheme: str, slot: Slot, senders: set[int], length: int, mode: str
+) -> None:
+    sealed = Sealed(scheme, slot, tuple(sorted(senders)), length, DATA, mode)
     again = Sealed.from_parts(sealed.header(), DATA)
     assert again.data is DATA
-    for f in ("scheme", "slot", "senders", "length"):
+    for f in ("scheme", "slot", "senders", "length", "mode", "supports"):
         assert getattr(again, f) == getattr(sealed, f)
     assert again.header() == sealed.header()
     assert again.digest() == sealed.digest()
+
+
+def body_of(sealed: Sealed) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(sealed.body()), np.uint8)
+
+
+@given(
+    st.lists(st.sets(st.integers(0, WIDTH - 1)), min_size=1, max_size=6),
+    st.binary(max_size=30),
+)
+def test_supports_go_there_and_back(sets: list[set[int]], data: bytes) -> None:
+    supports = tuple(Support.of(np.array(sorted(s), np.uint32), WIDTH) for s in sets)
+    senders, ciphertext = tuple(range(len(sets))), np.frombuffer(data, np.uint8)
+    sealed = Sealed("flashe", SLOT, senders, 30, ciphertext, "double", supports)
+    whole = body_of(sealed)
+    assert whole.tobytes() == data + b"".join(s.data for s in supports)
+    together = Sealed.from_parts(sealed.header(), whole)
+    before = Sealed.from_parts(sealed.header(), ciphertext, supports)
+    small = from_bytes(to_bytes(sealed))
+    for again in (together, before, small):
+        assert again.supports == supports
+        assert (again.mode, again.data.tobytes()) == ("double", data)
+        assert again.header() == sealed.header()
+        assert again.digest() == sealed.digest()
+    assert before.data is ciphertext
+
+
+def test_supports_that_are_not_those_of_the_header() -> None:
+    header, whole = SPARSE.header(), body_of(SPARSE)
+    assert Sealed.from_parts(header, whole).supports == SUPPORTS
+    others = Support.of(np.array([0, 7, 38], np.uint32), WIDTH)
+    wrong: list[tuple[Support, ...]] = [
+        (),
+        SUPPORTS[:2],
+        (SUPPORTS[1], SUPPORTS[0], SUPPORTS[2]),
+        (others, *SUPPORTS[1:]),
+        (*SUPPORTS, others),
+    ]
+    for supports in wrong:
+        with pytest.raises(ProtocolError):
+            Sealed.from_parts(header, SPARSE.data, supports)
+    with pytest.raises(ProtocolError):
+        Sealed.from_parts(SEALED.header(), SEALED.data, SUPPORTS)
+    tail = sum(len(s.data) for s in SUPPORTS)
+    for size in range(tail):
+        with pytest.raises(ProtocolError):
+            Sealed.from_parts(header, whole[:size])
+    for at in range(whole.size - tail, whole.size):
+        altered = whole.copy()
+        altered[at] ^= 1
+        with pytest.raises(ProtocolError):
+            Sealed.from_parts(header, altered)
+
+
+def test_supports_that_no_ciphertext_has() -> None:
+    for supports in (SUPPORTS[:2], (*SUPPORTS, SUPPORTS[0])):
+        with pytest.raises(ProtocolError, match="one support for each sender"):
+            dataclasses.replace(SEALED, supports=supports)
+    longer = Support.of(np.array([0], np.uint32), WIDTH + 1)
+    with pytest.raises(ProtocolError, match="different lengths"):
+        dataclasses.replace(SEALED, supports=(*SUPPORTS[:2], longer))
+
+
+@pytest.mark.parametrize("sealed", [SEALED, SPARSE], ids=["dense", "sparse"])
+def test_one_piece_is_read_exactly(sealed: Sealed) -> None:
+    good = to_bytes(sealed)
+    assert to_bytes(from_bytes(good)) == good
+    for size in range(len(good)):
+        with pytest.raises(ProtocolError):
+            from_bytes(good[:size])
+    header, body = sealed.header(), b"".join(sealed.body())
+    for bad in ([header], [header, body, b""], [body, header], {"a": header}, [header, "body"], 7):
+        with pytest.raises(ProtocolError):
+            from_bytes(canonical.dumps(bad))
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_mutation_of_one_piece_is_refused_or_read_exactly(data: st.DataObject) -> None:
+    good = bytearray(to_bytes(data.draw(st.sampled_from([SEALED, SPARSE]))))
+    at = data.draw(st.integers(0, len(good) - 1))
+    if data.draw(st.booleans()):
+        good[at] = data.draw(st.integers(0, 255))
+    else:
+        good[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    try:
+        sealed = from_bytes(bytes(good))
+    except FlheError:
+        return
+    assert to_bytes(sealed) == good
 
 
 def test_a_header_for_the_largest_cohort_fits() -> None:
     sealed = Sealed("flashe", SLOT, tuple(range(1024)), 30, DATA)
     assert len(sealed.header()) < 4096 < MAX_HEADER
     assert Sealed.from_parts(sealed.header(), DATA).senders == sealed.senders
+    full = Support.of(np.arange(0, (1 << 31) - 1, 1 << 20, dtype=np.uint32), (1 << 31) - 1)
+    crowd = dataclasses.replace(sealed, mode="double", supports=(full,) * 1024)
+    assert len(crowd.header()) < 52 << 10 < MAX_HEADER
+    assert Sealed.from_parts(crowd.header(), body_of(crowd)).supports == crowd.supports
 
 
 def test_the_digest_is_over_everything() -> None:
@@ -65,6 +181,11 @@ def test_the_digest_is_over_everything() -> None:
             {"length": 31},
             {"data": DATA[:-1]},
             {"data": DATA ^ np.uint8(1)},
+            {"mode": "single"},
+            {"mode": "double"},
+            {"supports": SUPPORTS},
+            {"supports": SUPPORTS[::-1]},
+            {"supports": (SUPPORTS[0],) * 3},
         )
     ]
     digests = {SEALED.digest(), *(other.digest() for other in others)}
@@ -73,7 +194,8 @@ def test_the_digest_is_over_everything() -> None:
 
 
 def test_repr_shows_no_ciphertext() -> None:
-    assert "data" not in repr(SEALED)
+    for name in ("data", "supports"):
+        assert name not in repr(SPARSE)
 
 
 def with_field(index: int, value: Any) -> list[Any]:
@@ -81,7 +203,11 @@ def with_field(index: int, value: Any) -> list[Any]:
 
 
 def with_context(index: int, value: Any) -> list[Any]:
-    return with_field(2, [*CONTEXT[:index], value, *CONTEXT[index + 1 :]])
+    return with_field(3, [*CONTEXT[:index], value, *CONTEXT[index + 1 :]])
+
+
+def with_told(*told: Any) -> list[Any]:
+    return with_field(6, list(told))
 
 
 MALFORMED: dict[str, Any] = {
@@ -92,13 +218,17 @@ MALFORMED: dict[str, Any] = {
     "too short": FIELDS[:-1],
     "too long": [*FIELDS, 0],
     "version 0": with_field(0, 0),
-    "version 2": with_field(0, 2),
-    "version as text": with_field(0, "1"),
+    "version 1": with_field(0, 1),
+    "version 1 as it was": [1, "flashe", CONTEXT, [0, 2, 5], 30],
+    "version 3": with_field(0, 3),
+    "version as text": with_field(0, "2"),
     "version true": with_field(0, True),
     "scheme as bytes": with_field(1, b"flashe"),
-    "slot as map": with_field(2, {}),
-    "slot too short": with_field(2, CONTEXT[:-1]),
-    "slot too long": with_field(2, [*CONTEXT, 0]),
+    "mode as bytes": with_field(2, b"double"),
+    "mode null": with_field(2, None),
+    "slot as map": with_field(3, {}),
+    "slot too short": with_field(3, CONTEXT[:-1]),
+    "slot too long": with_field(3, [*CONTEXT, 0]),
     "run beyond 64 bits": with_context(0, -1),
     "run false": with_context(0, False),
     "roster of 31 bytes": with_context(1, bytes(31)),
@@ -111,26 +241,47 @@ MALFORMED: dict[str, Any] = {
     "attempt false": with_context(4, False),
     "layout of no bytes": with_context(5, b""),
     "history of 33 bytes": with_context(6, bytes(33)),
-    "no senders": with_field(3, []),
-    "senders descend": with_field(3, [2, 0]),
-    "sender twice": with_field(3, [0, 0]),
-    "sender negative": with_field(3, [-1, 0]),
-    "sender as text": with_field(3, ["0"]),
-    "sender true": with_field(3, [True]),
-    "sender null": with_field(3, [None]),
-    "senders nested": with_field(3, [[0]]),
-    "senders as map": with_field(3, {}),
-    "length negative": with_field(4, -1),
-    "length too large": with_field(4, MAX_LENGTH),
-    "length true": with_field(4, True),
-    "length as bytes": with_field(4, b"\x01"),
+    "no senders": with_field(4, []),
+    "senders descend": with_field(4, [2, 0]),
+    "sender twice": with_field(4, [0, 0]),
+    "sender negative": with_field(4, [-1, 0]),
+    "sender as text": with_field(4, ["0"]),
+    "sender true": with_field(4, [True]),
+    "sender null": with_field(4, [None]),
+    "senders nested": with_field(4, [[0]]),
+    "senders as map": with_field(4, {}),
+    "length negative": with_field(5, -1),
+    "length too large": with_field(5, MAX_LENGTH),
+    "length true": with_field(5, True),
+    "length as bytes": with_field(5, b"\x01"),
+    "supports as map": with_field(6, {}),
+    "supports null": with_field(6, None),
+    "fewer supports than senders": with_told(*TOLD[:2]),
+    "more supports than senders": with_told(*TOLD, TOLD[0]),
+    "supports that are not there": with_told(*TOLD),
+    "a support as bytes": with_told(SUPPORTS[0].data, *TOLD[1:]),
+    "a support of two": with_told(TOLD[0][:2], *TOLD[1:]),
+    "a support of four": with_told([*TOLD[0], 0], *TOLD[1:]),
+    "a support of negative size": with_told([WIDTH, -1, bytes(32)], *TOLD[1:]),
+    "sizes that make up for each other": with_told(
+        [WIDTH, -5, bytes(32)], [WIDTH, 5, bytes(32)], TOLD[2]
+    ),
+    "a support of true size": with_told([WIDTH, True, bytes(32)], *TOLD[1:]),
+    "a support of huge size": with_told([WIDTH, 1 << 62, bytes(32)], *TOLD[1:]),
+    "a support of a negative length": with_told([-1, 5, bytes(32)], *TOLD[1:]),
+    "a support of a huge length": with_told([1 << 62, 5, bytes(32)], *TOLD[1:]),
+    "a support of another digest": with_told([*TOLD[0][:2], bytes(32)], *TOLD[1:]),
+    "a digest as text": with_told([*TOLD[0][:2], "a" * 32], *TOLD[1:]),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_headers(name: str) -> None:
+    assert SEALED.header() == canonical.dumps(FIELDS)
+    assert Sealed.from_parts(canonical.dumps(with_told(*TOLD)), body_of(SPARSE)).mode == ""
+    body = DATA if name == "supports that are not there" else body_of(SPARSE)
     with pytest.raises(ProtocolError):
-        Sealed.from_parts(canonical.dumps(MALFORMED[name]), DATA)
+        Sealed.from_parts(canonical.dumps(MALFORMED[name]), body)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +291,8 @@ def test_malformed_headers(name: str) -> None:
         b"\xff",
         SEALED.header() + b"\x00",
         SEALED.header()[:-1],
-        cbor2.dumps([1.0, *FIELDS[1:]]),
-        b"\x85\x18\x01" + SEALED.header()[2:],  # 1 in two bytes
+        cbor2.dumps([2.0, *FIELDS[1:]]),
+        b"\x87\x18\x02" + SEALED.header()[2:],  # 2 in two bytes
         b"\x9f" + SEALED.header()[1:] + b"\xff",  # of indefinite length
         SEALED.header() + bytes(MAX_HEADER),
     ],
@@ -156,7 +307,8 @@ def test_headers_that_are_not_canonical(header: bytes) -> None:
 @given(st.data())
 def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
     """Whatever arrives: an FlheError, or a header that is written again byte for byte."""
-    header = bytearray(SEALED.header())
+    original = data.draw(st.sampled_from([SEALED, SPARSE]))
+    header = bytearray(original.header())
     for _ in range(data.draw(st.integers(1, 3))):
         kind = data.draw(st.sampled_from(["set", "cut", "insert", "swap"]))
         at = data.draw(st.integers(0, max(len(header) - 1, 0)))
@@ -170,7 +322,7 @@ def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
             other = data.draw(st.integers(0, len(header) - 1))
             header[at], header[other] = header[other], header[at]
     try:
-        sealed = Sealed.from_parts(bytes(header), DATA)
+        sealed = Sealed.from_parts(bytes(header), body_of(original))
     except FlheError:
         return
     assert sealed.header() == header
@@ -187,7 +339,7 @@ def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
         ),
         max_leaves=15,
     ),
-    st.integers(0, 4),
+    st.integers(0, 6),
 )
 def test_any_value_in_any_field_is_refused_or_read_exactly(value: Any, index: int) -> None:
     header = canonical.dumps(with_field(index, value))
@@ -223,13 +375,30 @@ def test_slots_that_cannot_be() -> None:
 def test_merging_names_what_differs() -> None:
     other = dataclasses.replace(SEALED, senders=(1, 3))
     assert merged_senders(SEALED, other, 6) == (0, 1, 2, 3, 5)
-    for change in ({"scheme": "x"}, {"slot": OTHER_SLOTS["epoch"]}, {"length": 31}):
+    for change in (
+        {"scheme": "x"},
+        {"mode": "single"},
+        {"slot": OTHER_SLOTS["epoch"]},
+        {"length": 31},
+    ):
         with pytest.raises(ProtocolError, match=next(iter(change))):
             merged_senders(SEALED, dataclasses.replace(other, **change), 6)
     with pytest.raises(ProtocolError, match="sender 3 is not in the cohort of 3"):
         merged_senders(SEALED, other, 3)
     with pytest.raises(ReuseError, match="sender 2"):
         merged_senders(SEALED, dataclasses.replace(SEALED, senders=(1, 2)), 6)
+    sparse = dataclasses.replace(SPARSE, senders=(1, 3, 4))
+    assert merged_senders(SPARSE, sparse, 6) == (0, 1, 2, 3, 4, 5)
+    # The length of what somebody sent differs with who did.
+    assert merged_senders(SPARSE, dataclasses.replace(sparse, length=13), 6)
+    other_model = Support.of(np.array([0], np.uint32), WIDTH + 1)
+    for one, two in (
+        (SPARSE, other),
+        (other, SPARSE),
+        (SPARSE, dataclasses.replace(sparse, supports=(other_model,) * 3)),
+    ):
+        with pytest.raises(ProtocolError, match="one of the two is sparse, or of a vector"):
+            merged_senders(one, two, 6)
     check_senders((0, 5), 6)
     for sender in (6, -1):
         with pytest.raises(ProtocolError, match=f"sender {sender} "):

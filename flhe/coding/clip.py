@@ -278,15 +278,15 @@ class Clip:
     def check_clipped(self, clipped: int, size: int) -> None:
         """Warn above 1% of clipped values, refuse above 50%; the fraction itself is not told.
 
-        Fitted thresholds cut more than 1% on purpose where bits are few, and do not warn of that. Those
-        fitted on earlier rounds refuse nothing: if all updates grew at once, no sum would open any more,
-        and thresholds would never follow. What is measured for the next ones is the update unclipped.
+        Fitted thresholds cut more than 1% on purpose where bits are few, without a warning. Those
+        fitted on earlier rounds refuse nothing: if all updates grew at once, no sum would open any
+        more, and thresholds would never follow. The next ones are fitted on updates unclipped.
         """
         if size and clipped > ABORT_CLIPPED * size:
             if self.rule == "history":
                 logger.warning(
-                    "more than half of the update lies beyond the clipping thresholds, which follow it "
-                    "in the rounds to come"
+                    "more than half of the update lies beyond the clipping thresholds, which follow "
+                    "it in the rounds to come"
                 )
                 return
             mend = (

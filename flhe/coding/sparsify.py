@@ -1,8 +1,8 @@
 """TopK: send the largest values of every layer, and keep the others for the next round.
 
 What a client does not send is not lost. Its residual is added to the next update *before* choosing, so
-a value that stays small adds up until it is sent. What travels is then a k-th of the update, and the
-coordinates it belongs to.
+a value that stays small adds up until it is sent. What travels is then a share of the update's values,
+and the coordinates they belong to.
 
 The number of values kept is the same whatever the values are, so that it tells nothing of them: of
 equal magnitudes those with the lowest coordinates are kept, and zeros where there is nothing else.

@@ -3,8 +3,9 @@
     CBOR {v, epoch, mark: [round, attempt, step], opened: round, ranged: round, stamp}
 
 `mark` is the last step of an attempt that was claimed under these keys, `opened` the last round whose
-sum was opened, `ranged` the last whose mean squares were; all of them only rise. They are in the very file that holds the keys, so whoever loses them has lost
-the keys as well: claims that a cleaner removed do not make a mask free again, nor a round unopened.
+sum was opened, `ranged` the last whose mean squares were; all of them only rise. They are in the very
+file that holds the keys, so whoever loses them has lost the keys as well: claims that a cleaner removed
+do not make a mask free again, nor a round unopened.
 
 `stamp` is the inode and the change time of the last claim's own file, which no copy or restore
 can reproduce: a state directory that was put back opens a sealed model, and encrypts nothing. Older

@@ -6,10 +6,13 @@ unsigned, so that numba adds no check for negative ones.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
+_lowest: Any = trailing_zeros
 _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
@@ -37,24 +40,24 @@ def scatter_add(coords, values, out):
 
 @_njit
 def add_where(words, other, lanes, out):
-    """out += lanes wherever `words` has a bit that `other` has not; 64 lanes a word."""
+    """Add lanes to `out` wherever `words` has a bit that `other` has not; 64 lanes a word."""
     for w in range(words.size):
         bits = np.uint64(words[w] & ~other[w])
         base = np.uint64(w) * np.uint64(64)
         while bits != np.uint64(0):
-            at = base + np.uint64(trailing_zeros(bits))
+            at = base + np.uint64(_lowest(bits))
             out[at] = out[at] + lanes[at]
             bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
 
 
 @_njit
 def count_where(words, out):
-    """out += 1 wherever `words` has a bit."""
+    """Add 1 to `out` wherever `words` has a bit."""
     for w in range(words.size):
         bits = np.uint64(words[w])
         base = np.uint64(w) * np.uint64(64)
         while bits != np.uint64(0):
-            at = base + np.uint64(trailing_zeros(bits))
+            at = base + np.uint64(_lowest(bits))
             out[at] = out[at] + np.uint16(1)
             bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
 
@@ -67,7 +70,7 @@ def positions(words, out):
         bits = np.uint64(words[w])
         base = np.uint64(w) * np.uint64(64)
         while bits != np.uint64(0):
-            out[at] = np.uint32(base + np.uint64(trailing_zeros(bits)))
+            out[at] = np.uint32(base + np.uint64(_lowest(bits)))
             at += 1
             bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
     return at

@@ -45,9 +45,9 @@ _STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
 ANSWERS = frozenset(
     {"agreement", "status", *_STEPS.values(), "resent", "metrics", "model", PLAIN, REFUSED}
 )
-"""What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares, which
-coordinates its update has, an encrypted update, that update once more, metrics that may leave, a model
-sealed for the group, an app's own reply, a code."""
+"""What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
+which coordinates its update has, an encrypted update, that update once more, metrics that may leave, a
+model sealed for the group, an app's own reply, a code."""
 ASKERS = frozenset({"server"})
 
 _WORDS = {"stage": STAGES | {PLAIN}, "answer": ANSWERS, "asked_by": ASKERS}

@@ -37,7 +37,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     check_ahead(model, round_)
     if session.staged(model):
         return staged.begin(
-            node, record, follower, lambda _: _draft(node, follower, message, app, round_)
+            node, record, follower, lambda: _draft(node, follower, message, app, round_)
         )
     mode = records.optional(record, "mode", "")
     session.scheme.check_mode(mode)

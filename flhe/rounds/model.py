@@ -119,8 +119,8 @@ class Model:
         )
         yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
         yield from _raw(self.layout, self.masters)
-        for kept in (*self.moments.values(), *self.memory.values()):
-            yield _little(kept)
+        kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
+        yield from map(_little, kept)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray) -> Model:

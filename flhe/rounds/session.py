@@ -1,10 +1,10 @@
 """Session: one member's rounds within one epoch, as steps without Flower.
 
-    draft      old model, trained arrays -> what is to be sent       select, on the client's own disk
-    ranges     draft -> ciphertext of its mean squares               only where thresholds are fitted
-    encode     draft -> integers, and their support                  clip, weigh, quantize, permute
-    seal       integers -> ciphertext                                claim, encrypt
-    open       model, sealed sum -> next model                       check, record, decrypt, decode, apply
+    draft      old model, trained arrays -> what is to be sent   select, on the client's own disk
+    ranges     draft -> its mean squares as integers           only where thresholds are fitted
+    encode     draft -> integers, and their support             clip, weigh, quantize, permute
+    seal       integers -> ciphertext                           claim, encrypt
+    open       model, sealed sum -> next model              check, record, decrypt, decode, apply
 
 Order is the point. A vector is encoded, and NaN refused, before its mask is claimed; the claim is on
 disk before anything is encrypted; a sum's hash is on disk before it is decrypted.
@@ -132,8 +132,8 @@ class Session:
     def _check(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
 
-        The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of a
-        sparse vector it stands for the sender's support too, which a relay might otherwise change.
+        The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
+        a sparse vector it stands for the sender's support too, which a relay might otherwise change.
         """
         epoch = self.epoch
         bound = () if support is None else (rank, support.digest())
@@ -283,7 +283,7 @@ class Session:
             if not np.all(np.isfinite(change)):
                 raise_not_finite()
             return Draft(round_, old.history, change, extras)
-        first, *rest = state.local
+        _, *rest = state.local
         selected, after = codec.select(
             Plain(change, extras), State(state.shared, (residual, *rest))
         )

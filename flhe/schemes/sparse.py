@@ -3,11 +3,12 @@
 A vector has `support.length` coordinates, of which a sender encrypts those in its support; extras come
 after them, and everybody sends all of these. The mask of coordinate d is the one that it has in a dense
 vector, F(j, d) (extra number e is coordinate length + e), so sums telescope over whoever sent d: among
-the senders of one coordinate, masks between neighbours in rank cancel, and opening takes what is left at
-the two ends of each run. That needs the senders of each coordinate, hence all supports, and nothing else.
+the senders of one coordinate, masks between neighbours in rank cancel, and opening takes what is left
+at the two ends of each run. That needs the senders of each coordinate, hence all supports, and nothing
+else.
 
-While it is added up, a sum is one lane a coordinate (`SparseTotal`); what travels to the readers are the
-coordinates that somebody sent.
+While it is added up, a sum is one lane a coordinate (`SparseTotal`); what travels to the readers are
+the coordinates that somebody sent.
 """
 
 from __future__ import annotations
@@ -140,17 +141,15 @@ def add(
         total = add(scheme, None, total, total.senders)
     packing = scheme.packing
     length = part.supports[0].length
-    if isinstance(part, SparseTotal):
-        extras = part.length - length
-    else:
-        extras = check_part(scheme, part)
+    under_way = isinstance(part, SparseTotal)
+    extras = part.length - length if under_way else check_part(scheme, part)
     if total is None:
         lanes: NDArray[Any] = np.zeros(length + extras, packing.lane)
     else:
         lanes = total.data.view(packing.lane)
         if lanes.size != length + extras:
             raise ProtocolError("add: the part has another length than the sum")
-    if isinstance(part, SparseTotal):
+    if under_way:
         np.add(lanes, part.data.view(packing.lane), out=lanes)
     else:
         values = _unpacked(packing, part)

@@ -51,14 +51,36 @@ def test_run_hands_its_keys_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [Settings(rekey_every=2, checkpoint_every=3, secret_initial=True)]
 
 
+def test_run_hands_its_encoding_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))
+    options = ["--masking", "adaptive", "--top-k", "0.1", "--warmup", "2", "--no-permute"]
+    options += ["--clipping", "history"]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["run", "--top-k", "0.5", "--permute"]).exit_code == 0
+    expected = Settings(masking="adaptive", top_k=0.1, warmup=2, permute=False, clipping="history")
+    assert seen == [expected, Settings(top_k=0.5)]
+    for bad in (["--top-k", "2"], ["--masking", "triple"], ["--clipping", "median"]):
+        result = CliRunner().invoke(app, ["run", *bad])
+        assert result.exit_code != 0
+    assert len(seen) == 2
+
+
 def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, dict[str, object]]] = []
     monkeypatch.setattr(launch, "resume", lambda path, given, **_: seen.append((path, given)))
     run = ["run", "--resume", "DIR"]
     assert CliRunner().invoke(app, run).exit_code == 0
     options = ["--rounds", "5", "--dirichlet-alpha", "0.5", "--output", "m", "--timeout", "9"]
+    options += ["--top-k", "0.1", "--no-permute"]
     assert CliRunner().invoke(app, [*run, *options]).exit_code == 0
-    given = {"num_rounds": 5, "dirichlet_alpha": 0.5, "sealed_model": "m"}
+    given = {
+        "num_rounds": 5,
+        "dirichlet_alpha": 0.5,
+        "sealed_model": "m",
+        "top_k": 0.1,
+        "permute": False,
+    }
     assert seen == [(Path("DIR"), {}), (Path("DIR"), given)]
 
 

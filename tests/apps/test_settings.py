@@ -35,6 +35,11 @@ def test_toml_round_trips() -> None:
     assert Settings.from_config(tomllib.loads(settings.to_toml())) == settings
     resumed = Settings(state_dir="/s", resume=True, secret_initial=True, rekey_every=2)
     assert Settings.from_config(tomllib.loads(resumed.to_toml())) == resumed
+    sparse = Settings(
+        clipping="history", masking="adaptive", top_k=0.1, warmup=0, normalize="count",
+        permute=False,
+    )  # fmt: skip
+    assert Settings.from_config(tomllib.loads(sparse.to_toml())) == sparse
 
 
 def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
@@ -72,6 +77,17 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
         ({"scheme": "plain", "resume": True, "state-dir": "x"}, "resume with scheme='plain'"),
         ({"scheme": "plain", "state-dir": "x"}, "state-dir with scheme='plain': .*keeps no state"),
         ({"scheme": "plain", "secret-initial": True}, "secret-initial with scheme='plain'"),
+        ({"clipping": "median"}, "clipping='median' is unknown; use one of fixed, history"),
+        ({"masking": "triple"}, "masking='triple' is unknown; use one of double, single"),
+        ({"normalize": "sum"}, "normalize='sum' is unknown; use one of weight, count"),
+        ({"top-k": -0.1}, "top-k=-0.1: must be a share of 0 .send all. to 1"),
+        ({"top-k": 1.5}, "top-k=1.5: must be a share"),
+        ({"top-k": float("nan")}, "top-k=nan: must be a share"),
+        ({"top-k": float("inf")}, "top-k=inf: must be a share"),
+        ({"scheme": "plain", "top-k": 0.1}, "top-k with scheme='plain'"),
+        ({"warmup": -1}, "warmup=-1: must be 0 or more"),
+        ({"warmup": 1.5}, "warmup=1.5: must be int"),
+        ({"permute": "yes"}, "permute='yes': must be bool"),
         ({"nodes": "5"}, "nodes='5': must be int, got str"),
         ({"nodes": True}, "must be int, got bool"),
     ],
@@ -98,6 +114,13 @@ def test_q_fedavg_takes_its_parameters_from_public_figures() -> None:
     assert Settings(fair_q=0.5, bits=30).value_bits == 30
     settings = Settings(fair_q=0.5, fair_lipschitz=2.0, max_examples=5000)
     assert settings.fair == Fair(0.5, 2.0, 1.0, math.log(10), 5000)
+
+
+def test_what_clips() -> None:
+    assert Settings().threshold == 1.0
+    assert Settings(clip=0.25).threshold == 0.25
+    assert Settings(clip=0.25, clipping="history").threshold == "history"
+    assert Settings(clipping="exchange").threshold == "exchange"
 
 
 def test_two_plain_nodes_are_fine() -> None:

@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from flhe import records
 from flhe.coding.support import Support
+from flhe.errors import StoreError
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
 from flhe.mods import staged
@@ -555,6 +556,34 @@ def test_a_new_epoch_does_not_open_mean_squares_again(fitted: Group) -> None:
     squares = [small(fitted.ask(s, round_=2)) for s in fitted.sites]
     other = staged.to_bytes(fitted.total(squares))
     support(fitted.ask(site, "supports", round_=2, **{"fitted-on": other}), site)
+
+
+def test_a_round_has_one_sum_of_mean_squares_across_a_crash(
+    fitted: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node stops between the keys of the next epoch and its session file."""
+    site = fitted.sites[0]
+    old = [small(fitted.ask(s)) for s in fitted.sites]
+    fitted.number = 1
+    fitted.agree()
+    confirms, write = fitted.confirms, Store.write
+
+    def fail(self: Store, name: str, data: bytes) -> None:
+        if name.endswith("/session"):
+            raise StoreError("no power")
+        write(self, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", fail)
+        assert fitted.ask(site, "sync").has_error()
+    fitted.confirms = []  # the server holds them back: the epoch before goes on
+    ranges = staged.to_bytes(fitted.total(old))
+    support(fitted.ask(site, "supports", **{"fitted-on": ranges}), site)
+    fitted.confirms = confirms
+    new = [small(fitted.ask(s)) for s in fitted.sites]
+    for some in (new, new[:3]):
+        other = staged.to_bytes(fitted.total(some))
+        refused(fitted.ask(site, "supports", **{"fitted-on": other}), 1012)
 
 
 @pytest.mark.parametrize(

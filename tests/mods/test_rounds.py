@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from flhe import records
 from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
 from flhe.mods import training
 from flhe.mods.node import Node
 from flhe.rounds import session as session_module
@@ -497,6 +498,12 @@ def another(total: Sealed, **slot: Any) -> Sealed:
     return dataclasses.replace(total, slot=dataclasses.replace(total.slot, **slot))
 
 
+def spread(total: Sealed, count: int, length: int) -> Sealed:
+    """A dense sum that says which coordinates each of its senders has."""
+    support = Support.of(np.arange(count, dtype=np.uint32), length)
+    return dataclasses.replace(total, supports=(support,) * len(total.senders))
+
+
 WRONG: dict[str, Callable[[Sealed], Sealed]] = {
     "count altered": lambda t: altered(t, 13 * 18 // 8 + 1),
     "senders": lambda t: dataclasses.replace(t, senders=(0, 1, 3)),
@@ -511,6 +518,11 @@ WRONG: dict[str, Callable[[Sealed], Sealed]] = {
     "a later round": lambda t: another(t, round=2),
     "length": lambda t: dataclasses.replace(t, length=t.length - 1),
     "scheme": lambda t: dataclasses.replace(t, scheme="sash"),
+    "mode": lambda t: dataclasses.replace(t, mode="double"),
+    "another mode": lambda t: dataclasses.replace(t, mode="single"),
+    "supports of nothing": lambda t: spread(t, 0, 13),
+    "supports": lambda t: spread(t, 5, 13),
+    "supports of another model": lambda t: spread(t, 5, 14),
     "cut": lambda t: dataclasses.replace(t, data=t.data[:-1]),
     "longer": lambda t: dataclasses.replace(t, data=np.append(t.data, np.uint8(0))),
 }

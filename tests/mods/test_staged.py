@@ -1,4 +1,4 @@
-"""Rounds of several stages on the client: one support, one mode and one set of ranges for each attempt."""
+"""Rounds of several stages on the client: an attempt has one support, one mode, one set of ranges."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
 from flhe.rounds import session as session_module
+from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model, next_history
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.session import RANGES, SUM, Session, finite, ranged, ranges_layout
@@ -29,6 +30,9 @@ from flhe.sealed import Sealed, Slot
 
 TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
 RUN = 77
+
+
+SOME = np.array([0, 3], np.uint32)
 
 
 def group(size: int, number: int = 1, collusion: int = 0) -> tuple[Epoch, ...]:
@@ -550,8 +554,12 @@ def test_too_few_senders_are_never_decrypted(collusion: int, need: int, log: Log
         lambda t: dataclasses.replace(t, scheme="eshe"),
         lambda t: dataclasses.replace(t, senders=(0, 1, 7)),
         lambda t: dataclasses.replace(t, data=t.data[:-1]),
+        lambda t: dataclasses.replace(t, mode="double"),
+        lambda t: dataclasses.replace(t, mode="triple"),
+        lambda t: dataclasses.replace(t, supports=(Support.of(SOME, 15),) * 3),
+        lambda t: dataclasses.replace(t, supports=(Support.of(SOME, 16),) * 3),
     ],
-    ids=["scheme", "stranger", "cut short"],
+    ids=["scheme", "stranger", "cut short", "mode", "no mode", "supports", "another length"],
 )
 def test_what_can_be_seen_to_be_wrong_does_not_spend_the_opening(
     change: Callable[[Sealed], Sealed], log: Log
@@ -620,6 +628,442 @@ def test_members_with_other_terms_do_not_add_up() -> None:
         odd = part(Session(group(3)[2], terms, played.model.layout), played.model)
         with pytest.raises(ProtocolError, match="slot"):
             played.sessions[0].scheme.add(played.total(0, 1), odd)
+
+
+# --- rounds of several stages ---
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "sparse": {"top_k": 0.3, "warmup": 0},
+    "sparse, in the clear": {"top_k": 0.3, "warmup": 0, "permute": False},
+    "sparse, by count": {"top_k": 0.3, "warmup": 0, "normalize": "count", "weighted": False},
+    "sparse, all of it": {"top_k": 1.0},
+    "sparse, history": {"top_k": 0.3, "warmup": 0, "clip": "history"},
+    "sparse, exchange": {"top_k": 0.3, "warmup": 0, "clip": "exchange"},
+    "dense, history": {"clip": "history"},
+    "dense, exchange": {"clip": "exchange"},
+}
+MASKINGS = [("double", ""), ("single", ""), ("adaptive", "double"), ("adaptive", "single")]
+
+
+class Staged:
+    """A round of several stages, up to its sum."""
+
+    def __init__(
+        self,
+        sessions: list[Session],
+        model: Model,
+        round_: int = 1,
+        residuals: Sequence[NDArray[np.float32] | None] = (),
+        attempt: int = 0,
+        mode: str = "",
+        rangers: Sequence[int] | None = None,
+    ) -> None:
+        self.sessions, self.model, self.mode = sessions, model, mode
+        self.first = first = sessions[0]
+        self.round, self.attempt = round_, attempt
+        told = {"loss": 0.5, "patients": 3.0}
+        kept = residuals or [None] * len(sessions)
+        self.drafts = [
+            s.draft(model, trained(s.epoch.rank), 10, told, round_, residual)
+            for s, residual in zip(sessions, kept, strict=True)
+        ]
+        self.ranges: Sealed | None = None
+        self.squares: list[Sealed] = []
+        if first.needs_ranges(model):
+            self.squares = [self.square(s, draft) for s, draft in self._pairs()]
+            chosen = range(len(sessions)) if rangers is None else rangers
+            self.ranges = self.sum_of([self.squares[rank] for rank in chosen])
+        self.slot = first.slot(model, round_, attempt, self.ranges)
+        self.parts = [self.part(s, draft) for s, draft in self._pairs()]
+
+    def _pairs(self) -> list[tuple[Session, Draft]]:
+        return list(zip(self.sessions, self.drafts, strict=True))
+
+    def square(self, session: Session, draft: Draft) -> Sealed:
+        slot = session.ranges_slot(self.model, self.round, self.attempt)
+        plain = session.encode_ranges(self.model, draft, session.digest(self.model))
+        mode = "double" if session.terms.masking == "adaptive" else ""
+        return session.seal(session.sealer(), plain, slot, ignore, mode)
+
+    def part(self, session: Session, draft: Draft) -> Sealed:
+        digest = session.digest(self.model)
+        state = session.fit(self.model, self.round, self.ranges, ignore, digest)
+        plain, support = session.encode_draft(draft, state, self.slot, digest)
+        assert (support is None) == (not session.terms.sparse)
+        if support is not None:
+            assert support == session.support(draft, self.slot)
+        return session.seal(session.sealer(), plain, self.slot, ignore, self.mode, support)
+
+    def sum_of(self, parts: Sequence[Sealed]) -> Sealed:
+        scheme, total = self.first.scheme, None
+        for one in parts:
+            total = scheme.add(total, one)
+        assert total is not None
+        return scheme.close(total)
+
+    def total(self, *senders: int) -> Sealed:
+        return self.sum_of([self.parts[rank] for rank in senders])
+
+    def open(self, total: Sealed, rank: int = 0, record: Any = ignore, **how: Any) -> Model:
+        how = {"ranges": self.ranges, **how}
+        return self.sessions[rank].open(self.model, total, record, None, **how)[0]
+
+
+def stage(size: int, kind: str, masking: Any = "double", **how: Any) -> Staged:
+    terms = dataclasses.replace(TERMS, masking=masking, **KINDS[kind])
+    model = Model.initial(arrays())
+    return Staged([Session(e, terms, model.layout) for e in group(size)], model, **how)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("masking", "mode"), MASKINGS)
+def test_all_members_open_one_model_of_a_staged_round(kind: str, masking: Any, mode: str) -> None:
+    played = stage(4, kind, masking, mode=mode)
+    total = played.total(0, 1, 3)
+    assert bool(total.supports) == played.first.terms.sparse
+    opened = [played.open(total, rank) for rank in range(4)]
+    assert len({encoded(model) for model in opened}) == 1
+    sent = np.zeros((3, played.model.layout.floats))
+    for row, rank in zip(sent, (0, 1, 3), strict=True):
+        draft = played.drafts[rank]
+        row[slice(None) if draft.coords is None else draft.coords] = draft.values
+    mean = sent.mean(axis=0)
+    if played.first.terms.normalize == "count":
+        mean = sent.sum(axis=0) / np.maximum((sent != 0).sum(axis=0), 1)
+    change, _ = played.model.layout.change(opened[0].arrays(), played.model.masters)
+    after = {n: a for n, a in opened[0].masters.items() if n != "bn.running_var"}
+    change = np.concatenate(
+        [
+            np.ravel(a.astype(np.float64) - played.model.masters[n])
+            for n, a in after.items()
+            if a.dtype.kind == "f"
+        ]
+    )
+    mean = np.delete(mean, [14])  # a variance, which may not become negative
+    np.testing.assert_allclose(change, mean, rtol=0, atol=1e-2 if "history" in kind else 5e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
+    """A model off the disk, with its memory, opens the next round as the others do."""
+    played = stage(3, kind)
+    first = played.open(played.total(0, 1, 2))
+    stored = Model.from_bytes(encoded(first))
+    assert encoded(stored) == encoded(first)
+    remembers = {
+        *(["clip.mean-square"] if "history" in kind else []),
+        *(["topk.rounds"] if "sparse" in kind else []),
+    }
+    assert {name.split(".")[0] for name in first.memory} == {n.split(".")[0] for n in remembers}
+    residuals = [draft.residual for draft in played.drafts]
+    again = Staged(played.sessions, first, 2, residuals)
+    assert (again.ranges is not None) == ("exchange" in kind)
+    second = again.open(again.total(0, 1))
+    digest = played.sessions[2].digest(stored)
+    alike, _ = played.sessions[2].open(stored, again.total(0, 1), ignore, digest, again.ranges)
+    assert encoded(alike) == encoded(second)
+    if first.memory:
+        lost = dataclasses.replace(first, memory={})
+        with pytest.raises(ProtocolError):
+            played.sessions[2].open(lost, again.total(0, 1), ignore, None, again.ranges)
+
+
+def test_which_rounds_have_stages() -> None:
+    model = Model.initial(arrays())
+    first = {}
+    for kind, terms in {"dense": {}, **KINDS}.items():
+        session = Session(group(3)[0], dataclasses.replace(TERMS, **terms), model.layout)
+        first[kind] = session.staged(model), session.needs_ranges(model)
+    assert first.pop("dense") == (False, False)
+    for kind, found in first.items():
+        assert found == (True, "history" in kind or "exchange" in kind)
+    for kind, ranges in (("dense, history", False), ("dense, exchange", True)):
+        played = stage(3, kind)
+        after = played.open(played.total(0, 1, 2))
+        assert played.first.staged(after) == ranges
+        assert played.first.needs_ranges(after) == ranges
+
+
+def test_a_history_goes_on_in_rounds_of_one_stage() -> None:
+    played = stage(3, "dense, history")
+    model = played.open(played.total(0, 1, 2))
+    again = Round(played.sessions, model, [part(s, model, round_=2) for s in played.sessions])
+    after = {encoded(again.open(again.total(0, 1, 2), rank, model)) for rank in range(3)}
+    assert len(after) == 1
+    [kept] = model.memory.values()
+    [next_] = again.open(again.total(0, 1, 2), 0, model).memory.values()
+    assert kept.tobytes() != next_.tobytes() or not kept.any()
+
+
+@pytest.mark.parametrize("kind", ["sparse, exchange", "dense, exchange", "dense, history"])
+def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: Log) -> None:
+    played = stage(3, kind)
+    total = played.total(0, 1, 2)
+    assert played.ranges is not None
+    log.events.clear()
+    records: list[tuple[int, bytes, str]] = []
+
+    def record(round_: int, digest: bytes, what: str) -> None:
+        log.events.append("record")
+        records.append((round_, digest, what))
+
+    played.open(total, record=record)
+    assert log.events == ["record", "decrypt", "record", "decrypt"]
+    assert records == [(1, played.ranges.digest(), RANGES), (1, total.digest(), SUM)]
+
+
+def test_a_second_sum_of_mean_squares_is_never_decrypted(log: Log) -> None:
+    played, record = stage(4, "sparse, exchange"), OneOpening()
+    digest = played.first.digest(played.model)
+    played.first.fit(played.model, 1, played.ranges, record, digest)
+    fewer = played.sum_of(played.squares[:3])
+    retry = stage(4, "sparse, exchange", attempt=1)
+    log.events.clear()
+    for other in (fewer, retry.ranges):
+        with pytest.raises(ReuseError):
+            played.first.fit(played.model, 1, other, record, digest)
+    assert log.events == []
+    played.first.fit(played.model, 1, played.ranges, record, digest)
+    assert log.events == ["decrypt"]
+    assert played.open(played.total(0, 1, 2), record=record).round == 1
+
+
+def test_mean_squares_of_an_earlier_attempt_will_do() -> None:
+    """Its sum may be recorded already, so the next attempt has to go by it."""
+    played = stage(3, "sparse, exchange")
+    again = stage(3, "sparse, exchange", attempt=1)
+    again.ranges = played.ranges
+    again.slot = again.first.slot(again.model, 1, 1, played.ranges)
+    again.parts = [again.part(s, draft) for s, draft in again._pairs()]
+    assert again.open(again.total(0, 2), rank=1).round == 1
+
+
+NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], type[FlheError], str]] = {
+    "none": (lambda p: None, ProtocolError, "missing"),
+    "too few": (lambda p: p.squares[0], QuorumError, "none of fewer than 2"),
+    "a part as a sum": (
+        lambda p: dataclasses.replace(p.squares[0], senders=(0, 1, 2)),
+        ProtocolError,
+        "refused|does not hold|another model",
+    ),
+    "other senders": (
+        lambda p: dataclasses.replace(p.sum_of(p.squares), senders=(0, 1)),
+        ProtocolError,
+        "refused|does not hold|another model",
+    ),
+    "the sum of updates": (lambda p: p.total(0, 1, 2), ProtocolError, "belongs to another"),
+    "another round": (
+        lambda p: with_slot(p.sum_of(p.squares), round=0),
+        ProtocolError,
+        "model is at round 0",
+    ),
+    "a later round": (
+        lambda p: Staged(p.sessions, p.model, 2).ranges,
+        ProtocolError,
+        "belongs to another",
+    ),
+    "another history": (
+        lambda p: with_slot(p.sum_of(p.squares), history=bytes(32)),
+        ProtocolError,
+        "another history",
+    ),
+    "another epoch": (
+        lambda p: with_slot(p.sum_of(p.squares), epoch=bytes(16)),
+        ProtocolError,
+        "belongs to another",
+    ),
+    "another scheme": (
+        lambda p: dataclasses.replace(p.sum_of(p.squares), scheme="eshe"),
+        ProtocolError,
+        "another scheme",
+    ),
+    "cut short": (
+        lambda p: dataclasses.replace(p.sum_of(p.squares), data=p.squares[0].data[:-1]),
+        ProtocolError,
+        "cut short",
+    ),
+    "a mode that is none": (
+        lambda p: dataclasses.replace(p.sum_of(p.squares), mode="triple"),
+        ProtocolError,
+        "mode",
+    ),
+    "another length": (
+        lambda p: dataclasses.replace(p.sum_of(p.squares), length=p.squares[0].length - 1),
+        ProtocolError,
+        "another length",
+    ),
+    "sparse": (
+        lambda p: dataclasses.replace(
+            p.sum_of(p.squares), supports=(Support.of(SOME, 15),) * len(p.squares)
+        ),
+        ProtocolError,
+        "sparse",
+    ),
+}
+SEEN = {*NOT_THESE} - {"a part as a sum", "other senders"}
+"""What is refused before it is decrypted."""
+
+
+@pytest.mark.parametrize("name", NOT_THESE)
+def test_mean_squares_that_are_not_this_rounds(name: str, log: Log) -> None:
+    change, error, message = NOT_THESE[name]
+    played = stage(3, "sparse, exchange")
+    ranges, digest = change(played), played.first.digest(played.model)
+    log.events.clear()
+    with pytest.raises(error, match=message):
+        played.first.fit(played.model, 1, ranges, ignore, digest)
+    assert log.events == ([] if name in SEEN else ["decrypt"])
+
+
+def test_mean_squares_that_are_not_due() -> None:
+    exchange, fixed = stage(3, "sparse, exchange"), stage(3, "sparse")
+    with pytest.raises(ProtocolError, match="needs none"):
+        fixed.first.fit(fixed.model, 1, exchange.ranges, ignore, bytes(32))
+    with pytest.raises(ProtocolError, match="belongs to another"):
+        fixed.open(fixed.total(0, 1, 2), ranges=exchange.ranges)
+
+
+@pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
+def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
+    played = stage(3, "sparse, exchange")
+    other = Staged(played.sessions, drifted(played.model))
+    squares = [(other if rank in odd else played).squares[rank] for rank in range(3)]
+    total, digest = played.sum_of(squares), played.first.digest(played.model)
+    with pytest.raises(ProtocolError, match="started from another model"):
+        played.first.fit(played.model, 1, total, ignore, digest)
+
+
+def test_updates_clipped_otherwise_do_not_add_up() -> None:
+    """The sum that thresholds were fitted on is in the slot."""
+    one = stage(4, "sparse, exchange")
+    other = stage(4, "sparse, exchange", rangers=(0, 1, 2))
+    assert one.slot != other.slot
+    with pytest.raises(ProtocolError, match="slot"):
+        one.sum_of([*one.parts[:2], other.parts[2]])
+    for ranges in (other.ranges, None):
+        with pytest.raises(ProtocolError):
+            one.open(one.total(0, 1, 2), ranges=ranges)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "sparse, in the clear", "sparse, exchange"])
+def test_supports_that_a_relay_changed(kind: str) -> None:
+    played = stage(4, kind)
+    total = played.total(0, 1, 2)
+    others = [Support.of(np.arange(k, k + 6, dtype=np.uint32), 15) for k in range(3)]
+    assert len({played.open(total, rank).history for rank in range(4)}) == 1
+    swapped = (*total.supports[1:], total.supports[0])
+    lies = [dataclasses.replace(total, supports=tuple(others))]
+    if len(set(total.supports)) > 1:
+        lies.append(dataclasses.replace(total, supports=swapped))
+    for lie in lies:
+        with pytest.raises(ProtocolError, match=r"refused|another length"):
+            played.open(lie)
+
+
+@pytest.mark.parametrize("masking", ["double", "single"])
+def test_two_supports_swapped_are_refused(masking: Any) -> None:
+    terms = dataclasses.replace(TERMS, masking=masking, **KINDS["sparse, in the clear"])
+    model = Model.initial(arrays())
+    sessions = [Session(e, terms, model.layout) for e in group(3)]
+    rng = np.random.default_rng(7)
+    apart = [np.float32(1 / 32) * rng.permutation(15).astype(np.float32) for _ in sessions]
+    played = Staged(sessions, model, residuals=apart)
+    total = played.total(0, 1, 2)
+    assert len(set(total.supports)) == 3
+    assert played.open(total).round == 1
+    for order in ((1, 0, 2), (0, 2, 1), (2, 0, 1)):
+        lie = dataclasses.replace(total, supports=tuple(total.supports[i] for i in order))
+        with pytest.raises(ProtocolError, match="refused"):
+            played.open(lie)
+
+
+@pytest.mark.parametrize("senders", [(0, 1), (0, 3), (1, 2, 3), (0, 1, 2, 3, 4)])
+def test_any_quorum_of_a_sparse_round_opens(senders: tuple[int, ...]) -> None:
+    played = stage(5, "sparse, exchange", "adaptive", mode="double")
+    total = played.total(*senders)
+    assert {encoded(played.open(total, rank)) for rank in range(5)} == {encoded(played.open(total))}
+    with pytest.raises(QuorumError):
+        played.open(played.total(senders[0]))
+
+
+def test_a_dense_sum_where_it_should_be_sparse() -> None:
+    played = stage(3, "sparse")
+    dense = dataclasses.replace(play(3).total(0, 1, 2), slot=played.slot)
+    sparse = dataclasses.replace(played.total(0, 1, 2), slot=play(3).parts[0].slot)
+    for rounds, total in ((played, dense), (play(3), sparse)):
+        with pytest.raises(ProtocolError, match="sparse"):
+            rounds.open(total)
+
+
+def test_the_order_of_coordinates_is_a_secret_of_the_attempt() -> None:
+    played = stage(3, "sparse")
+    model, coords = played.model, np.arange(15, dtype=np.uint32)
+    slots = [played.first.slot(model, r, a) for r, a in ((1, 0), (1, 1), (2, 0))]
+    orders = set()
+    for slot in slots:
+        seen = {bytes(s.permutation(slot).forward(coords)) for s in played.sessions}  # type: ignore[union-attr]
+        assert len(seen) == 1  # one for all members
+        orders |= seen
+    other = dataclasses.replace(group(3)[0], group_key=bytes(32))
+    session = Session(other, played.first.terms, model.layout)
+    orders.add(bytes(session.permutation(slots[0]).forward(coords)))  # type: ignore[union-attr]
+    assert len(orders) == 4
+    for kind in ("sparse, in the clear", "dense, history"):
+        assert stage(3, kind).first.permutation(slots[0]) is None
+
+
+def test_slots_of_a_staged_round() -> None:
+    played = stage(3, "sparse, exchange")
+    session, model = played.first, played.model
+    assert played.ranges is not None
+    plain, squares = session.slot(model, 1, 0), session.ranges_slot(model, 1, 0)
+    fitted = session.slot(model, 1, 0, played.ranges)
+    assert squares == dataclasses.replace(plain, layout_hash=ranges_layout(session.layout_hash))
+    hashed = ranged(session.layout_hash, played.ranges.digest())
+    assert fitted == dataclasses.replace(plain, layout_hash=hashed)
+    assert len({plain.layout_hash, squares.layout_hash, fitted.layout_hash}) == 3
+    assert hashed != ranged(session.layout_hash, bytes(32))
+
+
+def test_what_is_not_sent_is_in_the_residual() -> None:
+    session = stage(3, "sparse").first
+    model = Model.initial(arrays())
+    change, _ = model.layout.change(trained(0), model.masters)
+    one = session.draft(model, trained(0), 10, {}, 1, None)
+    assert (one.round, one.history) == (1, model.history)
+    assert one.given_back().residual.tolist() == change.tolist()  # type: ignore[union-attr]
+    two = session.draft(model, trained(0), 10, {}, 2, one.residual)
+    assert one.residual is not None
+    expected = change + one.residual
+    assert two.given_back().residual.tolist() == expected.tolist()  # type: ignore[union-attr]
+    assert two.values.size == one.values.size
+    dense = stage(3, "dense, exchange").first.draft(model, trained(0), 10, {}, 1, None)
+    assert (dense.coords, dense.residual) == (None, None)
+    assert dense.values.tolist() == change.tolist()
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense, exchange"])
+@pytest.mark.parametrize("name", [n for n in REFUSED if n not in ("clipped",)])
+def test_no_draft_is_made_of_what_cannot_be_sent(kind: str, name: str) -> None:
+    make, examples, error, _ = REFUSED[name]
+    session = stage(3, kind).first
+    model = Model.initial(arrays())
+    digest = session.digest(model)
+
+    def send() -> None:
+        draft = session.draft(model, make(), examples, {}, 1, None)
+        slot = session.slot(model, 1, 0)
+        if session.needs_ranges(model):
+            session.encode_ranges(model, draft, digest)
+            ranges = stage(3, kind).ranges
+            slot = session.slot(model, 1, 0, ranges)
+            session.encode_draft(draft, session.fit(model, 1, ranges, ignore, digest), slot, digest)
+        else:
+            session.encode_draft(draft, session.fit(model, 1, None, ignore, digest), slot, digest)
+
+    with pytest.raises(error):
+        send()
 
 
 # --- what a session is ---

@@ -1,4 +1,4 @@
-"""FLASHE on sparse vectors: any supports, any senders, both maskings open to the sum, coordinate by coordinate."""
+"""FLASHE on sparse vectors: any supports, senders and masking open to the sum, d by d."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_ciphertext_is_the_definition(mode: str) -> None:
 
 @pytest.mark.parametrize("masking_", MODES)
 def test_a_full_support_is_the_dense_ciphertext(masking_: str) -> None:
-    """Sparse and dense vectors have the same masks, so a support changes nothing but what is left out."""
+    """Sparse and dense vectors have the same masks: a support changes only what is left out."""
     rng = np.random.default_rng(6)
     scheme = Flashe(3, 16, masking_)  # type: ignore[arg-type]
     values = rng.integers(-9, 10, 200).astype(np.int32)
@@ -260,8 +260,8 @@ def test_altered_supports_do_not_open_to_the_sum(mode: str) -> None:
     coords, _ = coverage(swapped.supports)
     opened = FlasheOpener(case.scheme, KEY).decrypt(swapped)
     assert np.count_nonzero(opened[: coords.size] != dense[coords]) > 20
+    short = dataclasses.replace(total, length=10, data=total.data[:25])
     with pytest.raises(ProtocolError, match="shorter"):
-        short = dataclasses.replace(total, length=10, data=total.data[:25])
         FlasheOpener(case.scheme, KEY).decrypt(short)
 
 
@@ -274,7 +274,11 @@ def test_another_key_opens_to_noise() -> None:
     assert np.count_nonzero(right == wrong) < 5
 
 
-def test_a_closed_sum_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+def _opened(case: Case, header: bytes, body: NDArray[np.uint8]) -> NDArray[Any]:
+    return FlasheOpener(case.scheme, KEY).decrypt(Sealed.from_parts(header, body))
+
+
+def test_a_closed_sum_travels() -> None:
     rng = np.random.default_rng(11)
     case = make(4, 700, 3, "single", rng)
     running = add_up(case.scheme, [case.parts[i] for i in (0, 2, 3)], rng)
@@ -286,8 +290,7 @@ def test_a_closed_sum_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [s.data for s in again.supports] == [s.data for s in total.supports]
     for changed in (body[:-1], np.concatenate([body, body[:1]])):
         with pytest.raises(ProtocolError):
-            again = Sealed.from_parts(total.header(), changed)
-            FlasheOpener(case.scheme, KEY).decrypt(again)
+            _opened(case, total.header(), changed)
     flipped = body.copy()
     flipped[-1] ^= 1
     with pytest.raises(ProtocolError):

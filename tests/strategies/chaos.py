@@ -32,6 +32,7 @@ from flhe.errors import QuorumError
 from flhe.mods import HEMod
 from flhe.mods import codes as refusals
 from flhe.rounds import session as session_module
+from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model, next_history
 from flhe.rounds.session import Session
 from flhe.schemes import flashe
@@ -99,6 +100,9 @@ class Made:
     rank: int
     slot: Slot
     lanes: NDArray[Any]
+    coords: NDArray[np.uint32] | None = None
+    squares: bool = False
+    """These are mean squares, which travel before the update."""
 
 
 @dataclass
@@ -189,11 +193,12 @@ class World:
         # What was seen: by mask, by (federation, round), by history.
         self.masks: dict[tuple[bytes, int], Made] = {}
         self.made: dict[tuple[Slot, int], Made] = {}
-        self.opened: dict[tuple[str, int, int], bytes] = {}
-        self.open_sums: dict[tuple[int, int], bytes] = {}
+        self.opened: dict[tuple[str, int, int, str], bytes] = {}
+        self.open_sums: dict[tuple[int, int, str], bytes] = {}
         self.sent_sums: dict[tuple[int, int], bytes] = {}
         self.kept: dict[tuple[int, bytes], Sealed] = {}
         self.references: dict[tuple[int, bytes], tuple[Arrays, int]] = {}
+        self.drafts: dict[tuple[int, int], tuple[Draft, NDArray[np.float32]]] = {}
         self._dies = 0
         self._torn = False
         self._app_fails = False
@@ -238,6 +243,7 @@ class World:
     def wipe(self, index: int) -> None:
         """A node loses its state directory."""
         shutil.rmtree(self.sites[index].home, ignore_errors=True)
+        self.drafts = {key: kept for key, kept in self.drafts.items() if key[0] != index}
 
     def save(self, index: int) -> None:
         """Copy a node's state directory."""
@@ -378,7 +384,7 @@ class World:
         settle = STAGE * (4 + nodes)
         prepare = CONNECT + STAGE * (1 + 3 * 3 + nodes) + 3 * settle
         attempts = strategy.retries + 1
-        each = attempts * (prepare + ROUND) + ROUND + nodes * STAGE
+        each = attempts * (prepare + ROUND + 2 * STAGE) + ROUND + nodes * STAGE
         return CONNECT + prepare + rounds * each + settle + nodes * STAGE + 1.0
 
     # --- what must hold ---
@@ -413,13 +419,17 @@ class World:
                     self.breach(f"the sum of round {round_} does not follow from the one before")
                 for rank in total.senders:
                     inside.add((round_, self.made[total.slot, rank].node))
-                opened = (ledger.federation, round_) in self.open_sums
+                opened = (ledger.federation, round_, "opened") in self.open_sums
                 if round_ not in ledger.sums and not opened:
                     self.breach(f"the sum of round {round_} was dropped, and nobody opened it")
             before = history
         for made in self.made.values():
             slot = made.slot
-            if slot.run_id != ledger.federation or self.outcomes[made.asked - 1][0] != "done":
+            if (
+                made.squares
+                or slot.run_id != ledger.federation
+                or self.outcomes[made.asked - 1][0] != "done"
+            ):
                 continue
             if (slot.round, made.node) not in inside and not self._said(made):
                 self.breach(
@@ -443,10 +453,10 @@ class World:
     def _said(self, made: Made) -> bool:
         names = "|".join(str(i) for i, node in self.ids.items() if node == made.node)
         out = re.compile(rf"aggregate_train: node ({names}) is left out")
-        void = f"the sum of round {made.slot.round} opened for nobody"
+        void = f"(the sum of )?round {made.slot.round} (opened for nobody|is void)"
         own = f"round {made.slot.round}: this node's update is not in the sum"
         return any(
-            void in text or (round_ == made.slot.round and bool(out.match(text)))
+            re.match(void, text) or (round_ == made.slot.round and bool(out.match(text)))
             if actor is None
             else actor == made.node and own in text
             for round_, actor, text in self._words.said
@@ -461,6 +471,7 @@ class World:
         patch.setattr(os, "fsync", self._fsync)
         encrypt, decrypt = flashe.FlasheSealer.encrypt, flashe.FlasheOpener.decrypt
         open_, keep, ask = Session.open, Ledger.keep, StreamGrid.send_and_receive
+        draft_ = Session.draft
 
         def encrypted(
             sealer: flashe.FlasheSealer,
@@ -483,6 +494,11 @@ class World:
             self._applies(session, model, total, after)
             return after, totals
 
+        def drafted(session: Session, *args: Any) -> Draft:
+            draft = draft_(session, *args)
+            self._drafts(session, args[0], args[-1], draft)
+            return draft
+
         def kept(ledger: Ledger, total: Sealed, history: bytes) -> ArrayRecord:
             self._keeps(ledger, total, history)
             return keep(ledger, total, history)
@@ -496,6 +512,7 @@ class World:
         patch.setattr(flashe.FlasheSealer, "encrypt", encrypted)
         patch.setattr(flashe.FlasheOpener, "decrypt", decrypted)
         patch.setattr(Session, "open", opened)
+        patch.setattr(Session, "draft", drafted)
         patch.setattr(Ledger, "keep", kept)
         patch.setattr(StreamGrid, "send_and_receive", asked)
 
@@ -525,7 +542,10 @@ class World:
         assert self.actor is not None
         site = self.sites[self.actor]
         lanes = np.concatenate([plain.values, plain.extras]).astype(np.int64)
-        made = Made(self.asked, self.actor, site.identity(), sealer.rank, slot, lanes)
+        squares = plain.values.size == 0
+        made = Made(
+            self.asked, self.actor, site.identity(), sealer.rank, slot, lanes, plain.coords, squares
+        )
         scheme = sealer.scheme
         key = flashe._round_key(scheme, sealer.group_key, slot, scheme.mode_of(mode))
         mask = key, sealer.rank
@@ -537,15 +557,17 @@ class World:
         assert self.actor is not None
         slot, digest = total.slot, total.digest()
         site = self.sites[self.actor]
-        if self.opened.setdefault((site.identity(), slot.run_id, slot.round), digest) != digest:
-            self.breach(f"node {self.actor} opened two sums of round {slot.round}")
-        if self.open_sums.setdefault((slot.run_id, slot.round), digest) != digest:
-            self.breach(f"two sums of round {slot.round} were opened")
-        recorded = site.home / "used" / slot.epoch.hex() / f"opened-{slot.round}"
+        parts = [self.made[slot, rank] for rank in total.senders]
+        what = "ranges" if parts[0].squares else "opened"
+        of_site = (site.identity(), slot.run_id, slot.round, what)
+        if self.opened.setdefault(of_site, digest) != digest:
+            self.breach(f"node {self.actor} {what}: two sums of round {slot.round}")
+        if self.open_sums.setdefault((slot.run_id, slot.round, what), digest) != digest:
+            self.breach(f"{what}: two sums of round {slot.round}")
+        recorded = site.home / "used" / slot.epoch.hex() / f"{what}-{slot.round}"
         if not recorded.exists() or recorded.read_bytes() != digest:
-            self.breach(f"node {self.actor} opened round {slot.round} before it was recorded")
-        parts = [self.made[slot, rank].lanes for rank in total.senders]
-        if not np.array_equal(np.sum(parts, axis=0), lanes):
+            self.breach(f"node {self.actor} {what} of round {slot.round} before it was recorded")
+        if not np.array_equal(_summed(parts), lanes):
             self.breach(f"the sum of round {slot.round} is not what its senders sent")
 
     def _applies(self, session: Session, model: Model, total: Sealed, after: Model) -> None:
@@ -565,12 +587,57 @@ class World:
             whole = start_arrays()[name].dtype.kind != "f"
             reference[name] = np.asarray(old + (np.floor(mean + 0.5) if whole else mean))
         self.references[federation, after.history] = reference, rounds + 1
+        if total.supports:  # what was left out comes later: `_drafts` watches over that
+            return
         step = len(nodes) * MAX / weight / (2**15 - 1)
+        if session.terms.clip in ("history", "exchange"):
+            step *= 4  # thresholds of their own
         for name, expected in reference.items():
             slack = 2e-3 if name == "half" else 0.0
             bound = (rounds + 1) * (3 * step + slack) + 1e-5
             if not np.allclose(after.masters[name], expected, atol=bound, rtol=0):
                 self.breach(f"round {total.slot.round}: {name!r} is not the plain mean")
+
+    def _drafts(
+        self, session: Session, old: Model, residual: NDArray[np.float32] | None, draft: Draft
+    ) -> None:
+        """A client adds what it has not sent so far, no more and no less."""
+        assert self.actor is not None
+        if draft.residual is None:
+            return
+        nothing = np.zeros(session.layout.floats, np.float32)
+        had = nothing if residual is None else residual.copy()
+        key = (self.actor, session.epoch.run_id)
+        due = self._due(key, old, nothing)
+        if not any(np.array_equal(had, whole) for whole in due):
+            self.breach(f"node {self.actor} lost or doubled an update before round {draft.round}")
+        self.drafts[key] = draft, had
+
+    def _due(
+        self, key: tuple[int, int], old: Model, nothing: NDArray[np.float32]
+    ) -> list[NDArray[np.float32]]:
+        """What may be left over of a client's draft before this one, where the model is `old` now."""
+        if key not in self.drafts:
+            return [nothing]
+        before, had = self.drafts[key]
+        if before.history == old.history:  # its round came to nothing, and is trained anew
+            return [had]
+        assert before.residual is not None
+        sent, back = before.residual, before.given_back().residual
+        assert back is not None
+        at, total = old.history, None
+        while at != before.history:
+            if (total := self.kept.get((key[1], at))) is None:
+                return [sent, back]  # not of this model's past: its sum was void
+            at = total.slot.history
+        assert total is not None
+        counted = total.slot.round == before.round and key[0] in {
+            self.made[total.slot, rank].node for rank in total.senders
+        }
+        saw = (self.sites[key[0]].identity(), key[1], total.slot.round, "opened") in self.opened
+        if counted:
+            return [sent]
+        return [back] if saw else [back, sent]  # by a checkpoint: nobody told it who was in the sum
 
     def _keeps(self, ledger: Ledger, total: Sealed, history: bytes) -> None:
         if len(set(total.senders)) != len(total.senders):
@@ -591,6 +658,21 @@ class World:
             key, digest = (total.slot.run_id, total.slot.round), total.digest()
             if self.sent_sums.setdefault(key, digest) != digest:
                 self.breach(f"the server sent two sums of round {total.slot.round}")
+
+
+def _summed(parts: list[Made]) -> NDArray[np.int64]:
+    """What a sum of these opens to: values of the coordinates that somebody sent, then extras."""
+    if parts[0].coords is None:
+        whole: NDArray[np.int64] = np.sum([part.lanes for part in parts], axis=0)
+        return whole
+    places = [part.coords for part in parts if part.coords is not None]
+    union = np.unique(np.concatenate(places))
+    values = np.zeros(union.size, np.int64)
+    extras = np.zeros(parts[0].lanes.size - places[0].size, np.int64)
+    for part, coords in zip(parts, places, strict=True):
+        values[np.searchsorted(union, coords)] += part.lanes[: coords.size]
+        extras += part.lanes[coords.size :]
+    return np.concatenate([values, extras])
 
 
 def _has_sums(record: ConfigRecord | None) -> bool:

@@ -58,7 +58,10 @@ class Chaos(RuleBasedStateMachine):
     @initialize(
         size=st.integers(3, 4),
         secret=st.booleans(),
-        masking=st.sampled_from(["double", "single"]),
+        masking=st.sampled_from(["double", "single", "adaptive"]),
+        top_k=st.sampled_from([None, None, 0.3]),
+        warmup=st.integers(0, 1),
+        clip=st.sampled_from([1.0, 1.0, "history", "exchange"]),
         patience=st.integers(0, 2),
         retries=st.integers(0, 2),
         rekey_every=st.sampled_from([0, 0, 2]),
