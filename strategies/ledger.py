@@ -274,12 +274,7 @@ class Ledger:
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(keys)}
             ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms))
-        for item in ranges:
-            match item:
-                case [int(kept_round), bytes(kept_ranges)]:
-                    ledger.ranges[kept_round] = kept_ranges
-                case _:
-                    raise StoreError("the ledger is damaged: its mean squares cannot be read")
+        ledger.ranges = _read_ranges(ranges)
         for kept_round in sums:
             ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
         if box_round >= 0 and (directory / "checkpoint").exists():
@@ -302,6 +297,17 @@ def _is_entry(entry: object) -> bool:
         case [int(), bytes(history)]:
             return len(history) == 32
     return False
+
+
+def _read_ranges(fields: list[object]) -> dict[int, bytes]:
+    ranges = {}
+    for item in fields:
+        match item:
+            case [int(round_), bytes(kept)]:
+                ranges[round_] = kept
+            case _:
+                raise StoreError("the ledger is damaged: its mean squares cannot be read")
+    return ranges
 
 
 def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:

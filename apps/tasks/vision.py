@@ -1,4 +1,8 @@
-"""CIFAR-10 and Fashion-MNIST, read by torchvision from a directory of the user's own."""
+"""CIFAR-10 and Fashion-MNIST, from a directory of the user's own (read by torchvision) or an .npz file.
+
+A file holds a sample, or all, as x_train, y_train, x_test, y_test: bytes of shape (n, height, width,
+channels), or without channels, and labels 0 to 9.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +57,17 @@ class Vision:
         )
 
     def load(self, data_dir: str, *, download: bool) -> Data:
-        """Read both halves from `data_dir`; fetch what is missing only if `download`."""
+        """Read both halves from `data_dir`, a directory or an .npz file.
+
+        What is missing in a directory is fetched only if `download`.
+        """
         if not data_dir:
             raise ConfigError(
                 f"task={self.name!r} needs its data set: put {self.folder}/ into a directory "
                 "and name that directory with --data-dir (data-dir in the run config)"
             )
+        if data_dir.endswith(".npz"):
+            return self._from_file(Path(data_dir).expanduser())
         return Data(
             self._half(data_dir, train=True, download=download),
             self._half(data_dir, train=False, download=download),
@@ -76,10 +85,34 @@ class Vision:
                 "put it there and name the directory with --data-dir, "
                 "or set download=true to let torchvision fetch it"
             ) from error
-        pixels = np.asarray(half.data, dtype=np.float32) / 255.0
-        pixels = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).sub_(0.5).mul_(2.0)
-        return Examples(images, torch.as_tensor(half.targets, dtype=torch.int64))
+        return _examples(half.data, half.targets)
+
+    def _from_file(self, path: Path) -> Data:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                halves = [(file[f"x_{half}"], file[f"y_{half}"]) for half in ("train", "test")]
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"task={self.name!r}: {path.name} cannot be read; it must be an .npz file that holds "
+                "x_train, y_train, x_test and y_test"
+            ) from error
+        shape = (self.size, self.size, self.channels)
+        for pixels, labels in halves:
+            flat = pixels.shape[1:] if pixels.ndim == 4 else (*pixels.shape[1:], 1)
+            if pixels.dtype != np.uint8 or flat != shape or labels.shape != pixels.shape[:1]:
+                raise ConfigError(
+                    f"task={self.name!r}: {path.name} holds {pixels.dtype} images of shape "
+                    f"{pixels.shape[1:]}, expected uint8 of {shape}, and a label for each"
+                )
+        return Data(*(_examples(pixels, labels) for pixels, labels in halves))
+
+
+def _examples(images: Any, labels: Any) -> Examples:
+    """Pixels as bytes, and labels, to what a model takes: planes first, -1 to 1."""
+    pixels = np.asarray(images, dtype=np.float32) / 255.0
+    pixels = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
+    planes = torch.from_numpy(np.ascontiguousarray(pixels)).sub_(0.5).mul_(2.0)
+    return Examples(planes, torch.as_tensor(np.asarray(labels), dtype=torch.int64))
 
 
 CIFAR10 = Vision("cifar10", "CIFAR10", "cifar-10-batches-py", 50_000, 3, 32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,3 +117,46 @@ def test_plain_fedavg_reaches_the_bar(seed: int) -> None:
         weights = total
     model.load_state_dict(weights)
     assert np.mean([evaluate(model, part.test).accuracy for part in parts]) >= 0.95
+
+
+def _sample(path: pathlib.Path, **changed: np.ndarray) -> pathlib.Path:
+    rng = np.random.default_rng(1)
+    arrays = {
+        "x_train": rng.integers(0, 256, (12, 32, 32, 3)).astype(np.uint8),
+        "y_train": np.arange(12) % 10,
+        "x_test": rng.integers(0, 256, (4, 32, 32, 3)).astype(np.uint8),
+        "y_test": np.arange(4),
+    }
+    np.savez(path, allow_pickle=False, **{**arrays, **changed})
+    return path
+
+
+def test_a_sample_in_one_file(tmp_path: pathlib.Path) -> None:
+    path = _sample(tmp_path / "sample.npz")
+    data = task_named("cifar10").load(str(path), download=False)
+    assert tuple(data.train.images.shape) == (12, 3, 32, 32)
+    assert tuple(data.test.images.shape) == (4, 3, 32, 32)
+    with np.load(path) as file:
+        first = file["x_train"][0].transpose(2, 0, 1) / 255 * 2 - 1
+        assert np.allclose(data.train.images[0].numpy(), first, atol=1e-6)
+        assert data.train.labels.tolist() == file["y_train"].tolist()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x_train": np.zeros((12, 28, 28), np.uint8)},
+        {"x_train": np.zeros((12, 32, 32, 3), np.float32)},
+        {"y_test": np.zeros(3, np.int64)},
+        {"y_train": np.array([{}] * 12)},
+    ],
+    ids=["shape", "type", "labels", "pickle"],
+)
+def test_a_file_that_holds_something_else(tmp_path: pathlib.Path, changed: dict[str, Any]) -> None:
+    path = tmp_path / "sample.npz"
+    if changed.get("y_train") is not None:
+        np.savez(path, allow_pickle=True, **changed)
+    else:
+        _sample(path, **changed)
+    with pytest.raises(ConfigError, match=r"sample\.npz"):
+        task_named("cifar10").load(str(path), download=False)

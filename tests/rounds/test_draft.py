@@ -199,7 +199,7 @@ def test_every_truncation_is_refused(name: str) -> None:
         Draft.from_bytes(whole + b"\x00")
 
 
-def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 * 2))) -> bytes:
+def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 + 1)) + b"\4\0\0\0") -> bytes:
     """A sparse draft of two values out of five, with something else in its head."""
     body = {
         "v": VERSION,
@@ -238,6 +238,20 @@ MALFORMED: dict[str, bytes] = {
     "a residual too long": head({"length": 6}),
     "far more values than there are": head({"count": 1 << 61}),
     "far more coordinates than there are": head({"length": 1 << 62}),
+    "version true": head({"v": True}),
+    "round true": head({"round": True}),
+    "round negative": head({"round": -1}),
+    "history of 31 bytes": head({"history": bytes(31)}),
+    "extras of text": head({"extras": ["a"]}),
+    "extras of nothing": head({"extras": [None]}),
+    "extras of truth": head({"extras": [True]}),
+    "extras in extras": head({"extras": [[1], [2]]}),
+    "extras beyond 64 bits": head({"extras": [1 << 63]}),
+    "sizes that make up for each other": head({"length": -1, "count": 5}),
+    "sizes that make up for each other, too": head({"length": 11, "count": -1}),
+    "coordinates beyond the residual": head({}, bytes(28) + b"\0\0\0\0" + b"\5\0\0\0"),
+    "a coordinate twice": head({}, bytes(36)),
+    "coordinates that descend": head({}, bytes(28) + b"\1\0\0\0" + bytes(4)),
     "no data": head({}, b""),
     "data cut short": head({}, bytes(35)),
     "more data": head({}, bytes(37)),
@@ -246,7 +260,8 @@ MALFORMED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name: str) -> None:
-    assert Draft.from_bytes(head({})).values.tolist() == [0, 0]
+    good = Draft.from_bytes(head({}))
+    assert (good.values.tolist(), good.coords.tolist()) == ([0, 0], [0, 4])  # type: ignore[union-attr]
     with pytest.raises(FlheError):
         Draft.from_bytes(MALFORMED[name])
 
