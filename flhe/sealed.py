@@ -214,7 +214,7 @@ def _split(body: NDArray[np.uint8], told: list[object]) -> tuple[NDArray[np.uint
     sizes = []
     for item in told:
         match item:
-            case [int(length), int(nbytes), bytes(digest)] if nbytes >= 0:
+            case [int(length), int(nbytes), bytes(digest)] if nbytes >= 0 and 0 <= length < 1 << 31:
                 sizes.append((length, nbytes, digest))
             case _:
                 raise ProtocolError("sealed header: malformed support")

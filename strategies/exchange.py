@@ -61,7 +61,12 @@ class Exchange:
             part = from_bytes(records.field(answer, "sealed", bytes))
             if part.supports:
                 raise ProtocolError("its mean squares are sparse")
+            if part.mode != fed.terms.ranges_mode:
+                raise ProtocolError(
+                    "its mean squares are masked in another mode than they should be"
+                )
             fed.check_part(node, answer, part, slot, length, "ranges")
+            fed.scheme.add(None, part)  # what is refused here costs its sender alone
             return part
 
         parts = self._collect("ranges", replies, read)

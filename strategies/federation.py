@@ -265,6 +265,8 @@ class Federation:
         header = records.field(answer, "header", bytes)
         part = records.to_sealed(header, arrays, take=True, supports=told)
         values = self._floats if told is None else told[0].count
+        if bool(part.supports) != self.terms.sparse:
+            raise ProtocolError("the update is sparse, or should be")
         if part.mode != self.mode:
             raise ProtocolError("the update is masked in another mode than was announced")
         self.check_part(node, answer, part, slot, values + self._extra_lanes, "update")

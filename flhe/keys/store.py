@@ -218,12 +218,13 @@ class Store:
             names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
         return [bytes.fromhex(name) for name in names if re.fullmatch("[0-9a-f]{32}", name)]
 
-    def raise_opened(self, epoch_id: bytes, opened: int) -> None:
-        """Rounds up to `opened` are never opened in this epoch either."""
+    def raise_opened(self, epoch_id: bytes, opened: int, ranged: int = 0) -> None:
+        """Rounds up to `opened`, and mean squares of those up to `ranged`, are never opened here."""
         keys, _ = self._claims(epoch_id)
         kept = KeyFile.from_bytes(files.read(keys))
-        if _number(opened) > kept.opened:
-            files.replace(keys, [replace(kept, opened=opened).to_bytes()])
+        marks = max(kept.opened, _number(opened)), max(kept.ranged, _number(ranged))
+        if marks != (kept.opened, kept.ranged):
+            files.replace(keys, [replace(kept, opened=marks[0], ranged=marks[1]).to_bytes()])
 
     def usable(self, epoch_id: bytes) -> bool:
         """Whether an epoch's keys are there and may encrypt: no copy, nothing put back."""

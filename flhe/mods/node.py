@@ -148,7 +148,7 @@ class Node:
         opened = max([0 if model is None else model.round, *map(self.store.opened, old)])
         ranged = max([0, *map(self.store.ranged, old)])
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
-            self.store.raise_opened(agreed.id, opened)
+            self.store.raise_opened(agreed.id, opened, ranged)
         else:
             self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened, ranged=ranged)
         body = {"v": 1, "epoch": agreed.id, "terms": terms.to_bytes()}
@@ -291,7 +291,7 @@ class Node:
 
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
-        self.store.raise_opened(epoch_id, round_)
+        self.store.raise_opened(epoch_id, round_, round_)
 
     def save_output(self, sealed: Sealed, envelope: bytes, name: Output = "outbox") -> None:
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""

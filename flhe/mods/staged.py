@@ -23,7 +23,7 @@ from flhe.errors import ProtocolError, ReuseError
 from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.mods.updates import RANGES_MODE, sign, update_reply
+from flhe.mods.updates import sign, update_reply
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session, check_ahead
@@ -120,7 +120,7 @@ class _Turn:
                 encoded,
                 slot,
                 lambda r, a: node.claim(session, r, a, self.digest, step="ranges"),
-                RANGES_MODE if session.terms.masking == "adaptive" else "",
+                session.terms.ranges_mode,
             )
             kept = sealed, sign(node, session, sealed, "ranges")
             node.save_output(*kept, "ranges")

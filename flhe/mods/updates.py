@@ -12,9 +12,6 @@ from flhe.mods.stages import reply
 from flhe.rounds.session import Session
 from flhe.sealed import Sealed
 
-RANGES_MODE = "double"
-"""Masking of the mean squares where updates' is chosen by the server: they are few."""
-
 
 def sign(node: Node, session: Session, sealed: Sealed, stage: str = "update") -> bytes:
     """The detached envelope of a ciphertext."""

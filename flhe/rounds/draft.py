@@ -109,7 +109,14 @@ class Draft:
                 "count": int(count),
                 "sparse": bool(sparse),
                 **rest,
-            } if not rest:
+            } if (
+                not rest
+                and bool not in {type(head["v"]), type(round_), type(length), type(count)}
+                and {type(e) for e in extras} <= {int}
+                and all(-(1 << 63) <= e < 1 << 63 for e in extras)
+                and min(round_, length, count) >= 0
+                and len(history) == 32
+            ):
                 pass
             case _:
                 raise StoreError("a kept update is damaged: remove it")
@@ -122,6 +129,10 @@ class Draft:
             if sparse
             else None
         )
+        if coords is not None and (
+            np.any(coords[:-1] >= coords[1:]) or int(coords.max(initial=0)) >= max(length, 1)
+        ):
+            raise StoreError("a kept update is damaged: remove it")
         return cls(
             round_,
             history,

@@ -444,6 +444,7 @@ class Session:
         round_ = total.slot.round
         if total.scheme != self.scheme.name:
             raise ProtocolError(f"the sum of round {round_} is of another scheme")
+        self.scheme.check_mode(total.mode)
         check_senders(total.senders, self.scheme.cohort)
         if bool(total.supports) != sparse:
             raise ProtocolError(f"the sum of round {round_} is sparse, or should be")

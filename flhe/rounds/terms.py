@@ -94,6 +94,10 @@ class Terms:
             raise ConfigError(
                 f"Terms: at most {MAX_METRICS} metrics, names of 1 to {MAX_NAME} characters"
             )
+        # Also what has no effect while updates are dense: terms must read back as they were written.
+        TopK(self.top_k or 1.0, self.warmup, self.normalize)
+        if type(self.permute) is not bool:
+            raise ConfigError(f"Terms(permute={self.permute!r}): must be True or False")
         self.codec()
         self.for_cohort(2)
         Extras(self.metrics)
@@ -102,6 +106,11 @@ class Terms:
     def sparse(self) -> bool:
         """Whether a client sends some of its coordinates only."""
         return self.top_k is not None
+
+    @property
+    def ranges_mode(self) -> str:
+        """Masking of mean squares where that of updates is announced: they are few, and come before."""
+        return "double" if self.masking == "adaptive" else ""
 
     @property
     def permuted(self) -> bool:

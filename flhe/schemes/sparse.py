@@ -247,8 +247,8 @@ def open_sum(
                 masks = stream.next(end - at)
                 w = slice(at // 64, -(-end // 64))
                 kernels.add_where(added[w], taken[w], masks, lanes[at:end])
-                np.negative(masks, out=masks)
-                kernels.add_where(taken[w], added[w], masks, lanes[at:end])
+                if mode == "double":
+                    kernels.subtract_where(taken[w], added[w], masks, lanes[at:end])
 
     spread(work, length, packing.block, threads)
     masks = empty(total.length, packing.lane)

@@ -79,7 +79,7 @@ def run(grid: Sparse, rounds: int = 3, **how: Any) -> HEStrategy:
 
 
 class Algorithm1:
-    """FLASHE's Algorithm 1 in clear: per-layer top-k with error feedback, normalized by line 30."""
+    """FLASHE's Algorithm 1 in clear: per-layer top-k with error feedback, normalized by Line 24."""
 
     def __init__(self, share: float, normalize: str, weights: Mapping[int, float]) -> None:
         self.share, self.normalize, self.weights = share, normalize, weights
