@@ -22,6 +22,7 @@ from flhe.keys.store import Store
 from flhe.mods import audit, stages
 from flhe.mods.codes import APP, Refusal, refusal_for
 from flhe.mods.node import Node, log_failure, open_store
+from flhe.mods.table import STAGES
 from flhe.policy import Policy
 
 logger = logging.getLogger("flhe")
@@ -92,7 +93,7 @@ class HEMod:
                 return _plain(node, message, app)
             node.mark_encrypted(context.run_id)
             name = records.field(record, "stage", str)
-            step = stages.table().get((message.metadata.message_type, name))
+            step = STAGES.get((message.metadata.message_type, name))
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
             return step(node, record, message, app)

@@ -1,4 +1,4 @@
-"""What all stages share, and which name calls which.
+"""What all stages share.
 
 Each stage is a function (node, stage record, message, app) -> content of the reply. All that is not
 Flower's is done in `flhe.keys` and `flhe.rounds`.
@@ -74,23 +74,3 @@ Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 def reply(**fields: object) -> RecordDict:
     """The record of ours in a reply."""
     return RecordDict({records.REPLY: ConfigRecord({"v": 1, **fields})})  # type: ignore[dict-item]
-
-
-def table() -> dict[tuple[str, str], Stage]:
-    """(message type, stage) -> its answer."""
-    from flhe.mods import agreement, handover, staged, training
-
-    return {
-        ("train", "advertise"): agreement.advertise,
-        ("train", "share"): agreement.share,
-        ("train", "confirm"): agreement.confirm,
-        ("train", "status"): handover.status,
-        ("train", "initial"): handover.initial,
-        ("train", "sync"): handover.sync,
-        ("train", "checkpoint"): handover.checkpoint,
-        ("train", "verify"): handover.verify,
-        ("train", "round"): training.train,
-        ("train", "supports"): staged.supports,
-        ("train", "update"): staged.update,
-        ("evaluate", "evaluate"): training.evaluate,
-    }

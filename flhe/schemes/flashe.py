@@ -166,7 +166,7 @@ class Flashe:
             self.packing.check(part.data, part.length)
         senders = part.senders if total is None else merged_senders(total, part, self.cohort)
         if part.supports:
-            return sparse.add(self, total, part, senders)
+            return sparse.add(self.packing, total, part, senders)
         if total is None:
             return Sealed(NAME, part.slot, senders, part.length, part.data.copy(), part.mode)
         self.packing.add(total.data, part.data, total.length)
@@ -174,7 +174,7 @@ class Flashe:
 
     def close(self, total: Sealed) -> Sealed:
         """What travels to the readers of a sum: `total` itself unless it is sparse."""
-        return sparse.close(self, total) if isinstance(total, SparseTotal) else total
+        return sparse.close(self.packing, total) if isinstance(total, SparseTotal) else total
 
     def mask_terms(self, senders: Iterable[int], mode: str = "") -> tuple[list[int], list[int]]:
         """Streams that `senders` added in total, and streams that they took away, telescoped."""
@@ -397,7 +397,7 @@ class FlasheOpener:
         key = _round_key(self.scheme, self.group_key, total.slot, mode)
         if total.supports:
             closed = self.scheme.close(total)
-            return sparse.open_sum(self.scheme, mode, key, self.prg, closed, self.threads)
+            return sparse.open_sum(packing, mode, key, self.prg, closed, self.threads)
         packing.check(total.data, total.length)
         minus, plus = self.scheme.mask_terms(total.senders, total.mode)  # what was added comes off
         out = empty(total.length, packing.signed)

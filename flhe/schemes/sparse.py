@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, CHUNK, Prg
 from flhe.sealed import Sealed
-
-if TYPE_CHECKING:
-    from flhe.schemes.flashe import Flashe
 
 Mode = Literal["double", "single"]
 
@@ -122,27 +119,26 @@ def _summed(streams: Sequence[tuple[int, Lanes]], out: NDArray[Any]) -> None:
             np.subtract(out, lanes, out=out)
 
 
-def check_part(scheme: Flashe, part: Sealed) -> int:
+def check_part(packing: Packing, part: Sealed) -> int:
     """Number of extras in a sender's ciphertext, or a closed sum's; ProtocolError if it cannot be."""
     extras = part.length - union_of(part.supports)[1]
     if extras < 0:
         raise ProtocolError("flashe: a sparse ciphertext is shorter than its supports say")
-    scheme.packing.check(part.data, part.length)
+    packing.check(part.data, part.length)
     return extras
 
 
 def add(
-    scheme: Flashe, total: Sealed | None, part: Sealed, senders: tuple[int, ...]
+    packing: Packing, total: Sealed | None, part: Sealed, senders: tuple[int, ...]
 ) -> SparseTotal:
     """Fold a sender's ciphertext, or another sum, into a sum, whose buffer is reused if under way."""
     from flhe.math import mask_kernels as kernels
 
     if total is not None and not isinstance(total, SparseTotal):
-        total = add(scheme, None, total, total.senders)
-    packing = scheme.packing
+        total = add(packing, None, total, total.senders)
     length = part.supports[0].length
     under_way = isinstance(part, SparseTotal)
-    extras = part.length - length if under_way else check_part(scheme, part)
+    extras = part.length - length if under_way else check_part(packing, part)
     if total is None:
         lanes: NDArray[Any] = np.zeros(length + extras, packing.lane)
     else:
@@ -164,11 +160,10 @@ def add(
     return SparseTotal(part.scheme, part.slot, senders, lanes.size, data, part.mode, ordered)
 
 
-def close(scheme: Flashe, total: SparseTotal) -> Sealed:
+def close(packing: Packing, total: SparseTotal) -> Sealed:
     """What travels to the readers: coordinates that somebody sent, and the extras."""
     from flhe.math import mask_kernels as kernels
 
-    packing = scheme.packing
     lanes = total.data.view(packing.lane)
     coords = _coords(total.supports)
     length = total.supports[0].length
@@ -221,13 +216,12 @@ def coverage(supports: Sequence[Support]) -> tuple[NDArray[np.uint32], NDArray[n
 
 
 def open_sum(
-    scheme: Flashe, mode: Mode, key: bytes, prg: Prg, total: Sealed, threads: int = 1
+    packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, threads: int = 1
 ) -> NDArray[Any]:
     """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
     from flhe.math import mask_kernels as kernels
 
-    packing = scheme.packing
-    extras = check_part(scheme, total)
+    extras = check_part(packing, total)
     length = total.supports[0].length
     coords = _coords(total.supports)
     values = _unpacked(packing, total)

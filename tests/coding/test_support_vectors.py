@@ -69,8 +69,8 @@ def skipped(coords: list[int]) -> list[int]:
 
 def rice(coords: list[int], p: int) -> bytes:
     def code(gap: int) -> str:
-        zeros, low = divmod(gap, 2**p)
-        return "0" * zeros + "1" + "".join(str(low // 2**i % 2) for i in range(p))
+        zeros, low = gap >> p, gap % (1 << p)
+        return "0" * zeros + "1" + "".join(str(low >> i & 1) for i in range(p))
 
     return start(1 + p, len(coords)) + octets("".join(map(code, skipped(coords))))
 

@@ -21,7 +21,7 @@ from flhe.keys.keyfile import KeyFile
 from flhe.keys.messages import Envelope
 from flhe.keys.roster import Member, Roster
 from flhe.keys.store import Store
-from flhe.mods import stages
+from flhe.mods import table
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import Terms
 from tests.mods.harness import RUN, SLUGS, TERMS, Group, Site, answer, arrays, refused, update
@@ -587,4 +587,4 @@ def test_any_sum_gets_a_reply_of_ours(stand: Stand, header: bytes | int, arrays_
 
 
 def test_every_stage_is_named_here() -> None:
-    assert {name for _, name in stages.table()} == set(STAGES)
+    assert {name for _, name in table.STAGES} == set(STAGES)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.store import Store
-from flhe.mods import audit, stages
+from flhe.mods import audit, stages, table
 from flhe.mods.audit import Entry, last, write
 from flhe.mods.codes import APP
 from tests.mods.harness import SECRET, SLUGS
@@ -54,7 +54,7 @@ def test_lines() -> None:
 
 
 def test_every_stage_and_every_code_has_its_word() -> None:
-    assert {name for _, name in stages.table()} <= audit.STAGES
+    assert {name for _, name in table.STAGES} <= audit.STAGES
     for code, slug in SLUGS.items():
         one = entry(answer="refused", code=code)
         assert (one.reason, json.loads(one.to_line())["reason"]) == (slug, slug)

@@ -1,0 +1,22 @@
+"""Which stage calls what."""
+
+from __future__ import annotations
+
+from flhe.mods import agreement, handover, staged, training
+from flhe.mods.stages import Stage
+
+STAGES: dict[tuple[str, str], Stage] = {
+    ("train", "advertise"): agreement.advertise,
+    ("train", "share"): agreement.share,
+    ("train", "confirm"): agreement.confirm,
+    ("train", "status"): handover.status,
+    ("train", "initial"): handover.initial,
+    ("train", "sync"): handover.sync,
+    ("train", "checkpoint"): handover.checkpoint,
+    ("train", "verify"): handover.verify,
+    ("train", "round"): training.train,
+    ("train", "supports"): staged.supports,
+    ("train", "update"): staged.update,
+    ("evaluate", "evaluate"): training.evaluate,
+}
+"""(message type, stage) -> its answer."""
