@@ -12,10 +12,12 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run
     flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
     flhe-counts        true lets example counts leave, for weighted evaluation
+    flhe-unpermuted    true lets the server see which values of a sparse update were chosen
     flhe-leave         true makes this node give up its keys and leave the federation
 
-A simulation has no node config to pin anything in. There, and only there, trust is first-use, and a
-run passes unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
+A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
+updates may be told unpermuted, and a run passes unencrypted if its run config says so: `scheme="plain"`
+or `flhe-plain=true`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import Literal
 
 from flhe.errors import ConfigError, PolicyError
 from flhe.keys.roster import Roster, load_pinned
+from flhe.rounds.terms import Terms
 
 Trust = Literal["pinned", "first-use"]
 SCHEMES = ("flashe",)
@@ -58,6 +61,8 @@ class Policy:
         Whether example counts may leave beside evaluation metrics.
     leave : bool
         Whether this node leaves the federation: it answers nothing more and destroys its keys.
+    unpermuted : bool
+        Whether the server may see which values of a sparse update were chosen.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -69,6 +74,7 @@ class Policy:
     metrics: tuple[str, ...] = METRICS
     counts: bool = False
     leave: bool = False
+    unpermuted: bool = False
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -130,6 +136,7 @@ class Policy:
             metrics=_metrics(node_config, environ),
             counts=node_config.get("flhe-counts") is True,
             leave=_flag(node_config, "flhe-leave"),
+            unpermuted=simulated or _flag(node_config, "flhe-unpermuted"),
             root=root,
         )
 
@@ -145,6 +152,15 @@ class Policy:
             raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
         if self.roster is not None and not self.roster.allows(scheme):
             raise PolicyError(f"scheme {scheme!r} is not among those that the pinned roster allows")
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse terms that this node, or its roster, does not allow."""
+        self.check_scheme(terms.scheme)
+        if terms.sparse and not terms.permuted and not self.unpermuted:
+            raise PolicyError(
+                "the server asked for sparse updates with permute=False, which shows it what this node "
+                "chose: leave permute on in the strategy, or set flhe-unpermuted in the node config"
+            )
 
     def allows_metric(self, name: str) -> bool:
         """Whether a metric of this name may leave the node."""

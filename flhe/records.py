@@ -108,6 +108,7 @@ def to_sealed(
     *,
     take: bool = False,
     supports: Sequence[Support] | None = None,
+    floats: int | None = None,
 ) -> Sealed:
     """Rebuild a ciphertext; one piece is not copied.
 
@@ -121,6 +122,8 @@ def to_sealed(
         Remove each piece from the record once it is copied, so that both are never held at once.
     supports : sequence of Support, optional
         Those that came before; otherwise they are behind the ciphertext.
+    floats : int, optional
+        Length of the vectors that supports may be of, 0 for none; see `Sealed.from_parts`.
 
     Raises
     ------
@@ -134,14 +137,15 @@ def to_sealed(
         if array.stype != SEALED:
             raise ProtocolError(f"expected ciphertext ({SEALED}), got {array.stype!r}")
     if len(names) == 1:
-        return Sealed.from_parts(header, np.frombuffer(record[names[0]].data, np.uint8), supports)
+        only = np.frombuffer(record[names[0]].data, np.uint8)
+        return Sealed.from_parts(header, only, supports, floats=floats)
     data = np.empty(sum(len(array.data) for array in record.values()), np.uint8)
     at = 0
     for name in names:
         piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
         data[at : at + piece.size] = piece
         at += piece.size
-    return Sealed.from_parts(header, data, supports)
+    return Sealed.from_parts(header, data, supports, floats=floats)
 
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:

@@ -156,10 +156,20 @@ class Sealed:
         header: bytes,
         body: NDArray[np.uint8],
         supports: Sequence[Support] | None = None,
+        *,
+        floats: int | None = None,
     ) -> Sealed:
         """Rebuild from `header()` and `body()` in one piece; the ciphertext is not copied.
 
-        With `supports`, these came before and `body` is the ciphertext alone.
+        Parameters
+        ----------
+        header, body
+            As they were written.
+        supports : sequence of Support, optional
+            Those that came before; `body` is the ciphertext alone then.
+        floats : int, optional
+            Length of the vectors that supports may be of; 0 for none. Whoever reads what others wrote
+            must say it: a few bytes may stand for many coordinates.
 
         Raises
         ------
@@ -189,7 +199,9 @@ class Sealed:
             raise ProtocolError("sealed header: a sender or the length is not an integer")
         slot = Slot(*context)
         if supports is None:
-            body, supports = _split(body, told)
+            if len(told) not in (0, len(senders)):
+                raise ProtocolError("sealed header: there must be one support for each sender")
+            body, supports = _split(body, told, floats)
         sealed = cls(scheme, slot, tuple(senders), length, body, mode, tuple(supports))
         if sealed.header() != header:
             raise ProtocolError("sealed header: these are not the supports that it speaks of")
@@ -202,19 +214,25 @@ def to_bytes(sealed: Sealed) -> bytes:
 
 
 def from_bytes(data: bytes) -> Sealed:
-    """Inverse of `to_bytes`; ProtocolError for anything else."""
+    """Inverse of `to_bytes` for a dense ciphertext; ProtocolError for anything else."""
     match canonical.loads(data, MAX_SMALL, "sealed"):
         case [bytes(header), bytes(body)]:
-            return Sealed.from_parts(header, np.frombuffer(body, np.uint8))
+            return Sealed.from_parts(header, np.frombuffer(body, np.uint8), floats=0)
     raise ProtocolError("sealed: not [header, body]")
 
 
-def _split(body: NDArray[np.uint8], told: list[object]) -> tuple[NDArray[np.uint8], list[Support]]:
+def _split(
+    body: NDArray[np.uint8], told: list[object], floats: int | None
+) -> tuple[NDArray[np.uint8], list[Support]]:
     """Ciphertext and supports out of a body, by what its header tells of each support."""
+    if told and floats == 0:
+        raise ProtocolError("sealed: a sparse ciphertext where a dense one was expected")
     sizes = []
     for item in told:
         match item:
-            case [int(length), int(nbytes), bytes(digest)] if nbytes >= 0 and 0 <= length < 1 << 31:
+            case [int(length), int(nbytes), bytes(digest)] if (
+                nbytes >= 0 and 0 <= length < 1 << 31 and length == (floats or length)
+            ):
                 sizes.append((length, nbytes, digest))
             case _:
                 raise ProtocolError("sealed header: malformed support")

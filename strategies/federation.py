@@ -263,7 +263,7 @@ class Federation:
                 raise ProtocolError("an update without a support")
             told = [supports[node]]
         header = records.field(answer, "header", bytes)
-        part = records.to_sealed(header, arrays, take=True, supports=told)
+        part = records.to_sealed(header, arrays, take=True, supports=told, floats=0)
         values = self._floats if told is None else told[0].count
         if bool(part.supports) != self.terms.sparse:
             raise ProtocolError("the update is sparse, or should be")
@@ -303,7 +303,7 @@ class Federation:
             raise DriftError("its model has drifted: it has seen another initial model or sum")
         if part.senders != (agreed.rank(node),):
             raise ProtocolError("the update says that it is another member's")
-        if part.length != length:
+        if part.length != length or part.data.size != self.scheme.nbytes(length):
             raise ProtocolError("the update has another length than the model")
         open_detached(
             records.field(answer, "envelope", bytes),

@@ -196,6 +196,11 @@ class Chain:
             return plain, state
         states = _states(state)
         plain, states[0] = self.codecs[0].encode(plain, states[0])
+        clip = self.codecs[1] if len(self.codecs) > 1 else None
+        if isinstance(clip, Clip):
+            plain, beyond = clip.cut(plain, states[1].shared)
+            if beyond is not None:  # what clipping would lose, error feedback keeps
+                states[0].local[plain.coords] += beyond
         return plain, _joined(states)
 
     def finish(self, selected: Plain, state: State) -> tuple[Plain, State]:

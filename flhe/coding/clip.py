@@ -164,11 +164,43 @@ class Clip:
         ProtocolError
             Sums of another length, or that so many senders cannot have.
         """
-        return self._of(squares.mean(sums, count, shared.layers), shared)
+        fit = self._of(squares.mean(sums, count, shared.layers), shared)
+        return fit._replace(ranged=True)
 
     def _of(self, mean_squares: Sequence[float], shared: Layers) -> Layers:
         alphas = aciq.thresholds(self.bits, mean_squares)
-        return shared._replace(alphas=alphas, mean_squares=tuple(mean_squares))
+        return shared._replace(alphas=alphas, mean_squares=tuple(mean_squares), ranged=False)
+
+    def told(self, tally: squares.Tally | None, shared: Layers) -> NDArray[np.int64]:
+        """What an update's extras say of mean squares: of a history, all of them, else nothing.
+
+        In a round that was fitted on its own mean squares they are zeros. Both sums are opened, and
+        where a client was in one of them only, their difference would be that client's.
+        """
+        if self.rule != "history":
+            return np.empty(0, np.int64)
+        return np.zeros(2 * shared.layers, np.int64) if tally is None else tally.extras()
+
+    def tally(
+        self, shared: Layers, coords: NDArray[np.uint32] | None = None
+    ) -> squares.Tally | None:
+        """What adds up the mean squares that an update tells; None where it tells none."""
+        if self.rule != "history" or shared.ranged:
+            return None
+        return squares.Tally(shared.edges(coords))
+
+    def cut(self, plain: Plain, shared: Layers) -> tuple[Plain, NDArray[np.float32] | None]:
+        """Values within given thresholds, and what lies beyond them: it may be sent later.
+
+        None where thresholds are fitted: a history measures what lies beyond them, and others are not
+        known when a client chooses what to send.
+        """
+        if self.adaptive:
+            return plain, None
+        out = plain.values.copy()
+        for start, stop, alpha in self.segments(shared, plain.coords):
+            np.clip(out[start:stop], -alpha, alpha, out=out[start:stop])
+        return plain._replace(values=out), plain.values - out
 
     def after(
         self, extras: NDArray[np.int64], count: int, shared: Layers
@@ -182,6 +214,8 @@ class Clip:
         if own < 0 or shared.mean_squares is None:
             raise ProtocolError("Clip.history() opens a sum without the mean squares it needs")
         new = squares.mean(extras[own:], count, shared.layers)
+        if shared.ranged:
+            return extras[:own], shared._replace(ranged=False)
         pairs = zip(shared.mean_squares, new, strict=True)
         return extras[:own], self._of([(1 - BETA) * a + BETA * b for a, b in pairs], shared)
 
@@ -262,9 +296,10 @@ class Clip:
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
         self.check_clipped(clipped, x.size)
-        extras = plain.extras
-        if self.rule == "history":
-            extras = np.concatenate([extras, self.statistics(plain, state.shared)])
+        tally = self.tally(state.shared, plain.coords)
+        if tally is not None:
+            tally.add(x)
+        extras = np.concatenate([plain.extras, self.told(tally, state.shared)])
         return plain._replace(values=out, extras=extras), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:

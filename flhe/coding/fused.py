@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.clip import AT_ALPHA, Clip, raise_not_finite
 from flhe.coding.quantize import Quantize
-from flhe.coding.squares import Layers, Segments, Tally
+from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
@@ -52,7 +52,7 @@ def encode_parts(
     from flhe.math import kernels
 
     segments = clip.segments(shared, coords)
-    tally = Tally(shared.edges(coords)) if clip.rule == "history" else None
+    tally = clip.tally(shared, coords)
     out = empty(length, quantize.dtype)
     weight = weigh.factor(Plain(out, extras))
     outside = at = 0
@@ -77,8 +77,7 @@ def encode_parts(
         outside += beyond
         at += part.size
     clip.check_clipped(outside, length)
-    if tally is not None:
-        extras = np.concatenate([extras, tally.extras()])
+    extras = np.concatenate([extras, clip.told(tally, shared)])
     return Plain(out, quantize.split(extras), coords)
 
 

@@ -256,7 +256,7 @@ def merged(
     """The whole update put back, for a round whose sum does not hold it: a new residual.
 
     `values` and `coords`, shape (k,), are what was encoded and `residual`, shape (length,), what was
-    left. Exact, since the residual is zero where values were chosen.
+    left. Exact where the residual is zero at them: everywhere but where values were clipped.
     """
     whole = residual.copy()
     whole[coords] += values

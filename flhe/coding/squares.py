@@ -50,11 +50,14 @@ class Layers(NamedTuple):
         Thresholds in force, one a layer; None until the round's ranges are known.
     mean_squares : tuple[float, ...] or None
         sigma^2 by layer, of which the thresholds were made; None where they were given.
+    ranged : bool
+        Whether they were made of this very round's mean squares: then its updates tell none.
     """
 
     bounds: tuple[int, ...]
     alphas: tuple[float, ...] | None = None
     mean_squares: tuple[float, ...] | None = None
+    ranged: bool = False
 
     @property
     def layers(self) -> int:

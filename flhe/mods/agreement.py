@@ -14,7 +14,7 @@ from flhe.rounds.terms import Terms
 def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """First relay: a fresh ephemeral key, signed."""
     terms = records.field(record, "terms", bytes)
-    node.policy.check_scheme(Terms.from_bytes(terms).scheme)
+    node.policy.check_terms(Terms.from_bytes(terms))
     node.check_terms(terms)
     number = records.field(record, "number", int)
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
@@ -47,6 +47,6 @@ def finish(node: Node, record: ConfigRecord) -> None:
     node.check_terms(announced)
     agreed = epoch.finish(node.load_agreement(epoch.Confirmed), confirms)
     terms = Terms.from_bytes(announced)
-    node.policy.check_scheme(terms.scheme)
+    node.policy.check_terms(terms)
     node.start_session(agreed, terms)
     node.drop_agreement()

@@ -92,6 +92,7 @@ class Follower:
                 logger.warning(
                     "round %d: this node's model was not the others', it takes theirs", own.round
                 )
+                self.node.drop_draft()
         self.node.skip_openings(self.epoch.id, model.round)
         self.node.skip_draft(model.round)
         self.model, self.changed = model, True
@@ -106,8 +107,9 @@ class Follower:
 
         `ranges` is the sum that the round's thresholds were fitted on, where they were.
         """
-        total = records.to_sealed(header, arrays, take=True)
         session, model = self.session()
+        floats = session.layout.floats if self.terms.sparse else 0
+        total = records.to_sealed(header, arrays, take=True, floats=floats)
         if total.slot.round <= model.round:
             return  # the server had not heard of it
         fitted_on = from_bytes(ranges) if ranges else None
@@ -157,7 +159,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
     if record.get("epoch", agreed.id) != agreed.id:
         raise NoKeyError("the others have agreed on another epoch than this node's")
     node.check_terms(announced)
-    node.policy.check_scheme(terms.scheme)
+    node.policy.check_terms(terms)
     follower = Follower(node, agreed, terms, node.load_model(), watch)
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):

@@ -23,7 +23,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import NoKeyError, PolicyError, ProtocolError
+from flhe.errors import NoKeyError, PolicyError, ProtocolError, ReuseError
 from flhe.keys import canonical, epoch
 from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
@@ -218,10 +218,12 @@ class Node:
             raise PolicyError("the server changed the terms of a running federation")
 
     def leave(self) -> None:
-        """Give up this federation: its keys are destroyed, the model stays."""
+        """Give up this federation: its keys and updates are destroyed, the model stays."""
         self.drop_agreement()
         for epoch_id in self._epochs():
             self.store.erase_epoch(epoch_id)
+        for name in ("draft", "residual", "outbox", "ranges"):
+            self.store.erase(self._name(name))
 
     # --- model ---
 
@@ -248,6 +250,7 @@ class Node:
         round_: int,
         attempt: int,
         digest: bytes,
+        history: bytes,
         *,
         step: Step = "update",
         support: bytes = b"",
@@ -255,10 +258,10 @@ class Node:
     ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 
-        `digest` is of the model that the update starts from; it, the digest of the support that the
-        server was told and the mode that it announced are kept with the claim.
+        `digest` and `history` are of the model that the update starts from; they, the digest of the
+        support that the server was told and the mode that it announced are kept with the claim.
         """
-        note = canonical.dumps([digest, support, mode])
+        note = canonical.dumps([digest, support, mode, history])
         self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))
 
     def claimed(self, slot: Slot) -> bytes | None:
@@ -276,8 +279,8 @@ class Node:
         if note is None:
             return None
         match canonical.loads(note, MAX_BYTES, "claim"):
-            case [bytes(digest), bytes(support), str()]:
-                return digest, support
+            case [bytes(digest), bytes(support), str(), bytes(history)]:
+                return (digest, support) if history == slot.history else None
         raise NoKeyError("a claim is damaged: agree on a new epoch")
 
     def tried(self, slot: Slot) -> bool:
@@ -346,17 +349,44 @@ class Node:
             self.store.write_chunks(self._name("residual"), draft.given_back().chunks())
         self.store.erase(self._name("draft"))
 
+    def make_room(self, epoch_id: bytes, draft: Draft | None, round_: int, attempt: int) -> None:
+        """Before an attempt trains in the place of a draft: what it could not claim, it need not train.
+
+        The round of the draft that goes is closed: were its sum opened yet, nothing would tell what of
+        that draft was in it.
+
+        Raises
+        ------
+        ReuseError
+            This attempt or a later one was claimed before.
+        """
+        if (round_, attempt) <= self.store.last_claim(epoch_id)[:2]:
+            raise ReuseError(
+                f"round {round_}, attempt {attempt} or a later one was claimed before, and its update "
+                "is not kept any more: ask under a new attempt"
+            )
+        if draft is not None and draft.round < round_:
+            self.skip_openings(epoch_id, draft.round)
+
+    def drop_draft(self) -> None:
+        """Forget an update that started from a model that is not the others'."""
+        self.store.erase(self._name("draft"))
+
     def skip_draft(self, round_: int) -> None:
         """A model of `round_` was taken from another member, so nobody says whose updates are in it.
 
-        One that was encrypted was handed over, and counts as sent; another one did not leave.
+        One that was encrypted was handed over, and counts as sent. Another one is dropped, as where
+        updates are dense: the own model may have been another than the others', which is why it is
+        given up. What was left of the rounds before stays.
         """
         draft = self.load_draft()
         if draft is None or draft.round > round_:
             return
         uploaded = self.store.exists(self._name("outbox"))
-        sent = uploaded and self._output("outbox")[0].slot.round == draft.round
-        self.settle_draft(draft.round, sent=sent)
+        if uploaded and self._output("outbox")[0].slot.round == draft.round:
+            self.settle_draft(draft.round, sent=True)
+        else:
+            self.drop_draft()
 
 
 def log_failure(store: Store, stage: str, error: BaseException) -> None:

@@ -42,8 +42,9 @@ def begin(
     attempt = records.field(record, "attempt", int)
     digest = node.claimed(session.slot(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
-    if draft is None or (draft.round, draft.history) != (round_, model.history):
+    if draft is None or not draft.is_of(round_, model):
         # Another round's from the same model came to nothing: this one is trained in its place.
+        node.make_room(session.epoch.id, draft, round_, attempt)
         draft = make()
         with follower.watch:
             node.save_draft(draft)
@@ -79,7 +80,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
         raise ProtocolError("a stage that this round does not have")
     digest = node.claimed(session.slot(model, round_, attempt))
     draft = node.load_draft()
-    if digest is None or draft is None or (draft.round, draft.history) != (round_, model.history):
+    if digest is None or draft is None or not draft.is_of(round_, model):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
     return _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
 
@@ -119,7 +120,7 @@ class _Turn:
                 session.sealer(),
                 encoded,
                 slot,
-                lambda r, a: node.claim(session, r, a, self.digest, step="ranges"),
+                lambda r, a: node.claim(session, r, a, self.digest, slot.history, step="ranges"),
                 session.terms.ranges_mode,
             )
             kept = sealed, sign(node, session, sealed, "ranges")
@@ -137,7 +138,13 @@ class _Turn:
         told, digest = self.node.told_support(slot), support.digest()
         if told is None:
             self.node.claim(
-                session, slot.round, slot.attempt, self.digest, step="supports", support=digest
+                session,
+                slot.round,
+                slot.attempt,
+                self.digest,
+                slot.history,
+                step="supports",
+                support=digest,
             )
         elif told != digest:
             raise ReuseError("another support was told in this attempt: ask under a new one")
@@ -158,7 +165,9 @@ class _Turn:
             session.sealer(),
             encoded,
             slot,
-            lambda r, a: node.claim(session, r, a, self.digest, support=told, mode=mode),
+            lambda r, a: node.claim(
+                session, r, a, self.digest, slot.history, support=told, mode=mode
+            ),
             mode,
             support,
         )

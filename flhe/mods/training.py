@@ -64,7 +64,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             sealer,
             encoded,
             slot,
-            lambda r, a: node.claim(session, r, a, digest, mode=mode),
+            lambda r, a: node.claim(session, r, a, digest, slot.history, mode=mode),
             mode,
         )
         del encoded

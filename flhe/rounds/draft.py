@@ -1,7 +1,7 @@
 """Draft: what one client is about to encrypt, on its own disk until its round is over.
 
     magic | be32(length of head) | head | residual | values | coords, little-endian
-    head = CBOR {v, round, history, extras, length, count, sparse}
+    head = CBOR {v, round, history, extras, length, count, sparse, base}
 
 A round with more than one stage encrypts long after it trained, perhaps in another process, and a round
 that is asked for again encrypts the same update again. Under sparsification the residual is what error
@@ -12,7 +12,7 @@ this client is in it, it becomes the client's; otherwise the whole update goes b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from flhe.coding.base import Plain
 from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
 from flhe.keys import canonical
+from flhe.rounds.model import Model
 
 MAGIC = b"flhe-draft/1\n"
 VERSION = 1
@@ -45,6 +46,9 @@ class Draft:
         Which coordinates the values are of; None means all.
     residual : NDArray[float32] or None
         What is not sent and stays for later rounds, shape (length,); None without sparsification.
+    base : bytes
+        SHA-256 of the model that it starts from, 32 bytes. The history may be everybody's and the model
+        not: a bad disk, another arithmetic. It stays here; what others see of a model is keyed.
     """
 
     round: int
@@ -53,6 +57,14 @@ class Draft:
     extras: NDArray[np.int64] = field(repr=False)
     coords: NDArray[np.uint32] | None = field(default=None, repr=False)
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
+    base: bytes = b""
+
+    def is_of(self, round_: int, model: Model) -> bool:
+        """Whether it was trained for that round, from this very model."""
+        return (self.round, self.history) == (
+            round_,
+            model.history,
+        ) and self.base == model.fingerprint()
 
     def plain(self) -> Plain:
         """As codecs take it."""
@@ -64,7 +76,7 @@ class Draft:
             return self
         residual = merged(self.values, self.coords, self.residual)
         nothing = np.empty(0, np.float32), np.empty(0, np.uint32)
-        return Draft(self.round, self.history, nothing[0], self.extras, nothing[1], residual)
+        return replace(self, values=nothing[0], coords=nothing[1], residual=residual)
 
     def chunks(self) -> Iterator[memoryview]:
         """The encoding, piece by piece; arrays are not copied."""
@@ -79,6 +91,7 @@ class Draft:
                 "length": residual.size,
                 "count": self.values.size,
                 "sparse": self.coords is not None,
+                "base": self.base,
             }
         )
         yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
@@ -108,6 +121,7 @@ class Draft:
                 "length": int(length),
                 "count": int(count),
                 "sparse": bool(sparse),
+                "base": bytes(base),
                 **rest,
             } if (
                 not rest
@@ -116,6 +130,7 @@ class Draft:
                 and all(-(1 << 63) <= e < 1 << 63 for e in extras)
                 and min(round_, length, count) >= 0
                 and len(history) == 32
+                and len(base) in (0, 32)
             ):
                 pass
             case _:
@@ -140,4 +155,5 @@ class Draft:
             np.array(extras, np.int64),
             None if coords is None else coords.astype(np.uint32, copy=False),
             residual.astype(np.float32, copy=False) if sparse else None,
+            base,
         )

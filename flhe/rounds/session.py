@@ -282,12 +282,20 @@ class Session:
         if not self.terms.sparse:
             if not np.all(np.isfinite(change)):
                 raise_not_finite()
-            return Draft(round_, old.history, change, extras)
+            return Draft(round_, old.history, change, extras, base=old.fingerprint())
         _, *rest = state.local
         selected, after = codec.select(
             Plain(change, extras), State(state.shared, (residual, *rest))
         )
-        return Draft(round_, old.history, selected.values, extras, selected.coords, after.local[0])
+        return Draft(
+            round_,
+            old.history,
+            selected.values,
+            extras,
+            selected.coords,
+            after.local[0],
+            old.fingerprint(),
+        )
 
     def encode_ranges(self, model: Model, draft: Draft, digest: bytes) -> Plain:
         """A draft's mean squares, layer by layer, as exact integers: no values, extras only."""

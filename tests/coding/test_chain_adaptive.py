@@ -36,6 +36,11 @@ def fitted(codec: Chain, layout: Layout, *mean_squares: float) -> State:
     return codec.fitted(sums, 1, codec.init(layout))
 
 
+def later(codec: Chain, layout: Layout, *mean_squares: float) -> State:
+    """As `fitted`, in a round after: the thresholds come from the model's memory."""
+    return codec.recall(layout, codec.memory(fitted(codec, layout, *mean_squares)))
+
+
 def total_of(codec: Chain, state: State, *xs: NDArray[np.float32]) -> Plain:
     parts = [codec.encode(Plain(x, EXTRAS), state)[0] for x in xs]
     values = np.sum([p.values for p in parts], axis=0, dtype=np.int32)
@@ -74,20 +79,37 @@ def test_what_was_chosen_is_what_counts(rule: str) -> None:
 @every_way
 def test_history_moves_half_way_with_every_sum(fuse: bool) -> None:
     codec = adaptive("history", fuse=fuse)
-    state = fitted(codec, LAYERS, 10, 2, 6)
+    state = later(codec, LAYERS, 10, 2, 6)
     opened, after = codec.decode(total_of(codec, state, X, -X), (0, 1), state)
     assert opened.extras.tolist() == [2, 6], "the app's own extras are what is left"
     assert after.shared[0].mean_squares == (11.25, 1.0, 5.0)
     assert after.shared[0].alphas == tuple(C8 * m**0.5 for m in (11.25, 1, 5))
-    opened, later = codec.decode(total_of(codec, after, 2 * X), (1,), after)
-    assert later.shared[0].mean_squares == (30.625, 0.5, 10.5)
+    opened, last = codec.decode(total_of(codec, after, 2 * X), (1,), after)
+    assert last.shared[0].mean_squares == (30.625, 0.5, 10.5)
     assert np.abs(opened.values - 2 * X).max() <= codec.error(LAYERS, 1, state=after)
+
+
+@every_way
+def test_a_round_fitted_on_its_own_mean_squares_tells_them_once(fuse: bool) -> None:
+    """Both sums are opened: where a client is in one of them only, the difference would be its own."""
+    codec = adaptive("history", fuse=fuse)
+    state = fitted(codec, LAYERS, 10, 2, 6)
+    total = total_of(codec, state, X, -X)
+    own = Quantize(8).join(total.extras)
+    assert total.extras.size == codec.lanes(EXTRAS.size, LAYERS), (
+        "the count of lanes is what it is in any round"
+    )
+    assert own[EXTRAS.size :].tolist() == [0] * 6
+    opened, after = codec.decode(total, (0, 1), state)
+    assert opened.extras.tolist() == [2, 6]
+    assert after.shared[0].mean_squares == (10, 2, 6)
+    assert not after.shared[0].ranged
 
 
 def test_the_mean_update_would_say_less_than_the_history_does() -> None:
     """Updates that cancel leave a mean of zero; the thresholds still fit what clients send."""
     codec = adaptive("history")
-    state = fitted(codec, LAYERS, 12.5, 1, 4)
+    state = later(codec, LAYERS, 12.5, 1, 4)
     opened, after = codec.decode(total_of(codec, state, X, -X), (0, 1), state)
     assert np.abs(opened.values).max() <= codec.error(LAYERS, 2, state=state)
     assert after.shared[0].mean_squares == (12.5, 0.5, 4)
@@ -137,7 +159,7 @@ def test_clipping_on_purpose_does_not_warn(
 def test_history_follows_updates_that_outgrow_it(caplog: pytest.LogCaptureFixture) -> None:
     """Refusing them all would leave the thresholds where they are for ever."""
     codec = adaptive("history", 2)
-    state = fitted(codec, ONE_LAYER, 1.0)
+    state = later(codec, ONE_LAYER, 1.0)
     x = 9 * np.random.default_rng(3).normal(size=200).astype(np.float32)
     encoded, _ = codec.encode(Plain(x, EXTRAS), state)
     assert [r.levelname for r in caplog.records] == ["WARNING"]
@@ -194,7 +216,8 @@ def test_what_the_history_remembers() -> None:
     assert list(memory) == ["clip.mean-square"]
     assert memory["clip.mean-square"].dtype == np.float64
     assert memory["clip.mean-square"].tolist() == [10, 0, 6]
-    assert codec.recall(LAYERS, memory) == state
+    again = codec.recall(LAYERS, memory)
+    assert (again.shared[0].alphas, again.shared[0].ranged) == (state.shared[0].alphas, False)
     exchange = adaptive("exchange")
     assert exchange.memory(fitted(exchange, LAYERS, 1, 1, 1)) == {}
     fixed = chain(Clip(1.0), Quantize(8))

@@ -209,6 +209,7 @@ def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 + 1)) + b"\4\0\0
         "length": 5,
         "count": 2,
         "sparse": True,
+        "base": b"",
         **change,
     }
     text = canonical.dumps({name: value for name, value in body.items() if value is not ...})

@@ -31,6 +31,7 @@ from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.mods import HEMod
 from flhe.mods import codes as refusals
+from flhe.mods.node import Node as NodeState
 from flhe.rounds import session as session_module
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model, next_history
@@ -200,7 +201,9 @@ class World:
         self.references: dict[tuple[int, bytes], tuple[Arrays, int]] = {}
         self.restored: set[int] = set()
         """Nodes that may hold a residual of some time ago: a backup that was put back counts anew."""
-        self.drafts: dict[tuple[int, int], tuple[Draft, NDArray[np.float32]]] = {}
+        self.drafts: dict[tuple[int, int], list[tuple[Draft, NDArray[np.float32]]]] = {}
+        """What may be a node's last draft, and the residual before it; two if it died writing."""
+        self._drafted: Any = None
         self._dies = 0
         self._torn = False
         self._app_fails = False
@@ -474,7 +477,7 @@ class World:
         patch.setattr(os, "fsync", self._fsync)
         encrypt, decrypt = flashe.FlasheSealer.encrypt, flashe.FlasheOpener.decrypt
         open_, keep, ask = Session.open, Ledger.keep, StreamGrid.send_and_receive
-        draft_ = Session.draft
+        draft_, save = Session.draft, NodeState.save_draft
 
         def encrypted(
             sealer: flashe.FlasheSealer,
@@ -502,6 +505,13 @@ class World:
             self._drafts(session, args[0], args[-1], draft)
             return draft
 
+        def saved(node: NodeState, draft: Draft) -> None:
+            assert self.actor is not None
+            key = (self.actor, node.run_id)
+            self.drafts.setdefault(key, []).append(self._drafted)
+            save(node, draft)
+            self.drafts[key] = [self._drafted]
+
         def kept(ledger: Ledger, total: Sealed, history: bytes) -> ArrayRecord:
             self._keeps(ledger, total, history)
             return keep(ledger, total, history)
@@ -516,6 +526,7 @@ class World:
         patch.setattr(flashe.FlasheOpener, "decrypt", decrypted)
         patch.setattr(Session, "open", opened)
         patch.setattr(Session, "draft", drafted)
+        patch.setattr(NodeState, "save_draft", saved)
         patch.setattr(Ledger, "keep", kept)
         patch.setattr(StreamGrid, "send_and_receive", asked)
 
@@ -616,15 +627,19 @@ class World:
         self.restored.discard(self.actor)
         if not stale and not any(np.array_equal(had, whole) for whole in due):
             self.breach(f"node {self.actor} lost or doubled an update before round {draft.round}")
-        self.drafts[key] = draft, had
+        self._drafted = draft, had
 
     def _due(
         self, key: tuple[int, int], old: Model, nothing: NDArray[np.float32]
     ) -> list[NDArray[np.float32]]:
         """What may be left over of a client's draft before this one, where the model is `old` now."""
-        if key not in self.drafts:
-            return [nothing]
-        before, had = self.drafts[key]
+        kept = self.drafts.get(key, [])
+        return [due for last in kept for due in self._left(key, old, *last)] or [nothing]
+
+    def _left(
+        self, key: tuple[int, int], old: Model, before: Draft, had: NDArray[np.float32]
+    ) -> list[NDArray[np.float32]]:
+        """What may be left over if `before` is the last draft."""
         if before.history == old.history:  # its round came to nothing, and is trained anew
             return [had]
         assert before.residual is not None
@@ -633,7 +648,7 @@ class World:
         at, total = old.history, None
         while at != before.history:
             if (total := self.kept.get((key[1], at))) is None:
-                return [sent, back]  # not of this model's past: its sum was void
+                return [sent, back, had]  # not of this model's past: its sum was void
             at = total.slot.history
         assert total is not None
         counted = total.slot.round == before.round and key[0] in {
@@ -642,7 +657,7 @@ class World:
         saw = (self.sites[key[0]].identity(), key[1], total.slot.round, "opened") in self.opened
         if counted:
             return [sent]
-        return [back] if saw else [back, sent]  # by a checkpoint: nobody told it who was in the sum
+        return [back] if saw else [had, sent]  # by a checkpoint: nobody told it who was in the sum
 
     def _keeps(self, ledger: Ledger, total: Sealed, history: bytes) -> None:
         if len(set(total.senders)) != len(total.senders):
