@@ -231,7 +231,10 @@ def _split(
     for item in told:
         match item:
             case [int(length), int(nbytes), bytes(digest)] if (
-                nbytes >= 0 and 0 <= length < 1 << 31 and length == (floats or length)
+                (type(length), type(nbytes)) == (int, int)
+                and nbytes >= 0
+                and 0 <= length < 1 << 31
+                and length == (floats or length)
             ):
                 sizes.append((length, nbytes, digest))
             case _:

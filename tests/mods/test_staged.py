@@ -16,7 +16,7 @@ from flhe.coding.support import Support
 from flhe.rounds.draft import Draft
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, from_bytes, to_bytes
-from tests.mods.harness import TERMS, Group, Site, answer, arrays, refused
+from tests.mods.harness import TERMS, Group, Site, answer, arrays, refused, update
 
 SPARSE = replace(TERMS, top_k=0.5, warmup=0, masking="adaptive")
 RANGED = replace(TERMS, clip="exchange")
@@ -275,6 +275,108 @@ def test_a_draft_survives_until_its_sum_and_not_longer(tmp_path: Path) -> None:
     before = files(g.sites[2])["residual"]
     answer(g.evaluate(g.sites[2], total))  # once more: it is there already
     assert files(g.sites[2])["residual"] == before
+
+
+def test_an_earlier_round_is_not_trained_again(tmp_path: Path) -> None:
+    """It would take the place of the draft that the next sum settles, and that would count twice."""
+    g = group(tmp_path, SPARSE)
+    told = [support(g.ask(s, round_=2)) for s in g.sites]
+    site = g.sites[0]
+    refused(g.ask(site, round_=1), 1012)
+    assert len(site.app.seen) == 1, "the app was not asked"
+    parts = [
+        sparse_update(g.ask(s, "update", mode="double", round_=2), t)
+        for s, t in zip(g.sites, told, strict=True)
+    ]
+    kept = Draft.from_bytes(files(site)["draft"]).residual
+    answer(g.evaluate(site, added(g, parts), round_=2))
+    left = Draft.from_bytes(files(site)["residual"]).residual
+    assert kept is not None
+    assert left is not None
+    assert np.array_equal(left, kept)
+
+
+def test_a_later_round_closes_the_one_whose_draft_it_replaces(tmp_path: Path) -> None:
+    g = group(tmp_path, SPARSE)
+    told = [support(g.ask(s, round_=2)) for s in g.sites]
+    parts = [
+        sparse_update(g.ask(s, "update", mode="double", round_=2), t)
+        for s, t in zip(g.sites, told, strict=True)
+    ]
+    support(g.ask(g.sites[0], round_=3))  # from the same model
+    refused(g.evaluate(g.sites[0], added(g, parts), round_=3), 1012)
+    assert g.sites[0].model.round == 0
+    answer(g.evaluate(g.sites[1], added(g, parts), round_=2))
+
+
+def test_a_draft_is_of_the_very_model(tmp_path: Path) -> None:
+    """The same round and history, and other weights: what it learned is not sent as the others'."""
+    g = group(tmp_path, SPARSE)
+    site = g.sites[0]
+    support(g.ask(site))
+    model = site.model
+    masters = {**model.masters, "w": model.masters["w"] + 1}
+    changed = replace(model, masters=masters)
+    (site.run / "model").write_bytes(b"".join(changed.chunks()))
+    refused(g.ask(site, "update", mode="single"), 1014)
+    support(g.ask(site, attempt=1))
+    assert len(site.app.seen) == 2, "trained again"
+
+
+def test_a_claim_is_of_one_history(tmp_path: Path) -> None:
+    """Claimed before the first sum, asked for again behind it: nothing of the claim counts any more."""
+    g = group(tmp_path, SPARSE)
+    told = [support(g.ask(s)) for s in g.sites]
+    parts = [
+        sparse_update(g.ask(s, "update", mode="double"), t)
+        for s, t in zip(g.sites, told, strict=True)
+    ]
+    support(g.ask(g.sites[0], round_=2))
+    refused(g.ask(g.sites[0], round_=2, sums=[added(g, parts)]), 1012)
+
+
+def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
+    terms = replace(SPARSE, permute=False)
+    g = Group(tmp_path, 3, terms)
+    refused(g.sites[0].ask("advertise", **g.stage()), 1010)
+    assert "flhe-unpermuted" in g.sites[0].log
+    h = Group(tmp_path / "allowed", 3, terms, config={"flhe-unpermuted": True}).agree()
+    told = support(h.ask(h.sites[0]))
+    assert told.coords[-1] == 12, "the scalar, last of the layout, in its own place"
+    h.sites[0].allow(flhe_unpermuted=False)
+    refused(h.ask(h.sites[0], attempt=1), 1010)
+
+
+def test_who_leaves_keeps_no_update(tmp_path: Path) -> None:
+    g = group(tmp_path, SPARSE)
+    site = g.sites[0]
+    support(g.ask(site))
+    assert "draft" in files(site)
+    site.allow(flhe_leave=True)
+    refused(g.ask(site), 1021)
+    assert not {"draft", "residual", "outbox", "ranges"} & set(files(site))
+
+
+def test_mean_squares_of_the_first_round_are_told_once(tmp_path: Path) -> None:
+    """A dropout between the stages must not leave a difference of two sums that is its own."""
+    terms = replace(TERMS, clip="history")
+    g = group(tmp_path, terms, 4)
+    fitted = sums(g)
+    parts = [update(g.ask(s, "update", **{"fitted-on": fitted})) for s in g.sites[:3]]
+    total = added(g, parts)
+    reply = g.ask(g.sites[0], "evaluate", "evaluate", sums=[total], ranges=[fitted])
+    answer(reply)
+    before = g.sites[0].model.memory["clip.mean-square"]
+    later = [update(g.ask(s, round_=2, sums=[total], ranges=[fitted])) for s in g.sites[:3]]
+    answer(
+        g.ask(
+            g.sites[0], "evaluate", "evaluate", sums=[total, added(g, later)], ranges=[fitted, b""]
+        )
+    )
+    after = g.sites[0].model.memory["clip.mean-square"]
+    assert np.all(before > 0)
+    assert np.all(after > 0)
+    assert g.sites[0].model.round == 2
 
 
 def test_what_did_not_leave_goes_back_when_others_go_on(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Sparse(Puppets):
     """Puppets of which some do not get a stage, or whose answer to it is lost."""
 
     def __init__(self, path: Path, nodes: int) -> None:
-        super().__init__(path, nodes)
+        super().__init__(path, nodes, config=lambda _: {"flhe-unpermuted": True})
         self.reports: list[RoundReport] = []
         self.unreached: Fates = {}
         self.lost: Fates = {}
@@ -304,6 +304,44 @@ def test_a_member_on_another_model_is_named_before_anything_is_summed(
     assert "supports: node 103 is left out: its model has drifted" in caplog.text
     assert [r.survivors for r in grid.reports] == [4, 3, 4]
     same(grid, range(4))
+
+
+def test_what_a_drifted_model_learned_is_forgotten(tmp_path: Path) -> None:
+    """It does not come back by way of the residual: the others' model would learn it after all."""
+    grid, calm = Sparse(tmp_path / "drift", 4), Sparse(tmp_path / "calm", 4)
+    fate = grid.fate
+
+    def drift(node: int, stage: str, round_: int) -> Fate:
+        path = grid.run_dir(3) / "model"
+        if stage == "round" and round_ == 2 and node == 103:
+            model = Model.from_bytes(path.read_bytes())
+            masters = {**model.masters, "w": model.masters["w"] + 3}
+            changed = Model(model.layout, model.round, model.history, masters, {}, model.memory)
+            path.write_bytes(b"".join(changed.chunks()))
+        return fate(node, stage, round_)
+
+    grid.fate = drift
+    calm.unreached = {(2, "round"): [3]}
+    for each in (grid, calm):
+        run(each, 4, top_k=0.25, warmup=0)
+    assert [r.survivors for r in grid.reports] == [4, 3, 4, 4]
+    expected = same(calm, range(4)).masters["w"]
+    np.testing.assert_allclose(same(grid, range(4)).masters["w"], expected, rtol=0, atol=1e-4)
+
+
+def test_a_bound_that_residuals_outgrow_stops_nobody(tmp_path: Path) -> None:
+    """What waits grows until it is sent; what lies beyond the bound waits on."""
+    grid = Sparse(tmp_path, 3)
+    grid.app.trained = lambda arrays, _: {  # type: ignore[attr-defined]
+        name: np.asarray(a + (0.3 if a.dtype.kind == "f" else 1), a.dtype)
+        for name, a in arrays.items()
+    }
+    run(grid, 12, top_k=0.1, warmup=0, clip=0.5)
+    assert [r.survivors for r in grid.reports] == [3] * 12
+    moved = same(grid, range(3)).masters["w"] - start_arrays()["w"]
+    left = grid.residual(0)[:63].reshape(9, 7)
+    assert moved.max() <= 12 * 0.5 + 1e-3
+    np.testing.assert_allclose(moved + left, 12 * 0.3, rtol=0, atol=1e-3)
 
 
 def test_too_few_supports_end_the_attempt(tmp_path: Path) -> None:
