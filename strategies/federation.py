@@ -303,7 +303,7 @@ class Federation:
             raise DriftError("its model has drifted: it has seen another initial model or sum")
         if part.senders != (agreed.rank(node),):
             raise ProtocolError("the update says that it is another member's")
-        if part.length != length or part.data.size != self.scheme.nbytes(length):
+        if part.length != length:
             raise ProtocolError("the update has another length than the model")
         open_detached(
             records.field(answer, "envelope", bytes),
@@ -320,6 +320,8 @@ class Federation:
             },
             senders=[self.members[node]],
         )
+        if part.data.size != self.scheme.nbytes(length):
+            raise ProtocolError("the update was cut short or extended")
 
     def heard(self, node: int, content: RecordDict) -> None:
         """Note what a node's reply, which it gave after following, tells of its state."""

@@ -59,7 +59,8 @@ class HEStrategy(FedAvg):
     round_timeout : float
         Seconds that a round waits for updates, and an evaluation for metrics.
     stage_timeout : float
-        Seconds that each relay of the key agreement, and each sealed checkpoint, waits.
+        Seconds that each relay of the key agreement, each stage of a round after training, and each
+        sealed checkpoint, waits.
     connect_timeout : float
         Seconds to wait for `min_available_nodes`, and in a later round for as many members as it needs.
     min_replies : int, optional

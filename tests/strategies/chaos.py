@@ -200,7 +200,7 @@ class World:
         self.kept: dict[tuple[int, bytes], Sealed] = {}
         self.references: dict[tuple[int, bytes], tuple[Arrays, int]] = {}
         self.restored: set[int] = set()
-        """Nodes that may hold a residual of some time ago: a backup that was put back counts anew."""
+        """Nodes that may hold a residual of some time ago, of a backup, or have given theirs up."""
         self.drafts: dict[tuple[int, int], list[tuple[Draft, NDArray[np.float32]]]] = {}
         """What may be a node's last draft, and the residual before it; two if it died writing."""
         self._drafted: Any = None
@@ -477,7 +477,7 @@ class World:
         patch.setattr(os, "fsync", self._fsync)
         encrypt, decrypt = flashe.FlasheSealer.encrypt, flashe.FlasheOpener.decrypt
         open_, keep, ask = Session.open, Ledger.keep, StreamGrid.send_and_receive
-        draft_, save = Session.draft, NodeState.save_draft
+        draft_, save, leave = Session.draft, NodeState.save_draft, NodeState.leave
 
         def encrypted(
             sealer: flashe.FlasheSealer,
@@ -512,6 +512,11 @@ class World:
             save(node, draft)
             self.drafts[key] = [self._drafted]
 
+        def left(node: NodeState) -> None:
+            assert self.actor is not None
+            self.restored.add(self.actor)  # what it had not sent goes with its keys
+            leave(node)
+
         def kept(ledger: Ledger, total: Sealed, history: bytes) -> ArrayRecord:
             self._keeps(ledger, total, history)
             return keep(ledger, total, history)
@@ -527,6 +532,7 @@ class World:
         patch.setattr(Session, "open", opened)
         patch.setattr(Session, "draft", drafted)
         patch.setattr(NodeState, "save_draft", saved)
+        patch.setattr(NodeState, "leave", left)
         patch.setattr(Ledger, "keep", kept)
         patch.setattr(StreamGrid, "send_and_receive", asked)
 
