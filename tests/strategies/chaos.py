@@ -609,8 +609,10 @@ class World:
         self.references[federation, after.history] = reference, rounds + 1
         if total.supports:  # what was left out comes later: `_drafts` watches over that
             return
+        if session.terms.clip == "history":  # who comes with far larger updates is clipped at first
+            return
         step = len(nodes) * MAX / weight / (2**15 - 1)
-        if session.terms.clip in ("history", "exchange"):
+        if session.terms.clip == "exchange":
             step *= 4  # thresholds of their own
         for name, expected in reference.items():
             slack = 2e-3 if name == "half" else 0.0
