@@ -22,7 +22,7 @@ from flhe.math.permutation import Permutation
 from flhe.rounds.terms import Terms
 from flhe.schemes import masking
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.sparse import coverage
+from flhe.schemes.sparse import covered
 from flhe.sealed import Sealed, Slot
 from flhe.sim.contenders import EXAMPLES, Kind, Setting, Timed, Vector
 
@@ -123,9 +123,9 @@ class SparseContender:
     def _decrypt(self) -> None:
         total = self._total
         lanes = FlasheOpener(self.scheme, self._key, threads=self.setting.threads).decrypt(total)
-        coords, counts = coverage(total.supports)
+        coords = covered(total.supports)
         codec = self.terms.codec(Permutation(self._order, self.setting.values))
-        plain = Plain(lanes[: coords.size], lanes[coords.size :], coords, counts=counts)
+        plain = Plain(lanes[: coords.size], lanes[coords.size :], coords)
         opened, _ = codec.decode(plain, total.senders, codec.init(self.layout), reuse=True)
         self.mean = opened.values
 

@@ -43,7 +43,7 @@ from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
-from flhe.schemes.sparse import coverage, union_of
+from flhe.schemes.sparse import covered, senders_at, union_of
 from flhe.sealed import Sealed, Slot, check_senders
 
 Claim = Callable[[int, int], None]
@@ -401,7 +401,9 @@ class Session:
         length = total.length - self.terms.extra_lanes(self.layout)
         plain = Plain(lanes[:length], lanes[length:])
         if total.supports:
-            coords, counts = coverage(total.supports)
+            coords = covered(total.supports)
+            divides = self.terms.normalize == "count"
+            counts = senders_at(total.supports, coords) if divides else None
             plain = plain._replace(coords=coords, counts=counts)
         opened, state = codec.decode(plain, total.senders, state, reuse=True)
         totals = self.terms.extras(self.layout).decode(opened.extras)

@@ -149,7 +149,7 @@ def add(
         np.add(lanes, part.data.view(packing.lane), out=lanes)
     else:
         values = _unpacked(packing, part)
-        coords = _coords(part.supports)
+        coords = covered(part.supports)
         kernels.scatter_add(coords, values[: coords.size], lanes)
         np.add(lanes[length:], values[coords.size :], out=lanes[length:])
     supports = dict(zip(part.senders, part.supports, strict=True))
@@ -165,7 +165,7 @@ def close(packing: Packing, total: SparseTotal) -> Sealed:
     from flhe.math import mask_kernels as kernels
 
     lanes = total.data.view(packing.lane)
-    coords = _coords(total.supports)
+    coords = covered(total.supports)
     length = total.supports[0].length
     values = empty(coords.size + total.length - length, packing.lane)
     kernels.gather(lanes, coords, np.uint64(0), values[: coords.size])
@@ -184,7 +184,7 @@ def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
     return words, int(np.bitwise_count(words).sum())
 
 
-def _coords(supports: Sequence[Support]) -> NDArray[np.uint32]:
+def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
     """Coordinates that somebody sends, ascending, shape (union,)."""
     from flhe.math import mask_kernels as kernels
 
@@ -202,17 +202,16 @@ def _unpacked(packing: Packing, sealed: Sealed) -> NDArray[Any]:
     return out.view(packing.lane)
 
 
-def coverage(supports: Sequence[Support]) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
-    """Coordinates that somebody sent, ascending, and how many sent each; shapes (union,)."""
+def senders_at(supports: Sequence[Support], coords: NDArray[np.uint32]) -> NDArray[np.uint16]:
+    """How many sent each of the coordinates, shape (coords.size,)."""
     from flhe.math import mask_kernels as kernels
 
     counts = np.zeros(supports[0].bitmap().size * 64, np.uint16)
     for support in supports:
         kernels.count_where(support.bitmap(), counts)
-    coords = _coords(supports)
     found = np.empty(coords.size, np.uint16)
     kernels.gather(counts, coords, np.uint64(0), found)
-    return coords, found
+    return found
 
 
 def open_sum(
@@ -223,7 +222,7 @@ def open_sum(
 
     extras = check_part(packing, total)
     length = total.supports[0].length
-    coords = _coords(total.supports)
+    coords = covered(total.supports)
     values = _unpacked(packing, total)
     words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
     nobody = np.zeros(-(-length // 64), np.uint64)

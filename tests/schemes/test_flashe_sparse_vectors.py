@@ -25,7 +25,7 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.rounds.session import Session, ranged, ranges_layout
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.sparse import coverage
+from flhe.schemes.sparse import covered, senders_at
 from flhe.sealed import Sealed, Slot
 from tests.coding.test_support_vectors import cbor, coded, digest, octets, rice
 from tests.math.test_permutation_vectors import FAR, GROUP_KEY, NEAR, block, context, hkdf
@@ -590,7 +590,8 @@ def test_vector(case: dict[str, Any]) -> None:
             assert closed.header().hex() == expected["header"]
             assert closed.digest().hex() == expected["digest"]
         received = Sealed.from_parts(bytes.fromhex(expected["header"]), whole(closed))
-        coords, counts = coverage(received.supports)
+        coords = covered(received.supports)
+        counts = senders_at(received.supports, coords)
         assert listed(coords.tolist()) == expected["coords"]
         assert listed(counts.tolist()) == expected["counts"]
         opened = FlasheOpener(scheme, key).decrypt(received)
