@@ -19,7 +19,7 @@ from flhe.errors import DriftError, ProtocolError
 from flhe.keys.messages import open_detached
 from flhe.mods.codes import explain
 from flhe.rounds.model import next_history
-from flhe.rounds.session import ranged, ranges_layout
+from flhe.rounds.ranges import fitted_layout, own_layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
 from flhe.sealed import Sealed, Slot, from_bytes
@@ -121,7 +121,7 @@ class Federation:
         assert ledger.agreed is not None
         layout_hash = self._layout_hash
         if fitted_on := ledger.ranges.get(ledger.round):
-            layout_hash = ranged(layout_hash, from_bytes(fitted_on).digest())
+            layout_hash = fitted_layout(layout_hash, from_bytes(fitted_on).digest())
         return Slot(
             ledger.federation,
             ledger.agreed.roster_hash,
@@ -134,7 +134,7 @@ class Federation:
 
     def ranges_slot(self) -> Slot:
         """The slot of the mean squares of the round under way, before their sum is known."""
-        return replace(self.slot(), layout_hash=ranges_layout(self._layout_hash))
+        return replace(self.slot(), layout_hash=own_layout(self._layout_hash))
 
     @property
     def needs_ranges(self) -> bool:

@@ -20,6 +20,7 @@ from flhe.mods import agreement
 from flhe.mods.node import Node
 from flhe.mods.stages import Stopwatch
 from flhe.rounds.model import Model
+from flhe.rounds.ranges import fit
 from flhe.rounds.session import Record, Session, finite
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, from_bytes
@@ -73,8 +74,8 @@ class Follower:
     def fit(
         self, session: Session, model: Model, round_: int, ranges: Sealed | None, digest: bytes
     ) -> State:
-        """The codecs' state in the round under way; see `Session.fit`."""
-        return session.fit(model, round_, ranges, self.recorder(session), digest)
+        """The codecs' state in the round under way; see `flhe.rounds.ranges`."""
+        return fit(session, model, round_, ranges, self.recorder(session), digest)
 
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""

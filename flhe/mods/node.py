@@ -31,7 +31,8 @@ from flhe.keys.store import Store
 from flhe.policy import Policy
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
-from flhe.rounds.session import RANGES, SUM, Session
+from flhe.rounds.ranges import RANGES
+from flhe.rounds.session import SUM, Session
 from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.sealed import Sealed, Slot
 

@@ -26,6 +26,7 @@ from flhe.mods.stages import App, Stopwatch, reply
 from flhe.mods.updates import sign, update_reply
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
+from flhe.rounds.ranges import encode
 from flhe.rounds.session import Session, check_ahead
 from flhe.sealed import Sealed, from_bytes, to_bytes
 
@@ -115,7 +116,7 @@ class _Turn:
         slot = session.ranges_slot(self.model, self.draft.round, self.attempt)
         kept = node.load_output(slot, "ranges")
         if kept is None:
-            encoded = session.encode_ranges(self.model, self.draft, self.digest)
+            encoded = encode(session, self.model, self.draft, self.digest)
             sealed = session.seal(
                 session.sealer(),
                 encoded,

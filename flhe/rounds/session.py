@@ -1,7 +1,6 @@
 """Session: one member's rounds within one epoch, as steps without Flower.
 
     draft      old model, trained arrays -> what is to be sent   select, on the client's own disk
-    ranges     draft -> its mean squares as integers           only where thresholds are fitted
     encode     draft -> integers, and their support             clip, weigh, quantize, permute
     seal       integers -> ciphertext                           claim, encrypt
     open       model, sealed sum -> next model              check, record, decrypt, decode, apply
@@ -17,7 +16,6 @@ clipped otherwise.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import math
 import os
@@ -29,18 +27,18 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
 from flhe.coding.clip import raise_not_finite
-from flhe.coding.extras import CHECK, FIXED, Extras, Totals
+from flhe.coding.extras import CHECK, Totals
 from flhe.coding.flatten import Arrays, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, QuorumError, RangeError
-from flhe.keys import canonical
 from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
 from flhe.keys.roles import opener_for, sealer_for
 from flhe.math.permutation import Permutation
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
+from flhe.rounds.ranges import fit, fitted_layout, own_layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.sparse import covered, senders_at, union_of
@@ -54,7 +52,7 @@ Record = Callable[[int, bytes, str], None]
 
 What of: SUM of updates, or RANGES, of mean squares."""
 
-SUM, RANGES = "sum", "ranges"
+SUM = "sum"
 
 MAX_AHEAD = 1024
 """Most rounds that may have come to nothing in between: a number far ahead, once claimed or recorded as
@@ -100,14 +98,16 @@ class Session:
             epoch.id,
             round_,
             attempt,
-            self.layout_hash if ranges is None else ranged(self.layout_hash, ranges.digest()),
+            self.layout_hash
+            if ranges is None
+            else fitted_layout(self.layout_hash, ranges.digest()),
             model.history,
         )
 
     def ranges_slot(self, model: Model, round_: int, attempt: int) -> Slot:
         """The slot of an attempt's mean squares: they have masks of their own."""
         slot = self.slot(model, round_, attempt)
-        return replace(slot, layout_hash=ranges_layout(self.layout_hash))
+        return replace(slot, layout_hash=own_layout(self.layout_hash))
 
     def permutation(self, slot: Slot) -> Permutation | None:
         """The secret order of coordinates in one attempt; None where they keep their places."""
@@ -129,7 +129,7 @@ class Session:
             mac.update(chunk)
         return mac.digest()
 
-    def _check(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
+    def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
 
         The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
@@ -159,54 +159,6 @@ class Session:
     def staged(self, model: Model) -> bool:
         """Whether a round from `model` has more than one stage."""
         return self.terms.sparse or self.needs_ranges(model)
-
-    def fit(
-        self, model: Model, round_: int, ranges: Sealed | None, record: Record, base: bytes
-    ) -> State:
-        """The codecs' shared state in a round from `model`, thresholds fitted on `ranges`.
-
-        Parameters
-        ----------
-        model : Model
-            The model before the round.
-        round_ : int
-            The round.
-        ranges : Sealed or None
-            The round's sum of mean squares, where one is needed.
-        record : callable
-            Called before anything is decrypted.
-        base : bytes
-            `digest(model)`.
-
-        Raises
-        ------
-        ProtocolError
-            Ranges that are missing, not due, or not this round's; QuorumError and ReuseError as `open`.
-        """
-        codec = self.terms.codec()
-        state = codec.recall(self.layout, model.memory)
-        if not codec.needs_ranges(state):
-            if ranges is not None:
-                raise ProtocolError("a sum of mean squares in a round that needs none")
-            return state
-        if ranges is None:
-            raise ProtocolError(
-                "the sum of mean squares that this round's thresholds need is missing"
-            )
-        slot = ranges.slot
-        self._check_slot(model, slot, self.ranges_slot(model, round_, slot.attempt))
-        self._check_shape(ranges, self.terms.range_lanes(self.layout), sparse=False)
-        record(slot.round, ranges.digest(), RANGES)
-        lanes = opener_for(self.scheme, self.epoch, threads=1).decrypt(ranges)
-        quantize = Quantize(self.terms.bits)
-        quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
-        sums = quantize.join(lanes)
-        totals = Extras().decode(sums[:FIXED])
-        if totals.count != len(ranges.senders):
-            raise ProtocolError("the sum of mean squares does not hold one part from each sender")
-        if totals.check != totals.count * self._check(base):
-            raise ProtocolError("a sender of mean squares started from another model")
-        return codec.fitted(sums[FIXED:], totals.count, state)
 
     # --- what a client sends ---
 
@@ -241,7 +193,7 @@ class Session:
             NaN, infinity, too many clipped values, an example count out of range.
         """
         codec = self.terms.codec()
-        extras = self._extras(old, trained, examples, metrics, self._check(digest))
+        extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
         parts = self.layout.float_change(trained, old.masters)  # never as a whole
         state = codec.recall(self.layout, old.memory)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
@@ -297,15 +249,6 @@ class Session:
             old.fingerprint(),
         )
 
-    def encode_ranges(self, model: Model, draft: Draft, digest: bytes) -> Plain:
-        """A draft's mean squares, layer by layer, as exact integers: no values, extras only."""
-        codec = self.terms.codec()
-        state = codec.recall(self.layout, model.memory)
-        fixed = Extras().encode(1, {}, (), self._check(digest))
-        exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
-        quantize = Quantize(self.terms.bits)
-        return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
-
     def encode_draft(
         self, draft: Draft, state: State, slot: Slot, digest: bytes
     ) -> tuple[Plain, Support | None]:
@@ -329,7 +272,7 @@ class Session:
             support = Support.of(encoded.coords, self.layout.floats)
         # The check depends on the support; until here its digits were zero.
         quantize = Quantize(self.terms.bits)
-        check = np.array([self._check(digest, self.epoch.rank, support)], np.int64)
+        check = np.array([self.check_of(digest, self.epoch.rank, support)], np.int64)
         digits = slice(CHECK * quantize.limbs, (CHECK + 1) * quantize.limbs)
         extras = encoded.extras.copy()
         extras[digits] = quantize.split(check)
@@ -393,7 +336,7 @@ class Session:
         """
         self.check(model, total, ranges)
         base = self.digest(model) if digest is None else digest
-        state = self.fit(model, total.slot.round, ranges, record, base)
+        state = fit(self, model, total.slot.round, ranges, record, base)
         result = total.digest()
         record(total.slot.round, result, SUM)
         lanes = opener_for(self.scheme, self.epoch, threads=THREADS).decrypt(total)
@@ -423,22 +366,23 @@ class Session:
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:
-            return len(total.senders) * self._check(base)
+            return len(total.senders) * self.check_of(base)
         pairs = zip(total.senders, total.supports, strict=True)
-        return sum(self._check(base, rank, support) for rank, support in pairs)
+        return sum(self.check_of(base, rank, support) for rank, support in pairs)
 
     def check(self, model: Model, total: Sealed, ranges: Sealed | None = None) -> None:
         """Refuse a sum that may not be opened; see `open`."""
         slot = total.slot
-        self._check_slot(model, slot, self.slot(model, slot.round, slot.attempt, ranges))
+        self.check_slot(model, slot, self.slot(model, slot.round, slot.attempt, ranges))
         length = self.terms.lanes(self.layout)
         if total.supports:
             if total.supports[0].length != self.layout.floats:
                 raise ProtocolError(f"the sum of round {slot.round} is of another model")
             length = union_of(total.supports)[1] + self.terms.extra_lanes(self.layout)
-        self._check_shape(total, length, sparse=self.terms.sparse)
+        self.check_shape(total, length, sparse=self.terms.sparse)
 
-    def _check_slot(self, model: Model, slot: Slot, expected: Slot) -> None:
+    def check_slot(self, model: Model, slot: Slot, expected: Slot) -> None:
+        """Refuse a sum of another round, or of what is not expected; ProtocolError."""
         if slot.round <= model.round:
             raise ProtocolError(
                 f"got the sum of round {slot.round}, this node's model is at round {model.round}"
@@ -450,7 +394,8 @@ class Session:
                 "a model with another history"
             )
 
-    def _check_shape(self, total: Sealed, length: int, *, sparse: bool) -> None:
+    def check_shape(self, total: Sealed, length: int, *, sparse: bool) -> None:
+        """Refuse a sum that has another scheme, form or length, or too few senders; see `open`."""
         round_ = total.slot.round
         if total.scheme != self.scheme.name:
             raise ProtocolError(f"the sum of round {round_} is of another scheme")
@@ -468,16 +413,6 @@ class Session:
                 f"the sum of round {round_} has {len(total.senders)} senders, this roster "
                 f"opens none of fewer than {need}"
             )
-
-
-def ranged(layout_hash: bytes, digest: bytes) -> bytes:
-    """Layout hash of a round whose thresholds are fitted on the sum with this `digest`."""
-    return hashlib.sha256(canonical.dumps(["flhe/v1/ranged", layout_hash, digest])).digest()
-
-
-def ranges_layout(layout_hash: bytes) -> bytes:
-    """Layout hash of a round's mean squares."""
-    return hashlib.sha256(canonical.dumps(["flhe/v1/ranges", layout_hash])).digest()
 
 
 def check_ahead(model: Model, round_: int) -> None:

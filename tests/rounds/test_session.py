@@ -20,11 +20,13 @@ from flhe.keys import epoch as agreement
 from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
+from flhe.rounds import ranges as ranges_module
 from flhe.rounds import session as session_module
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model, next_history
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.session import RANGES, SUM, Session, finite, ranged, ranges_layout
+from flhe.rounds.ranges import RANGES, encode, fit, fitted_layout, own_layout
+from flhe.rounds.session import SUM, Session, finite
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, Slot
 
@@ -437,7 +439,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
         return Watched()
 
-    monkeypatch.setattr(session_module, "opener_for", opener_for)
+    for module in (session_module, ranges_module):
+        monkeypatch.setattr(module, "opener_for", opener_for)
     return watched
 
 
@@ -682,13 +685,13 @@ class Staged:
 
     def square(self, session: Session, draft: Draft) -> Sealed:
         slot = session.ranges_slot(self.model, self.round, self.attempt)
-        plain = session.encode_ranges(self.model, draft, session.digest(self.model))
+        plain = encode(session, self.model, draft, session.digest(self.model))
         mode = "double" if session.terms.masking == "adaptive" else ""
         return session.seal(session.sealer(), plain, slot, ignore, mode)
 
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
-        state = session.fit(self.model, self.round, self.ranges, ignore, digest)
+        state = fit(session, self.model, self.round, self.ranges, ignore, digest)
         plain, support = session.encode_draft(draft, state, self.slot, digest)
         assert (support is None) == (not session.terms.sparse)
         if support is not None:
@@ -816,15 +819,15 @@ def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: Log) -
 def test_a_second_sum_of_mean_squares_is_never_decrypted(log: Log) -> None:
     played, record = stage(4, "sparse, exchange"), OneOpening()
     digest = played.first.digest(played.model)
-    played.first.fit(played.model, 1, played.ranges, record, digest)
+    fit(played.first, played.model, 1, played.ranges, record, digest)
     fewer = played.sum_of(played.squares[:3])
     retry = stage(4, "sparse, exchange", attempt=1)
     log.events.clear()
     for other in (fewer, retry.ranges):
         with pytest.raises(ReuseError):
-            played.first.fit(played.model, 1, other, record, digest)
+            fit(played.first, played.model, 1, other, record, digest)
     assert log.events == []
-    played.first.fit(played.model, 1, played.ranges, record, digest)
+    fit(played.first, played.model, 1, played.ranges, record, digest)
     assert log.events == ["decrypt"]
     assert played.open(played.total(0, 1, 2), record=record).round == 1
 
@@ -912,14 +915,14 @@ def test_mean_squares_that_are_not_this_rounds(name: str, log: Log) -> None:
     ranges, digest = change(played), played.first.digest(played.model)
     log.events.clear()
     with pytest.raises(error, match=message):
-        played.first.fit(played.model, 1, ranges, ignore, digest)
+        fit(played.first, played.model, 1, ranges, ignore, digest)
     assert log.events == ([] if name in SEEN else ["decrypt"])
 
 
 def test_mean_squares_that_are_not_due() -> None:
     exchange, fixed = stage(3, "sparse, exchange"), stage(3, "sparse")
     with pytest.raises(ProtocolError, match="needs none"):
-        fixed.first.fit(fixed.model, 1, exchange.ranges, ignore, bytes(32))
+        fit(fixed.first, fixed.model, 1, exchange.ranges, ignore, bytes(32))
     with pytest.raises(ProtocolError, match="belongs to another"):
         fixed.open(fixed.total(0, 1, 2), ranges=exchange.ranges)
 
@@ -931,7 +934,7 @@ def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
     squares = [(other if rank in odd else played).squares[rank] for rank in range(3)]
     total, digest = played.sum_of(squares), played.first.digest(played.model)
     with pytest.raises(ProtocolError, match="started from another model"):
-        played.first.fit(played.model, 1, total, ignore, digest)
+        fit(played.first, played.model, 1, total, ignore, digest)
 
 
 def test_updates_clipped_otherwise_do_not_add_up() -> None:
@@ -1019,11 +1022,11 @@ def test_slots_of_a_staged_round() -> None:
     assert played.ranges is not None
     plain, squares = session.slot(model, 1, 0), session.ranges_slot(model, 1, 0)
     fitted = session.slot(model, 1, 0, played.ranges)
-    assert squares == dataclasses.replace(plain, layout_hash=ranges_layout(session.layout_hash))
-    hashed = ranged(session.layout_hash, played.ranges.digest())
+    assert squares == dataclasses.replace(plain, layout_hash=own_layout(session.layout_hash))
+    hashed = fitted_layout(session.layout_hash, played.ranges.digest())
     assert fitted == dataclasses.replace(plain, layout_hash=hashed)
     assert len({plain.layout_hash, squares.layout_hash, fitted.layout_hash}) == 3
-    assert hashed != ranged(session.layout_hash, bytes(32))
+    assert hashed != fitted_layout(session.layout_hash, bytes(32))
 
 
 def test_what_is_not_sent_is_in_the_residual() -> None:
@@ -1055,12 +1058,14 @@ def test_no_draft_is_made_of_what_cannot_be_sent(kind: str, name: str) -> None:
         draft = session.draft(model, make(), examples, {}, 1, None)
         slot = session.slot(model, 1, 0)
         if session.needs_ranges(model):
-            session.encode_ranges(model, draft, digest)
+            encode(session, model, draft, digest)
             ranges = stage(3, kind).ranges
             slot = session.slot(model, 1, 0, ranges)
-            session.encode_draft(draft, session.fit(model, 1, ranges, ignore, digest), slot, digest)
+            session.encode_draft(
+                draft, fit(session, model, 1, ranges, ignore, digest), slot, digest
+            )
         else:
-            session.encode_draft(draft, session.fit(model, 1, None, ignore, digest), slot, digest)
+            session.encode_draft(draft, fit(session, model, 1, None, ignore, digest), slot, digest)
 
     with pytest.raises(error):
         send()

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.rounds.session import Session, ranged, ranges_layout
+from flhe.rounds.ranges import fitted_layout, own_layout
+from flhe.rounds.session import Session
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sparse import covered, senders_at
 from flhe.sealed import Sealed, Slot
@@ -649,9 +650,9 @@ def test_derivation(case: dict[str, Any]) -> None:
     if case["name"] != "check":
         layout = bytes.fromhex(case["layout_hash"])
         if case["name"] == "ranges":
-            ours = ranges_layout(layout)
+            ours = own_layout(layout)
         else:
-            ours = ranged(layout, bytes.fromhex(case["sum_digest"]))
+            ours = fitted_layout(layout, bytes.fromhex(case["sum_digest"]))
         assert ours.hex() == case["becomes"]
         return
     slot = Slot(*context(case["slot"]))
@@ -666,7 +667,7 @@ def test_derivation(case: dict[str, Any]) -> None:
     if "support" in case:
         support = Support.from_bytes(bytes.fromhex(case["support"]), case["length"])
         bound = case["rank"], support
-    assert Session._check(member, bytes.fromhex(case["model"]), *bound) == case["check"]
+    assert Session.check_of(member, bytes.fromhex(case["model"]), *bound) == case["check"]
 
 
 if __name__ == "__main__":
