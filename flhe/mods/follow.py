@@ -116,11 +116,13 @@ class Follower:
         fitted_on = from_bytes(ranges) if ranges else None
         session.check(model, total, fitted_on)  # before the store is asked about its slot
         node, slot = self.node, total.slot
-        base = node.claimed(slot)
         sent = self.epoch.rank in total.senders
         lost = node.tried(slot) and not sent
         with self.watch:
-            self.model, totals = session.open(model, total, self.recorder(session), base, fitted_on)
+            # By the digest of the model that is here: the one of a claim may have been given up.
+            self.model, totals = session.open(
+                model, total, self.recorder(session), ranges=fitted_on
+            )
             node.settle_draft(slot.round, sent=sent)
         self.changed = True
         self.missed |= lost

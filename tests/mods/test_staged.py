@@ -335,6 +335,52 @@ def test_a_claim_is_of_one_history(tmp_path: Path) -> None:
     refused(g.ask(g.sites[0], round_=2, sums=[added(g, parts)]), 1012)
 
 
+def test_a_claim_of_a_model_before_stands_for_no_other(tmp_path: Path) -> None:
+    """Claimed for round 2 before round 1 was opened: that sum is of the model after it."""
+    g = group(tmp_path, TERMS, 4)
+    site, others = g.sites[3], g.sites[:3]
+    answer(g.ask(site, round_=2))
+    first = added(g, [update(g.ask(s)) for s in others])
+    second = added(g, [update(g.ask(s, round_=2, sums=[first])) for s in others])
+    answer(g.evaluate(site, first, second))
+    assert site.model.round == 2
+
+
+def test_another_draft_under_a_told_support_is_refused(tmp_path: Path) -> None:
+    g = group(tmp_path, SPARSE)
+    site = g.sites[0]
+    support(g.ask(site))
+    draft = Draft.from_bytes(files(site)["draft"])
+    assert draft.coords is not None
+    rest = np.setdiff1d(np.arange(LAYOUT, dtype=np.uint32), draft.coords)
+    coords = np.sort(np.concatenate([rest, draft.coords[-1:]])).astype(np.uint32)
+    other = replace(draft, coords=coords, values=np.ones(coords.size, np.float32))
+    (site.run / "draft").write_bytes(b"".join(other.chunks()))
+    refused(g.ask(site), 1012)
+    refused(g.ask(site, "update", mode="single"), 1012)
+
+
+def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
+    """It takes the others' model of the same round; a sum without it then gives nothing back."""
+    g = group(tmp_path, SPARSE, 4)
+    for each in g.sites:
+        answer(g.ask(each, "sync"))
+    site = g.sites[3]
+    model = site.model
+    masters = {**model.masters, "w": model.masters["w"] + 1}
+    (site.run / "model").write_bytes(b"".join(replace(model, masters=masters).chunks()))
+    told = [support(g.ask(s)) for s in g.sites]
+    assert "draft" in files(site)
+    box = g.ask(g.sites[0], "checkpoint").content[records.BOX]
+    answer(g.ask(site, "sync", extra={records.BOX: box}))
+    parts = [
+        sparse_update(g.ask(s, "update", mode="double"), t)
+        for s, t in zip(g.sites[:3], told[:3], strict=True)
+    ]
+    answer(g.evaluate(site, added(g, parts)))
+    assert not {"draft", "residual"} & set(files(site))
+
+
 def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
     terms = replace(SPARSE, permute=False)
     g = Group(tmp_path, 3, terms)
