@@ -120,9 +120,8 @@ class Follower:
         lost = node.tried(slot) and not sent
         with self.watch:
             # By the digest of the model that is here: the one of a claim may have been given up.
-            self.model, totals = session.open(
-                model, total, self.recorder(session), ranges=fitted_on
-            )
+            record = self.recorder(session)
+            self.model, totals = session.open(model, total, record, None, fitted_on)
             node.settle_draft(slot.round, sent=sent)
         self.changed = True
         self.missed |= lost
