@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from flhe import records
+from flhe.apps.dropouts import dropout
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
@@ -27,7 +28,7 @@ def initial(ctx: Context) -> ArrayRecord:
     return ArrayRecord(new_model(task_named(settings.task), settings.seed).state_dict())
 
 
-app = ClientApp(mods=[HEMod(initial=initial)])
+app = ClientApp(mods=[dropout, HEMod(initial=initial)])
 
 
 @app.train()

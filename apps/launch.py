@@ -176,7 +176,7 @@ def _say_where(console: Console, run_dir: RunDir) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
-    if not run_dir.asked.encrypted:
+    if not run_dir.asked.encrypted or run_dir.asked.server_reads:
         if model:
             say(f"Model: {model}")
         return

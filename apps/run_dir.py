@@ -95,8 +95,13 @@ class RunDir:
             report=str(self.report),
             state_dir=str(self.path / "server"),
             resume=self.resumable,
-            sealed_model=self.asked.sealed_model or str(self.path / "model.flhe"),
+            sealed_model=self.asked.sealed_model or str(self.path / self._model),
         )
+
+    @property
+    def _model(self) -> str:
+        """Name of the final model's file."""
+        return "model.npz" if self.asked.server_reads else "model.flhe"
 
     def events(self) -> list[dict[str, Any]]:
         """What the report holds so far. A line that a crash cut short is removed from it."""

@@ -55,7 +55,8 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         **how,
     )
     if settings.sealed_model:
-        write_model(Path(settings.sealed_model), result, sealed=settings.encrypted)
+        sealed = settings.encrypted and not settings.server_reads
+        write_model(Path(settings.sealed_model), result, sealed=sealed)
     reporter.emit("done", sealed_model=settings.sealed_model or None)
 
 
@@ -69,27 +70,36 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     }
     if settings.scheme == "plain":
         return metered(settings.optimizer, on_round=reporter.round, **fedavg)
-    from flhe.strategies import flashe_fedavg
+    from flhe.strategies import flashe_fedavg, sash_fedavg
 
-    strategy: FedAvg = flashe_fedavg(
-        bits=settings.value_bits,
-        clip=settings.threshold,
-        masking=cast(Any, settings.masking),
-        top_k=settings.top_k or None,
-        warmup=settings.warmup,
-        normalize=cast(Any, settings.normalize),
-        permute=settings.permute,
-        max_examples=largest_weight(settings, task),
-        server_optimizer=settings.optimizer,
-        round_timeout=settings.round_timeout,
-        state_dir=settings.state_dir or None,
-        rekey_every=settings.rekey_every,
-        checkpoint_every=settings.checkpoint_every,
-        patience=settings.patience,
-        retries=settings.retries,
-        on_round=reporter.round,
+    common: dict[str, Any] = {
+        "bits": settings.value_bits,
+        "clip": settings.threshold,
+        "max_examples": largest_weight(settings, task),
+        "server_optimizer": settings.optimizer,
+        "round_timeout": settings.round_timeout,
+        "state_dir": settings.state_dir or None,
+        "rekey_every": settings.rekey_every,
+        "checkpoint_every": settings.checkpoint_every,
+        "patience": settings.patience,
+        "retries": settings.retries,
+        "on_round": reporter.round,
         **fedavg,
-    )
+    }
+    strategy: FedAvg
+    if settings.scheme == "sash":
+        strategy = sash_fedavg(
+            unmask=cast(Any, settings.unmask), neighbours=settings.neighbours, **common
+        )
+    else:
+        strategy = flashe_fedavg(
+            masking=cast(Any, settings.masking),
+            top_k=settings.top_k or None,
+            warmup=settings.warmup,
+            normalize=cast(Any, settings.normalize),
+            permute=settings.permute,
+            **common,
+        )
     return strategy
 
 

@@ -14,11 +14,12 @@ from typing import Any, Literal, cast
 from flhe.apps.tasks.fair import MIN_LIMIT, Fair
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import DEFAULTS, Name, ServerOptimizer
+from flhe.schemes.sash import most_bits
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
 
-BUILT = ("flashe", "plain")
+BUILT = ("flashe", "sash", "plain")
 """The schemes of this version."""
 
 TASKS = ("digits", "cifar10", "fashion-mnist")
@@ -27,6 +28,10 @@ SERVER_OPTIMIZERS = tuple(DEFAULTS)
 CLIPPINGS = ("fixed", "history", "exchange")
 MASKINGS = ("double", "single", "adaptive")
 NORMALIZES = ("weight", "count")
+UNMASKS = ("server", "clients")
+
+BITS = 16
+"""Bits of one encrypted value under FLASHE, where `bits` does not say."""
 
 CLASSES = 10
 """Classes of every task: guessing costs ln(CLASSES)."""
@@ -56,7 +61,8 @@ class Settings:
         Most examples that one node may count when encrypted; 0 lets the task decide. With fair_q it
         is the largest weight, under any scheme.
     bits : int
-        Bits of one encrypted value; with fair_q at least FAIR_BITS are used.
+        Bits of one encrypted value; with fair_q at least FAIR_BITS are used. 0 is BITS under
+        FLASHE, and under SASH as many as the number of nodes leaves room for.
     server_optimizer : str
         What is made of the mean update; one of SERVER_OPTIMIZERS.
     server_eta : float
@@ -91,6 +97,12 @@ class Settings:
         What a sparse sum is divided by; one of NORMALIZES.
     permute : bool
         Hide from the server which values of an update were sent.
+    unmask : str
+        Who reads the sums of SASH; one of UNMASKS.
+    neighbours : int
+        Nodes among whom each one shares its SASH seed (SASH+); 0 for all.
+    drops : int
+        Nodes that drop out of each round, at random stages; see `flhe.apps.dropouts`.
     """
 
     scheme: str = "flashe"
@@ -107,7 +119,7 @@ class Settings:
     learning_rate: float = 0.05
     batch_size: int = 32
     device: str = "cpu"
-    bits: int = 16
+    bits: int = 0
     clip: float = 1.0
     max_examples: int = 0
     data_dir: str = ""
@@ -133,6 +145,9 @@ class Settings:
     warmup: int = 10
     normalize: str = "weight"
     permute: bool = True
+    unmask: str = "server"
+    neighbours: int = 0
+    drops: int = 0
 
     def __post_init__(self) -> None:
         _one_of("scheme", self.scheme, SCHEMES)
@@ -146,7 +161,7 @@ class Settings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 1 or more")
         counts = ("seed", "max_examples", "rekey_every", "checkpoint_every", "patience", "retries")
-        for name in (*counts, "warmup"):
+        for name in (*counts, "warmup", "bits", "drops", "neighbours"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 0 or more")
         for name in ("join_timeout", "round_timeout", "dirichlet_alpha", "learning_rate", "clip"):
@@ -167,6 +182,8 @@ class Settings:
                 f"each member the other's update; use {MIN_ENCRYPTED_NODES} nodes or more, "
                 'or scheme="plain"'
             )
+        if self.drops > self.nodes - 2:
+            raise ConfigError(f"drops={self.drops} of {self.nodes} nodes: two must remain")
         self._check_state()
         self._check_methods()
         self._check_encoding()
@@ -176,6 +193,14 @@ class Settings:
         _one_of("clipping", self.clipping, CLIPPINGS)
         _one_of("masking", self.masking, MASKINGS)
         _one_of("normalize", self.normalize, NORMALIZES)
+        _one_of("unmask", self.unmask, UNMASKS)
+        if self.neighbours and not (self.server_reads and self.neighbours > 1):
+            raise ConfigError(
+                f"neighbours={self.neighbours}: 2 or more, among whom SASH's seeds are shared where "
+                "the server reads the sums (scheme='sash', unmask='server'); leave it out otherwise"
+            )
+        if self.scheme == "sash":
+            self._check_sash()
         if not 0 <= self.top_k <= 1:
             raise ConfigError(f"top-k={self.top_k}: must be a share of 0 (send all) to 1")
         if self.top_k and not self.encrypted:
@@ -183,6 +208,35 @@ class Settings:
                 "top-k with scheme='plain': plain FedAvg sends everything; leave it out, or use an "
                 "encrypted scheme"
             )
+
+    def _check_sash(self) -> None:
+        """Refuse what a sum of seeds cannot open, in the words of the run config."""
+        if self.top_k or self.clipping != "fixed":
+            raise ConfigError(
+                "scheme='sash' sends all values, clipped at a fixed threshold: leave top-k and "
+                "clipping out, or use scheme='flashe'"
+            )
+        most = most_bits(self.nodes)
+        if self.bits > most:
+            raise ConfigError(
+                f"bits={self.bits} with scheme='sash': a sum of {self.nodes} nodes has room for "
+                f"{most}; use fewer, or 0 for all of them"
+            )
+        if self.fair_q and most < FAIR_BITS:
+            raise ConfigError(
+                f"fair-q with scheme='sash' and {self.nodes} nodes: {most} bits a value are left, "
+                f"q-FedAvg's small updates need {FAIR_BITS}; use scheme='flashe'"
+            )
+        if self.secret_initial and self.server_reads:
+            raise ConfigError(
+                "secret-initial with unmask='server': who reads the sums has the model; use "
+                "unmask='clients'"
+            )
+
+    @property
+    def server_reads(self) -> bool:
+        """Whether the server has the model, though never an update."""
+        return self.scheme == "sash" and self.unmask == "server"
 
     @property
     def threshold(self) -> float | Literal["history", "exchange"]:
@@ -250,7 +304,8 @@ class Settings:
     @property
     def value_bits(self) -> int:
         """Bits of one encrypted value."""
-        return max(self.bits, FAIR_BITS) if self.fair_q else self.bits
+        bits = self.bits or (0 if self.scheme == "sash" else BITS)
+        return max(bits, FAIR_BITS) if self.fair_q and bits else bits
 
     @property
     def cohort(self) -> int:

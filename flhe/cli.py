@@ -71,7 +71,9 @@ def main(
 @app.command()
 def run(
     ctx: typer.Context,
-    scheme: Annotated[str, typer.Option(help="flashe, or plain for ordinary FedAvg.")] = "flashe",
+    scheme: Annotated[
+        str, typer.Option(help="flashe, sash, or plain for ordinary FedAvg.")
+    ] = "flashe",
     task: Annotated[str, typer.Option(help="digits, cifar10 or fashion-mnist.")] = "digits",
     nodes: Annotated[int, typer.Option(help="Nodes in the federation.")] = 5,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 5,
@@ -109,6 +111,15 @@ def run(
     clipping: Annotated[
         str, typer.Option(help="Clipping thresholds: fixed, history or exchange.")
     ] = "fixed",
+    unmask: Annotated[
+        str, typer.Option(help="Who reads the sums of SASH: server or clients.")
+    ] = "server",
+    neighbours: Annotated[
+        int, typer.Option(help="Nodes among whom each shares its SASH seed (SASH+); 0: all.")
+    ] = 0,
+    drops: Annotated[
+        int, typer.Option(help="Nodes that drop out of each round, at random stages.")
+    ] = 0,
     data_dir: Annotated[
         str, typer.Option(help="Where the files of cifar10 or fashion-mnist lie.")
     ] = "",
@@ -157,6 +168,9 @@ def run(
         "warmup": warmup,
         "permute": permute,
         "clipping": clipping,
+        "unmask": unmask,
+        "neighbours": neighbours,
+        "drops": drops,
         "data_dir": data_dir,
         "rekey_every": rekey_every,
         "checkpoint_every": checkpoint_every,

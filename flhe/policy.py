@@ -34,7 +34,7 @@ from flhe.keys.roster import Roster, load_pinned
 from flhe.rounds.terms import Terms
 
 Trust = Literal["pinned", "first-use"]
-SCHEMES = ("flashe",)
+SCHEMES = ("flashe", "sash")
 """Schemes that this version builds and a node allows by default."""
 
 METRICS = ("loss", "accuracy", "acc")

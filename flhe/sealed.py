@@ -9,6 +9,7 @@ of them sent. Its values are those of the supports' union, in order, and then th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,31 @@ class Slot:
             self.layout_hash,
             self.history,
         )
+
+    def digest(self) -> bytes:
+        """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""
+        return _digest_of(self)
+
+    @classmethod
+    def from_fields(cls, fields: object) -> Slot:
+        """Inverse of `context`, as decoded; ProtocolError for anything else."""
+        # `type(...) is int`, because True is an int too and would be a second encoding of 1.
+        if type(fields) is not list or [type(f) for f in fields] != [
+            int,
+            bytes,
+            bytes,
+            int,
+            int,
+            bytes,
+            bytes,
+        ]:
+            raise ProtocolError("malformed slot")
+        return cls(*fields)
+
+
+@functools.lru_cache(maxsize=16)
+def _digest_of(slot: Slot) -> bytes:
+    return hashlib.sha256(canonical.dumps(["flhe/v1/slot", *slot.context()])).digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,11 +219,9 @@ class Sealed:
         # `type(...) is int`, because True is an int too and would be a second encoding of 1.
         if type(version) is not int or version != VERSION:
             raise ProtocolError(f"sealed header: another version, this flhe reads {VERSION}")
-        if [type(c) for c in context] != [int, bytes, bytes, int, int, bytes, bytes]:
-            raise ProtocolError("sealed header: malformed slot")
         if type(length) is not int or not all(type(s) is int for s in senders):
             raise ProtocolError("sealed header: a sender or the length is not an integer")
-        slot = Slot(*context)
+        slot = Slot.from_fields(context)
         if supports is None:
             if len(told) not in (0, len(senders)):
                 raise ProtocolError("sealed header: there must be one support for each sender")

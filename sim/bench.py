@@ -90,6 +90,11 @@ def bench(
         updates = setting.updates()
         contenders = [scheme_named(name, setting, updates) for name in schemes]
         flashe = [c for c in contenders if isinstance(c, FlasheContender)]
+        if "sash" in schemes:
+            from flhe.sim.sash_contender import MATRIX, MaskPart, SashContender
+
+            contenders += [MaskPart(setting), SashContender(setting, updates, MATRIX)]
+            contenders.append(MaskPart(setting, MATRIX))
         if top_k is not None:
             from flhe.sim.sparse_contender import SparseContender
 

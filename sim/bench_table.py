@@ -52,6 +52,19 @@ def table(rows: Sequence[Row]) -> Table:
     return out
 
 
+def matrix_note(rows: Sequence[Row]) -> str:
+    """SASH's matrix form, the paper's, beside the ring; "" where they were not timed."""
+    by_name = {row.name: row for row in rows}
+    said = []
+    for what, name in (("the mask", "sash mask"), ("the whole client", "sash")):
+        ring, matrix = (by_name.get(f"{name}{form}") for form in ("", " lwr-736"))
+        if ring and matrix and ring.encrypt_s and matrix.encrypt_s:
+            ratio = matrix.encrypt_s.min / ring.encrypt_s.min
+            median = matrix.encrypt_s.median / ring.encrypt_s.median
+            said.append(f"{ratio:,.0f}x {what} ({median:,.0f}x by medians)")
+    return f"The paper's form, LWR with mu = 736, takes {' and '.join(said)}." if said else ""
+
+
 def round_table(cost: RoundCost, cohort: int) -> Table:
     """Whole rounds: seconds by scheme, and encrypted to plain, round by round."""
     out = Table(title=f"one round, {cohort} clients, {cost.parameters:,} parameters")

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flhe.sim import bench
-from flhe.sim.bench_table import progress, round_table, table
+from flhe.sim.bench_table import matrix_note, progress, round_table, table
 
 
 def times(
@@ -44,6 +44,8 @@ def times(
     Console().print(table(rows))
     if note := next((row.note for row in rows if row.name.startswith("flashe top")), None):
         Console().print(note)
+    if beside := matrix_note(rows):
+        Console().print(beside)
 
 
 def whole_rounds(

@@ -24,12 +24,12 @@ from flhe.rounds.terms import Terms
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.sealed import Sealed, Slot
 
-Kind = Literal["scheme", "peer", "limit"]
+Kind = Literal["scheme", "part", "peer", "limit"]
 Vector = NDArray[np.float32]
 Timed = Callable[[], object]
 
-BUILT = ("flashe", "plain")
-PLANNED = ("sash", "batchcrypt", "esafl", "fedml-he")
+BUILT = ("flashe", "sash", "plain")
+PLANNED = ("batchcrypt", "esafl", "fedml-he")
 EXAMPLES = 1_000
 """Example count of every simulated client, and the bound that `Weigh` is given."""
 
@@ -309,6 +309,10 @@ def scheme_named(name: str, setting: Setting, updates: Sequence[Vector]) -> Cont
         return FlasheContender(setting, updates)
     if name == "plain":
         return PlainContender(setting, updates)
+    if name == "sash":
+        from flhe.sim.sash_contender import SashContender
+
+        return SashContender(setting, updates)
     if name in PLANNED:
         raise ConfigError(
             f"scheme {name!r} is not built yet; this version times {', '.join(BUILT)}"

@@ -80,14 +80,14 @@ def initial(values: int) -> ArrayRecord:
     return ArrayRecord({f"layer-{i}": Array(array) for i, array in enumerate(arrays)})
 
 
-def client_app() -> ClientApp:
-    """The client: adds a number to each value."""
+def client_app(*before: Any) -> ClientApp:
+    """The client: adds a number to each value. `before` are mods in front of ours."""
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
     from flhe.mods import HEMod
 
-    app = ClientApp(mods=[HEMod()])
+    app = ClientApp(mods=[*before, HEMod()])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

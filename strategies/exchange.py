@@ -55,7 +55,7 @@ class Exchange:
         """
         fed = self.fed
         assert fed.ledger.layout is not None
-        slot, length = fed.ranges_slot(), fed.terms.range_lanes(fed.ledger.layout)
+        slot, length = fed.ranges_slot(), fed.resolved.range_lanes(fed.ledger.layout)
 
         def read(node: int, answer: ConfigRecord) -> Sealed:
             part = from_bytes(records.field(answer, "sealed", bytes))
@@ -99,7 +99,7 @@ class Exchange:
             rank = fed.ledger.agreed.rank
             nodes = sorted(self.supports, key=rank)
             bitmaps = [(rank(node), self.supports[node].bitmap()) for node in nodes]
-            extras = fed.terms.extra_lanes(fed.ledger.layout)
+            extras = fed.resolved.extra_lanes(fed.ledger.layout)
             choice = masking.for_supports(bitmaps, extras, len(fed.members))
             fed.mode = choice.masking
             log(

@@ -6,29 +6,42 @@ The ledger holds what must not be forgotten; here is what can be asked again: wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import WARNING, getLogger
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import DriftError, ProtocolError
+from flhe.keys.masking import Circle, combine, pack
 from flhe.keys.messages import open_detached
+from flhe.keys.pairwise_plan import Plan
+from flhe.keys.seed_plan import degree_of, seed_plan
 from flhe.mods.codes import explain
 from flhe.rounds.model import next_history
 from flhe.rounds.ranges import fitted_layout, own_layout
+from flhe.rounds.reading import ServerReader, finite
+from flhe.rounds.session import THREADS
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
+from flhe.schemes.presets import sash_preset
+from flhe.schemes.sash import Sash
+from flhe.schemes.shprg import Seed
 from flhe.sealed import Sealed, Slot, from_bytes
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
+from flhe.strategies.neighbour_agreement import NeighbourAgreement
 from flhe.strategies.report import RoundReport, scalar
 
 log = getLogger("flwr").log
+
+Release = Sequence[bytes] | Seed
+"""What opens a sum: answers of its senders, or the sum of their seeds."""
 
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
@@ -56,6 +69,7 @@ class Federation:
         self.terms = terms
         self.membership = membership
         self.initial = initial
+        """What nodes start from: the initial model, or the present one where the server has it."""
         self.at: dict[int, int] = {}
         self.confirmed: set[int] = set()
         self.means: dict[int, MetricRecord] = {}
@@ -74,6 +88,17 @@ class Federation:
         if kept := ledger.sums.get(ledger.base):
             self.survivors = len(records.to_sealed(*kept).senders)
         self._for: tuple[object, ...] = ()
+        self.shares: dict[int, list[bytes]] = {}
+        """Shares of the seed that came with each node's update, in this attempt."""
+        self.neighbours: NeighbourAgreement | None = None
+        """Who adds up the seeds in this attempt, where members share them with some neighbours only."""
+        if ledger.model is not None:
+            self.initial = records.from_numpy(ledger.model.arrays())
+
+    @property
+    def serves(self) -> bool:
+        """Whether the server reads the sums, and sends everybody the model."""
+        return self.terms.reader == "server"
 
     # --- who and where ---
 
@@ -97,6 +122,8 @@ class Federation:
 
     def lacks(self, node: int) -> list[int] | None:
         """Rounds whose sums bring a node to the others' model; None where only a checkpoint does."""
+        if self.serves:
+            return []
         ledger = self.ledger
         start = self.stands(node)
         if start == NOTHING and self.initial is not None:
@@ -113,6 +140,42 @@ class Federation:
         """The scheme, for this epoch's cohort."""
         self._derive()
         return self._scheme
+
+    @property
+    def resolved(self) -> Terms:
+        """The terms, for this epoch's cohort."""
+        self._derive()
+        return self._resolved
+
+    @property
+    def circle(self) -> Circle:
+        """Public parameters of this epoch's masking-key agreement.
+
+        The bound on collusion is what members say of their roster, whose hash they have agreed on;
+        members go by their own.
+        """
+        agreed = self.ledger.agreed
+        assert agreed is not None
+        members = tuple(sorted(self.members.values()))
+        elements = sash_preset(self.terms.preset).dimension
+        return Circle(
+            self.ledger.federation,
+            agreed.number,
+            agreed.roster_hash,
+            members,
+            agreed.colluders,
+            elements,
+        )
+
+    def seed_plan(self) -> Plan | None:
+        """The plan by which neighbours add up seeds in this attempt; None where all share with all."""
+        ledger = self.ledger
+        assert ledger.agreed is not None
+        degree = degree_of(self.terms.neighbours, len(self.members))
+        if degree is None:
+            return None
+        attempt = ledger.round, ledger.attempt
+        return seed_plan(self.circle, ledger.agreed.epoch, *attempt, ledger.history, degree)
 
     def slot(self) -> Slot:
         """The slot of the round under way."""
@@ -149,9 +212,10 @@ class Federation:
         assert layout is not None
         key = (len(self.members), layout)
         if self._for != key:
-            self._scheme = self.terms.for_cohort(len(self.members))
-            self._layout_hash = self.terms.layout_hash(layout, self._scheme)
-            self._extra_lanes = self.terms.extra_lanes(layout)
+            self._resolved = terms = self.terms.resolved(len(self.members))
+            self._scheme = terms.for_cohort(len(self.members))
+            self._layout_hash = terms.layout_hash(layout, self._scheme)
+            self._extra_lanes = terms.extra_lanes(layout)
             self._floats = layout.floats
             self._for = key
 
@@ -165,7 +229,7 @@ class Federation:
         out = []
         for node in nodes:
             rounds = self.lacks(node)
-            fresh = self.stands(node) == NOTHING and rounds is not None
+            fresh = self.serves or (self.stands(node) == NOTHING and rounds is not None)
             need = (node in self.confirmed, fresh, None if rounds is None else tuple(rounds))
             if need not in shared:
                 shared[need] = self.content(stage, *need)
@@ -197,6 +261,8 @@ class Federation:
             "confirms": [] if confirmed else list(ledger.agreed.confirms),
             "sums": [ledger.sums[r][0] for r in rounds],
             "ranges": [ledger.ranges.get(r, b"") for r in rounds],
+            "releases": [ledger.releases.get(r, b"") for r in rounds],
+            "base": ledger.base,
             "fitted-on": ledger.ranges.get(ledger.round, b"") if training else b"",
             "mode": self.mode,
         }
@@ -270,8 +336,24 @@ class Federation:
         if part.mode != self.mode:
             raise ProtocolError("the update is masked in another mode than was announced")
         self.check_part(node, answer, part, slot, values + self._extra_lanes, "update")
+        if self.neighbours is not None:
+            self.neighbours.take(node, answer)
+        elif self.terms.masked:
+            self._take_shares(node, answer)
         self.heard(node, content)
         return part, records.field(answer, "digest", bytes)
+
+    def _take_shares(self, node: int, answer: ConfigRecord) -> None:
+        """The shares of an update's seed; ProtocolError unless there is one for each other member."""
+        agreed = self.ledger.agreed
+        assert agreed is not None
+        shares, rank = records.bytes_list(answer, "shares"), agreed.rank(node)
+        size = self.circle.box_bytes
+        if [len(s) for s in shares] != [size * (i != rank) for i in range(len(self.members))]:
+            raise ProtocolError(
+                "its update came without one share of its seed for each other member"
+            )
+        self.shares[node] = shares
 
     def opened(self, node: int, reply: Message) -> tuple[RecordDict, ConfigRecord]:
         """What a reply holds, and our record in it.
@@ -315,7 +397,7 @@ class Federation:
                 "round": slot.round,
                 "attempt": slot.attempt,
                 "stage": stage,
-                "policy_hash": self.terms.hash(),
+                "policy_hash": self.resolved.hash(),
                 "layout_hash": slot.layout_hash,
             },
             senders=[self.members[node]],
@@ -350,17 +432,45 @@ class Federation:
             self.crypto_s = {}
             self.answered = set()
         self.survivors = 0
+        self.shares = {}
+        self.neighbours = None
         self.ledger.begin(round_, attempt)
 
-    def keep(self, total: Sealed) -> ArrayRecord:
-        """Keep a round's sum until every member has it."""
+    def keep(self, total: Sealed, release: Release = ()) -> ArrayRecord:
+        """Keep a round's sum until every member has it, or read it where the server does.
+
+        `release` is what the senders' masking-key agreement released: answers, or the seed itself.
+        """
         self.refusers = set()
         total = self.scheme.close(total)
-        arrays = self.ledger.keep(total, next_history(self.ledger.history, total.digest()))
+        if self.serves:
+            arrays = self._read(total, release)
+        else:
+            answers = cast(Sequence[bytes], release)
+            history = next_history(self.ledger.history, total.digest())
+            arrays = self.ledger.keep(total, history, pack(answers) if answers else b"")
         self.survivors = len(total.senders)
         missing = 1 - self.survivors / len(self.members)
         self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2
         return arrays
+
+    def _read(self, total: Sealed, release: Release) -> ArrayRecord:
+        """Open the sum and apply it: the next model, for everybody."""
+        model, scheme = self.ledger.model, self.scheme
+        assert model is not None
+        assert isinstance(scheme, Sash)
+        began = time.perf_counter()
+        seed = release
+        if not isinstance(seed, np.ndarray):
+            seed = combine(self.circle, total.slot, total.senders, seed)
+        reader = ServerReader(self.resolved, scheme)
+        after, totals = reader.open(model, total, seed, threads=THREADS)
+        self.adding_s += time.perf_counter() - began
+        self.ledger.keep_model(after)
+        self.initial = records.from_numpy(after.arrays())
+        if means := finite(totals.metrics):
+            self.means[total.slot.round] = MetricRecord(dict(means))
+        return self.initial
 
     def drop_sums(self) -> None:
         """Drop sums that every member has."""

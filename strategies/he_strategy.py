@@ -4,6 +4,9 @@ The server agrees on nothing but the order of messages: members share a key that
 sum of a round stays sealed, and the model lives on the clients. What `start` returns is a sealed
 checkpoint that only the group opens (`flhe open`).
 
+A scheme with masking-key agreement (SASH) releases one key a round, that of the sum. Where the
+server reads it, it has the model as under plain FedAvg, and never an update.
+
 Between rounds the group may change: who joins, leaves, returns or lost its keys makes a new epoch, and
 a member hands the model over, sealed. A round that too few answer is asked for again.
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
@@ -26,6 +29,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
 from flhe.errors import ConfigError, FlheError, QuorumError
+from flhe.keys.seed_plan import degree_of, min_set
+from flhe.keys.thresholds import Thresholds
 from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
@@ -34,16 +39,19 @@ from flhe.sealed import Sealed
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.evaluations import comparable
 from flhe.strategies.exchange import Exchange
-from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.federation import LOST, Federation, Release
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS, agree, reasons
 from flhe.strategies.ledger import Ledger
+from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
+from flhe.strategies.neighbour_agreement import NeighbourAgreement
 from flhe.strategies.report import RoundReport
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 OnRound = Callable[[RoundReport], None]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 MAX_VIEWS = 3
 """Models among which the updates of one round are told apart; more than these are left out."""
@@ -142,6 +150,10 @@ class HEStrategy(FedAvg):
         self._membership = Membership(patience, rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
+        self._chosen: list[int] | None = None
+        """Nodes that an attempt was prepared with, where it was."""
+        self._lost = 0
+        """Rounds in a row that came to nothing."""
 
     # --- the run ---
 
@@ -153,7 +165,7 @@ class HEStrategy(FedAvg):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
         *,
         resume: bool = False,
     ) -> Result:
@@ -174,12 +186,12 @@ class HEStrategy(FedAvg):
         Raises
         ------
         ConfigError
-            `evaluate_fn` is given, the model has an array that cannot be averaged, there is nothing to
-            resume, or something that was not asked to be resumed.
+            `evaluate_fn` is given and the server has no model, the model has an array that cannot
+            be averaged, there is nothing to resume, or something that was not asked to be resumed.
         QuorumError
             Too few nodes connected, agreed or replied.
         """
-        if evaluate_fn is not None:
+        if evaluate_fn is not None and self.terms.reader == "clients":
             raise ConfigError(
                 "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
                 "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
@@ -195,11 +207,14 @@ class HEStrategy(FedAvg):
         self._prepare(fed, first)
         self.summary()
         began = time.monotonic()
+        if first == 1:
+            self._evaluate_here(fed, 0, evaluate_fn, result)
         for number in range(first, num_rounds + 1):
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
             if fed.ledger.phase != "summed":
                 self._train(fed, number, seconds, train_config or ConfigRecord())
+            self._evaluate_here(fed, number, evaluate_fn, result)
             metrics = self._evaluate(fed, number, seconds, evaluate_config or ConfigRecord())
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics
@@ -208,13 +223,14 @@ class HEStrategy(FedAvg):
         result.train_metrics_clientapp.update(fed.means)
         log(INFO, "")
         log(INFO, "Finished in %.2f s", time.monotonic() - began)
-        log(
-            INFO,
-            "The result is sealed. Keep it: flhe.strategies.save_sealed(result, 'model.flhe'). "
-            "Open it: flhe open model.flhe --key DIR, DIR being a member's state directory (of a "
-            "simulation here: %s)",
-            default_root(),
-        )
+        if not fed.serves:
+            log(
+                INFO,
+                "The result is sealed. Keep it: flhe.strategies.save_sealed(result, 'model.flhe'). "
+                "Open it: flhe open model.flhe --key DIR, DIR being a member's state directory (of a "
+                "simulation here: %s)",
+                default_root(),
+            )
         log(INFO, "Train metrics, averaged under encryption: %s", dict(fed.means))
         log(INFO, "Evaluation metrics: %s", dict(result.evaluate_metrics_clientapp))
         return result
@@ -228,8 +244,12 @@ class HEStrategy(FedAvg):
         members = 0 if self._fed is None else len(self._fed.members)
         log(INFO, "\t├──> Encryption:")
         log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, members)
-        log(INFO, "\t│\t├──Masking: %s", self.terms.masking)
-        log(INFO, "\t│\t├──Quantization: %d bits, clipped at %s", self.terms.bits, self.terms.clip)
+        if self.terms.masked:
+            log(INFO, "\t│\t├──Sums are read by: the %s", self.terms.reader)
+        else:
+            log(INFO, "\t│\t├──Masking: %s", self.terms.masking)
+        bits = self.terms.resolved(members).bits
+        log(INFO, "\t│\t├──Quantization: %d bits, clipped at %s", bits, self.terms.clip)
         if self.terms.sparse:
             hidden = "permuted" if self.terms.permuted else "NOT permuted"
             log(INFO, "\t│\t├──Sparsification: top %s, coordinates %s", self.terms.top_k, hidden)
@@ -242,6 +262,11 @@ class HEStrategy(FedAvg):
         if resume and self.state_dir is None:
             raise ConfigError("resume needs state_dir: the directory of the run before")
         model = None if initial is None else Model.initial(records.to_numpy(initial))
+        if model is None and self.terms.reader == "server" and not resume:
+            raise ConfigError(
+                "the server reads the sums, so it has the model: give start() initial_arrays, or have "
+                'the clients read them (unmask="clients")'
+            )
         terms = self.terms.to_bytes()
         if resume and self.state_dir is not None:
             ledger = Ledger.load(self.state_dir, terms)
@@ -250,9 +275,11 @@ class HEStrategy(FedAvg):
                 initial = None
         else:
             ledger = Ledger.create(self.state_dir, grid.run.run_id, terms)
-            if model is not None:
+            if model is not None and self.terms.reader == "server":
+                ledger.start_model(model)
+            elif model is not None:
                 ledger.layout, ledger.chain = model.layout, {0: model.history}
-        # From here on only its layout and history are known: the server keeps no model.
+        # Where clients read the sums, only its layout and history are known from here on.
         self._fed = Federation(grid, ledger, self.terms, self._membership, initial)
         return self._fed
 
@@ -272,7 +299,13 @@ class HEStrategy(FedAvg):
             time.sleep(0.2)
 
     def _needed(self, members: int) -> int:
-        return self.min_replies or (members - 1) // 3 + 2
+        usual = (members - 1) // 3 + 2
+        if not self.terms.masked or members == 0:
+            return self.min_replies or usual
+        if self._fed is not None and self._fed.members:
+            degree = degree_of(self.terms.neighbours, members)
+            return max(self.min_replies or 0, min_set(self._fed.circle, degree))
+        return max(self.min_replies or 0, Thresholds(members, (members - 1) // 3).min_set)
 
     def _check_sampling(self, fed: Federation) -> None:
         size = self._sample_size(len(fed.members), self.fraction_train, self.min_train_nodes)
@@ -336,7 +369,7 @@ class HEStrategy(FedAvg):
         first = ledger.agreed is None
         if not first:
             log(INFO, "A new epoch, because of: %s", why)
-            if ledger.chain and (present := fed.present()):
+            if ledger.chain and not fed.serves and (present := fed.present()):
                 catch_up.settle(present)  # what is sealed under the old key is opened with it
         asked = membership.candidates(number, fed.connected())
         try:
@@ -355,7 +388,8 @@ class HEStrategy(FedAvg):
             log(WARNING, "the epoch before goes on: %s", error)
             membership.failed(number, asked, fed.members)
             return
-        given = ledger.base == 0 and fed.initial is not None  # then nobody has to hold it
+        # Then nobody has to hold it.
+        given = fed.serves or (ledger.base == 0 and fed.initial is not None)
         held = given or any(fed.stands(node) == ledger.base for node in agreed.members)
         if ledger.chain and not held:
             ledger.skip_agreements()
@@ -373,7 +407,7 @@ class HEStrategy(FedAvg):
         self._check_sampling(fed)
         if ledger.layout is None:
             catch_up.fetch_initial()
-        if ledger.base > 0 or fed.initial is None:
+        if not fed.serves and (ledger.base > 0 or fed.initial is None):
             catch_up.settle(fed.present())
 
     # --- training ---
@@ -384,18 +418,72 @@ class HEStrategy(FedAvg):
         start = fed.ledger.attempt if again else 0
         for attempt in range(start, start + self.retries + 1):
             self._prepare(fed, number)
-            if fed.ledger.spoiled == number:  # who has opened its mean squares opens no others
-                log(ERROR, "round %d is void: the group changed in the middle of it", number)
+            if fed.ledger.spoiled == number:
+                self._void(number)
                 return
             fed.begin(number, attempt)
             try:
                 self.aggregate_train(number, self._exchange(fed, number, timeout, config))
             except QuorumError as error:
+                if fed.ledger.spoiled == number:
+                    log(WARNING, "%s", error)
+                    self._void(number)
+                    return
                 if attempt == start + self.retries:
                     raise
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
+                self._lost = 0
                 return
+
+    def _void(self, number: int) -> None:
+        """Give a round up: nobody opens, or signs, a second sum of it. The next one trains again.
+
+        Raises
+        ------
+        QuorumError
+            So many rounds in a row were.
+        """
+        why = "the group changed in the middle of it"
+        if self.terms.masked:
+            why = "too few opened it to the end, and nobody signs two sets of survivors of a round"
+        log(ERROR, "round %d is void: %s", number, why)
+        self._lost += 1
+        if self._lost > self.retries:
+            raise QuorumError(
+                f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
+            )
+
+    def _release(self, fed: Federation, total: Sealed) -> Release:
+        """Have the senders of `total` agree on the key of their sum.
+
+        Raises
+        ------
+        QuorumError
+            Too few of them did; the round is void then.
+        """
+        agreed = fed.ledger.agreed
+        assert agreed is not None
+        fed.ledger.spoil(total.slot.round)  # before anybody may have signed its survivors
+        if fed.neighbours is not None:
+            return fed.neighbours.release(total.senders)
+        ranks = {node: agreed.rank(node) for node in fed.shares}
+        agreement = MaskingAgreement(
+            fed.grid,
+            fed.circle,
+            total.slot,
+            {node: rank for node, rank in ranks.items() if rank in total.senders},
+            self._stage_fields(fed, ranks),
+            not fed.serves,
+            self.stage_timeout,
+            self.retries,
+            fed.refused,
+        )
+        answers = agreement.release(fed.shares)
+        for node, seconds in agreement.crypto_s.items():
+            fed.crypto_s[node] = fed.crypto_s.get(node, 0.0) + seconds
+        fed.shares = {}
+        return answers
 
     def _exchange(
         self, fed: Federation, number: int, timeout: float, config: ConfigRecord
@@ -403,8 +491,11 @@ class HEStrategy(FedAvg):
         """All stages of a round up to the replies that hold updates."""
         fed.mode = self._mode(fed)
         self._exchanged = exchange = Exchange(fed, self._needed(len(fed.members)))
-        messages = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
-        replies = fed.grid.send_and_receive(list(messages), timeout=timeout)
+        beside = self._among_neighbours(fed)
+        asked = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
+        messages = [_with(message, beside) for message in asked]
+        self._chosen = None
+        replies = fed.grid.send_and_receive(messages, timeout=timeout)
         if self.fraction_train == 0.0:
             return replies
 
@@ -419,6 +510,44 @@ class HEStrategy(FedAvg):
             nodes = exchange.collect_supports(replies)
             replies = ask("update", nodes)
         return replies
+
+    def _among_neighbours(self, fed: Federation) -> dict[int, ConfigRecord]:
+        """SASH+: have the members of this attempt share keys; what each is sent with the round.
+
+        Raises
+        ------
+        QuorumError
+            Too few of them did.
+        """
+        plan = fed.seed_plan() if self.fraction_train > 0.0 else None
+        if plan is None:
+            return {}
+        agreed = fed.ledger.agreed
+        assert agreed is not None
+        nodes = self._sample(self.fraction_train, self.min_train_nodes)
+        fed.neighbours = NeighbourAgreement(
+            fed.grid,
+            plan,
+            {node: agreed.rank(node) for node in nodes},
+            self._stage_fields(fed, nodes),
+            self.stage_timeout,
+            self.retries,
+            fed.refused,
+        )
+        beside = fed.neighbours.prepare()
+        self._chosen = list(beside)
+        return beside
+
+    def _stage_fields(self, fed: Federation, nodes: Iterable[int]) -> dict[str, Any]:
+        """What stages say that are not about a model."""
+        agreed = fed.ledger.agreed
+        assert agreed is not None
+        return {
+            "federation": records.federation_name(fed.ledger.federation),
+            "terms": self.terms.to_bytes(),
+            "epoch": agreed.epoch,
+            "confirms": [] if fed.confirmed.issuperset(nodes) else list(agreed.confirms),
+        }
 
     def _mode(self, fed: Federation) -> str:
         """Masking of a dense round by the dropout to be expected (FLASHE, Theorem 2)."""
@@ -436,7 +565,9 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         fed = self._running()
-        nodes = self._sample(self.fraction_train, self.min_train_nodes)
+        nodes = self._chosen
+        if nodes is None:
+            nodes = self._sample(self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
         config["server-round"] = server_round
         return fed.messages("train", "round", nodes, config, self.configrecord_key)
@@ -494,7 +625,8 @@ class HEStrategy(FedAvg):
             _too_few(f"round {server_round}: {survivors} updates", needed, trouble)
         for node in sorted(fed.answered - set(senders[chosen]) - set(trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
-        return fed.keep(total), None
+        release: Release = self._release(fed, total) if self.terms.masked else ()
+        return fed.keep(total, release), None
 
     @staticmethod
     def _drop_view(
@@ -511,6 +643,17 @@ class HEStrategy(FedAvg):
         del views[least]
 
     # --- evaluation ---
+
+    def _evaluate_here(
+        self, fed: Federation, number: int, evaluate_fn: EvaluateFn | None, result: Result
+    ) -> None:
+        """Evaluate the model on the server, where it reads the sums."""
+        if evaluate_fn is None or fed.initial is None:
+            return
+        metrics = evaluate_fn(number, fed.initial)
+        if metrics is not None:
+            log(INFO, "\t└──> Server-side MetricRecord: %s", metrics)
+            result.evaluate_metrics_serverapp[number] = metrics
 
     def _evaluate(
         self, fed: Federation, number: int, timeout: float, config: ConfigRecord
@@ -578,7 +721,7 @@ class HEStrategy(FedAvg):
     def _close(self, fed: Federation, number: int) -> None:
         """A round is over."""
         fed.ledger.done()
-        if self.checkpoint_every and number % self.checkpoint_every == 0:
+        if not fed.serves and self.checkpoint_every and number % self.checkpoint_every == 0:
             try:
                 CatchUp(fed, self.stage_timeout).fetch_box()
             except QuorumError as error:
@@ -587,11 +730,25 @@ class HEStrategy(FedAvg):
 
     def _finish(self, fed: Federation) -> ArrayRecord:
         """Bring everybody who is there to the last model, and have it sealed."""
+        if fed.serves:
+            assert fed.initial is not None
+            return fed.initial
         catch_up = CatchUp(fed, self.stage_timeout)
         behind = [n for n in fed.present() if fed.stands(n) != fed.ledger.base]
         if fed.ledger.base > 0 and behind:
             catch_up.settle(behind)
         return catch_up.fetch_box()
+
+
+def _with(message: Message, beside: Mapping[int, ConfigRecord]) -> Message:
+    """A message with what its node alone is sent; all else is shared with the others' messages."""
+    own = beside.get(message.metadata.dst_node_id)
+    if own is not None:
+        record = records.find_config(message.content, records.STAGE)
+        assert record is not None
+        stage = ConfigRecord({**record, **own})
+        message.content = RecordDict({**message.content, records.STAGE: stage})
+    return message
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe import records
 from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.keys.epoch import MAX_MESSAGE, announced
+from flhe.keys.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.messages import Envelope, Header
 from flhe.mods.codes import explain
 from flhe.rounds.terms import Terms
@@ -50,6 +50,9 @@ class Agreed:
         moment has a negative number in its place.
     confirms : tuple[bytes, ...]
         Everyone's CONFIRM, for delivery.
+    colluders : int
+        Bound on collusion of the roster that they confirmed, as most of them say. Members go by
+        their own.
     """
 
     number: int
@@ -57,6 +60,7 @@ class Agreed:
     roster_hash: bytes
     members: dict[int, bytes]
     confirms: tuple[bytes, ...]
+    colluders: int
 
     def rank(self, node: int) -> int:
         """Rank of a node: the place of its key among the members' keys."""
@@ -113,6 +117,7 @@ class _Attempt:
     timeout: float
     trouble: dict[int, str]
     members: dict[int, bytes] = field(default_factory=dict)
+    bounds: dict[int, int] = field(default_factory=dict)
 
     def run(self, nodes: list[int]) -> Agreed:
         """All three relays."""
@@ -136,7 +141,15 @@ class _Attempt:
         third = tuple(confirms[node] for node in order)
         roster_hash, epoch_id = announced(list(third))
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
-        return Agreed(self.number, epoch_id, roster_hash, {n: members[n] for n in order}, third)
+        bounds = list(self.bounds.values())
+        return Agreed(
+            self.number,
+            epoch_id,
+            roster_hash,
+            {n: members[n] for n in order},
+            third,
+            max(bounds, key=bounds.count),
+        )
 
     def _relay(
         self, stage: str, to: list[int], read: Callable[[int, ConfigRecord], Any], **fields: Any
@@ -197,13 +210,17 @@ class _Attempt:
     def _shared(self, node: int, reply: ConfigRecord) -> list[bytes]:
         messages = records.bytes_list(reply, "envelopes")
         receivers = [self._opened(m, "share", self.members[node]).receiver for m in messages]
-        if sorted(receivers) != sorted(key for n, key in self.members.items() if n != node):
+        keys = sorted(self.members.values())
+        contributes = keys.index(self.members[node]) < CONTRIBUTORS
+        others = [key for key in keys if key != self.members[node]]
+        if sorted(receivers) != (others if contributes else []):
             raise ProtocolError("it did not send one SHARE to each other member")
         return messages
 
     def _confirmed(self, node: int, reply: ConfigRecord) -> bytes:
         message: bytes = records.field(reply, "envelope", bytes)
         self._opened(message, "confirm", self.members[node])
+        self.bounds[node] = records.field(reply, "colluders", int)
         return message
 
 

@@ -5,6 +5,8 @@ killed at any point goes on where it stood (`HEStrategy.start(resume=True)`):
 
     ledger        epoch, rounds, histories; canonical CBOR
     sum-<round>   the sealed sum of a round that some member may still lack
+    release-<round>  what opens it, sealed for the members, where they agree on masking keys
+    model         the model, where the server reads the sums
     checkpoint    the last sealed checkpoint of this epoch
 
 Without one it is in memory only.
@@ -12,7 +14,7 @@ Without one it is in memory only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +26,11 @@ from flhe import records
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys import canonical, files
+from flhe.rounds.model import Model
 from flhe.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -68,7 +71,12 @@ class Ledger:
     ranges: dict[int, bytes] = field(default_factory=dict)
     """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
     spoiled: int = 0
-    """Round whose mean squares went with the epoch that they were sealed in: it cannot be run again."""
+    """Round that cannot be run again: its mean squares went with the epoch that they were sealed in, or
+    members may have signed its survivors."""
+    releases: dict[int, bytes] = field(default_factory=dict)
+    """Round -> what opens its sum, sealed for the members."""
+    model: Model | None = None
+    """The model, where the server reads the sums."""
 
     @property
     def base(self) -> int:
@@ -92,14 +100,40 @@ class Ledger:
         self.ranges[total.slot.round] = to_bytes(total)
         self.save()
 
-    def keep(self, total: Sealed, history: bytes) -> ArrayRecord:
-        """Keep a round's sum, before anybody is sent it."""
+    def spoil(self, round_: int) -> None:
+        """Note that a round cannot be run again, before members are asked to sign its survivors."""
+        self.spoiled = round_
+        self.save()
+
+    def start_model(self, model: Model) -> None:
+        """Keep the model that the server starts from, where it reads the sums."""
+        self.layout, self.chain = model.layout, {0: model.history}
+        self._write_model(model)
+
+    def keep_model(self, model: Model) -> None:
+        """Keep the model of a round whose sum the server has read."""
+        self._write_model(model)
+        self.chain[model.round] = model.history
+        self.phase = "summed"
+        self.save()
+
+    def _write_model(self, model: Model) -> None:
+        if self.directory is not None:
+            files.replace(self.directory / "model", model.chunks())
+        self.model = model
+
+    def keep(self, total: Sealed, history: bytes, release: bytes = b"") -> ArrayRecord:
+        """Keep a round's sum, and what opens it, before anybody is sent it."""
         arrays = records.from_sealed(total)
         header, round_ = total.header(), total.slot.round
         if self.directory is not None:
             chunks = [len(header).to_bytes(4, "big") + header]
             chunks += [array.data for array in arrays.values()]
             files.replace(self.directory / f"sum-{round_}", chunks)
+            if release:
+                files.replace(self.directory / f"release-{round_}", [release])
+        if release:
+            self.releases[round_] = release
         self.sums[round_] = (header, arrays)
         self.chain[round_] = history
         self.phase = "summed"
@@ -133,8 +167,9 @@ class Ledger:
         for round_ in gone:
             del self.sums[round_]
             self.ranges.pop(round_, None)
+            self.releases.pop(round_, None)
         self.save()
-        self._unlink(*(f"sum-{round_}" for round_ in gone))
+        self._unlink(*_files_of(gone))
 
     def skip_agreements(self) -> None:
         """An agreement failed: its numbers are not used again."""
@@ -143,11 +178,11 @@ class Ledger:
 
     def change_epoch(self, agreed: Agreed, round_: int) -> None:
         """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
-        gone = [f"sum-{kept}" for kept in self.sums]
+        gone = _files_of(self.sums)
         if self.phase == "training" and self.round in self.ranges:
             self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
-        self.sums, self.box, self.box_round, self.ranges = {}, None, -1, {}
+        self.sums, self.box, self.box_round, self.ranges, self.releases = {}, None, -1, {}, {}
         self.save()
         self._unlink("checkpoint", *gone)
 
@@ -157,8 +192,9 @@ class Ledger:
         del self.chain[lost]
         self.sums.pop(lost, None)
         self.ranges.pop(lost, None)
+        self.releases.pop(lost, None)
         self.save()
-        self._unlink(f"sum-{lost}")
+        self._unlink(*_files_of([lost]))
         return lost
 
     # --- disk ---
@@ -177,7 +213,7 @@ class Ledger:
         agreed: list[Any] = []
         if (a := self.agreed) is not None:
             keys = sorted(a.members.values())
-            agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms)]
+            agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms), a.colluders]
         return canonical.dumps(
             {
                 "v": VERSION,
@@ -195,6 +231,7 @@ class Ledger:
                 "box": self.box_round,
                 "ranges": [[round_, kept] for round_, kept in self.ranges.items()],
                 "spoiled": self.spoiled,
+                "releases": sorted(self.releases),
             }
         )
 
@@ -235,7 +272,7 @@ class Ledger:
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
         match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
             case {
-                "v": 2,
+                "v": 3,
                 "federation": int(federation),
                 "terms": bytes(kept),
                 "number": int(number),
@@ -250,6 +287,7 @@ class Ledger:
                 "box": int(box_round),
                 "ranges": list(ranges),
                 "spoiled": int(spoiled),
+                "releases": list(releases),
             }:
                 pass
             case _:
@@ -267,16 +305,26 @@ class Ledger:
         ledger.round, ledger.attempt, ledger.phase = round_, attempt, phase
         if agreed:
             match agreed:
-                case [int(n), bytes(epoch), bytes(roster_hash), list(keys), list(confirms)]:
+                case [
+                    int(n),
+                    bytes(epoch),
+                    bytes(roster_hash),
+                    list(keys),
+                    list(confirms),
+                    int(colluders),
+                ]:
                     pass
                 case _:
                     raise StoreError("the ledger is damaged: its epoch cannot be read")
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(keys)}
-            ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms))
+            ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms), colluders)
         ledger.ranges = _read_ranges(ranges)
         for kept_round in sums:
             ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
+        ledger.releases = {r: files.read(directory / f"release-{r}") for r in releases}
+        if (directory / "model").exists():
+            ledger.model = _read_model(directory / "model", ledger)
         if box_round >= 0 and (directory / "checkpoint").exists():
             box, found = _read_box(directory / "checkpoint")
             if found == box_round:  # otherwise a crash came between the file and the ledger
@@ -308,6 +356,22 @@ def _read_ranges(fields: list[object]) -> dict[int, bytes]:
             case _:
                 raise StoreError("the ledger is damaged: its mean squares cannot be read")
     return ranges
+
+
+def _files_of(rounds: Iterable[int]) -> list[str]:
+    """Files that hold the sums of `rounds`, and what opens them."""
+    return [f"{kind}-{round_}" for round_ in rounds for kind in ("sum", "release")]
+
+
+def _read_model(path: Path, ledger: Ledger) -> Model:
+    """The kept model. It is written before the ledger, so it may be one round ahead of it."""
+    model = Model.from_bytes(files.read(path))
+    if ledger.chain.get(model.round) != model.history:
+        if model.round != ledger.round or ledger.phase != "training":
+            raise StoreError("the kept model is not the ledger's: it cannot be resumed from")
+        ledger.chain[model.round] = model.history
+        ledger.phase = "summed"
+    return model
 
 
 def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:

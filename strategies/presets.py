@@ -9,6 +9,8 @@ from flhe.coding.sparsify import Normalize
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import TRAIN_METRICS, Terms
 from flhe.schemes.flashe import Masking
+from flhe.schemes.presets import DEFAULT_SASH
+from flhe.schemes.sash import Unmask
 from flhe.strategies.he_strategy import HEStrategy
 
 
@@ -71,5 +73,66 @@ def flashe_fedavg(
         warmup=warmup,
         normalize=normalize,
         permute=permute,
+    )
+    return HEStrategy(terms, **strategy)
+
+
+def sash_fedavg(
+    *,
+    bits: int = 0,
+    clip: float | Mapping[str, float] = 1.0,
+    max_examples: int = 10_000,
+    weighted: bool = True,
+    unmask: Unmask = "server",
+    preset: str = DEFAULT_SASH,
+    neighbours: int = 0,
+    train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    server_optimizer: ServerOptimizer | None = None,
+    **strategy: Any,
+) -> HEStrategy:
+    """FedAvg under SASH: for many clients, any of which may drop out at any time.
+
+    A round needs t = (N + c) // 2 + 1 of N members to the end, c being a third of them unless a pinned
+    roster says otherwise: 7 of 10, 67 of 100. Sample accordingly.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of one quantized value, sign included; 0 takes as many as the number of members leaves room
+        for: 24 for 10, 18 for 100, 12 for 1000. They cost nothing on the wire.
+    clip : float or mapping of str to float
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer.
+    max_examples : int
+        Largest example count of one client. The closer to the truth, the finer the quantization.
+    weighted : bool
+        Weigh updates by example counts, as FedAvg does.
+    unmask : "server" or "clients"
+        Who reads the sum of a round. The server: then it has the model, evaluates it
+        (`evaluate_fn`) and returns it, as under FedAvg; it never sees an update. Or the clients:
+        then it never sees the model either, and the result is sealed.
+    preset : str
+        Parameters of the generator of masks; see `flhe.schemes.presets`.
+    neighbours : int
+        Members among whom each one shares its seed, on a random graph (SASH+), where the server reads;
+        0 for all of them. Beyond some 300 members it is less work, for two exchanges more and weaker
+        guarantees: who drops out or colludes must not know the graph.
+    train_metrics : tuple[str, ...]
+        Training metrics that are averaged under encryption.
+    server_optimizer : ServerOptimizer, optional
+        What the readers make of the mean update; by default it is added, as FedAvg does.
+    **strategy
+        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+    """
+    terms = Terms(
+        "sash",
+        bits,
+        clip,
+        max_examples,
+        weighted,
+        metrics=tuple(train_metrics),
+        optimizer=server_optimizer or ServerOptimizer(),
+        unmask=unmask,
+        preset=preset,
+        neighbours=neighbours,
     )
     return HEStrategy(terms, **strategy)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,15 @@ from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
+from flhe.errors import ReuseError
 from flhe.math.permutation import Permutation
-from flhe.math.prg import AesCtr, Rounding
-from flhe.schemes.base import Opener, Scheme, Sealer
+from flhe.math.prg import AesCtr, Prg, Rounding, random_elements
+from flhe.math.ring import add
+from flhe.schemes.base import Opener, Reader, Scheme, Sealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.presets import sash_preset
+from flhe.schemes.sash import Sash, SashOpener, SashSealer
+from flhe.schemes.shprg import ROWS, Seed
 from flhe.sealed import Sealed, Slot
 from flhe.spaces import Integers
 
@@ -81,12 +87,37 @@ class SchemeCase:
         Values after which the layout of a ciphertext starts again: lengths around it are tried.
     lanes : callable or None
         Ciphertext to what it holds coordinate by coordinate, where a scheme masks each of them alone.
+    replay : callable or None
+        As `roles`, where these draw at random: here draws come from `key` and the rank, the same each
+        time. None where nothing is drawn: one key and slot give one ciphertext.
+    wrong_key : "garbage" or "refused"
+        What a wrong key opens a sum to: noise, which the codec's checks find, or a refusal.
+    reader : str
+        Who opens sums.
+    secrets : callable
+        Sealer that has encrypted in `SLOT` -> what nobody else may see.
+    many : int
+        Values that keep several threads busy.
     """
 
     id: str
     roles: Callable[..., Roles]
     block: int
     lanes: Callable[[Scheme, Sealed], NDArray[Any]] | None = None
+    replay: Callable[..., Roles] | None = None
+    wrong_key: Literal["garbage", "refused"] = "garbage"
+    reader: Reader = "clients"
+    secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
+    many: int = 70_000
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no two ciphertexts are ever the same."""
+        return self.replay is not None
+
+    def same(self, *args: Any, **kwargs: Any) -> Roles:
+        """Roles whose ciphertexts come out the same each time."""
+        return (self.replay or self.roles)(*args, **kwargs)
 
 
 def _flashe_roles(
@@ -118,15 +149,106 @@ def _flashe(bits: int, masking: str) -> SchemeCase:
     return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes)
 
 
-SCHEMES = [_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")]
+@dataclass
+class SashReader:
+    """Stands for masking-key agreement: sums the seeds of those who are in a sum, and opens it.
+
+    Seeds are taken from the sealers when they are first needed. Where nothing was encrypted there is
+    none: the reader was not told, and has to guess.
+    """
+
+    scheme: Sash
+    sealers: Sequence[SashSealer]
+    prg: Prg
+    threads: int
+    seeds: dict[tuple[Slot, int], Seed] = field(default_factory=dict, repr=False)
+
+    def seed(self, slot: Slot, rank: int) -> Seed:
+        if (slot, rank) not in self.seeds:
+            try:
+                seed = self.sealers[rank].take_seed(slot)
+            except (ReuseError, IndexError):
+                seed = random_elements(self.scheme.parameters_of_prg.dimension)
+            self.seeds[slot, rank] = seed
+        return self.seeds[slot, rank]
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32]:
+        seeds = [self.seed(total.slot, rank) for rank in total.senders]
+        opener = SashOpener(self.scheme, functools.reduce(add, seeds), self.prg, self.threads)
+        return opener.decrypt(total)
+
+
+def _sash_roles(
+    cohort: int,
+    key: bytes = KEY,
+    threads: int = 1,
+    backend: Any = "openssl",
+    *,
+    bits: int,
+    preset: str,
+    unmask: Any,
+    replay: bool,
+) -> Roles:
+    scheme, prg = Sash(cohort, bits, preset, unmask), AesCtr(backend)
+
+    def drawn(rank: int) -> Callable[[int], bytes]:
+        stream = AesCtr().stream(key, rank)
+
+        def draw(count: int) -> bytes:
+            out = np.empty(count + 16, np.uint8)
+            stream.into(out, count)
+            return out[:count].tobytes()
+
+        return draw if replay else secrets.token_bytes
+
+    sealers = [SashSealer(scheme, r, prg, threads, drawn(r)) for r in range(cohort)]
+    return Roles(scheme, [*sealers], SashReader(scheme, sealers, prg, threads))
+
+
+def _sash_secrets(sealer: SashSealer) -> list[bytes]:
+    seed = sealer._seeds[SLOT].tobytes()
+    return [seed, seed[:8], seed[-8:]]
+
+
+def _sash(bits: int, preset: str, unmask: str) -> SchemeCase:
+    parameters = {"bits": bits, "preset": preset, "unmask": unmask}
+    ring = sash_preset(preset).form == "ring"
+    return SchemeCase(
+        f"sash-{preset}-{bits or 'auto'}-{unmask}",
+        functools.partial(_sash_roles, **parameters, replay=False),
+        sash_preset(preset).dimension if ring else ROWS,
+        lambda _, sealed: sealed.data.view("<u4"),
+        functools.partial(_sash_roles, **parameters, replay=True),
+        "refused",
+        unmask,  # type: ignore[arg-type]
+        _sash_secrets,
+        70_000 if ring else 1_000,  # a value of the matrix form takes `dimension` products
+    )
+
+
+SCHEMES = [
+    *(_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")),
+    *(_sash(bits, "ring-2048", "server") for bits in (0, 2, 3, 8, 12, 16, 19)),
+    _sash(0, "ring-2048", "clients"),
+    *(_sash(bits, "lwr-736", "server") for bits in (0, 12)),
+    _sash(0, "lwr-1024", "clients"),
+]
 """Every parameter set of every scheme, for laws that are cheap."""
 
 FEW_SCHEMES = [
     case
     for case in SCHEMES
-    if case.id in {f"flashe-{b}-{m}" for b in (2, 16, 29, 32) for m in ("double", "single")}
+    if case.id
+    in {
+        *(f"flashe-{b}-{m}" for b in (2, 16, 29, 32) for m in ("double", "single")),
+        "sash-ring-2048-auto-server",
+        "sash-ring-2048-8-server",
+        "sash-ring-2048-auto-clients",
+        "sash-lwr-736-auto-server",
+    }
 ]
-"""The same for laws that are not: narrow, usual, at the border of a 32-bit lane, beyond it."""
+"""The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.
+SASH: as many bits as there is room for, fewer; in ring and matrix form."""
 
 
 def random_plain(scheme: Scheme, values: int, extras: int, rng: np.random.Generator) -> Plain:

@@ -126,6 +126,9 @@ def test_mods_and_strategies_use_flowers_public_modules() -> None:
     assert offenders == set()
 
 
+KERNELS = ("", "coordinate_", "field_", "mask_", "ring_", "shamir_", "sparse_")
+
+
 def test_numba_is_imported_by_the_kernels_alone() -> None:
     users = {
         name
@@ -133,7 +136,8 @@ def test_numba_is_imported_by_the_kernels_alone() -> None:
         for imported in imports(tree)
         if of(imported, "numba") and not of(name, "flhe.sim")
     }
-    assert users == {f"flhe.math.{name}kernels" for name in ("", "coordinate_", "mask_", "sparse_")}
+    kinds = ("", "coordinate_", "field_", "mask_", "sparse_")
+    assert users == {f"flhe.math.{kind}kernels" for kind in kinds}
 
 
 def test_no_weak_randomness_and_no_pickle() -> None:

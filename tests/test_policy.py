@@ -118,9 +118,12 @@ def test_schemes_must_be_allowed_by_node_and_roster(tmp_path: pathlib.Path) -> N
         ("flashe", ("eshe",), set()),
         ("flashe,eshe", ("*",), {"flashe", "eshe"}),
         ("plain,flashe", ("flashe",), {"flashe"}),
+        ("flashe,sash", ("sash",), {"sash"}),
+        ("sash", ("*",), {"sash"}),
+        (",".join(SCHEMES), ("*",), {"flashe", "sash"}),
     ):
         policy = Policy(tmp_path, roster=roster(*schemes), schemes=tuple(listed.split(",")))
-        for scheme in ("flashe", "eshe", "plain"):
+        for scheme in ("flashe", "sash", "eshe", "plain"):
             if scheme in allowed:
                 policy.check_scheme(scheme)
             else:

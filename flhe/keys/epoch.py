@@ -4,11 +4,15 @@ Every member i makes an ephemeral X25519 key and 32 random bytes r_i; the server
 messages.
 
     ADVERTISE  i -> all   ephemeral key, nonce                         T1 = H(members | ADVERTISEs)
-    SHARE      i -> j     AEAD(k_ij, r_i), header as AAD               T2 = H(T1 | SHAREs)
+    SHARE      i -> j     AEAD(k_ij, r_i), header as AAD, i < 8        T2 = H(T1 | SHAREs)
     CONFIRM    i -> all   T2, HMAC under a key of K_G                  id = H(T2)[:16]
 
     k_ij = HKDF(X25519(i, j), salt=T1, "pair" | min | max)
-    K_G  = HKDF(r_1 | ... | r_M, salt=T2, "group")
+    K_G  = HKDF(r_1 | ... | r_8, salt=T2, "group")
+
+The first `CONTRIBUTORS` members contribute: every member knows K_G in the end, so more of them
+would make it no more secret, and every SHARE goes to all members. Everybody's nonce is in T1, so a
+key is never an old one.
 
 Each step is a pure function (state, inbound) -> (state, outbound). All messages are signed
 envelopes. A server that swaps a key, drops, repeats or replays a message, or shows two members
@@ -45,6 +49,9 @@ ADVERTISE, SHARE, CONFIRM = "advertise", "share", "confirm"
 
 _State = Advertised | Shared | Confirmed
 
+CONTRIBUTORS = 8
+"""Members whose random bytes make the group key, in order of rank; all of them in smaller groups."""
+
 MAX_MESSAGE = 1024
 """Longest message of this protocol, bytes; they take some 400."""
 
@@ -77,6 +84,8 @@ def share(
     state: Advertised, advertises: list[bytes], random: Random = secrets.token_bytes
 ) -> tuple[Shared, list[bytes]]:
     """Take everyone's ADVERTISE, own included, in any order; returns a SHARE for each other one.
+
+    Only contributors send any; the list of the others is empty.
 
     Raises
     ------
@@ -126,8 +135,9 @@ def share(
     )
     contribution = random(32)
     outbound = []
+    contributes = members.index(me) < CONTRIBUTORS
     for peer, key in zip(members, pair_keys, strict=True):
-        if peer != me:
+        if peer != me and contributes:
             header = _header(SHARE, state, roster.hash, receiver=peer)
             payload = seal_to(key, header, contribution, random)
             outbound.append(Envelope.seal(state.identity, header, payload).to_bytes())
@@ -156,7 +166,8 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     """
     me, members = state.identity.public, state.members
     known = frozenset(members)
-    need = len(members) * (len(members) - 1)
+    contributors = members[:CONTRIBUTORS]
+    need = len(contributors) * (len(members) - 1)
     if len(shares) != need:
         raise ProtocolError(f"{len(shares)} SHARE messages, {need} are needed: start over")
     expect = _expect(SHARE, state, state.roster.hash)
@@ -170,6 +181,8 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
         sender, receiver = envelope.header.sender, envelope.header.receiver
         if sender not in known or receiver not in known or sender == receiver:
             raise ProtocolError("a SHARE that is not between two members of this epoch")
+        if sender not in contributors:
+            raise ProtocolError("a SHARE by a member that contributes nothing to the key")
         if (sender, receiver) in digests:
             raise ProtocolError(f"two SHARE messages of one pair, by {state.roster.name(sender)}")
         digests[sender, receiver] = hashlib.sha256(data).digest()
@@ -178,13 +191,14 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
         if receiver == me:
             envelope.verify({}, senders=known)
             inbox[sender] = envelope
-    if _hash("sent", [sent[m] for m in members if m != me]) != state.sent:
+    mine = [sent[m] for m in members if m != me] if me in contributors else []
+    if _hash("sent", mine) != state.sent:
         raise AuthenticationError("own SHARE messages were changed on the way: start over")
 
     t2 = _hash("t2", state.t1, [digests[pair] for pair in sorted(digests)])
     secret = b"".join(
         state.contribution if m == me else _contribution(state.pair_keys[i], inbox[m])
-        for i, m in enumerate(members)
+        for i, m in enumerate(contributors)
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
     header = _header(CONFIRM, state, state.roster.hash)

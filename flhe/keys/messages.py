@@ -19,7 +19,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import get_type_hints
 
 from flhe.errors import ConfigError, ProtocolError
@@ -101,7 +101,11 @@ class Header:
 
     def to_bytes(self) -> bytes:
         """Encode as canonical CBOR: what is bound as associated data."""
-        return dumps(asdict(self))
+        return dumps(self.fields())
+
+    def fields(self) -> dict[str, int | str | bytes]:
+        """All of it by name; `asdict` would copy each value deeply, for every message."""
+        return {name: getattr(self, name) for name in _RULES}
 
     def check(self, expect: Expected) -> None:
         """Raise ProtocolError naming the first field that differs from `expect`.
@@ -142,7 +146,7 @@ class Envelope:
         """Encode as canonical CBOR."""
         return dumps(
             {
-                "header": asdict(self.header),
+                "header": self.header.fields(),
                 "payload": self.payload,
                 "signature": self.signature,
             }
@@ -189,7 +193,7 @@ def sign_detached(identity: Identity, header: Header, payload_sha256: bytes) -> 
         raise ConfigError("sign_detached: payload_sha256 must be the 32 bytes of a SHA-256")
     signature = _sign(identity, header, payload_sha256)
     return dumps(
-        {"header": asdict(header), "payload_sha256": payload_sha256, "signature": signature}
+        {"header": header.fields(), "payload_sha256": payload_sha256, "signature": signature}
     )
 
 
@@ -215,7 +219,7 @@ def _header(obj: object) -> Header:
 
 
 def _signed(header: Header, payload_sha256: bytes) -> bytes:
-    digest = hashlib.sha512(dumps([asdict(header), payload_sha256])).digest()
+    digest = hashlib.sha512(dumps([header.fields(), payload_sha256])).digest()
     return dumps([PREFIX + header.stage, digest])
 
 

@@ -8,13 +8,18 @@ uses (Sec. 5.2) and checks the first.
 
 from __future__ import annotations
 
+import functools
 import secrets
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
+from flhe.math.ring import Elements, Q
+
+if TYPE_CHECKING:
+    from flhe.keys.identity import Random
 
 BLOCK = 16
 """Bytes in one AES block."""
@@ -48,17 +53,24 @@ def _counter(number: int, block: int) -> bytes:
     return number.to_bytes(8, "big") + block.to_bytes(8, "big")
 
 
+@functools.cache
+def _openssl() -> tuple[Any, Any, Any]:
+    """Cipher, AES256 and CTR, looked up once: a stream takes a few microseconds, and so do imports."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+    return Cipher, AES256, CTR
+
+
 class _OpenSslStream:
     __slots__ = ("_encryptor",)
 
     def __init__(self, key: bytes, number: int, block: int) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-        from cryptography.hazmat.primitives.ciphers.modes import CTR
-
+        cipher, aes256, ctr = _openssl()
         # The counter block is fixed by (number, block). Safe because every key is derived for one
         # purpose and one slot, and a stream under it is only ever a mask for that slot.
-        self._encryptor = Cipher(AES256(key), CTR(_counter(number, block))).encryptor()
+        self._encryptor = cipher(aes256(key), ctr(_counter(number, block))).encryptor()
 
     def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
         self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], out.data)
@@ -133,3 +145,93 @@ class SecureRounding:
         """The next `count`, at most PIECE; overwritten by the next call."""
         self._stream.into(self._scratch, 2 * count)
         return self._scratch[: 2 * count].view(np.uint16)
+
+
+# --- uniform field elements ---
+
+
+class FieldElements:
+    """Uniform elements of the Goldilocks field, in blocks, under one key.
+
+    Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian. Words that
+    are not below the prime (one in 2**32) are no use: stream 1 + j replaces those of block j, in
+    order. So a block can be made on any thread, and comes out the same.
+
+    Parameters
+    ----------
+    prg : Prg
+        Who computes the streams.
+    key : bytes
+        32 bytes, for these elements alone.
+    """
+
+    __slots__ = ("_key", "_prg")
+
+    def __init__(self, prg: Prg, key: bytes) -> None:
+        self._prg = prg
+        self._key = key
+
+    def block(self, j: int, n: int) -> Elements:
+        """Block j: uint64 (n,)."""
+        block: Elements = self.blocks(j, 1, n)[0]
+        return block
+
+    def blocks(self, first: int, count: int, n: int, scratch: Elements | None = None) -> Elements:
+        """Blocks first to first + count - 1: uint64 (count, n).
+
+        Parameters
+        ----------
+        first, count, n : int
+            Which blocks, and elements in each.
+        scratch : NDArray, optional
+            uint64, at least count * n + 3: what comes back lies in there. Who makes blocks all the
+            time saves fresh pages by that.
+        """
+        # An AES block holds two words: where the first word is the second of its two, skip one.
+        start, skip = divmod(first * n, BLOCK // 8)
+        size = skip + count * n + BLOCK // 8  # `into` wants a block to spare
+        words = np.empty(size, np.uint64) if scratch is None else scratch[:size]
+        stream = self._prg.stream(self._key, 0, start)
+        data, nbytes = words.view(np.uint8), 8 * (skip + count * n)
+        for at in range(0, nbytes, CHUNK):
+            stream.into(data[at:], min(CHUNK, nbytes - at))
+        out = words[skip : skip + count * n].reshape(count, n)
+        if out.size and int(out.max()) >= Q:
+            for row in np.flatnonzero((out >= Q).any(axis=1)):
+                self._replace(first + int(row), out[row])
+        return out
+
+    def _replace(self, j: int, block: Elements) -> None:
+        """Put words of stream 1 + j where those of block j are no use; in place."""
+        stream = self._prg.stream(self._key, 1 + j)
+        pair = np.empty(2 * BLOCK // 8, np.uint64)
+        fresh: list[int] = []
+        for i in np.flatnonzero(block >= Q):
+            while True:
+                if not fresh:
+                    stream.into(pair.view(np.uint8), BLOCK)
+                    fresh = pair[: BLOCK // 8].tolist()
+                word = fresh.pop(0)
+                if word < Q:
+                    break
+            block[i] = word
+
+
+def random_elements(count: int, random: Random = secrets.token_bytes) -> Elements:
+    """Independent uniform elements of the Goldilocks field, uint64 (count,).
+
+    Raises
+    ------
+    ConfigError
+        A random source that gives another number of bytes than it was asked for.
+    """
+    out = _words(random(8 * count), count)
+    while (useless := np.flatnonzero(out >= Q)).size:
+        out[useless] = _words(random(8 * useless.size), useless.size)
+    return out
+
+
+def _words(data: bytes, count: int) -> Elements:
+    if len(data) != 8 * count:  # fewer would be secrets that are short, or repeat
+        raise ConfigError(f"the random source gave {len(data)} bytes, {8 * count} were asked for")
+    return np.frombuffer(data, "<u8").astype(np.uint64)

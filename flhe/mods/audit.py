@@ -35,7 +35,9 @@ UNKNOWN = "unknown"
 _AGREEMENT = {"advertise", "share", "confirm"}
 _HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
 _TRAINING = {"round", "supports", "update"}
-STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | {"evaluate"})
+_MASKING = {"mask-key", "mask-share"}
+_OPENING = {"consist", "unmask"}
+STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _MASKING | _OPENING | {"evaluate"})
 """Stages that are recorded by name."""
 PLAIN = "plain"
 """The stage of a message that has none, and the answer to it where policy allows one."""
@@ -43,11 +45,13 @@ REFUSED = "refused"
 """The answer that is a code."""
 _STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
 ANSWERS = frozenset(
-    {"agreement", "status", *_STEPS.values(), "resent", "metrics", "model", PLAIN, REFUSED}
+    {"agreement", "status", *_STEPS.values(), "resent", "survivors", "release"}
+    | {"metrics", "model", PLAIN, REFUSED}
 )
 """What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
-which coordinates its update has, an encrypted update, that update once more, metrics that may leave, a
-model sealed for the group, an app's own reply, a code."""
+which coordinates its update has, an encrypted update, that update once more, its signature on whose
+updates are added up, its part of what opens their sum, metrics that may leave, a model sealed for the
+group, an app's own reply, a code."""
 ASKERS = frozenset({"server"})
 
 _WORDS = {"stage": STAGES | {PLAIN}, "answer": ANSWERS, "asked_by": ASKERS}
@@ -57,12 +61,14 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 _ANSWER_OF = {
-    **dict.fromkeys(_AGREEMENT, "agreement"),
+    **dict.fromkeys(_AGREEMENT | _MASKING, "agreement"),
     "status": "status",
     "sync": "status",
     "verify": "status",
     "initial": "model",
     "checkpoint": "model",
+    "consist": "survivors",
+    "unmask": "release",
     "evaluate": "metrics",
     PLAIN: PLAIN,
 }

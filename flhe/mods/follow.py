@@ -16,12 +16,14 @@ from flhe.coding.base import State
 from flhe.errors import DriftError, NoKeyError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.epoch import Epoch
+from flhe.keys.masking import unpack
 from flhe.mods import agreement
 from flhe.mods.node import Node
 from flhe.mods.stages import Stopwatch
 from flhe.rounds.model import Model
 from flhe.rounds.ranges import fit
-from flhe.rounds.session import Record, Session, finite
+from flhe.rounds.reading import finite, served
+from flhe.rounds.session import Record, Session
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, from_bytes
 
@@ -103,10 +105,13 @@ class Follower:
         with self.watch:
             return session.digest(one) == session.digest(other)
 
-    def open(self, header: bytes, arrays: ArrayRecord, ranges: bytes = b"") -> None:
+    def open(
+        self, header: bytes, arrays: ArrayRecord, ranges: bytes = b"", release: bytes = b""
+    ) -> None:
         """Open one round's sum, unless that was done before.
 
-        `ranges` is the sum that the round's thresholds were fitted on, where they were.
+        `ranges` is the sum that the round's thresholds were fitted on, `release` what its senders'
+        masking-key agreement released, where there was one.
         """
         session, model = self.session()
         floats = session.layout.floats if self.terms.sparse else 0
@@ -121,7 +126,8 @@ class Follower:
         with self.watch:
             # By the digest of the model that is here: the one of a claim may have been given up.
             record = self.recorder(session)
-            self.model, totals = session.open(model, total, record, None, fitted_on)
+            answers = unpack(release) if release else ()
+            self.model, totals = session.open(model, total, record, None, fitted_on, answers)
             node.settle_draft(slot.round, sent=sent)
         self.changed = True
         self.missed |= lost
@@ -162,6 +168,8 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
         raise NoKeyError("the others have agreed on another epoch than this node's")
     node.check_terms(announced)
     node.policy.check_terms(terms)
+    if terms.reader == "server":
+        return _told(node, record, message, agreed, terms, watch)
     follower = Follower(node, agreed, terms, node.load_model(), watch)
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):
@@ -171,11 +179,13 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
         follower.model, follower.changed = Model.initial(records.to_numpy(initial)), True
     try:
         headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
+        releases = records.bytes_list(record, "releases")
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
-            follower.open(header, arrays, ranges[i] if i < len(ranges) else b"")
+            beside = [kept[i] if i < len(kept) else b"" for kept in (ranges, releases)]
+            follower.open(header, arrays, *beside)
     finally:
         # Also what came before a sum that fails.
         if follower.changed and follower.model is not None:
@@ -184,3 +194,22 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
     if base is not None and (follower.model is None or follower.model.history != base):
         raise DriftError("this node's model has another history than the others'")
     return follower
+
+
+def _told(
+    node: Node,
+    record: ConfigRecord,
+    message: Message,
+    agreed: Epoch,
+    terms: Terms,
+    watch: Stopwatch,
+) -> Follower:
+    """A node where the server reads the sums: the message brings the model, nothing of it is kept."""
+    arrays = message.content.get(terms.arrays_key)
+    model = None
+    if isinstance(arrays, ArrayRecord):
+        model = served(records.to_numpy(arrays), records.field(record, "base", int))
+        base = record.get("history")
+        if base is not None and model.history != base:
+            raise DriftError("the model that came with the message is not the one that it names")
+    return Follower(node, agreed, terms, model, watch)

@@ -6,6 +6,9 @@ runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
 runs/<id>/ranges      the last encrypted mean squares, likewise
 runs/<id>/draft       an update whose round is not over (secret)
+runs/<id>/shares      shares of the last update's seed, and the own one (secret)
+runs/<id>/survivors   the set that was signed last, and the sum of its shares (secret)
+runs/<id>/pairwise    SASH+: how far the masking of the last seed has come (secret)
 runs/<id>/residual    what sparse updates have not sent yet (secret)
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
 errors.log            what was answered with a code only
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -24,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import NoKeyError, PolicyError, ProtocolError, ReuseError
-from flhe.keys import canonical, epoch
+from flhe.keys import canonical, epoch, masking
 from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
@@ -37,9 +41,14 @@ from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.sealed import Sealed, Slot
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
-Step = Literal["ranges", "supports", "update"]
-STEPS: tuple[Step, ...] = ("ranges", "supports", "update")
+Step = Literal["ranges", "supports", "update", "consist"]
+STEPS: tuple[Step, ...] = ("ranges", "supports", "update", "consist")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
+
+_SECRETS = ("draft", "residual", "outbox", "ranges", "shares", "survivors", "pairwise")
+"""What is destroyed when a node leaves."""
+
+UPDATE, CONSIST = STEPS.index("update"), STEPS.index("consist")
 
 Output = Literal["outbox", "ranges"]
 MAX_LOG = 1 << 20
@@ -51,6 +60,45 @@ _STEPS: dict[str, type[Agreement]] = {
     "shared": epoch.Shared,
     "confirmed": epoch.Confirmed,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How far the masking of a seed among neighbours has come.
+
+    Parameters
+    ----------
+    kind : str
+        Step.
+    plan : bytes
+        Hash of the attempt's plan.
+    state : bytes
+        What `flhe.keys.pairwise` remembers, secret.
+    slot : Slot or None
+        Of the update, once there is one.
+    seed : bytes
+        The masked seed as it was sent with the update, while that may be sent again.
+    """
+
+    kind: str
+    plan: bytes
+    state: bytes = field(repr=False)
+    slot: Slot | None = None
+    seed: bytes = field(default=b"", repr=False)
+
+    def to_bytes(self) -> bytes:
+        """Encode; the bytes are secret."""
+        slot = None if self.slot is None else list(self.slot.context())
+        return canonical.dumps([1, self.kind, self.plan, self.state, slot, self.seed])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Kept:
+        """Inverse of `to_bytes`; ProtocolError for anything else."""
+        match canonical.loads(data, 64 << 20, "stored masking"):
+            case [1, str(kind), bytes(plan), bytes(state), slot, bytes(seed)]:
+                at = None if slot is None else Slot.from_fields(slot)
+                return cls(kind, plan, state, at, seed)
+        raise ProtocolError("stored masking: malformed, or of another version")
 
 
 def open_store(policy: Policy) -> Store:
@@ -148,6 +196,7 @@ class Node:
         model = self.load_model()
         opened = max([0 if model is None else model.round, *map(self.store.opened, old)])
         ranged = max([0, *map(self.store.ranged, old)])
+        opened = max([opened, *map(self._signed_in, old)])
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
             self.store.raise_opened(agreed.id, opened, ranged)
         else:
@@ -223,7 +272,7 @@ class Node:
         self.drop_agreement()
         for epoch_id in self._epochs():
             self.store.erase_epoch(epoch_id)
-        for name in ("draft", "residual", "outbox", "ranges"):
+        for name in _SECRETS:
             self.store.erase(self._name(name))
 
     # --- model ---
@@ -261,7 +310,14 @@ class Node:
 
         `digest` and `history` are of the model that the update starts from; they, the digest of the
         support that the server was told and the mode that it announced are kept with the claim.
+
+        Raises
+        ------
+        ReuseError
+            This step or a later one was claimed before; the round's survivors were signed.
         """
+        if session.terms.masked:
+            self.check_unsigned(session.epoch.id, round_)
         note = canonical.dumps([digest, support, mode, history])
         self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))
 
@@ -283,6 +339,95 @@ class Node:
             case [bytes(digest), bytes(support), str(), bytes(history)]:
                 return (digest, support) if history == slot.history else None
         raise NoKeyError("a claim is damaged: agree on a new epoch")
+
+    def check_unsigned(self, epoch_id: bytes, round_: int) -> None:
+        """Refuse to encrypt in a round whose sum may be opened without it; ReuseError."""
+        last = self.store.last_claim(epoch_id)
+        if last[0] == round_ and last[2] == CONSIST:
+            raise ReuseError(
+                f"the survivors of round {round_} were signed here: two sums of one round would "
+                "differ by single updates; go on with the next round"
+            )
+        if round_ <= self.store.opened(epoch_id):
+            raise ReuseError(f"round {round_} was opened or given up here: go on with the next one")
+
+    def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
+        """Refuse to begin an attempt that is not beyond the last one; ReuseError."""
+        self.check_unsigned(epoch_id, round_)
+        if (round_, attempt) <= self.store.last_claim(epoch_id)[:2]:
+            raise ReuseError(f"round {round_}, attempt {attempt} or a later one was claimed before")
+
+    # --- whose seeds are added up ---
+
+    def save_dealt(self, dealt: masking.Dealt) -> None:
+        """Keep the shares of the update that is about to be sent; the last one's are erased."""
+        for name in ("shares", "survivors"):
+            self.store.erase(self._name(name))
+        self.store.write(self._name("shares"), dealt.to_bytes())
+
+    def load_dealt(self) -> masking.Dealt | None:
+        """The shares of the last update, if there are any."""
+        name = self._name("shares")
+        return masking.Dealt.from_bytes(self.store.read(name)) if self.store.exists(name) else None
+
+    def load_survivors(self) -> masking.Agreed | None:
+        """The set that was signed last, if there is one."""
+        name = self._name("survivors")
+        return masking.Agreed.from_bytes(self.store.read(name)) if self.store.exists(name) else None
+
+    def save_survivors(self, agreed: masking.Agreed) -> None:
+        """Keep the set that is about to be signed."""
+        self.store.write(self._name("survivors"), agreed.to_bytes())
+
+    def save_pairwise(self, kept: Kept) -> None:
+        """Keep how far a masking among neighbours has come; what was before is overwritten."""
+        self.store.erase(self._name("pairwise"))
+        self.store.write(self._name("pairwise"), kept.to_bytes())
+
+    def load_pairwise(self) -> Kept | None:
+        """What `save_pairwise` kept; None before the first."""
+        name = self._name("pairwise")
+        return Kept.from_bytes(self.store.read(name)) if self.store.exists(name) else None
+
+    def claim_set(self, slot: Slot, digest: bytes, write: Callable[[], None]) -> None:
+        """Make a set the one set of survivors of its round, on disk, before anybody hears of it.
+
+        `digest` is that of the set, `write` keeps what answering for it takes. May be called again for
+        the same one.
+
+        Raises
+        ------
+        ReuseError
+            Another set was signed in this round, or another attempt was encrypted since.
+        """
+        signed = self.signed(slot)
+        if signed is not None and signed != digest:
+            raise ReuseError(f"another set of survivors was signed in round {slot.round}")
+        last = self.store.last_claim(slot.epoch)
+        if last[:2] != (slot.round, slot.attempt) or last[2] < UPDATE:
+            raise ReuseError(
+                "the survivors are not those of the last attempt that was encrypted here"
+            )
+        # Before the claim: what is signed can be unmasked, and what was not is replaced.
+        write()
+        if signed is None:
+            note = canonical.dumps([self.claimed(slot) or b"", digest, "", slot.history])
+            self.store.claim(slot.epoch, slot.round, slot.attempt, note, CONSIST)
+
+    def signed(self, slot: Slot) -> bytes | None:
+        """Digest of the set of survivors that was signed in this attempt; None before one was."""
+        if self.store.last_claim(slot.epoch)[2] != CONSIST:
+            return None
+        note = self._note(slot)
+        return None if note is None else note[1]
+
+    def _signed_in(self, epoch_id: bytes) -> int:
+        """Last round of an epoch whose survivors were signed: its sum may be known to the server."""
+        try:
+            round_, _, step = self.store.last_claim(epoch_id)
+        except NoKeyError:
+            return 0
+        return round_ if step == CONSIST else 0
 
     def tried(self, slot: Slot) -> bool:
         """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flhe.mods import agreement, handover, staged, training
+from flhe.mods import agreement, handover, staged, survivors, training
 from flhe.mods.stages import Stage
 
 STAGES: dict[tuple[str, str], Stage] = {
@@ -17,6 +17,10 @@ STAGES: dict[tuple[str, str], Stage] = {
     ("train", "round"): training.train,
     ("train", "supports"): staged.supports,
     ("train", "update"): staged.update,
+    ("train", "mask-key"): survivors.mask_key,
+    ("train", "mask-share"): survivors.mask_share,
+    ("train", "consist"): survivors.consist,
+    ("train", "unmask"): survivors.unmask,
     ("evaluate", "evaluate"): training.evaluate,
 }
 """(message type, stage) -> its answer."""

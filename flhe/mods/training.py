@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flhe import records
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
-from flhe.mods import staged
+from flhe.mods import staged, survivors
 from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply, say_once
@@ -43,7 +43,10 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     session.scheme.check_mode(mode)
     slot = session.slot(model, round_, records.field(record, "attempt", int))
     if cached := node.load_output(slot):
-        return update_reply(*cached, node.claimed(slot) or b"", follower, resent=True)
+        beside = survivors.dealt(node, session, slot)
+        claimed = node.claimed(slot) or b""
+        return update_reply(*cached, claimed, follower, resent=True, beside=beside)
+    survivors.check_ready(node, session, slot)
     sealer = session.sealer()
     ahead = _Ahead(session, sealer, slot, model, mode)
     ahead.start()  # while the app trains
@@ -68,9 +71,10 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             mode,
         )
         del encoded
+        beside = survivors.deal(node, session, sealer, slot, record)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
-    return update_reply(sealed, envelope, digest, follower)
+    return update_reply(sealed, envelope, digest, follower, beside=beside)
 
 
 def _draft(node: Node, follower: Follower, message: Message, app: App, round_: int) -> Draft:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flwr.app import RecordDict
 
 from flhe import records
@@ -37,10 +39,12 @@ def update_reply(
     follower: Follower,
     *,
     resent: bool = False,
+    beside: Mapping[str, object] | None = None,
 ) -> RecordDict:
     """The last reply of a round: the ciphertext, and what the server needs to add it.
 
-    A support was told before, and does not travel again.
+    A support was told before, and does not travel again. `beside` is what the agreement on
+    masking keys needs of the ciphertext's seed, where there is one.
     """
     content = reply(
         step="update",
@@ -48,6 +52,7 @@ def update_reply(
         header=sealed.header(),
         envelope=envelope,
         digest=digest,
+        **(beside or {}),
         **{"crypto-s": follower.watch.seconds},
     )
     content.update(follower.told)

@@ -17,9 +17,8 @@ clipped otherwise.
 from __future__ import annotations
 
 import hmac
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,9 +38,10 @@ from flhe.math.permutation import Permutation
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.ranges import fit, fitted_layout, own_layout
+from flhe.rounds.reading import apply
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
-from flhe.schemes.sparse import covered, senders_at, union_of
+from flhe.schemes.sparse import union_of
 from flhe.sealed import Sealed, Slot, check_senders
 
 Claim = Callable[[int, int], None]
@@ -82,7 +82,9 @@ class Session:
     layout_hash: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        scheme = self.terms.for_cohort(self.epoch.size)
+        terms = self.terms.resolved(self.epoch.size)
+        scheme = terms.for_cohort(self.epoch.size)
+        object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
 
@@ -120,8 +122,11 @@ class Session:
         """Keyed digest of a model, 32 bytes: equal for members that have the same, to the last bit.
 
         HMAC-SHA256 over the model's encoding (round, history, layout, arrays, moments) under a key of
-        the group. The server sees which members agree and cannot test guesses.
+        the group. The server sees which members agree and cannot test guesses. Where it reads the sums,
+        it has the model anyway: then this is the model's public history.
         """
+        if self.terms.reader == "server":
+            return model.history
         epoch = self.epoch
         key = hkdf(epoch.group_key, "digest", epoch.run_id, epoch.roster.hash, epoch.id)
         mac = hmac.new(key, digestmod="sha256")
@@ -134,7 +139,10 @@ class Session:
 
         The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
         a sparse vector it stands for the sender's support too, which a relay might otherwise change.
+        Where the server reads, it is 0: nobody keeps anything from it.
         """
+        if self.terms.reader == "server":
+            return 0
         epoch = self.epoch
         bound = () if support is None else (rank, support.digest())
         scope = (epoch.run_id, epoch.roster.hash, epoch.id)
@@ -308,6 +316,7 @@ class Session:
         record: Record,
         digest: bytes | None = None,
         ranges: Sealed | None = None,
+        release: Sequence[bytes] = (),
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
@@ -323,6 +332,8 @@ class Session:
             `digest(model)`, where it is known; computed otherwise.
         ranges : Sealed, optional
             The sum that the round's thresholds were fitted on, where they were.
+        release : sequence of bytes
+            What the senders' masking-key agreement released, where the scheme has one.
 
         Raises
         ------
@@ -339,30 +350,11 @@ class Session:
         state = fit(self, model, total.slot.round, ranges, record, base)
         result = total.digest()
         record(total.slot.round, result, SUM)
-        lanes = opener_for(self.scheme, self.epoch, threads=THREADS).decrypt(total)
+        opener = opener_for(self.scheme, self.epoch, total, release, threads=THREADS)
+        lanes = opener.decrypt(total)
         codec = self.terms.codec(self.permutation(total.slot))
-        length = total.length - self.terms.extra_lanes(self.layout)
-        plain = Plain(lanes[:length], lanes[length:])
-        if total.supports:
-            coords = covered(total.supports)
-            divides = self.terms.normalize == "count"
-            counts = senders_at(total.supports, coords) if divides else None
-            plain = plain._replace(coords=coords, counts=counts)
-        opened, state = codec.decode(plain, total.senders, state, reuse=True)
-        totals = self.terms.extras(self.layout).decode(opened.extras)
-        if totals.check != self._expected_check(base, total):
-            raise ProtocolError(
-                "a sender of the sum started from another model, or sent other coordinates; it is "
-                "refused"
-            )
-        optimizer = self.terms.optimizer
-        moments = model.moments or optimizer.init(self.layout.floats)
-        change, moments = optimizer.step(
-            opened.values, moments, total.slot.round, out=opened.values
-        )
-        masters = self.layout.apply(model.masters, change, totals.integers, reuse=True)
-        memory = codec.memory(state)
-        return model.after(total.slot.round, result, masters, moments, memory), totals
+        check = self._expected_check(base, total)
+        return apply(self.terms, codec, model, total, lanes, state, check)
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:
@@ -421,8 +413,3 @@ def check_ahead(model: Model, round_: int) -> None:
         raise ProtocolError(
             f"round {round_} is not one of the {MAX_AHEAD} after this node's, {model.round}"
         )
-
-
-def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics that somebody reported: NaN marks those that nobody did."""
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}

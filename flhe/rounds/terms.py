@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from flhe.coding.base import Codec
@@ -24,15 +24,21 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.math.permutation import Permutation
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.schemes.base import Scheme, fits
+from flhe.schemes.base import Reader, Scheme, fits
 from flhe.schemes.flashe import Flashe, Masking
+from flhe.schemes.presets import DEFAULT_SASH
+from flhe.schemes.sash import MAX_COHORT, Sash, Unmask
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
 FITTED = ("history", "exchange")
 """What clipping thresholds may be fitted on."""
+
+BUILT = ("flashe", "sash")
+"""Schemes of this version."""
+
 
 TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
 """Training metrics that are averaged by default, where the app reports them."""
@@ -44,10 +50,11 @@ class Terms:
 
     Parameters
     ----------
-    scheme : str
-        "flashe" in this version.
+    scheme : "flashe" or "sash"
+        The system.
     bits : int
-        Bits of one quantized value, sign included, 2 to 32.
+        Bits of one quantized value, sign included, 2 to 32; 0 with SASH takes as many as the
+        members of an epoch leave room for.
     clip : float, mapping of str to float, "history" or "exchange"
         Clipping threshold alpha in the update's own units; or what it is fitted on, see `Clip`.
     max_examples : int
@@ -71,6 +78,12 @@ class Terms:
         What a sparse sum is divided by; see `TopK`.
     permute : bool
         Hide from the server which coordinates a sparse update has; see `Permute`.
+    unmask : "server" or "clients"
+        Who reads SASH's sums; see `Sash`.
+    preset : str
+        Parameters of SASH's generator; see `flhe.schemes.presets`.
+    neighbours : int
+        Members among whom each one shares its seed (SASH+); 0 for all of them.
     """
 
     scheme: str = "flashe"
@@ -87,8 +100,13 @@ class Terms:
     warmup: int = 10
     normalize: Normalize = "weight"
     permute: bool = True
+    unmask: Unmask = "server"
+    preset: str = DEFAULT_SASH
+    neighbours: int = 0
 
     def __post_init__(self) -> None:
+        if self.scheme not in BUILT:
+            raise ConfigError(f"scheme {self.scheme!r}: this version builds {' and '.join(BUILT)}")
         names = (*self.metrics, self.arrays_key, self.weight_key)
         if len(self.metrics) > MAX_METRICS or not all(1 <= len(n) <= MAX_NAME for n in names):
             raise ConfigError(
@@ -98,9 +116,50 @@ class Terms:
         TopK(self.top_k or 1.0, self.warmup, self.normalize)
         if type(self.permute) is not bool:
             raise ConfigError(f"Terms(permute={self.permute!r}): must be True or False")
-        self.codec()
+        # Also what has no effect under this scheme, for the same reason.
+        Flashe(2, 16, self.masking)
+        Sash(2, 0, self.preset, self.unmask)
+        if type(self.neighbours) is not int or self.neighbours not in (0, *range(2, MAX_COHORT)):
+            raise ConfigError(
+                f"Terms(neighbours={self.neighbours!r}): 0 for all members, or 2 to {MAX_COHORT - 1}"
+            )
+        if self.neighbours and (self.scheme, self.unmask) != ("sash", "server"):
+            raise ConfigError(
+                "neighbours are those among whom SASH's seeds are added up for a server that reads the "
+                "sums: use scheme 'sash' with unmask='server', or leave neighbours out"
+            )
+        if self.scheme == "sash":
+            self._check_sash()
         self.for_cohort(2)
         Extras(self.metrics)
+
+    def _check_sash(self) -> None:
+        if self.sparse:
+            raise ConfigError(
+                "top_k with scheme 'sash': one sum of seeds opens every coordinate, so all clients "
+                "must send all of them; leave top_k out, or use scheme 'flashe'"
+            )
+        if isinstance(self.clip, str):
+            raise ConfigError(
+                f"clip={self.clip!r} with scheme 'sash': thresholds are fitted on sums that members "
+                "open among themselves; give clip as a number, or numbers by layer"
+            )
+
+    def resolved(self, cohort: int) -> Terms:
+        """These terms for an epoch of `cohort` members: with the bits that it leaves room for."""
+        if self.bits != 0 or self.scheme != "sash" or not 2 <= cohort <= MAX_COHORT:
+            return self
+        return replace(self, bits=Sash(cohort, 0, self.preset, self.unmask).bits)
+
+    @property
+    def reader(self) -> Reader:
+        """Who opens the sums of a round."""
+        return self.unmask if self.scheme == "sash" else "clients"
+
+    @property
+    def masked(self) -> bool:
+        """Whether sums are opened by an agreement on masking keys, round by round."""
+        return self.scheme == "sash"
 
     @property
     def sparse(self) -> bool:
@@ -150,10 +209,13 @@ class Terms:
         MisfitError
             Codec and scheme do not go together for so many members.
         """
-        if self.scheme != "flashe":
-            raise ConfigError(f"scheme {self.scheme!r}: this version builds 'flashe'")
-        scheme = Flashe(cohort, self.bits, self.masking)
-        fits(self.codec(), scheme, cohort)
+        terms = self.resolved(cohort)
+        scheme: Scheme
+        if self.scheme == "sash":
+            scheme = Sash(cohort, terms.bits, self.preset, self.unmask)
+        else:
+            scheme = Flashe(cohort, terms.bits, self.masking)
+        fits(terms.codec(), scheme, cohort)
         return scheme
 
     def extras(self, layout: Layout) -> Extras:
@@ -207,6 +269,9 @@ class Terms:
                 "warmup": self.warmup,
                 "normalize": self.normalize,
                 "permute": self.permute,
+                "unmask": self.unmask,
+                "preset": self.preset,
+                "neighbours": self.neighbours,
             }
         )
 
@@ -237,11 +302,15 @@ class Terms:
                 "warmup": int(warmup),
                 "normalize": ("weight" | "count") as normalize,
                 "permute": bool(permute),
+                "unmask": ("server" | "clients") as unmask,
+                "preset": str(preset),
+                "neighbours": int(neighbours),
                 **rest,
             } if (
                 not rest
                 and all(type(m) is str for m in metrics)
                 and bool not in {type(version), type(bits), type(max_examples), type(warmup)}
+                and type(neighbours) is int
             ):
                 pass
             case _:
@@ -274,6 +343,9 @@ class Terms:
             warmup,
             normalize,
             permute,
+            unmask,
+            preset,
+            neighbours,
         )
         if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
             raise ProtocolError("terms: not written as flhe writes them")

@@ -50,7 +50,15 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
     ("config", "message"),
     [
         ({"scheme": "rot13"}, "unknown; use one of flashe, sash"),
-        ({"scheme": "sash"}, "not built yet in this version"),
+        ({"scheme": "esafl"}, "not built yet in this version"),
+        ({"scheme": "sash", "top-k": 0.1}, "leave top-k and clipping out"),
+        ({"scheme": "sash", "clipping": "history"}, "leave top-k and clipping out"),
+        ({"scheme": "sash", "nodes": 10, "bits": 25}, "has room for 24"),
+        ({"scheme": "sash", "nodes": 50, "fair-q": 1.0}, "use scheme='flashe'"),
+        ({"scheme": "sash", "secret-initial": True}, "use unmask='clients'"),
+        ({"scheme": "sash", "unmask": "nobody"}, "use one of server, clients"),
+        ({"nodes": 4, "drops": 3}, "two must remain"),
+        ({"drops": -1}, "drops=-1: must be 0 or more"),
         ({"task": "mnist"}, "unknown; use one of digits"),
         ({"partition": "x"}, "iid, dirichlet"),
         ({"nodes": 2}, "use 3 nodes or more"),
@@ -125,3 +133,18 @@ def test_what_clips() -> None:
 
 def test_two_plain_nodes_are_fine() -> None:
     assert Settings(scheme="plain", nodes=2).cohort == 2
+
+
+def test_bits_are_what_the_scheme_makes_of_zero() -> None:
+    assert Settings().value_bits == 16
+    assert Settings(bits=20).value_bits == 20
+    assert Settings(fair_q=1.0).value_bits == 24
+    assert Settings(scheme="sash").value_bits == 0
+    assert Settings(scheme="sash", fair_q=1.0).value_bits == 0
+    assert Settings(scheme="sash", bits=12).value_bits == 12
+
+
+def test_who_has_the_model() -> None:
+    assert Settings(scheme="sash").server_reads
+    assert not Settings(scheme="sash", unmask="clients").server_reads
+    assert not Settings().server_reads

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.epoch import (
+    CONTRIBUTORS,
     MAX_MESSAGE,
     Advertised,
     Confirmed,
@@ -30,7 +34,7 @@ from flhe.keys.messages import Envelope
 from flhe.keys.pairs import pair_key, seal_to
 from flhe.keys.roster import MAX_MEMBERS, Member, Roster
 
-IDS = [Identity(bytes([i + 1]) * 32) for i in range(7)]
+IDS = [Identity(bytes([i + 1]) * 32) for i in range(11)]
 RUN = 2**64 - 3
 View = list[bytes]
 Server = Callable[[str, int, View], View]
@@ -495,6 +499,104 @@ def test_lists_and_messages_are_bounded_before_parsing() -> None:
         share(state, [own] * (MAX_MEMBERS + 1))
     with pytest.raises(ProtocolError, match=f"at most {MAX_MESSAGE}"):
         share(state, [own, bytes(MAX_MESSAGE + 1)])
+
+
+# --- groups larger than the number of contributors ---
+
+
+def shared(size: int) -> tuple[list[Identity], list[tuple[Shared, View]]]:
+    """The first so many members by rank, after SHARE."""
+    members = sorted(IDS[:size], key=lambda identity: identity.public)
+    begun = [advertise(identity, RUN, 4, None) for identity in members]
+    hello = [message for _, message in begun]
+    return members, [share(state, hello) for state, _ in begun]
+
+
+@pytest.mark.parametrize("size", [CONTRIBUTORS - 1, CONTRIBUTORS, CONTRIBUTORS + 1, len(IDS)])
+@pytest.mark.parametrize("stored", [False, True])
+def test_the_first_members_contribute_and_all_agree(size: int, stored: bool) -> None:
+    members, first = shared(size)
+    assert [len(sent) for _, sent in first] == [
+        (size - 1) * (rank < CONTRIBUTORS) for rank in range(size)
+    ]
+    for rank, (state, sent) in enumerate(first):
+        heads = [Envelope.from_bytes(message, MAX_MESSAGE).header for message in sent]
+        others = {m.public for m in members if m is not members[rank]}
+        assert {head.receiver for head in heads} == (others if rank < CONTRIBUTORS else set())
+        assert {head.sender for head in heads} <= {members[rank].public}
+        assert state.members == tuple(m.public for m in members)
+    ends = federate(size, stored=stored)
+    epochs = [end for end in ends if isinstance(end, Epoch)]
+    assert len(epochs) == size
+    assert len({(e.id, e.group_key, e.members) for e in epochs}) == 1
+    assert len({key for e in epochs for key in e.pair_keys}) == size * (size - 1) // 2 + 1
+
+
+@pytest.mark.parametrize("size", [3, CONTRIBUTORS, CONTRIBUTORS + 1, len(IDS)])
+def test_the_group_key_is_of_the_contributions_and_of_all_messages(size: int) -> None:
+    """HKDF over the first members' random bytes in order of rank, salted with the transcript."""
+    _, first = shared(size)
+    relayed = [message for _, sent in first for message in sent]
+    done = [confirm(state, relayed) for state, _ in first]
+    epoch = finish(done[-1][0], [message for _, message in done])
+    digests = []
+    for message in relayed:
+        head = Envelope.from_bytes(message, MAX_MESSAGE).header
+        digests.append((head.sender, head.receiver, hashlib.sha256(message).digest()))
+    t1 = first[0][0].t1
+    t2 = hashlib.sha256(dumps(["flhe/v1/t2", t1, [d for *_, d in sorted(digests)]])).digest()
+    secret = b"".join(state.contribution for state, _ in first[:CONTRIBUTORS])
+    info = dumps(["flhe/v1/group", RUN, epoch.roster.hash, 4])
+    assert epoch.group_key == HKDF(SHA256(), 32, salt=t2, info=info).derive(secret)
+    assert epoch.id == hashlib.sha256(dumps(["flhe/v1/epoch-id", t2])).digest()[:16]
+
+
+def test_who_contributes_nothing_still_makes_the_key_fresh() -> None:
+    """Its nonce is in T1, which salts every pair key, and so in T2."""
+    members, first = shared(CONTRIBUTORS + 1)
+    assert first[-1][1] == []
+    begun = [advertise(identity, RUN, 4, None) for identity in members]
+    hello = [message for _, message in begun]
+    last = advertise(members[-1], RUN, 4, None)[1]
+    state = begun[0][0]
+    one, two = share(state, hello)[0], share(state, [*hello[:-1], last])[0]
+    assert one.t1 != two.t1
+    for mine, other in zip(one.pair_keys[1:], two.pair_keys[1:], strict=True):
+        assert mine != other
+
+
+def test_a_share_by_who_contributes_nothing_is_refused() -> None:
+    members, first = shared(CONTRIBUTORS + 1)
+    last = len(members) - 1
+    state = first[last][0]
+    relayed = [message for _, sent in first for message in sent]
+    head = replace(
+        Envelope.from_bytes(relayed[0], MAX_MESSAGE).header,
+        sender=members[last].public,
+        receiver=members[1].public,
+    )
+    key = state.pair_keys[1]
+    extra = Envelope.seal(members[last], head, seal_to(key, head, bytes(32))).to_bytes()
+    count, need = CONTRIBUTORS * last + 1, CONTRIBUTORS * last
+    for reader in (0, 1, last):
+        with pytest.raises(ProtocolError, match=f"{count} SHARE messages, {need} are needed"):
+            confirm(first[reader][0], [*relayed, extra])
+        with pytest.raises(ProtocolError, match="contributes nothing"):
+            confirm(first[reader][0], [*relayed[:-1], extra])
+
+
+def test_a_server_that_keeps_a_contribution_back_or_changes_it_in_a_large_group() -> None:
+    size = CONTRIBUTORS + 2
+    drop: Server = at("share", lambda i, messages: messages[1:] if i == 2 else messages)
+    need = CONTRIBUTORS * (size - 1)
+    ends = federate(size, drop)
+    assert_nobody_agrees(ends, c2=f"{need - 1} SHARE messages, {need} are needed", c0="CONFIRM")
+
+    def forge(client: int, messages: View) -> View:
+        """Between two members, in a place that a third one reads no secret from."""
+        return [*messages[:-1], flip_last(messages[-1])] if client == 0 else messages
+
+    assert_nobody_agrees(federate(size, at("share", forge)))
 
 
 def test_a_step_run_twice_repeats_no_nonce() -> None:

@@ -38,6 +38,8 @@ STAGES = (
     "round",
     "supports",
     "update",
+    "consist",
+    "unmask",
     "evaluate",
 )
 
@@ -293,6 +295,8 @@ OTHER: dict[str, Any] = {
     "warmup": 3,
     "normalize": "count",
     "permute": False,
+    "unmask": "clients",
+    "preset": "lwr-736",
 }
 
 
@@ -334,7 +338,7 @@ BAD_TERMS = {
     "garbage": b"\xff" * 100,
     "too long": canonical.dumps("x" * (1 << 20)),
     "a list": canonical.dumps([1, 2]),
-    "version": canonical.dumps({**canonical.loads(TERMS.to_bytes(), 9999, ""), "v": 2}),
+    "version": canonical.dumps({**canonical.loads(TERMS.to_bytes(), 9999, ""), "v": 1}),
     "one more": canonical.dumps({**canonical.loads(TERMS.to_bytes(), 9999, ""), "x": 2}),
     **{
         f"{name}={value!r:.20}": canonical.dumps(
@@ -366,6 +370,10 @@ BAD_TERMS = {
             ("warmup", "10"),
             ("normalize", "sum"),
             ("permute", 1),
+            ("unmask", "nobody"),
+            ("unmask", 1),
+            ("preset", "lwr-512"),
+            ("preset", b"ring-2048"),
             ("metrics", ["loss", "loss"]),
             ("metrics", [""]),
             ("metrics", [3]),

@@ -63,6 +63,10 @@ def test_every_stage_and_every_code_has_its_word() -> None:
         for answer in ("ranges", "support", "update", "resent"):
             one = entry(stage=stage, answer=answer)
             assert (one.stage, one.answer) == (stage, answer)
+    for stage, answer in (("consist", "survivors"), ("unmask", "release")):
+        assert audit.answer_of(stage, stages.reply(step=stage)) == answer
+        one = entry(stage=stage, answer=answer)
+        assert (one.stage, one.answer) == (stage, answer)
 
 
 @pytest.mark.parametrize("stage", ["round", "supports", "update"])

@@ -26,7 +26,8 @@ from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model, next_history
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.ranges import RANGES, encode, fit, fitted_layout, own_layout
-from flhe.rounds.session import SUM, Session, finite
+from flhe.rounds.reading import finite
+from flhe.rounds.session import SUM, Session
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, Slot
 

@@ -14,9 +14,12 @@ from flhe.errors import ConfigError, FlheError, MisfitError, ProtocolError
 from flhe.keys import canonical
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import MAX_BYTES, Terms
+from flhe.schemes.presets import SASH
+from flhe.schemes.sash import Sash, most_bits
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 ALPHA = st.floats(1e-3, 1e3)
+SASH_: dict[str, Any] = {"scheme": "sash"}
 
 TERMS = st.builds(
     Terms,
@@ -41,6 +44,21 @@ TERMS = st.builds(
     warmup=st.integers(0, 1000),
     normalize=st.sampled_from(["weight", "count"]),
     permute=st.booleans(),
+    unmask=st.sampled_from(["server", "clients"]),
+    preset=st.sampled_from(sorted(SASH)),
+)
+
+SASH_TERMS = st.builds(
+    Terms,
+    scheme=st.just("sash"),
+    bits=st.one_of(st.just(0), st.integers(2, most_bits(2))),
+    clip=st.one_of(
+        ALPHA, st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4)
+    ),
+    max_examples=st.integers(1, 1 << 28),
+    weighted=st.booleans(),
+    unmask=st.sampled_from(["server", "clients"]),
+    preset=st.sampled_from(sorted(SASH)),
 )
 
 CHANGES: dict[str, Any] = {
@@ -57,6 +75,8 @@ CHANGES: dict[str, Any] = {
     "warmup": 9,
     "normalize": "count",
     "permute": False,
+    "unmask": "clients",
+    "preset": "lwr-736",
 }
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
@@ -71,11 +91,17 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"top_k": 0.1, "clip": "history"},
     {"top_k": 0.1, "clip": "exchange"},
     {"top_k": 1.0},
+    {"scheme": "sash"},
+    {"scheme": "sash", "bits": 0},
+    {"scheme": "sash", "bits": 8},
+    {"scheme": "sash", "unmask": "clients"},
+    {"scheme": "sash", "preset": "lwr-736"},
+    {"scheme": "sash", "bits": 0, "unmask": "clients", "preset": "lwr-1024"},
 ]
 """Terms of which no two may be taken for each other."""
 
 
-@given(TERMS)
+@given(st.one_of(TERMS, SASH_TERMS))
 def test_round_trip(terms: Terms) -> None:
     data = terms.to_bytes()
     again = Terms.from_bytes(data)
@@ -102,7 +128,8 @@ def test_every_term_is_in_both_hashes(field: str) -> None:
 def test_dense_sparse_and_fitted_terms_have_hashes_of_their_own() -> None:
     made = [Terms(**kind) for kind in OTHER_KINDS]
     assert len({terms.hash() for terms in made}) == len(made)
-    assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in made}) == len(made)
+    resolved = [terms.resolved(3) for terms in made]
+    assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in resolved}) == len(made)
     assert [Terms.from_bytes(terms.to_bytes()) for terms in made] == made
 
 
@@ -164,7 +191,21 @@ def test_lanes_of_mean_squares(bits: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scheme": "eshe"}, "'eshe': this version builds 'flashe'"),
+        ({"scheme": "eshe"}, "'eshe': this version builds flashe and sash"),
+        ({"scheme": ""}, "this version builds flashe and sash"),
+        ({"bits": 0}, "bits must be 2 to 32"),
+        ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
+        (SASH_ | {"top_k": 0.1}, "top_k with scheme 'sash'.*use scheme 'flashe'"),
+        (SASH_ | {"top_k": 1.0}, "top_k with scheme 'sash'"),
+        (SASH_ | {"clip": "history"}, "clip='history' with scheme 'sash'.*give clip as a number"),
+        (SASH_ | {"clip": "exchange"}, "clip='exchange' with scheme 'sash'"),
+        (SASH_ | {"clip": "median"}, "with scheme 'sash'"),
+        (SASH_ | {"clip": 0.0}, "alpha must"),
+        (SASH_ | {"bits": 1}, "bits"),
+        (SASH_ | {"bits": -1}, "bits"),
+        (SASH_ | {"bits": 30}, "room for 2 to 29 bits"),
+        (SASH_ | {"preset": "lwr-512"}, "SASH has"),
+        (SASH_ | {"unmask": "all"}, "'server' or 'clients'"),
         ({"bits": 1}, "bits must be 2 to 32"),
         ({"bits": 33}, "bits must be 2 to 32"),
         ({"clip": 0.0}, "alpha must"),
@@ -201,13 +242,85 @@ def test_a_cohort_that_leaves_no_room_is_refused() -> None:
     dataclasses.replace(terms, weighted=False).for_cohort(1024)
 
 
+# --- SASH's ---
+
+
+@pytest.mark.parametrize(("cohort", "bits"), [(3, 27), (10, 24), (100, 18), (1000, 12)])
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_bits_are_resolved_for_a_cohort(cohort: int, bits: int, unmask: Any) -> None:
+    terms = Terms("sash", 0, unmask=unmask, preset="lwr-736")
+    resolved = terms.resolved(cohort)
+    assert resolved == dataclasses.replace(terms, bits=bits)
+    assert resolved.resolved(cohort + 1) is resolved
+    assert terms.bits == 0  # what is signed before the cohort is known
+    scheme = terms.for_cohort(cohort)
+    assert scheme == resolved.for_cohort(cohort) == Sash(cohort, bits, "lwr-736", unmask)
+    assert Terms.from_bytes(resolved.to_bytes()) == resolved
+    assert Terms.from_bytes(terms.to_bytes()) == terms
+    assert resolved.codec().parameters() != terms.resolved(2).codec().parameters()
+    hashes = [
+        t.layout_hash(LAYOUT, scheme) for t in (resolved, dataclasses.replace(resolved, bits=9))
+    ]
+    assert len({*hashes}) == 2
+
+
+def test_bits_that_are_given_stay() -> None:
+    terms = Terms("sash", 12)
+    assert terms.resolved(10) is terms
+    assert terms.for_cohort(1000) == Sash(1000, 12)
+    with pytest.raises(ConfigError, match="room for 2 to 11 bits; bits=0 takes all"):
+        terms.for_cohort(1024)
+    flashe = Terms(bits=16)
+    assert flashe.resolved(10) is flashe
+
+
+@pytest.mark.parametrize("cohort", [0, 1, 1025])
+def test_a_cohort_that_sash_has_no_place_for(cohort: int) -> None:
+    with pytest.raises(ConfigError, match="cohort must be 2 to 1024"):
+        Terms("sash", 0).for_cohort(cohort)
+
+
+def test_who_reads() -> None:
+    told = [
+        (t.reader, t.masked) for t in (Terms(), Terms(unmask="server"), Terms(unmask="clients"))
+    ]
+    assert told == [("clients", False)] * 3
+    assert (Terms("sash").reader, Terms("sash").masked) == ("server", True)
+    assert (Terms("sash", unmask="clients").reader, Terms("sash").sparse) == ("clients", False)
+
+
+def test_lanes_go_by_the_bits_that_were_resolved() -> None:
+    terms = Terms("sash", 0, metrics=("loss",))
+    few, many = terms.resolved(3), terms.resolved(1000)
+    assert many.extra_lanes(LAYOUT) > few.extra_lanes(LAYOUT)  # narrower limbs, more of them
+    assert few.lanes(LAYOUT) == LAYOUT.floats + few.extra_lanes(LAYOUT)
+    with pytest.raises(ConfigError, match="bits"):
+        terms.extra_lanes(LAYOUT)
+
+
+def test_parameters_of_sash_travel_with_every_scheme_and_are_always_valid() -> None:
+    for change in ({"unmask": "all"}, {"preset": "lwr-512"}):
+        with pytest.raises(ConfigError):
+            Terms(**change)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        Terms("sash", masking="triple")  # type: ignore[arg-type]
+
+
 BODY = canonical.loads(Terms().to_bytes(), MAX_BYTES, "terms")
 MALFORMED: dict[str, Any] = {
     "not a map": [1],
     "empty": {},
-    "a field more": {**BODY, "unmask": True},
+    "a field more": {**BODY, "reader": "server"},
+    "unmask true": {**BODY, "unmask": True},
+    "unmask by all": {**BODY, "unmask": "all"},
+    "no unmask": {k: v for k, v in BODY.items() if k != "unmask"},
+    "preset as bytes": {**BODY, "preset": b"ring-2048"},
+    "no preset": {k: v for k, v in BODY.items() if k != "preset"},
     "a field less": {k: v for k, v in BODY.items() if k != "bits"},
-    "version 2": {**BODY, "v": 2},
+    "version 1": {**BODY, "v": 1},
+    "version 1 as it was": {k: v for k, v in BODY.items() if k not in ("unmask", "preset")}
+    | {"v": 1},
+    "version 3": {**BODY, "v": 3},
     "version true": {**BODY, "v": True},
     "scheme as bytes": {**BODY, "scheme": b"flashe"},
     "bits as text": {**BODY, "bits": "16"},
@@ -265,6 +378,12 @@ def test_malformed_terms(name: str) -> None:
     "change",
     [
         {"bits": 33},
+        {"bits": 0},
+        {"preset": "lwr-512"},
+        {"scheme": "eshe"},
+        {"scheme": "sash", "bits": 30},
+        {"scheme": "sash", "top_k": (0.5).hex()},
+        {"scheme": "sash", "clip": "history"},
         {"clip": (0.0).hex()},
         {"top_k": "nan"},
         {"top_k": "inf"},

@@ -662,7 +662,7 @@ def test_derivation(case: dict[str, Any]) -> None:
         roster=SimpleNamespace(hash=slot.roster_hash),
         id=slot.epoch,
     )
-    member: Any = SimpleNamespace(epoch=epoch)
+    member: Any = SimpleNamespace(epoch=epoch, terms=SimpleNamespace(reader="clients"))
     bound: tuple[Any, ...] = ()
     if "support" in case:
         support = Support.from_bytes(bytes.fromhex(case["support"]), case["length"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.sim import bench as timing
-from flhe.sim.bench_table import round_table, table
+from flhe.sim.bench_table import matrix_note, round_table, table
 from flhe.sim.contenders import FlasheContender, Setting, limits, scheme_named
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
@@ -63,9 +63,7 @@ def test_peers_agree_with_us() -> None:
         assert peer.bytes_per_value > 10
 
 
-@pytest.mark.parametrize(
-    ("name", "says"), [("esafl", "not built yet"), ("sash", "not built"), ("rot13", "unknown")]
-)
+@pytest.mark.parametrize(("name", "says"), [("esafl", "not built yet"), ("rot13", "unknown")])
 def test_schemes_that_cannot_be_timed(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         scheme_named(name, SMALL, SMALL.updates())
@@ -134,3 +132,22 @@ def test_whole_rounds_take_turns() -> None:
     assert round_table(cost, 3).row_count == 4
     with pytest.raises(ConfigError, match="--round needs"):
         round_cost(cohort=2)
+
+
+def test_sash_is_timed_with_its_parts_and_the_papers_form() -> None:
+    rows = {r.name: r for r in timing.bench(["sash"], Setting(4000, 6, 2), repeats=1)}
+    parts = ["sash mask", "sash lwr-736", "sash mask lwr-736"]
+    assert [*rows][:5] == ["sash", *parts, "openssl-aes-ctr"]
+    assert "the mask (" in matrix_note(list(rows.values()))
+    assert matrix_note([rows["sash"]]) == ""
+    for name in ("sash", "sash lwr-736"):
+        row = rows[name]
+        assert row.max_error is not None
+        assert row.max_error < 1e-5
+        # 4000 values and the extras, four bytes each, and a header: nothing else is uploaded.
+        assert row.upload_bytes is not None
+        assert 16_000 < row.upload_bytes < 16_000 + 4 * 3 * 10 + 300
+    part = rows["sash mask"]
+    assert (part.kind, part.add_s, part.decrypt_s, part.max_error) == ("part", None, None, None)
+    assert part.encrypt_s is not None
+    assert "part" not in {r.kind for r in timing.bench(["plain"], SMALL, repeats=1)}

@@ -517,9 +517,11 @@ class World:
             self.restored.add(self.actor)  # what it had not sent goes with its keys
             leave(node)
 
-        def kept(ledger: Ledger, total: Sealed, history: bytes) -> ArrayRecord:
+        def kept(
+            ledger: Ledger, total: Sealed, history: bytes, release: bytes = b""
+        ) -> ArrayRecord:
             self._keeps(ledger, total, history)
-            return keep(ledger, total, history)
+            return keep(ledger, total, history, release)
 
         def asked(grid: StreamGrid, messages: Any, *, timeout: float | None = None) -> Any:
             if timeout not in (ROUND, STAGE):

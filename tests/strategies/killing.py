@@ -233,11 +233,11 @@ class Scene:
                 self.broken.append(f"a round was opened with two sums: {place}")
             return decrypt(opener, total)
 
-        def kept(ledger: Ledger, total: Sealed, history: bytes) -> Any:
+        def kept(ledger: Ledger, total: Sealed, history: bytes, release: bytes = b"") -> Any:
             assert ledger.agreed is not None
             ranked = sorted(ledger.agreed.members.values())
             self.sums[history] = tuple(self.keys.index(ranked[rank]) for rank in total.senders)
-            return keep(ledger, total, history)
+            return keep(ledger, total, history, release)
 
         patch.setattr(FlasheSealer, "encrypt", encrypted)
         patch.setattr(FlasheOpener, "decrypt", decrypted)

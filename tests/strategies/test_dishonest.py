@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,9 +155,10 @@ def test_nobody_puts_a_model_in_everybodys_place(
         record: Record,
         digest: bytes | None = None,
         ranges: Sealed | None = None,
+        release: Sequence[bytes] = (),
     ) -> tuple[Model, Totals]:
         try:
-            return honest(self, model, total, record, digest, ranges)
+            return honest(self, model, total, record, digest, ranges, release)
         except ProtocolError:
             if self.epoch.rank != rank:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from flwr.clientapp import ClientApp
 
 from flhe import records
 from flhe.errors import QuorumError
+from flhe.keys.epoch import CONTRIBUTORS
 from flhe.keys.identity import Identity
+from flhe.keys.messages import Envelope
 from flhe.keys.roster import Member, Roster
 from flhe.rounds.terms import Terms
 from flhe.strategies.grid import StreamGrid
@@ -52,6 +55,69 @@ def test_all_of_them_agree(tmp_path: Path, size: int) -> None:
     assert [roster.rank(key) for key in done.members.values()] == [
         done.rank(node) for node in done.members
     ]
+
+
+def test_of_a_larger_group_the_first_members_send_shares(tmp_path: Path) -> None:
+    size = CONTRIBUTORS + 1
+    grid = Puppets(tmp_path, size)
+    sent: dict[int, int] = {}
+
+    def seen(node: int, at: str, reply: Message) -> Message:
+        if at == "share":
+            sent[node] = len(records.bytes_list(reply.content[records.REPLY], "envelopes"))  # type: ignore[arg-type]
+        return reply
+
+    grid.forge = seen
+    done = agreed(grid)
+    ranks = {done.rank(node): count for node, count in sent.items()}
+    assert [ranks[rank] for rank in range(size)] == [size - 1] * CONTRIBUTORS + [0]
+    assert len(done.confirms) == size
+
+
+def test_one_that_sends_shares_and_should_not_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = CONTRIBUTORS + 1
+    grid = Puppets(tmp_path, size)
+    hellos: dict[int, Envelope] = {}
+    liars = []
+
+    def forge(node: int, at: str, reply: Message) -> Message:
+        record = reply.content[records.REPLY]
+        assert isinstance(record, ConfigRecord)
+        if at == "advertise" and not liars:
+            hellos[node] = Envelope.from_bytes(records.field(record, "envelope", bytes), 1024)
+        if at == "share" and not liars and not records.bytes_list(record, "envelopes"):
+            liars.append(node)
+            me = Identity.from_seed((grid.homes[node - 100] / "identity.key").read_bytes())
+            head = dataclasses.replace(hellos[node].header, stage="share")
+            peers = [hello.header.sender for peer, hello in hellos.items() if peer != node]
+            heads = [dataclasses.replace(head, receiver=peer) for peer in peers]
+            record["envelopes"] = [Envelope.seal(me, each, b"").to_bytes() for each in heads]
+        return reply
+
+    grid.forge = forge
+    done = agreed(grid)
+    assert len(liars) == 1
+    assert set(done.members) == set(range(100, 100 + size)) - set(liars)
+    assert "it did not send one SHARE to each other member" in caplog.text
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_what_is_told_of_collusion(tmp_path: Path, size: int) -> None:
+    assert agreed(Puppets(tmp_path, size)).colluders == Roster.default_collusion(size)
+
+
+def test_one_member_alone_does_not_change_what_is_told_of_collusion(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 5)
+
+    def forge(node: int, at: str, reply: Message) -> Message:
+        if (node, at) == (100, "confirm"):
+            reply.content[records.REPLY]["colluders"] = 0  # type: ignore[index]
+        return reply
+
+    grid.forge = forge
+    assert agreed(grid).colluders == Roster.default_collusion(5)
 
 
 def test_two_are_too_few(tmp_path: Path) -> None:
@@ -310,6 +376,7 @@ def test_members_of_a_pinned_roster_agree(site: Any) -> None:
     assert set(done.members) == {100, 101, 102, 103}
     roster_file = grid.contexts[100].node_config["flhe-roster-hash"]
     assert done.roster_hash.hex() == roster_file
+    assert done.colluders == 1
 
 
 def test_a_node_that_is_not_listed_is_left_out(site: Any, caplog: pytest.LogCaptureFixture) -> None:

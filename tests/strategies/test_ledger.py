@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import FlheError, ProtocolError, StoreError
-from flhe.keys import canonical
+from flhe.keys import canonical, files
+from flhe.rounds.model import Model
+from flhe.rounds.reading import served
 from flhe.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import MAX_BYTES, Ledger
@@ -21,7 +24,7 @@ LAYOUT = Layout((Entry("w", (5,), "float32"),))
 
 def agreed(number: int = 0) -> Agreed:
     members = {100 + i: bytes([i + 1]) * 32 for i in range(3)}
-    return Agreed(number, bytes([number]) * 16, bytes(32), members, (b"confirm",) * 3)
+    return Agreed(number, bytes([number]) * 16, bytes(32), members, (b"confirm",) * 3, 1)
 
 
 def sealed(round_: int, fill: int = 0) -> Sealed:
@@ -43,6 +46,11 @@ def again(ledger: Ledger) -> Ledger:
     """The one that the next process loads."""
     assert ledger.directory is not None
     return Ledger.load(ledger.directory, TERMS)
+
+
+def encoded(model: Model | None) -> bytes:
+    assert model is not None
+    return b"".join(model.chunks())
 
 
 def known(ledger: Ledger) -> tuple[Any, ...]:
@@ -95,11 +103,95 @@ def test_a_new_epoch_spoils_no_other_round(ledger: Ledger) -> None:
     assert again(ledger).spoiled == 0
 
 
+def test_what_opens_a_sum_is_on_disk_with_it_and_goes_with_it(ledger: Ledger) -> None:
+    assert ledger.directory is not None
+    for round_ in (1, 2, 3):
+        ledger.begin(round_, 0)
+        ledger.keep(sealed(round_), bytes([round_]) * 32, b"release %d" % round_)
+        ledger.done()
+    assert ledger.releases == {1: b"release 1", 2: b"release 2", 3: b"release 3"}
+    assert again(ledger).releases == ledger.releases
+    ledger.drop_sums(1)
+    assert sorted(again(ledger).releases) == [2, 3]
+    assert ledger.void() == 3
+    assert again(ledger).releases == {2: b"release 2"}
+    ledger.change_epoch(agreed(1), 3)
+    assert again(ledger).releases == {}
+    assert not list(ledger.directory.glob("release-*"))
+
+
+def test_a_release_that_is_gone_is_not_resumed_without(ledger: Ledger) -> None:
+    assert ledger.directory is not None
+    ledger.begin(1, 0)
+    ledger.keep(sealed(1), bytes([1]) * 32, b"release")
+    (ledger.directory / "release-1").unlink()
+    with pytest.raises((FlheError, OSError)):
+        again(ledger)
+
+
+def test_a_round_whose_survivors_may_be_signed_stays_spoiled(ledger: Ledger) -> None:
+    ledger.begin(3, 1)
+    ledger.spoil(3)
+    assert again(ledger).spoiled == 3
+    assert known(again(ledger)) == known(ledger)
+
+
+def test_the_bound_on_collusion_is_kept_with_the_epoch(ledger: Ledger) -> None:
+    kept = again(ledger).agreed
+    assert kept is not None
+    assert (kept.colluders, kept.number) == (1, 0)
+    ledger.change_epoch(dataclasses.replace(agreed(1), colluders=0), 1)
+    assert again(ledger).agreed.colluders == 0  # type: ignore[union-attr]
+
+
+def test_the_model_of_a_server_that_reads(tmp_path: Path) -> None:
+    made = Ledger.create(tmp_path / "state", 7, TERMS)
+    made.change_epoch(agreed(), 1)
+    start = served({"w": np.arange(5, dtype=np.float32)}, 0)
+    made.start_model(start)
+    made.save()
+    assert encoded(again(made).model) == encoded(start)
+    made.begin(1, 0)
+    after = served({"w": np.ones(5, np.float32)}, 1)
+    made.keep_model(after)
+    for ledger in (made, again(made)):
+        assert encoded(ledger.model) == encoded(after)
+        assert (ledger.phase, ledger.base, ledger.history) == ("summed", 1, after.history)
+        assert ledger.sums == {}
+
+
+def test_a_model_written_just_before_a_crash_is_the_rounds_result(tmp_path: Path) -> None:
+    made = Ledger.create(tmp_path / "state", 7, TERMS)
+    assert made.directory is not None
+    made.change_epoch(agreed(), 1)
+    made.start_model(served({"w": np.zeros(5, np.float32)}, 0))
+    made.begin(1, 0)
+    before = (made.directory / "ledger").read_bytes()
+    after = served({"w": np.ones(5, np.float32)}, 1)
+    made.keep_model(after)
+    (made.directory / "ledger").write_bytes(before)
+    found = again(made)
+    assert encoded(found.model) == encoded(after)
+    assert (found.phase, found.base) == ("summed", 1)
+    made.done()
+    made.begin(2, 0)
+    files.replace(made.directory / "model", served({"w": np.zeros(5, np.float32)}, 1).chunks())
+    with pytest.raises(StoreError, match="not the ledger's"):
+        again(made)
+
+
 MALFORMED: dict[str, dict[str, Any]] = {
-    "version 1": {"v": 1},
-    "version 3": {"v": 3},
+    "version 2": {"v": 2},
+    "version 4": {"v": 4},
     "no mean squares told of": {"ranges": ...},
     "no spoiled round told of": {"spoiled": ...},
+    "no releases told of": {"releases": ...},
+    "releases as map": {"releases": {}},
+    "an epoch without its bound on collusion": {
+        "agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"]]
+    },
+    "an epoch with more": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], 1, 1]},
+    "a bound on collusion as text": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], "1"]},
     "mean squares as map": {"ranges": {}},
     "spoiled as text": {"spoiled": "1"},
     "mean squares of one": {"ranges": [[1]]},

@@ -1,0 +1,69 @@
+"""Dropouts: nodes that fail in the middle of a round, so that a simulation shows what that costs.
+
+Which nodes, and where in the round, follows from the run's seed, so that two runs compare: before
+training, with the answer lost, or at one of the stages after it. Who has dropped out of a round is
+back in the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from flwr.app import ConfigRecord, Context, Error, Message
+
+from flhe import records
+from flhe.apps.settings import Settings
+
+UNAVAILABLE = 5
+"""Flower's code for a node that is gone."""
+
+STAGES = ("round", "answer", "consist", "unmask")
+"""Where a node may drop out, in the order of a round; "answer" loses what it answers to the round."""
+
+Next = Callable[[Message, Context], Message]
+
+
+def dropout(message: Message, context: Context, call_next: Next) -> Message:
+    """A mod in front of all others: plays dead where it is this node's turn."""
+    settings = Settings.from_config(context.run_config)
+    found = _round_and_stage(message)
+    if not settings.drops or found is None:
+        return call_next(message, context)
+    round_, stage = found
+    partition = int(context.node_config["partition-id"])
+    place = drops_at(settings.seed, round_, partition, settings.nodes, settings.drops)
+    if place is None or STAGES.index(stage) < STAGES.index(place):
+        if not (place == "answer" and stage == "round"):
+            return call_next(message, context)
+        call_next(message, context)
+    return Message(Error(UNAVAILABLE, "dropped out"), reply_to=message)
+
+
+def drops_at(seed: int, round_: int, partition: int, nodes: int, drops: int) -> str | None:
+    """Where node `partition` drops out of a round; None where it stays. `drops` of `nodes` do."""
+    order = sorted(range(nodes), key=lambda i: _hash(seed, round_, i))
+    if partition not in order[:drops]:
+        return None
+    return STAGES[_hash(seed, round_, partition, 1) % len(STAGES)]
+
+
+def _hash(*numbers: int) -> int:
+    text = " ".join(map(str, numbers))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _round_and_stage(message: Message) -> tuple[int, str] | None:
+    """Round and stage of a training message, encrypted or not; None for any other."""
+    if message.metadata.message_type != "train":
+        return None
+    record = records.find_config(message.content, records.STAGE)
+    if record is None:
+        configs = message.content.config_records.values()
+        found = next((c for c in configs if "server-round" in c), ConfigRecord())
+        round_ = found.get("server-round")
+        return (round_, "round") if isinstance(round_, int) else None
+    stage, round_ = str(record.get("stage")), record.get("round")
+    if stage in ("supports", "update"):
+        stage = "round"
+    return (round_, stage) if stage in STAGES and isinstance(round_, int) else None

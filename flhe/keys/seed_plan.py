@@ -1,0 +1,113 @@
+"""SASH+: the plan by which members of a large group add up their seeds among a few neighbours each.
+
+The vector that `flhe.keys.pairwise` adds is the seed of a SASH mask, 16 kB whatever the model: so a
+client's part in the agreement takes k neighbours, not N, and a round two more stages before the update.
+
+Source: SASH, Sec. 4.1.2 (SASH+); Bell et al., CCS 2020.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from flhe.errors import ConfigError
+from flhe.keys.graph import LIMIT, Graph, parts, tail
+from flhe.keys.masking import Circle
+from flhe.keys.pairwise_plan import Plan
+
+PURPOSE = "sash"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many it takes on a random graph.
+
+    Parameters
+    ----------
+    threshold : int
+        t: share holders around a member who give a secret, and who must have signed.
+    min_set : int
+        Fewest survivors of a round, overall.
+    """
+
+    threshold: int
+    min_set: int
+
+
+@functools.cache
+def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
+    """The least bounds that `colluders` in the whole group do not defeat, but once in 2**40.
+
+    Colluders and dropouts are those who were before anybody knew the graph. With t, no honest
+    member's neighbourhood holds so many colluders that two sets could be opened there. With so many
+    survivors, the honest ones among them hang together: the server would learn the sums of parts
+    that do not mask with each other. (On a dense graph they always do: h members of whom each lacks
+    fewer than h / 2 of the others.)
+
+    Raises
+    ------
+    ConfigError
+        None do.
+    """
+    for threshold in range(degree // 2 + 1, degree + 2):
+        risk = max(2 * threshold - degree - 1, 1)
+        if (members - colluders) * tail(
+            members - 1, colluders, min(degree, members - 1), risk
+        ) > LIMIT:
+            continue
+        for size in range(max(threshold, colluders + 2), members + 1):
+            close = size - colluders >= 2 * (members - degree)
+            away = colluders + members - size
+            if close or parts(members, degree, away) <= LIMIT:
+                return Bounds(threshold, size)
+    raise ConfigError(
+        f"{degree} neighbours of {members} members are too few against {colluders} colluders: take "
+        "more, or 0 for all of them"
+    )
+
+
+def degree_of(neighbours: int, members: int) -> int | None:
+    """Neighbours of each member in the graph; None where all share with all.
+
+    One more where no graph has an odd number of members of an odd degree.
+    """
+    if neighbours == 0 or neighbours >= members - 1:
+        return None
+    return neighbours + (neighbours % 2 and members % 2)
+
+
+def min_set(circle: Circle, degree: int | None) -> int:
+    """Fewest survivors of a round, on the graph or on all of them."""
+    if degree is None:
+        return circle.thresholds.min_set
+    return bounds_of(len(circle.members), degree, circle.colluders).min_set
+
+
+def seed_plan(
+    circle: Circle, epoch_id: bytes, round_: int, attempt: int, history: bytes, degree: int
+) -> Plan:
+    """The plan of one attempt; the same on members and server.
+
+    `history` is that of the model that the round starts from: members who are told different models
+    have different plans, and sign different sets.
+    """
+    members = len(circle.members)
+    bounds = bounds_of(members, degree, circle.colluders)
+    return Plan(
+        purpose=PURPOSE,
+        run_id=circle.run_id,
+        roster_hash=circle.roster_hash,
+        epoch=circle.number,
+        epoch_id=epoch_id,
+        members=circle.members,
+        round=round_,
+        attempt=attempt,
+        # The epoch's id is a hash of everybody's contributions: nobody chose the graph.
+        graph=Graph(members, degree, epoch_id),
+        threshold=bounds.threshold,
+        min_set=bounds.min_set,
+        length=circle.elements,
+        elements=True,
+        layout_hash=history,
+    )

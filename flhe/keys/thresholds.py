@@ -1,0 +1,64 @@
+"""Thresholds: how many shares give a secret, so that no server gets two answers.
+
+    t = floor((N + c) / 2) + 1      2 t > N + c
+
+Among N holders of a share of each of two secrets, c of whom collude with the server, the others hand
+out a share of one or of the other. Were t shares of both given away, 2 (t - c) of the N - c honest
+holders would have answered: more than there are. The same arithmetic says that no two sets of senders
+are both signed by t members.
+
+Source: Bonawitz et al., CCS 2017, Sec. 6.2 and Theorem 6.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flhe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Bounds of one group of share holders.
+
+    Parameters
+    ----------
+    members : int
+        N, holders of a share of each secret, the owner among them; at least 3.
+    colluders : int
+        c, members that may collude, with each other and with the server.
+
+    Raises
+    ------
+    ConfigError
+        So many colluders that not even all members are enough.
+    """
+
+    members: int
+    colluders: int
+
+    def __post_init__(self) -> None:
+        if type(self.members) is not int or self.members < 3:
+            raise ConfigError(f"Thresholds(members={self.members}): at least 3 are needed")
+        if type(self.colluders) is not int or self.colluders < 0:
+            raise ConfigError(f"Thresholds(colluders={self.colluders}): an integer, 0 or more")
+        if self.min_set > self.members:
+            raise ConfigError(
+                f"Thresholds(members={self.members}, colluders={self.colluders}): a set needs "
+                f"{self.min_set} members; allow at most {self.members - 2} colluders"
+            )
+
+    @property
+    def threshold(self) -> int:
+        """t: shares that give a secret, and signatures that make a set the set."""
+        return (self.members + self.colluders) // 2 + 1
+
+    @property
+    def max_dropouts(self) -> int:
+        """Members without whom the others still get there: N - t."""
+        return self.members - self.threshold
+
+    @property
+    def min_set(self) -> int:
+        """Fewest senders in a sum: max(t, c + 2), so that two of them are honest."""
+        return max(self.threshold, self.colluders + 2)

@@ -1,0 +1,258 @@
+"""Shamir: secrets shared among members, several secrets in one polynomial.
+
+A polynomial over the Goldilocks field has `threshold` coefficients: the secrets, lowest first, then
+`privacy` random ones. The member of rank i gets its value at w**i, w a root of unity of order 2**k:
+one transform shares a polynomial among all members. `threshold` shares give the polynomial. `privacy`
+of them give nothing: their points are distinct and not zero, so whatever the secrets are, the random
+part takes every combination of values there equally often. Sums of shares are shares of the sums.
+
+Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Gao, 2003.
+"""
+
+from __future__ import annotations
+
+import secrets as system
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.keys.identity import Random
+from flhe.math import ring
+from flhe.math.prg import random_elements
+from flhe.math.ring import Elements, Q
+
+
+@dataclass(frozen=True, slots=True)
+class Shamir:
+    """A way to share.
+
+    Parameters
+    ----------
+    members : int
+        Who gets a share: ranks 0 to members - 1, at most 2**16.
+    threshold : int
+        Shares that give the secrets.
+    privacy : int
+        Shares that say nothing, at least 1. `threshold - privacy` secrets share a polynomial; with
+        `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
+    """
+
+    members: int
+    threshold: int
+    privacy: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.privacy < self.threshold <= self.members <= ring.MAX_POINTS:
+            raise ConfigError(
+                f"Shamir(members={self.members}, threshold={self.threshold}, "
+                f"privacy={self.privacy}): needs 1 <= privacy < threshold <= members <= "
+                f"{ring.MAX_POINTS}"
+            )
+
+    @property
+    def packing(self) -> int:
+        """Secrets in a polynomial."""
+        return self.threshold - self.privacy
+
+    @property
+    def points(self) -> int:
+        """Order of w: the least power of two that is not below `members`."""
+        return 1 << (self.members - 1).bit_length()
+
+    def width(self, count: int) -> int:
+        """Polynomials for `count` secrets: elements in a share."""
+        return -(-count // self.packing)
+
+    def share(self, secrets: Elements, random: Random = system.token_bytes) -> Elements:
+        """Shares of all members, uint64 (members, width), of `secrets`, uint64 (count,).
+
+        Raises
+        ------
+        RangeError
+            Secrets that are no field elements.
+        """
+        ring.check(secrets)
+        width = self.width(secrets.size)
+        padded = np.zeros(width * self.packing, np.uint64)
+        padded[: secrets.size] = secrets
+        coefficients = np.zeros((width, self.points), np.uint64)
+        coefficients[:, : self.packing] = padded.reshape(width, self.packing)
+        fresh = random_elements(width * self.privacy, random).reshape(width, self.privacy)
+        coefficients[:, self.packing : self.threshold] = fresh
+        return np.ascontiguousarray(ring.evaluate(coefficients)[:, : self.members].T)
+
+    def combine(
+        self,
+        ranks: Sequence[int],
+        shares: Elements,
+        count: int,
+        random: Random = system.token_bytes,
+    ) -> Elements:
+        """The secrets, uint64 (count,).
+
+        More than `threshold` shares are checked against each other: one random combination of all
+        polynomials must be a polynomial of that degree, which a wrong share passes once in Q.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Whose shares they are, distinct.
+        shares : NDArray
+            uint64 (len(ranks), width(count)).
+        count : int
+            How many secrets were shared.
+        random : callable
+            Where that combination comes from: whoever sends a share must not foresee it.
+
+        Raises
+        ------
+        QuorumError
+            Fewer shares than the threshold.
+        ProtocolError
+            Shares of another shape, or that are no field elements; ranks beyond the members or
+            repeated; shares that do not fit together. Names those that do not fit, where no more than
+            half as many are wrong as there are shares beyond the threshold.
+        """
+        self._check(ranks, shares, count)
+        powers = ring.powers(ring.root_of_unity(self.points), self.points)
+        at = np.array(ranks, np.int64)
+        points, inverses = powers[at], powers[-at % self.points]
+        if len(ranks) > self.threshold:
+            self._fit(ranks, points, inverses, shares, random)
+        matrix = _lagrange(points, inverses, self.threshold, self.packing)
+        coefficients = _product(matrix, shares[: self.threshold])
+        return coefficients.T.reshape(-1)[:count].copy()
+
+    def _check(self, ranks: Sequence[int], shares: Elements, count: int) -> None:
+        if len(set(ranks)) != len(ranks):
+            raise ProtocolError("shares: a rank comes twice")
+        if any(not 0 <= rank < self.members for rank in ranks):
+            raise ProtocolError(f"shares: a rank is not one of {self.members} members")
+        if len(ranks) < self.threshold:
+            raise QuorumError(f"{len(ranks)} shares, {self.threshold} are needed")
+        shape = (len(ranks), self.width(count))
+        if shares.shape != shape or shares.dtype != np.uint64:
+            raise ProtocolError(f"shares: got {shares.dtype} {shares.shape}, not uint64 {shape}")
+        beyond = np.flatnonzero((shares >= Q).any(axis=1)).tolist()
+        if beyond:
+            names = ", ".join(str(ranks[i]) for i in beyond)
+            raise ProtocolError(f"shares of ranks {names} are no field elements")
+
+    def _fit(
+        self,
+        ranks: Sequence[int],
+        points: Elements,
+        inverses: Elements,
+        shares: Elements,
+        random: Random,
+    ) -> None:
+        """ProtocolError unless all shares are values of polynomials of degree < threshold."""
+        factors = random_elements(shares.shape[1], random)
+        values = _product(shares, factors[:, np.newaxis])
+        matrix = _lagrange(points, inverses, self.threshold, self.threshold)
+        coefficients = np.zeros(self.points, np.uint64)
+        coefficients[: self.threshold] = _product(matrix, values[: self.threshold])[:, 0]
+        expected = ring.evaluate(coefficients)[np.array(ranks)]
+        if np.array_equal(expected, values[:, 0]):
+            return
+        whole = _product(_lagrange(points, inverses, len(ranks), len(ranks)), values)[:, 0]
+        wrong = _misfits(points.tolist(), whole.tolist(), self.threshold)
+        if wrong is None:
+            raise ProtocolError("shares disagree, and too many are wrong to tell whose")
+        names = ", ".join(str(rank) for rank in sorted(ranks[i] for i in wrong))
+        raise ProtocolError(f"shares of ranks {names} do not fit the others")
+
+
+def _lagrange(points: Elements, inverses: Elements, count: int, rows: int) -> Elements:
+    """(rows, count): turns values at the first `count` points into the lowest coefficients."""
+    from flhe.math import shamir_kernels
+
+    out = np.empty((rows, count), np.uint64)
+    shamir_kernels.lagrange(points[:count], inverses[:count], out)
+    return out
+
+
+def _product(a: Elements, b: Elements) -> Elements:
+    from flhe.math import shamir_kernels
+
+    out = np.empty((a.shape[0], b.shape[1]), np.uint64)
+    shamir_kernels.product(np.ascontiguousarray(a), np.ascontiguousarray(b), out)
+    return out
+
+
+# --- wrong shares ---
+
+Polynomial = list[int]
+"""Coefficients, lowest first, the last one not zero; empty for zero."""
+
+
+def _misfits(points: list[int], interpolated: Polynomial, threshold: int) -> list[int] | None:
+    """Which values are wrong; None if more than half of those beyond the threshold are.
+
+    `interpolated` goes through all of them. Gao: stop Euclid's algorithm for it and the polynomial
+    that vanishes at all points half way; the factor that belongs to the remainder vanishes where
+    values are wrong, and divides the remainder.
+    """
+    above: Polynomial = [1]
+    for point in points:
+        above = _minus(_shifted(above, 1), [c * point % Q for c in above])
+    below = _trimmed(interpolated)
+    factor_above, factor_below = [], [1]
+    while 2 * (len(below) - 1) >= len(points) + threshold:
+        quotient, rest = _divided(above, below)
+        above, below = below, rest
+        factor_above, factor_below = (
+            factor_below,
+            _minus(factor_above, _times(quotient, factor_below)),
+        )
+    message, rest = _divided(below, factor_below)
+    if rest or len(message) > threshold:
+        return None
+    return [i for i, point in enumerate(points) if _value(factor_below, point) == 0]
+
+
+def _trimmed(a: Polynomial) -> Polynomial:
+    size = len(a)
+    while size and not a[size - 1]:
+        size -= 1
+    return a[:size]
+
+
+def _shifted(a: Polynomial, by: int) -> Polynomial:
+    return [0] * by + a
+
+
+def _minus(a: Polynomial, b: Polynomial) -> Polynomial:
+    size = max(len(a), len(b))
+    a, b = a + [0] * (size - len(a)), b + [0] * (size - len(b))
+    return _trimmed([(x - y) % Q for x, y in zip(a, b, strict=True)])
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial:
+    out = [0] * (len(a) + len(b))
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            out[i + j] += x * y
+    return _trimmed([c % Q for c in out])
+
+
+def _divided(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Quotient and remainder."""
+    rest, quotient = list(a), [0] * max(len(a) - len(b) + 1, 0)
+    lead = pow(b[-1], -1, Q)
+    for at in reversed(range(len(quotient))):
+        factor = rest[at + len(b) - 1] * lead % Q
+        quotient[at] = factor
+        if factor:
+            for j, c in enumerate(b):
+                rest[at + j] = (rest[at + j] - factor * c) % Q
+    return _trimmed(quotient), _trimmed(rest)
+
+
+def _value(a: Polynomial, x: int) -> int:
+    out = 0
+    for c in reversed(a):
+        out = (out * x + c) % Q
+    return out

@@ -1,0 +1,103 @@
+"""Compiled loops of Shamir's sharing: interpolation, and products of matrices over the field.
+
+As in `field_kernels`, elements are canonical uint64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flhe.math.field_kernels import minus, mul, njit, plus, wide
+
+_ORDER_LESS_TWO = np.uint64((1 << 64) - (1 << 32) - 1)
+
+
+@njit
+def _inverted(a):
+    """1 / a by Fermat: a**(Q - 2)."""
+    power = a
+    out = np.uint64(1)
+    left = _ORDER_LESS_TWO
+    while left != np.uint64(0):
+        if left & np.uint64(1):
+            out = mul(out, power)
+        power = mul(power, power)
+        left = np.uint64(left >> np.uint64(1))
+    return out
+
+
+@njit
+def _vanishing(points):
+    """Coefficients of the product of (x - point), lowest first: (count + 1,)."""
+    count = points.size
+    out = np.zeros(count + 1, np.uint64)
+    out[0] = np.uint64(1)
+    for i in range(count):
+        point = points[i]
+        for j in range(i + 1, 0, -1):
+            out[j] = minus(out[j - 1], mul(point, out[j]))
+        out[0] = minus(np.uint64(0), mul(point, out[0]))
+    return out
+
+
+@njit
+def _next_derivative(value, points, coefficient):
+    """One step of Horner's rule at all points."""
+    wide()
+    for i in range(points.size):
+        value[i] = plus(mul(value[i], points[i]), coefficient)
+
+
+@njit
+def _next_quotient(before, coefficient, inverses, out):
+    """(before - coefficient) / point, at all points."""
+    wide()
+    for i in range(out.size):
+        out[i] = mul(minus(before[i], coefficient), inverses[i])
+
+
+@njit
+def _scale(row, by):
+    wide()
+    for i in range(row.size):
+        row[i] = mul(row[i], by[i])
+
+
+@njit
+def lagrange(points, inverses, out):
+    """The lowest coefficients of a polynomial, as combinations of its values: out (rows, count).
+
+    With V the product of (x - x_i), Lagrange's polynomial of point i is V / (x - x_i) / V'(x_i). From
+    the lowest coefficient up, that quotient is q_j = (q_(j-1) - V_j) / x_i.
+
+    `points` (count,) are distinct and not zero, `inverses` theirs; at most `count` rows.
+    """
+    count = points.size
+    vanishing = _vanishing(points)
+    weights = np.zeros(count, np.uint64)
+    for j in range(count, 0, -1):
+        _next_derivative(weights, points, mul(np.uint64(j), vanishing[j]))
+    for i in range(count):
+        weights[i] = _inverted(weights[i])
+    before = np.zeros(count, np.uint64)
+    for j in range(out.shape[0]):
+        _next_quotient(before, vanishing[j], inverses, out[j])
+        before = out[j]
+    for j in range(out.shape[0]):
+        _scale(out[j], weights)
+
+
+@njit
+def _add_scaled(row, factor, out):
+    wide()
+    for i in range(out.size):
+        out[i] = plus(out[i], mul(factor, row[i]))
+
+
+@njit
+def product(a, b, out):
+    """Product of matrices, a (rows, inner) and b (inner, columns), into `out` (rows, columns)."""
+    for r in range(out.shape[0]):
+        out[r] = np.uint64(0)
+        for i in range(b.shape[0]):
+            _add_scaled(b[i], a[r, i], out[r])

@@ -1,0 +1,170 @@
+"""Stages after the update, where members agree on whose seeds are added up; see `flhe.keys.masking`.
+
+    consist    a set of survivors, and their shares for this node   -> its signature, one a round
+    unmask     t signatures on that set                             -> the sum of its shares
+
+Both go by what the node keeps of its own upload, and by nothing that the server says of it. A node
+signs one set a round: on disk before the signature leaves, and from then on it encrypts nothing
+more in that round. What it answered it answers again, for the same set only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flhe import records
+from flhe.errors import NoKeyError, ProtocolError
+from flhe.keys import masking
+from flhe.keys.epoch import Epoch
+from flhe.keys.seed_plan import degree_of
+from flhe.mods import agreement, neighbours
+from flhe.mods.neighbours import Turn, ranks_in, set_digest
+from flhe.mods.node import Node
+from flhe.mods.stages import App, Stopwatch, reply
+from flhe.rounds.session import Session
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Sealer
+from flhe.schemes.presets import sash_preset
+from flhe.schemes.sash import SashSealer
+from flhe.sealed import Slot
+
+Fields = Mapping[str, object]
+"""What goes into a reply beside the ciphertext."""
+
+
+def check_ready(node: Node, session: Session, slot: Slot) -> None:
+    """Refuse to train for an attempt in which nothing may be encrypted.
+
+    Raises
+    ------
+    ReuseError
+        The round's survivors were signed, or its sum was given up.
+    ProtocolError
+        Neighbours have not shared keys for it.
+    """
+    if session.terms.masked:
+        node.check_unsigned(slot.epoch, slot.round)
+        if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
+            turn.check_ready()
+
+
+def deal(node: Node, session: Session, sealer: Sealer, slot: Slot, record: ConfigRecord) -> Fields:
+    """Share the seed of what was just encrypted; {} where the scheme has none."""
+    if not isinstance(sealer, SashSealer):
+        return {}
+    seed = sealer.take_seed(slot)
+    if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
+        return turn.mask(seed, slot, record).fields()
+    dealt = masking.deal(session.epoch, slot, seed)
+    node.save_dealt(dealt)
+    return {"shares": list(dealt.boxes)}
+
+
+def dealt(node: Node, session: Session, slot: Slot) -> Fields:
+    """The shares of an update that is sent again; {} where the scheme has none."""
+    if not session.terms.masked:
+        return {}
+    if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
+        return turn.masked().fields()
+    kept = node.load_dealt()
+    if kept is None or kept.slot != slot:
+        raise ProtocolError("the shares of this attempt are not kept any more: ask under a new one")
+    return {"shares": list(kept.boxes)}
+
+
+def mask_key(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """SASH+: begin an attempt."""
+    return neighbours.mask_key(node, *_epoch(node, record), record)
+
+
+def mask_share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """SASH+: share the secrets of an attempt among neighbours."""
+    return neighbours.mask_share(node, *_epoch(node, record), record)
+
+
+def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Sign the set of survivors that the server proposes."""
+    watch = Stopwatch()
+    with watch:
+        epoch, terms = _epoch(node, record)
+        if found := _among_neighbours(node, epoch, terms, record):
+            return neighbours.consist(*found, record)
+        kept = node.load_dealt()
+        if kept is None or not _is_of(kept.slot, epoch, record):
+            raise ProtocolError(
+                "nothing was encrypted here for this attempt: ask for the round first"
+            )
+        proposed = ranks_in(record, "survivors")
+        agreed, signature = masking.agree(
+            epoch,
+            node.identity,
+            kept,
+            proposed,
+            records.bytes_list(record, "shares"),
+            _elements(terms),
+        )
+        node.claim_set(kept.slot, set_digest(proposed), lambda: node.save_survivors(agreed))
+    return reply(step="consist", signature=signature, **{"crypto-s": watch.seconds})
+
+
+def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Release the sum of the shares that this node has of the survivors' seeds."""
+    watch = Stopwatch()
+    with watch:
+        epoch, terms = _epoch(node, record)
+        if found := _among_neighbours(node, epoch, terms, record):
+            return neighbours.unmask(*found, record)
+        agreed = node.load_survivors()
+        if agreed is None or not _is_of(agreed.slot, epoch, record):
+            raise ProtocolError("this node has signed no survivors in this attempt")
+        if node.signed(agreed.slot) != set_digest(agreed.survivors):
+            raise ProtocolError("the survivors that are kept here are not those that were signed")
+        answer = masking.release(
+            epoch,
+            node.identity,
+            agreed,
+            ranks_in(record, "signers"),
+            records.bytes_list(record, "signatures"),
+            _elements(terms),
+            sealed=terms.reader == "clients",
+        )
+    return reply(step="unmask", answer=answer, **{"crypto-s": watch.seconds})
+
+
+def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
+    """The node's own epoch and terms, if they are those that the message speaks of."""
+    agreement.finish(node, record)
+    agreed, terms = node.load_session()
+    if record.get("epoch", agreed.id) != agreed.id:
+        raise NoKeyError("the others have agreed on another epoch than this node's")
+    node.check_terms(records.field(record, "terms", bytes))
+    node.policy.check_terms(terms)
+    if not terms.masked:
+        raise ProtocolError("a stage that this scheme does not have")
+    return agreed, terms
+
+
+def _among_neighbours(
+    node: Node, epoch: Epoch, terms: Terms, record: ConfigRecord
+) -> tuple[Turn, Slot] | None:
+    """The turn of the attempt that a message is about, and its slot; None where all share with all."""
+    if degree_of(terms.neighbours, epoch.size) is None:
+        return None
+    kept = node.load_pairwise()
+    if kept is None or kept.slot is None or not _is_of(kept.slot, epoch, record):
+        raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
+    turn = Turn.of_slot(node, epoch, terms, kept.slot)
+    assert turn is not None
+    return turn, kept.slot
+
+
+def _elements(terms: Terms) -> int:
+    return sash_preset(terms.preset).dimension
+
+
+def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:
+    """Whether a slot is the one of the attempt that a message is about."""
+    asked = records.field(record, "round", int), records.field(record, "attempt", int)
+    return (slot.epoch, slot.round, slot.attempt) == (epoch.id, *asked)

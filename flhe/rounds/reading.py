@@ -1,0 +1,135 @@
+"""Reading: from the integers of an opened sum to the next model.
+
+Members do it to the sums that they open themselves; where the server reads (`unmask="server"`), it
+does the same to its own model, and needs no epoch for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.chain import Chain
+from flhe.coding.extras import Totals
+from flhe.coding.flatten import Arrays
+from flhe.errors import ProtocolError
+from flhe.rounds.model import Model
+from flhe.rounds.terms import Terms
+from flhe.schemes.sash import Sash, SashOpener
+from flhe.schemes.shprg import Seed
+from flhe.schemes.sparse import covered, senders_at
+from flhe.sealed import Sealed
+
+
+def apply(
+    terms: Terms,
+    codec: Chain,
+    model: Model,
+    total: Sealed,
+    lanes: NDArray[Any],
+    state: State,
+    check: int,
+) -> tuple[Model, Totals]:
+    """Decode an opened sum and apply its mean to the model that its round started from.
+
+    Parameters
+    ----------
+    terms : Terms
+        The epoch's, bits and all.
+    codec : Chain
+        The terms' codec, with the permutation of the attempt.
+    model : Model
+        The model before the round.
+    total : Sealed
+        The sum.
+    lanes : NDArray
+        What is in it: signed values, then extras, shape (total.length,); overwritten.
+    state : State
+        The codec's, in this round.
+    check : int
+        What the senders' checks must add up to.
+
+    Raises
+    ------
+    ProtocolError
+        Integers that these senders cannot have added up to, or a check that differs.
+    """
+    layout = model.layout
+    length = total.length - terms.extra_lanes(layout)
+    plain = Plain(lanes[:length], lanes[length:])
+    if total.supports:
+        coords = covered(total.supports)
+        divides = terms.normalize == "count"
+        counts = senders_at(total.supports, coords) if divides else None
+        plain = plain._replace(coords=coords, counts=counts)
+    opened, state = codec.decode(plain, total.senders, state, reuse=True)
+    totals = terms.extras(layout).decode(opened.extras)
+    if totals.check != check:
+        raise ProtocolError(
+            "a sender of the sum started from another model, or sent other coordinates; it is refused"
+        )
+    optimizer = terms.optimizer
+    moments = model.moments or optimizer.init(layout.floats)
+    change, moments = optimizer.step(opened.values, moments, total.slot.round, out=opened.values)
+    masters = layout.apply(model.masters, change, totals.integers, reuse=True)
+    memory = codec.memory(state)
+    return model.after(total.slot.round, total.digest(), masters, moments, memory), totals
+
+
+def served(arrays: Arrays, round_: int) -> Model:
+    """A model as the server tells it.
+
+    Its history is a hash of its arrays, so members that are told different ones derive different
+    slots, and none of their sums is opened.
+
+    Raises
+    ------
+    ConfigError
+        An array of a type that does not average, by name.
+    """
+    return replace(Model.initial(arrays), round=round_)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReader:
+    """The server's side of rounds whose sums it reads.
+
+    It holds no key; the members release one sum of seeds a round.
+
+    Parameters
+    ----------
+    terms : Terms
+        The epoch's, bits and all.
+    scheme : Sash
+        For the epoch's cohort.
+    """
+
+    terms: Terms
+    scheme: Sash
+
+    def open(
+        self, model: Model, total: Sealed, seed: Seed, *, threads: int = 1
+    ) -> tuple[Model, Totals]:
+        """Open the sum of a round from `model`; gives the next one, as it is told to everybody.
+
+        `seed` is the sum of the senders' seeds, shape (dimension,). Raises ProtocolError where that is
+        not what the sum was masked with.
+        """
+        lanes = SashOpener(self.scheme, seed, threads=threads).decrypt(total)
+        codec = self.terms.codec()
+        state = codec.recall(model.layout, model.memory)
+        # `apply` writes into the masters: a sum that fails in the middle must not leave half a model.
+        copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})
+        after, totals = apply(self.terms, codec, copy, total, lanes, state, 0)
+        told = served(after.arrays(), after.round)
+        return replace(after, history=told.history), totals
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics that somebody reported: NaN marks those that nobody did."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

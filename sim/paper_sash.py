@@ -1,0 +1,99 @@
+"""SASH as its paper has it: mu = 512, q = 2^64, p = 2^32, truncation; for comparison only.
+
+    y_u = x_u + floor(<a, k_u> p / q)  mod p,      x_u unsigned, w bits (SASH, Eq. 2 and Fig. 2)
+
+The sum comes out wrong by up to N - 1 (SASH, Theorem 1): a floor is taken in each mask, and one in
+the mask of the summed seed. Seeds modulo 2^64 cannot be added by Shamir shares, which live in a
+prime field. And the lattice-estimator gives these parameters 91 bits where the paper claims 128:
+nothing here is offered to users.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.keys.identity import Random
+from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
+from flhe.math.ring import lwr_masks
+
+MU = 512
+"""mu: entries of a seed."""
+
+SECURITY = 91
+"""Bits, by the lattice-estimator (usvp, bdd, dual; MATZOV gates), rounded down."""
+
+ROWS = CHUNK // (8 * MU)
+"""Rows of the matrix that one piece of keystream holds."""
+
+
+class WeakParametersWarning(UserWarning):
+    """Parameters of a paper that do not reach the security it claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSash:
+    """The paper's scheme among `cohort` clients, for one public matrix.
+
+    Parameters
+    ----------
+    cohort : int
+        N, 2 or more.
+    bits : int
+        w: bits of one quantized value, unsigned; N (2^w - 1) < 2^32.
+    public : bytes
+        What the matrix is expanded from, 32 bytes.
+    prg : Prg
+        Who computes AES.
+    """
+
+    cohort: int
+    bits: int = 16
+    public: bytes = bytes(32)
+    prg: Prg = field(default_factory=AesCtr)
+
+    def __post_init__(self) -> None:
+        if self.cohort < 2 or not 1 <= self.bits <= 32:
+            raise ConfigError(f"PaperSash(cohort={self.cohort}, bits={self.bits}): out of range")
+        if self.cohort * ((1 << self.bits) - 1) >= 1 << 32:
+            raise ConfigError(
+                f"PaperSash: a sum of {self.cohort} values of {self.bits} bits does not fit p = 2^32"
+            )
+        warnings.warn(
+            f"SASH with mu = {MU}, q = 2^64, p = 2^32 has {SECURITY} bits of security, not the 128 "
+            "that its paper claims: for comparison only, use flhe.schemes.sash",
+            WeakParametersWarning,
+            stacklevel=3,
+        )
+
+    def seed(self, random: Random = secrets.token_bytes) -> NDArray[np.uint64]:
+        """A fresh seed, uniform modulo 2^64, shape (MU,)."""
+        return np.frombuffer(random(8 * MU), "<u8").astype(np.uint64)
+
+    def mask(self, seed: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
+        """G(seed), shape (length,)."""
+        out = np.empty(length, np.uint32)
+        # Stream 0 from block 0: it is public, and no mask by itself.
+        stream = self.prg.stream(self.public, 0)
+        words = np.empty(CHUNK + BLOCK, np.uint8)
+        for at in range(0, length, ROWS):
+            part = out[at : at + ROWS]
+            stream.into(words, 8 * MU * part.size)
+            rows = words[: 8 * MU * part.size].view(np.uint64).reshape(part.size, MU)
+            lwr_masks(seed, rows, part, floor=True)
+        return out
+
+    def encrypt(self, values: NDArray[np.uint32], seed: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """y_u: `values` below 2^w, shape (length,), masked."""
+        if values.size and int(values.max()) >= 1 << self.bits:
+            raise ConfigError(f"PaperSash: a value beyond {self.bits} bits")
+        return values + self.mask(seed, values.size)
+
+    def decrypt(self, total: NDArray[np.uint32], seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """The sum of the senders' values, wrong by up to N - 1, modulo 2^32."""
+        return total - self.mask(seeds, total.size)

@@ -1,0 +1,108 @@
+"""Nodes that play dead: who, where and how often follows from the seed, and only in training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from flhe import records
+from flhe.apps.dropouts import STAGES, dropout, drops_at
+from flhe.apps.settings import Settings
+
+
+def context(partition: int, **config: Any) -> Context:
+    return Context(
+        run_id=1,
+        node_id=100 + partition,
+        node_config={"partition-id": partition, "num-partitions": 8},
+        state=RecordDict(),
+        run_config={"nodes": 8, "drops": 2, **config},
+    )
+
+
+def message(stage: str | None, round_: int, kind: str = "train") -> Message:
+    content = RecordDict()
+    if stage is None:
+        content["config"] = ConfigRecord({"server-round": round_})
+    else:
+        content[records.STAGE] = records.stage_record(stage, round=round_)
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    found = Message(content, 100, kind)
+    found.metadata.__dict__["_message_id"] = "1"
+    return found
+
+
+class App:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, asked: Message, _context: Context) -> Message:
+        self.calls += 1
+        return Message(RecordDict(), reply_to=asked)
+
+
+def test_so_many_of_so_many_drop_out_of_each_round() -> None:
+    for nodes, drops in ((8, 2), (5, 0), (20, 6)):
+        for round_ in range(1, 40):
+            gone = [drops_at(7, round_, i, nodes, drops) is not None for i in range(nodes)]
+            assert sum(gone) == drops
+
+
+def test_everybody_and_every_stage_comes_up() -> None:
+    seen = [(i, drops_at(0, r, i, 8, 2)) for r in range(1, 200) for i in range(8)]
+    assert {place for _, place in seen} == {None, *STAGES}
+    counts = Counter(i for i, place in seen if place)
+    assert min(counts.values()) > 20
+
+
+@pytest.mark.parametrize("place", STAGES)
+def test_who_drops_out_stays_away_until_the_round_is_over(place: str) -> None:
+    round_, partition = next(
+        (r, i) for r in range(1, 500) for i in range(8) if drops_at(0, r, i, 8, 2) == place
+    )
+    here = context(partition)
+    expected = {
+        "round": {"round": 0, "consist": 0, "unmask": 0},
+        "answer": {"round": 1, "consist": 0, "unmask": 0},
+        "consist": {"round": 1, "consist": 0, "unmask": 0},
+        "unmask": {"round": 1, "consist": 1, "unmask": 0},
+    }[place]
+    for stage, calls in expected.items():
+        app = App()
+        reply = dropout(message(stage, round_), here, app)
+        assert app.calls == calls, stage
+        lost = calls == 0 or (place, stage) == ("answer", "round")
+        assert reply.has_error() == lost, stage
+    back = next(r for r in range(round_ + 1, 999) if drops_at(0, r, partition, 8, 2) is None)
+    assert not dropout(message("round", back), here, App()).has_error()
+
+
+def test_plain_rounds_lose_the_same_nodes() -> None:
+    for round_ in range(1, 30):
+        for partition in range(8):
+            place = drops_at(0, round_, partition, 8, 2)
+            reply = dropout(message(None, round_), context(partition), App())
+            assert reply.has_error() == (place in ("round", "answer"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind"), [("advertise", "train"), ("status", "train"), ("evaluate", "evaluate")]
+)
+def test_nothing_but_training_is_lost(stage: str, kind: str) -> None:
+    for round_ in range(1, 30):
+        for partition in range(8):
+            app = App()
+            reply = dropout(message(stage, round_, kind), context(partition), app)
+            assert (app.calls, reply.has_error()) == (1, False)
+
+
+def test_nobody_drops_out_unless_asked() -> None:
+    app = App()
+    for round_ in range(1, 30):
+        dropout(message("round", round_), context(3, drops=0), app)
+    assert app.calls == 29
+    assert Settings().drops == 0

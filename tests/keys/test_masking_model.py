@@ -1,0 +1,397 @@
+"""Masking-key agreement against a server that asks members whatever it likes, in every order there is.
+
+A member is a small automaton, written down here. First the real stages are compared with it: in each
+state that messages lead to, what they answer to each message, and what is on the disk then. Next the
+product of such members is searched: never are two sets opened, whoever colludes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from flwr.app import Message
+
+from flhe.keys import files, masking
+from flhe.keys.derive import hkdf
+from flhe.keys.thresholds import Thresholds
+from tests.mods.harness import Site, answer, refused, update
+from tests.mods.masked import Masked, answer_in, signature_in
+
+Q = 2**64 - 2**32 + 1
+Set = tuple[int, ...]
+Named = tuple[int, Set]
+"""An attempt, and a set of survivors in it."""
+ATTEMPTS = (0, 1)
+
+
+# --- a member, in the small ---
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How many there are, and what they are held to; the real ones by default."""
+
+    members: int
+    colluders: int
+    threshold: int
+    one_set: bool = True
+    quiet: bool = True  # who signed encrypts no more in this round
+
+    @classmethod
+    def of(cls, members: int, colluders: int) -> Rules:
+        return cls(members, colluders, Thresholds(members, colluders).threshold)
+
+    @property
+    def least(self) -> int:
+        return max(self.threshold, self.colluders + 2)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Asks for an update."""
+
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Consist:
+    """Proposes a set, with all shares for it."""
+
+    attempt: int
+    survivors: Set
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """Shows the first `count` members' signatures on a set of that attempt."""
+
+    attempt: int
+    survivors: Set
+    count: int
+
+
+Letter = Round | Consist | Unmask
+Said = Literal["update", "again", "signature", "answer"] | int
+"""What a member answers, or the code that it refuses with."""
+PROTOCOL, QUORUM, REUSE, AUTHENTICATION = 1014, 1011, 1012, 1013
+
+
+@dataclass(frozen=True)
+class Member:
+    """Attempts that were encrypted, and sets that were signed."""
+
+    rank: int
+    uploads: Set = ()
+    signed: frozenset[Named] = frozenset()
+
+    @property
+    def attempt(self) -> int | None:
+        return max(self.uploads, default=None)
+
+    def hears(self, rules: Rules, letter: Letter) -> tuple[Said, Member]:
+        """What it answers, and what it is then."""
+        match letter:
+            case Round(attempt):
+                return self._round(rules, attempt)
+            case Consist(attempt, survivors):
+                return self._consist(rules, attempt, survivors)
+            case Unmask(attempt, survivors, count):
+                return self._unmask(rules, attempt, survivors, count), self
+
+    def _round(self, rules: Rules, attempt: int) -> tuple[Said, Member]:
+        if attempt == self.attempt:
+            return "again", self
+        if (self.signed and rules.quiet) or attempt < max(self.uploads, default=0):
+            return REUSE, self
+        return "update", replace(self, uploads=(*self.uploads, attempt))
+
+    def _consist(self, rules: Rules, attempt: int, survivors: Set) -> tuple[Said, Member]:
+        if attempt != self.attempt:
+            return PROTOCOL, self
+        if len(survivors) < rules.least:
+            return QUORUM, self
+        named = (attempt, survivors)
+        others = {each for each in self.signed - {named} if each[0] == attempt}
+        if others and rules.one_set:
+            return REUSE, self
+        return "signature", replace(self, signed=self.signed | {named})
+
+    def _unmask(self, rules: Rules, attempt: int, survivors: Set, count: int) -> Said:
+        mine = next((s for a, s in self.signed if a == attempt), None)
+        if mine is None or not set(survivors[:count]) <= set(mine):
+            return PROTOCOL
+        if count < rules.threshold:
+            return QUORUM
+        return "answer" if survivors == mine else AUTHENTICATION
+
+
+def sets_with(members: int, rank: int) -> list[Set]:
+    every = itertools.chain.from_iterable(
+        itertools.combinations(range(members), n) for n in range(1, members + 1)
+    )
+    return [each for each in every if rank in each]
+
+
+def alphabet(rules: Rules, rank: int) -> list[Letter]:
+    letters: list[Letter] = [Round(attempt) for attempt in ATTEMPTS]
+    for attempt, survivors in itertools.product(ATTEMPTS, sets_with(rules.members, rank)):
+        letters.append(Consist(attempt, survivors))
+        counts = {rules.threshold - 1, rules.threshold, len(survivors)}
+        letters += [Unmask(attempt, survivors, n) for n in sorted(counts) if n <= len(survivors)]
+    return letters
+
+
+# --- the real stages are such a member ---
+
+Disk = dict[str, bytes]
+
+
+class Node:
+    """One site among others who have dealt in every attempt; its disk can be put back."""
+
+    def __init__(
+        self, path: Path, size: int, rank: int, unmask: Literal["server", "clients"]
+    ) -> None:
+        self.group = group = Masked(path, size, unmask).agree()
+        self.rank, self.sealed = rank, unmask == "clients"
+        self.others = [other for other in range(size) if other != rank]
+        for attempt, other in itertools.product(ATTEMPTS, self.others):
+            assert not group.upload(other, attempt=attempt).has_error()
+        last = group.dealt(self.others[0]).slot
+        self.slots = [replace(last, attempt=attempt) for attempt in ATTEMPTS]
+        base = {} if self.sealed else {"base": 0}
+        answer(group.ask(self.site, "sync", **base))  # type: ignore[arg-type]
+
+    @property
+    def site(self) -> Site:
+        return self.group.sites[self.rank]
+
+    def disk(self) -> Disk:
+        """Everything that lasts but logs; locks are empty."""
+        paths = (path for path in self.site.home.rglob("*") if path.is_file())
+        return {
+            str(path.relative_to(self.site.home)): path.read_bytes()
+            for path in paths
+            if not path.name.endswith(".log") and not path.name.startswith("lock")
+        }
+
+    def put_back(self, disk: Disk) -> None:
+        for name in self.disk().keys() - disk.keys():
+            (self.site.home / name).unlink()
+        for name, data in disk.items():
+            path = self.site.home / name
+            if not path.exists() or path.read_bytes() != data:
+                path.write_bytes(data)
+                path.chmod(0o600)
+
+    @functools.cache  # noqa: B019
+    def signature(self, rank: int, attempt: int, survivors: Set) -> bytes:
+        return self.group.forged(rank, survivors, self.slots[attempt])
+
+    def asked(self, letter: Letter) -> Message:
+        match letter:
+            case Round(attempt):
+                return self.group.upload(self.rank, attempt=attempt)
+            case Consist(attempt, survivors):
+                return self.group.consist(self.rank, survivors, attempt=attempt)
+            case Unmask(attempt, survivors, count):
+                shown = {r: self.signature(r, attempt, survivors) for r in survivors[:count]}
+                return self.group.unmask(self.rank, shown, attempt=attempt)
+
+    def share(self, survivors: Set, attempt: int) -> bytes:
+        """The sum of this member's shares, opened one by one."""
+        name = self.slots[attempt].digest()
+        total = [0] * masking.Circle.of(self.group.epoch(0), 2048).sharing.width(2048)
+        for u in survivors:
+            plain = bytes(self.group.dealt(u).own)
+            if u != self.rank:
+                key = hkdf(self.group.epoch(u).pair_keys[self.rank], "kshare", name, u, self.rank)
+                box = self.group.boxes[1, attempt, u][self.rank]
+                plain = ChaCha20Poly1305(key).decrypt(box[:12], box[12:], name)
+            total = [
+                (x + int(y)) % Q for x, y in zip(total, np.frombuffer(plain, "<u8"), strict=True)
+            ]
+        return np.array(total, "<u8").tobytes()
+
+    def check(self, said: Said, letter: Letter, reply: Message, sent: bytes) -> None:
+        """What the automaton says is what was answered; `sent` is the digest of the last update."""
+        if isinstance(said, int):
+            refused(reply, said)
+            return
+        match letter:
+            case Round():
+                assert answer(reply)["resent"] is (said == "again")
+                assert said == "update" or update(reply).digest() == sent
+            case Consist(attempt, survivors):
+                assert signature_in(reply) == self.signature(self.rank, attempt, survivors)
+            case Unmask(attempt, survivors):
+                circle, slot = self.group.circle, self.slots[attempt]
+                told = answer_in(reply)
+                rank, payload = masking.check_answer(
+                    circle, slot, survivors, told, sealed=self.sealed
+                )
+                assert rank == self.rank
+                share = self.share(survivors, attempt)
+                assert (payload == share) is not self.sealed
+                assert share[:64] not in payload or not self.sealed
+                assert bytes(self.group.agreed(self.rank).share) == share
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disks that are put back, thousands of times: what would notice it is tested elsewhere."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    monkeypatch.setattr(files, "stamp", lambda path: "here" if path.exists() else None)
+
+
+@pytest.mark.usefixtures("quick_disk")
+@pytest.mark.parametrize(
+    ("size", "rank", "unmask", "states"),
+    [(3, 0, "server", 13), (3, 2, "clients", 13), (4, 1, "server", 16)],
+)
+def test_a_node_is_such_a_member(
+    tmp_path: Path, size: int, rank: int, unmask: Literal["server", "clients"], states: int
+) -> None:
+    """Whatever messages came before, however many: they lead to these few states, and to no others.
+
+    Each message is answered by a fresh process, so all that it can change is on the disk.
+    """
+    node = Node(tmp_path, size, rank, unmask)
+    rules = Rules.of(size, node.group.epoch(rank).roster.collusion)
+    letters = alphabet(rules, rank)
+    queue = [(Member(rank), node.disk(), b"")]
+    seen = 0
+    while queue:
+        member, disk, sent = queue.pop()
+        seen += 1
+        for letter in letters:
+            node.put_back(disk)
+            reply = node.asked(letter)
+            said, then = member.hears(rules, letter)
+            node.check(said, letter, reply, sent)
+            after = node.disk()
+            if then == member:
+                assert after == disk
+                continue
+            assert after != disk
+            queue.append((then, after, update(reply).digest() if said == "update" else sent))
+    assert seen == states
+    assert not [path for path in node.site.home.rglob(".*") if path.name != ".unused"]
+
+
+# --- many such members ---
+
+
+class Search:
+    """Everything that a server and its colluders can bring honest members to.
+
+    Colluders sign every set that the server has them in, and hold a share of every seed. It can propose
+    a set to a member only where it has the shares of all honest ones in it.
+    """
+
+    def __init__(self, rules: Rules, bad: Set) -> None:
+        self.rules, self.bad = rules, bad
+        self.honest = [rank for rank in range(rules.members) if rank not in bad]
+        self._moves: dict[Member, list[tuple[Named | None, Member]]] = {}
+        self.visited = 0
+
+    def moves(self, member: Member) -> list[tuple[Named | None, Member]]:
+        """Where a member can be brought to, and the set whose shares that takes."""
+        if member not in self._moves:
+            found: list[tuple[Named | None, Member]] = []
+            for letter in alphabet(self.rules, member.rank):
+                _, then = member.hears(self.rules, letter)
+                if then != member:
+                    named = (
+                        (letter.attempt, letter.survivors) if isinstance(letter, Consist) else None
+                    )
+                    found.append((named, then))
+            self._moves[member] = found
+        return self._moves[member]
+
+    def states(self) -> Iterator[tuple[Member, ...]]:
+        start = tuple(Member(rank) for rank in self.honest)
+        stack, seen = [start], {start}
+        while stack:
+            state = stack.pop()
+            yield state
+            for at, member in enumerate(state):
+                for named, then in self.moves(member):
+                    if named is not None and not self._dealt(state, *named):
+                        continue
+                    after = (*state[:at], then, *state[at + 1 :])
+                    if after not in seen:
+                        seen.add(after)
+                        stack.append(after)
+        self.visited = len(seen)
+
+    def _dealt(self, state: tuple[Member, ...], attempt: int, survivors: Set) -> bool:
+        return all(attempt in m.uploads for m in state if m.rank in survivors)
+
+    def opened(self, state: tuple[Member, ...]) -> set[Named]:
+        """Sets of which the server gets the sum of seeds."""
+        need, out = self.rules.threshold, set()
+        for attempt, survivors in {named for member in state for named in member.signed}:
+            signers = [m for m in state if (attempt, survivors) in m.signed]
+            agreed = len(signers) + len(set(self.bad) & set(survivors))
+            if agreed < need:
+                continue
+            shown = Unmask(attempt, survivors, need)
+            if self.rules.one_set:
+                assert all(m.hears(self.rules, shown)[0] == "answer" for m in signers)
+            if len(signers) + len(self.bad) >= need:
+                out.add((attempt, survivors))
+        return out
+
+
+GROUPS = [
+    (members, colluders, bad)
+    for members, colluders in ((3, 0), (4, 0), (4, 1))
+    for count in range(colluders + 1)
+    for bad in itertools.combinations(range(members), count)
+]
+
+
+@pytest.mark.parametrize(("members", "colluders", "bad"), GROUPS, ids=str)
+def test_no_two_sets_of_a_round_are_opened(members: int, colluders: int, bad: Set) -> None:
+    rules = Rules.of(members, colluders)
+    search = Search(rules, bad)
+    all_opened = set()
+    for state in search.states():
+        opened = search.opened(state)
+        assert len(opened) <= 1
+        assert all(len(s) >= max(rules.threshold, colluders + 2) for _, s in opened)
+        assert all(len(set(s) - set(bad)) >= 2 for _, s in opened)
+        assert all(len(member.signed) <= 1 for member in state)
+        all_opened |= opened
+    # It is not that nothing ever opens: each set may, in each attempt.
+    sizes = range(rules.least, members + 1)
+    ranks = range(members)
+    every = {s for n in sizes for s in itertools.combinations(ranks, n) if set(s) - set(bad)}
+    assert all_opened == set(itertools.product(ATTEMPTS, every))
+    assert search.visited > 100
+
+
+BROKEN = {
+    "t - 1": lambda rules: replace(rules, threshold=rules.threshold - 1),
+    "two sets": lambda rules: replace(rules, one_set=False),
+    "another attempt": lambda rules: replace(rules, quiet=False),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize(
+    ("members", "colluders", "bad"), [(3, 0, ()), (4, 0, ()), (4, 1, (0,)), (4, 1, (3,))], ids=str
+)
+def test_each_rule_is_needed(members: int, colluders: int, bad: Set, how: str) -> None:
+    """The same search finds two sums that differ, where any one of the rules is loosened."""
+    search = Search(BROKEN[how](Rules.of(members, colluders)), bad)
+    assert any(len(search.opened(state)) > 1 for state in search.states())

@@ -1,0 +1,154 @@
+"""Uniform field elements: the definition with another AES, and words that are no use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from Crypto.Cipher import AES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.math.prg import CHUNK, AesCtr, FieldElements, Stream, random_elements
+from flhe.math.ring import Q
+
+KEY = bytes(range(32))
+ONES = 2**64 - 1
+
+
+def words(stream: int, first: int, count: int) -> list[int]:
+    """Words of a stream, by PyCryptodome, one at a time."""
+    out = []
+    for i in range(first, first + count):
+        cipher = AES.new(KEY, AES.MODE_CTR, nonce=stream.to_bytes(8, "big"), initial_value=i // 2)
+        data = cipher.encrypt(bytes(16))
+        out.append(int.from_bytes(data[i % 2 * 8 :][:8], "little"))
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**40), st.integers(0, 4), st.integers(1, 40))
+def test_blocks_are_the_definition(first: int, count: int, n: int) -> None:
+    made = FieldElements(AesCtr(), KEY).blocks(first, count, n)
+    assert made.shape == (count, n)
+    assert made.dtype == np.uint64
+    assert made.ravel().tolist() == words(0, first * n, count * n)
+    for j in range(count):
+        assert np.array_equal(FieldElements(AesCtr(), KEY).block(first + j, n), made[j])
+
+
+@pytest.mark.parametrize("n", [2048, 2047])
+@pytest.mark.parametrize("first", [0, 1])
+def test_more_than_one_call_of_aes(first: int, n: int) -> None:
+    """Blocks that cross from one call into the next, whole pairs of words or not."""
+    elements = FieldElements(AesCtr(), KEY)
+    count = 2 * CHUNK // (8 * n) + 3
+    made = elements.blocks(first, count, n)
+    parts = [elements.block(first + j, n) for j in range(count)]
+    assert np.array_equal(made, np.stack(parts))
+    border = CHUNK // 8
+    assert made.ravel()[border - 3 : border + 3].tolist() == words(0, first * n + border - 3, 6)
+
+
+def test_both_backends_and_a_scratch_give_the_same() -> None:
+    made = FieldElements(AesCtr(), KEY).blocks(3, 5, 7)
+    assert np.array_equal(FieldElements(AesCtr("pycryptodome"), KEY).blocks(3, 5, 7), made)
+    scratch = np.zeros(5 * 7 + 3, np.uint64)
+    again = FieldElements(AesCtr(), KEY).blocks(3, 5, 7, scratch)
+    assert np.shares_memory(again, scratch)
+    assert np.array_equal(again, made)
+
+
+# --- words that are no use ---
+
+
+class Scripted:
+    """A Prg whose words are a function of stream and place."""
+
+    name = "scripted"
+
+    def __init__(self, word: Callable[[int, int], int]) -> None:
+        self.word = word
+        self.asked: set[int] = set()
+
+    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
+        self.asked.add(number)
+        return _Scripted(lambda i: self.word(number, i), 2 * block)
+
+
+class _Scripted:
+    def __init__(self, word: Callable[[int], int], at: int) -> None:
+        self.word, self.at = word, at
+
+    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        assert nbytes % 8 == 0
+        assert out.size >= nbytes + 16
+        count = nbytes // 8
+        made = np.array([self.word(self.at + i) for i in range(count)], np.uint64)
+        out[:nbytes] = made.view(np.uint8)
+        self.at += count
+
+
+def test_streams_of_their_own_replace_them() -> None:
+    def word(stream: int, i: int) -> int:
+        if stream == 0:
+            return ONES if 10 <= i < 25 else i
+        return 1000 * stream + i
+
+    prg = Scripted(word)
+    made = FieldElements(prg, KEY).blocks(1, 4, 7).tolist()
+    assert made == [
+        [7, 8, 9, 2000, 2001, 2002, 2003],  # of block 1, from stream 2
+        [3000, 3001, 3002, 3003, 3004, 3005, 3006],
+        [4000, 4001, 4002, 4003, 25, 26, 27],
+        [28, 29, 30, 31, 32, 33, 34],
+    ]
+    assert prg.asked == {0, 2, 3, 4}
+    for j in (1, 2, 3, 4):
+        assert FieldElements(prg, KEY).block(j, 7).tolist() == made[j - 1]
+
+
+def test_exactly_those_below_the_prime_pass() -> None:
+    limits = [Q - 1, Q, Q + 1, ONES, 0, 2**63]
+    prg = Scripted(lambda stream, i: limits[i % 6] if stream == 0 else 77 + i)
+    assert FieldElements(prg, KEY).block(0, 6).tolist() == [Q - 1, 77, 78, 79, 0, 2**63]
+    assert FieldElements(prg, KEY).block(0, 2).tolist() == [Q - 1, 77]
+
+
+def test_replacements_that_are_no_use_either() -> None:
+    useless = {0, 1, 2, 5}
+    prg = Scripted(lambda stream, i: ONES if stream == 0 or i in useless else 100 + i)
+    expected = [103, 104, 106, 107]
+    assert FieldElements(prg, KEY).block(0, 4).tolist() == expected
+
+
+def test_random_elements_draw_again() -> None:
+    draws = [[5, Q, 7, ONES], [Q + 1, 6], [8]]
+    asked = []
+
+    def scripted(length: int) -> bytes:
+        asked.append(length)
+        return np.array(draws[len(asked) - 1], np.uint64).tobytes()
+
+    assert random_elements(4, scripted).tolist() == [5, 8, 7, 6]
+    assert asked == [32, 16, 8]
+
+
+def test_random_elements_are_fresh_field_elements() -> None:
+    one, two = random_elements(500), random_elements(500)
+    assert one.dtype == np.uint64
+    assert one.max() < Q
+    assert len({*one.tolist(), *two.tolist()}) == 1000
+    assert random_elements(0).size == 0
+    one[0] = 1  # may be written to, unlike the bytes that it was made of
+
+
+def test_a_random_source_that_gives_less_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gave 8 bytes, 32 were asked for"):
+        random_elements(4, lambda count: bytes(8))
+    answers = iter([b"\xff" * 8 * 3, bytes(8)])  # two must be drawn again, or one stood for both
+    with pytest.raises(ConfigError, match="gave 8 bytes, 24 were asked for"):
+        random_elements(3, lambda count: next(answers))

@@ -1,0 +1,294 @@
+"""Field, ring and masks: against Python's integers, whole products by way of one long integer."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe import errors
+from flhe.math import ring, ring_kernels
+from flhe.math.prg import AesCtr, FieldElements, random_elements
+from flhe.math.ring import Q, Ring, root_of_unity
+
+P = 2**32
+EDGES = [0, 1, 2, P - 2, P - 1, P, P + 1, Q // 2, Q // 2 + 1, 2**63 - 1, 2**63, 2**63 + 1]
+EDGES += [Q - x for x in (P + 1, P, P - 1, 2, 1)]
+ELEMENTS = st.one_of(st.sampled_from(EDGES), st.integers(0, Q - 1))
+RINGS = [1024, 2048, 4096, 8192]
+WIDE = 160
+"""Bits that hold a sum of 8192 products."""
+
+
+def array(numbers: list[int]) -> NDArray[np.uint64]:
+    return np.array(numbers, np.uint64)
+
+
+def product(a: list[int], b: list[int]) -> list[int]:
+    """Modulo x**n + 1: put in x = 2**WIDE, multiply once, take the coefficients out again."""
+    n = len(a)
+
+    def packed(x: list[int]) -> int:
+        return int.from_bytes(b"".join(c.to_bytes(WIDE // 8, "little") for c in x), "little")
+
+    whole = (packed(a) * packed(b)).to_bytes(2 * n * WIDE // 8, "little")
+    parts = [whole[i : i + WIDE // 8] for i in range(0, len(whole), WIDE // 8)]
+    full = [int.from_bytes(part, "little") for part in parts]
+    return [(low - high) % Q for low, high in zip(full[:n], full[n:], strict=True)]
+
+
+def nearest(x: int) -> int:
+    return round(Fraction(x * P, Q)) % P
+
+
+def polynomial(n: int, seed: int) -> list[int]:
+    draws = random.Random(seed)
+    return [draws.randrange(Q) for _ in range(n)]
+
+
+def centred(lanes: NDArray[np.uint32]) -> NDArray[np.int32]:
+    return lanes.view(np.int32)
+
+
+# --- the field ---
+
+
+def test_all_edges_with_each_other() -> None:
+    a, b = (array(x.ravel().tolist()) for x in np.meshgrid(array(EDGES), array(EDGES)))
+    pairs = list(zip(a.tolist(), b.tolist(), strict=True))
+    assert ring.add(a, b).tolist() == [(x + y) % Q for x, y in pairs]
+    assert ring.subtract(a, b).tolist() == [(x - y) % Q for x, y in pairs]
+    assert ring.times(a, b).tolist() == [x * y % Q for x, y in pairs]
+    assert ring.negate(a).tolist() == [-x % Q for x in a.tolist()]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(ELEMENTS, ELEMENTS), max_size=70))
+def test_operations_are_those_of_integers(pairs: list[tuple[int, int]]) -> None:
+    a, b = array([x for x, _ in pairs]), array([y for _, y in pairs])
+    assert ring.add(a, b).tolist() == [(x + y) % Q for x, y in pairs]
+    assert ring.subtract(a, b).tolist() == [(x - y) % Q for x, y in pairs]
+    assert ring.times(a, b).tolist() == [x * y % Q for x, y in pairs]
+
+
+def test_shapes_broadcast_and_arguments_stay() -> None:
+    a = array(polynomial(12, 1)).reshape(3, 4)
+    b = array(polynomial(8, 2))[::2]
+    before = a.copy(), b.copy()
+    expected = [[x * y % Q for x, y in zip(row, b.tolist(), strict=True)] for row in a.tolist()]
+    assert ring.times(a, b).tolist() == expected
+    one_more = [[(x + 1) % Q for x in row] for row in a.T.tolist()]
+    assert ring.add(a.T, array([1])).tolist() == one_more
+    assert np.array_equal(a, before[0])
+    assert np.array_equal(b, before[1])
+
+
+def test_powers_and_roots() -> None:
+    assert ring.powers(7, 100).tolist() == [pow(7, i, Q) for i in range(100)]
+    for bits in range(33):
+        w = root_of_unity(1 << bits)
+        assert pow(w, 1 << bits, Q) == 1
+        assert bits == 0 or pow(w, 1 << (bits - 1), Q) == Q - 1
+    for order in (0, 3, -4, 1 << 33):
+        with pytest.raises(errors.ConfigError):
+            root_of_unity(order)
+
+
+# --- rounding ---
+
+
+def test_rounding_at_its_borders() -> None:
+    """Just below and just above a half, for quotients of all sizes, and where it wraps to 0."""
+    draws = random.Random(3)
+    quotients = [0, 1, 2, 2**31 - 1, 2**31, P - 2, P - 1, *(draws.randrange(P) for _ in range(300))]
+    xs = [x + (2 * y + 1) * Q // (2 * P) for y in quotients for x in (-1, 0, 1, 2)]
+    xs = [x for x in xs + EDGES if 0 <= x < Q]
+    assert ring.rounded(array(xs)).tolist() == [nearest(x) for x in xs]
+    assert nearest(Q - 1) == 0  # rounds up to p
+
+
+@settings(deadline=None)
+@given(st.lists(ELEMENTS, min_size=1, max_size=70))
+def test_rounding_is_the_definition(xs: list[int]) -> None:
+    expected = [((x * P + Q // 2) // Q) % P for x in xs]
+    assert expected == [nearest(x) for x in xs]
+    assert ring.rounded(array(xs)).tolist() == expected
+
+
+# --- transforms ---
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 32, 64, 128, 256, 512, *RINGS])
+def test_products_are_exact(n: int) -> None:
+    on = Ring(n)
+    extremes = [Q - 1] * n
+    sparse = [0] * n
+    sparse[0], sparse[n // 2], sparse[n - 1] = Q - 1, 1, P
+    for a, b in [
+        (polynomial(n, 1), polynomial(n, 2)),
+        (extremes, extremes),
+        (extremes, polynomial(n, 3)),
+        (sparse, sparse),
+        (sparse, polynomial(n, 4)),
+        ([0] * n, extremes),
+    ]:
+        assert on.multiply(array(a), array(b)).tolist() == product(a, b)
+
+
+@pytest.mark.parametrize("n", [2, 4, 16, 1024, 2048, 8192])
+def test_there_and_back(n: int) -> None:
+    on = Ring(n)
+    x = array(polynomial(3 * n, 5)).reshape(3, 1, n)
+    x[1] = Q - 1
+    before = x.copy()
+    assert np.array_equal(on.inverse(on.forward(x)), x)
+    assert np.array_equal(on.forward(on.inverse(x)), x)
+    assert np.array_equal(x, before)
+    assert np.array_equal(on.forward(x)[2, 0], on.forward(x[2, 0]))
+    assert np.array_equal(on.inverse(x[::-2])[0], on.inverse(x[2]))
+
+
+@pytest.mark.parametrize("n", [4, 64, 2048])
+def test_a_transform_is_the_values_at_odd_powers(n: int) -> None:
+    x, bits = polynomial(n, 6), n.bit_length() - 1
+    x_hat = Ring(n).forward(array(x)).tolist()
+    for i in {*range(8), n // 2, n - 1} & set(range(n)):
+        point = pow(root_of_unity(2 * n), 2 * int(f"{i:0{bits}b}"[::-1], 2) + 1, Q)
+        assert x_hat[i] == sum(c * pow(point, d, Q) for d, c in enumerate(x)) % Q
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 128, 1024, 2**16])
+def test_evaluate_is_in_natural_order(n: int) -> None:
+    x = polynomial(2 * n, 7)
+    values = ring.evaluate(array(x).reshape(2, n))
+    w = root_of_unity(n)
+    for row, made in zip((x[:n], x[n:]), values.tolist(), strict=True):
+        for i in {0, 1, 2, 3, n // 2, n - 1} & set(range(n)):
+            point, power, expected = pow(w, i, Q), 1, 0
+            for c in row:
+                expected, power = expected + c * power, power * point % Q
+            assert made[i] == expected % Q
+
+
+@pytest.mark.parametrize("n", [-4, 0, 1, 3, 6, 1000, 1 << 14])
+def test_rings_that_are_refused(n: int) -> None:
+    with pytest.raises(errors.ConfigError):
+        Ring(n)
+
+
+def test_arrays_that_are_refused() -> None:
+    on, x = Ring(8), array([1] * 8)
+    for wrong in (x[:4], x.astype(np.int64), array([1] * 16)):
+        for step in (on.forward, on.inverse):
+            with pytest.raises(errors.ConfigError):
+                step(wrong)
+        with pytest.raises(errors.ConfigError):
+            on.masks(wrong, x.reshape(1, 8))
+        with pytest.raises(errors.ConfigError):
+            on.masks(x, wrong.reshape(1, -1))
+    for out in (np.empty((2, 8), np.uint32), np.empty((1, 8), np.uint64)):
+        with pytest.raises(errors.ConfigError):
+            on.masks(x, x.reshape(1, 8), out)
+    with pytest.raises(errors.ConfigError):
+        on.masks(x, x)
+    with pytest.raises(errors.ConfigError):
+        on.masks(x.reshape(1, 8), x.reshape(1, 8))
+    with pytest.raises(errors.ConfigError):
+        ring.evaluate(np.zeros(1 << 17, np.uint64))
+    for k, rows, lanes in [
+        (x, x, np.uint32([0])),
+        (x[:7], x.reshape(1, 8), np.uint32([0])),
+        (x, x.reshape(1, 8), np.uint32([0, 0])),
+        (x, x.reshape(1, 8), np.uint64([0])),
+        (x.astype(np.int64), x.reshape(1, 8), np.uint32([0])),
+        (x.reshape(1, 8), x.reshape(1, 8), np.uint32([0])),
+    ]:
+        with pytest.raises(errors.ConfigError):
+            ring.lwr_masks(k, rows, lanes)
+    with pytest.raises(errors.RangeError):
+        ring.check(x.astype(np.int64))
+
+
+# --- masks ---
+
+KEY = bytes(range(32))
+
+
+@pytest.mark.parametrize("n", [2, 4, 256, 2048, 4096])
+def test_ring_masks_are_the_definition(n: int) -> None:
+    on = Ring(n)
+    a, k = array(polynomial(3 * n, 8)).reshape(3, n), polynomial(n, 9)
+    a[1] = Q - 1
+    made = on.masks(on.forward(array(k)), on.forward(a))
+    assert made.dtype == np.uint32
+    assert made.tolist() == [[nearest(x) for x in product(row, k)] for row in a.tolist()]
+
+
+def test_ring_masks_do_not_depend_on_how_they_are_cut() -> None:
+    on, n, blocks = Ring(1024), 1024, 23
+    k_hat = on.forward(array(polynomial(n, 10)))
+    whole = on.masks(k_hat, FieldElements(AesCtr(), KEY).blocks(0, blocks, n))
+    for size in (1, 4, 9):
+        out = np.zeros((blocks, n), np.uint32)
+
+        def work(start: int, out: NDArray[np.uint32] = out, size: int = size) -> None:
+            part = out[start : start + size]
+            a_hat = FieldElements(AesCtr(), KEY).blocks(start, len(part), n)
+            assert on.masks(k_hat, a_hat, part) is part
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(work, range(0, blocks, size)))
+        assert np.array_equal(out, whole)
+
+
+@pytest.mark.parametrize("parties", [1, 2, 3, 10, 50])
+@pytest.mark.parametrize("form", ["ring", "matrix"])
+def test_masks_are_almost_homomorphic(form: str, parties: int) -> None:
+    n, amount = 256, 8
+    a = FieldElements(AesCtr(), KEY).blocks(0, amount, n)
+
+    def masks(k: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        if form == "ring":
+            return Ring(n).masks(Ring(n).forward(k), a).ravel()
+        out = np.empty(amount, np.uint32)
+        return ring.lwr_masks(k, a, out)
+
+    seeds = [random_elements(n) for _ in range(parties)]
+    total = seeds[0]
+    for seed in seeds[1:]:
+        total = ring.add(total, seed)
+    summed = np.sum([masks(seed) for seed in seeds], axis=0, dtype=np.uint32)
+    assert np.abs(centred(summed - masks(total)).astype(np.int64)).max() <= (parties + 1) // 2
+
+
+@pytest.mark.parametrize("mu", [1, 7, 64, 736, 1023, 1024, 1025, 2500])
+def test_matrix_masks_are_the_definition(mu: int) -> None:
+    """Extremes too: 1024 products of the largest must not run over."""
+    a, k = array(polynomial(5 * mu, 11)).reshape(5, mu), array(polynomial(mu, 12))
+    a[0], a[1] = Q - 1, P - 1
+    for key in (k, np.full(mu, Q - 1, np.uint64), np.full(mu, (1 << 44) - 1, np.uint64)):
+        sums = [sum(x * y for x, y in zip(row, key.tolist(), strict=True)) for row in a.tolist()]
+        assert ring.lwr_masks(key, a).tolist() == [nearest(x % Q) for x in sums]
+        assert ring.lwr_masks(key, a, floor=True).tolist() == [x % 2**64 // P for x in sums]
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int32])
+@pytest.mark.parametrize("size", [0, 1, 5, 16, 100, 2047])
+def test_values_are_masked_and_unmasked(dtype: type, size: int) -> None:
+    bits = np.iinfo(dtype).bits
+    rng = np.random.default_rng(size)
+    values = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), size, dtype)
+    masks = rng.integers(0, P, size, np.uint32)
+    for shift in (0, 4, 10, 31):
+        out = np.empty(size, np.uint32)
+        ring_kernels.masked(values, shift, masks, out)
+        pairs = zip(values.tolist(), masks.tolist(), strict=True)
+        assert out.tolist() == [((x << shift) + m) % P for x, m in pairs]
+        ring_kernels.unmasked(out, masks, out)
+        assert out.tolist() == [(x << shift) % P for x in values.tolist()]

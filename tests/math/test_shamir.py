@@ -1,0 +1,213 @@
+"""Shamir: what shares give, what they do not give, and which of them are wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe import errors
+from flhe.math import ring
+from flhe.math.prg import random_elements
+from flhe.math.ring import Q
+from flhe.math.shamir import Shamir
+from tests.math.test_shamir_vectors import Tape, lowest, point, shared
+
+SCHEMES = st.integers(2, 40).flatmap(
+    lambda members: st.integers(2, members).flatmap(
+        lambda threshold: st.integers(1, threshold - 1).map(
+            lambda privacy: Shamir(members, threshold, privacy)
+        )
+    )
+)
+
+
+def array(numbers: Sequence[int]) -> NDArray[np.uint64]:
+    return np.array(numbers, np.uint64)
+
+
+def tampered(shares: NDArray[np.uint64], ranks: Sequence[int], seed: int) -> NDArray[np.uint64]:
+    """One element of each of those shares is another."""
+    draws = random.Random(seed)
+    out = shares.copy()
+    for rank in ranks:
+        column = draws.randrange(out.shape[1])
+        out[rank, column] = (int(out[rank, column]) + draws.randrange(1, Q)) % Q
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(SCHEMES, st.integers(1, 30), st.integers(0, 2**32))
+def test_shares_are_the_definition(scheme: Shamir, count: int, seed: int) -> None:
+    draws = random.Random(seed)
+    secrets = [draws.randrange(Q) for _ in range(count)]
+    data = draws.randbytes(8 * scheme.privacy * scheme.width(count) + 800)
+    made = scheme.share(array(secrets), Tape(data))
+    three = (scheme.members, scheme.threshold, scheme.privacy)
+    assert made.tolist() == shared(*three, secrets, Tape(data))
+
+
+@settings(deadline=None, max_examples=100)
+@given(SCHEMES, st.integers(0, 30), st.data())
+def test_any_threshold_of_them_and_more_give_the_secrets(
+    scheme: Shamir, count: int, data: st.DataObject
+) -> None:
+    secrets = random_elements(count)
+    shares = scheme.share(secrets)
+    assert shares.shape == (scheme.members, scheme.width(count))
+    assert shares.flags.c_contiguous
+    everyone = data.draw(st.permutations(range(scheme.members)))
+    ranks = everyone[: data.draw(st.integers(scheme.threshold, scheme.members))]
+    assert np.array_equal(scheme.combine(ranks, shares[ranks], count), secrets)
+
+
+@settings(deadline=None, max_examples=30)
+@given(SCHEMES, st.integers(1, 20), st.integers(1, 6))
+def test_sums_of_shares_give_the_sum(scheme: Shamir, count: int, dealers: int) -> None:
+    secrets = [random_elements(count) for _ in range(dealers)]
+    total, shares = array([0] * count), np.zeros((scheme.members, scheme.width(count)), np.uint64)
+    for secret in secrets:
+        total, shares = ring.add(total, secret), ring.add(shares, scheme.share(secret))
+    found = scheme.combine(range(scheme.members), shares, count)
+    assert np.array_equal(found, total)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SCHEMES, st.data())
+def test_privacy_many_shares_fit_any_secrets(scheme: Shamir, data: st.DataObject) -> None:
+    """There is randomness with which other secrets have the very same shares at those ranks."""
+    packing, privacy = scheme.packing, scheme.privacy
+    shares = scheme.share(random_elements(packing))
+    ranks = data.draw(st.permutations(range(scheme.members)))[:privacy]
+    other = random_elements(packing).tolist()
+    points = [point(scheme.members, rank) for rank in ranks]
+    # The random part is the polynomial through what is left, divided by x**packing
+    left = [
+        (int(shares[rank, 0]) - sum(c * pow(x, i, Q) for i, c in enumerate(other)))
+        * pow(x, -packing, Q) % Q
+        for rank, x in zip(ranks, points, strict=True)
+    ]  # fmt: skip
+    chosen = array(lowest(points, left, privacy)).tobytes()
+    again = scheme.share(array(other), lambda length: chosen[:length])
+    assert np.array_equal(again[ranks], shares[ranks])
+    assert not np.array_equal(again, shares)
+
+
+def test_sharing_twice_gives_other_shares() -> None:
+    scheme, secrets = Shamir(10, 6, 3), array([1, 2, 3])
+    assert not (scheme.share(secrets) == scheme.share(secrets)).any()
+
+
+@pytest.mark.parametrize("three", [(64, 43, 42), (100, 67, 33), (1000, 667, 333)])
+def test_whole_seeds(three: tuple[int, int, int]) -> None:
+    """2048 secrets, as masks have, at sizes that are used."""
+    scheme, secrets = Shamir(*three), random_elements(2048)
+    shares = scheme.share(secrets)
+    ranks = np.random.default_rng(1).permutation(scheme.members).tolist()
+    few = ranks[: scheme.threshold]
+    assert np.array_equal(scheme.combine(few, shares[few], 2048), secrets)
+    assert np.array_equal(scheme.combine(ranks, shares[ranks], 2048), secrets)
+    most = (scheme.members - scheme.threshold) // 2
+    wrong = sorted(ranks[:most])
+    with pytest.raises(errors.ProtocolError) as caught:
+        scheme.combine(ranks, tampered(shares, wrong, 2)[ranks], 2048)
+    assert f"ranks {', '.join(map(str, wrong))} " in str(caught.value)
+
+
+# --- wrong shares ---
+
+
+@settings(deadline=None, max_examples=100)
+@given(SCHEMES, st.integers(1, 20), st.data())
+def test_wrong_shares_are_found(scheme: Shamir, count: int, data: st.DataObject) -> None:
+    """Named up to half of the spare ones; beyond, refused all the same."""
+    everyone = data.draw(st.permutations(range(scheme.members)))
+    ranks = everyone[: data.draw(st.integers(scheme.threshold, scheme.members))]
+    spare = len(ranks) - scheme.threshold
+    wrong = data.draw(st.permutations(ranks))[: data.draw(st.integers(0, spare))]
+    secrets = random_elements(count)
+    shares = tampered(scheme.share(secrets), wrong, 3)[ranks]
+    if not wrong:
+        assert np.array_equal(scheme.combine(ranks, shares, count), secrets)
+        return
+    with pytest.raises(errors.ProtocolError) as caught:
+        scheme.combine(ranks, shares, count)
+    if 2 * len(wrong) <= spare:
+        assert f"ranks {', '.join(map(str, sorted(wrong)))} do not fit" in str(caught.value)
+
+
+def test_wrong_elements_that_cancel_are_found() -> None:
+    """Opposite errors in two polynomials, which the sum of all polynomials would not show."""
+    scheme, secrets = Shamir(7, 4, 3), array([1, 2, 3])
+    shares = scheme.share(secrets)
+    shares[2, 0] = (int(shares[2, 0]) + 5) % Q
+    shares[2, 1] = (int(shares[2, 1]) - 5) % Q
+    with pytest.raises(errors.ProtocolError, match="ranks 2 do not fit"):
+        scheme.combine(range(7), shares, 3)
+
+
+def test_two_wrong_ones_of_two_to_spare_are_not_named() -> None:
+    scheme = Shamir(6, 4, 3)
+    shares = tampered(scheme.share(array([9])), [1, 3], 4)
+    with pytest.raises(errors.ProtocolError, match="too many are wrong to tell"):
+        scheme.combine(range(6), shares, 1)
+
+
+def test_all_shares_zero_but_one() -> None:
+    scheme = Shamir(8, 3, 2)
+    shares = np.zeros((8, 2), np.uint64)
+    assert scheme.combine(range(8), shares, 2).tolist() == [0, 0]
+    shares[5, 1] = 1
+    with pytest.raises(errors.ProtocolError, match="ranks 5 do not fit"):
+        scheme.combine(range(8), shares, 2)
+
+
+def test_no_message_has_a_share_in_it() -> None:
+    scheme = Shamir(7, 4, 3)
+    shares = tampered(scheme.share(random_elements(3)), [4], 5)
+    with pytest.raises(errors.ProtocolError) as caught:
+        scheme.combine(range(7), shares, 3)
+    assert not any(str(x) in str(caught.value) for x in shares.ravel().tolist())
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    "three", [(0, 0, 0), (1, 1, 1), (3, 4, 2), (3, 2, 2), (3, 2, 0), (3, 2, -1), (65_537, 3, 2)]
+)
+def test_parameters_that_are_refused(three: tuple[int, int, int]) -> None:
+    with pytest.raises(errors.ConfigError):
+        Shamir(*three)
+
+
+def test_secrets_that_are_refused() -> None:
+    scheme = Shamir(3, 2, 1)
+    for secrets in (array([Q]), np.array([1], np.int64), array([2**64 - 1])):
+        with pytest.raises(errors.RangeError):
+            scheme.share(secrets)
+
+
+def test_shares_that_are_refused() -> None:
+    scheme, secrets = Shamir(5, 3, 2), array([1, 2])
+    shares = scheme.share(secrets)
+    with pytest.raises(errors.QuorumError):
+        scheme.combine([0, 1], shares[:2], 2)
+    beyond = shares.copy()
+    beyond[1, 0] = Q
+    for ranks, given_, text in [
+        ([0, 1, 1], shares[:3], "twice"),
+        ([0, 1, 5], shares[:3], "5 members"),
+        ([-1, 0, 1], shares[:3], "5 members"),
+        ([0, 1, 2], shares[:4], "uint64"),
+        ([0, 1, 2], shares[:3, :1], "uint64"),
+        ([0, 1, 2], shares[:3].astype(np.int64), "uint64"),
+        ([4, 3, 2], beyond[:3], "ranks 3 are no"),
+    ]:
+        with pytest.raises(errors.ProtocolError, match=text):
+            scheme.combine(ranks, given_, 2)

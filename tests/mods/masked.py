@@ -1,0 +1,153 @@
+"""A group of nodes that agree on masking keys, and the server that asks them; for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from flwr.app import Message
+
+from flhe.keys import masking
+from flhe.keys.epoch import Epoch
+from flhe.keys.identity import Identity
+from flhe.keys.masking import Agreed, Circle, Dealt
+from flhe.keys.messages import Envelope
+from flhe.keys.store import Store
+from flhe.schemes.presets import sash_preset
+from flhe.sealed import Slot
+from tests.mods.harness import TERMS, Group, answer
+
+SASH = dataclasses.replace(TERMS, scheme="sash")
+ELEMENTS = sash_preset(SASH.preset).dimension
+
+
+class Masked(Group):
+    """Sites in order of rank, with the shares that came with their updates."""
+
+    def __init__(
+        self,
+        path: Path,
+        size: int = 3,
+        unmask: Literal["server", "clients"] = "server",
+        **how: Any,
+    ) -> None:
+        super().__init__(path, size, dataclasses.replace(SASH, unmask=unmask), **how)
+        self.boxes: dict[tuple[int, int, int], list[bytes]] = {}
+        """(round, attempt, rank) -> shares by the rank of their receiver."""
+
+    @property
+    def circle(self) -> Circle:
+        return Circle.of(self.epoch(0), ELEMENTS)
+
+    def epoch(self, rank: int) -> Epoch:
+        """The keys on a site's disk; there must be one epoch."""
+        store = Store(self.sites[rank].home)
+        [epoch_id] = store.epochs()
+        return Epoch.from_bytes(store.peek_epoch(epoch_id))
+
+    def identity(self, rank: int) -> Identity:
+        return Identity((self.sites[rank].home / "identity.key").read_bytes())
+
+    def dealt(self, rank: int) -> Dealt:
+        """What a site keeps of its last update."""
+        return Dealt.from_bytes((self.sites[rank].run / "shares").read_bytes())
+
+    def agreed(self, rank: int) -> Agreed:
+        """What a site signed last."""
+        return Agreed.from_bytes((self.sites[rank].run / "survivors").read_bytes())
+
+    # --- what the server asks ---
+
+    def upload(self, rank: int, *, round_: int = 1, attempt: int = 0, **fields: Any) -> Message:
+        """Ask for an update; its shares are kept."""
+        base = {"base": 0} if self.terms.reader == "server" else {}
+        reply = self.ask(self.sites[rank], round_=round_, attempt=attempt, **{**base, **fields})
+        if not reply.has_error():
+            shares = answer(reply)["shares"]
+            assert isinstance(shares, list)
+            self.boxes[round_, attempt, rank] = shares  # type: ignore[assignment]
+        return reply
+
+    def consist(
+        self,
+        rank: int,
+        survivors: Sequence[int],
+        /,
+        *,
+        round_: int = 1,
+        attempt: int = 0,
+        **fields: Any,
+    ) -> Message:
+        """Propose a set, with whatever shares there are."""
+        nothing = [b""] * len(self.sites)
+        inbox = [self.boxes.get((round_, attempt, u), nothing)[rank] for u in survivors]
+        said = {"survivors": list(survivors), "shares": inbox}
+        return self._stage(rank, "consist", round_, attempt, {**said, **fields})
+
+    def unmask(
+        self,
+        rank: int,
+        signatures: dict[int, bytes],
+        /,
+        *,
+        round_: int = 1,
+        attempt: int = 0,
+        **fields: Any,
+    ) -> Message:
+        """Show signatures, and ask for the sum of shares."""
+        said = {"signers": list(signatures), "signatures": list(signatures.values())}
+        return self._stage(rank, "unmask", round_, attempt, {**said, **fields})
+
+    def _stage(
+        self, rank: int, stage: str, round_: int, attempt: int, fields: dict[str, Any]
+    ) -> Message:
+        said = {
+            "round": round_,
+            "attempt": attempt,
+            "terms": self.terms.to_bytes(),
+            "confirms": self.confirms,
+            **fields,
+        }
+        return self.sites[rank].ask(stage, **said)
+
+    # --- and what comes of it ---
+
+    def signatures(
+        self, ranks: Iterable[int], survivors: Sequence[int], **which: int
+    ) -> dict[int, bytes]:
+        """Have some sign a set."""
+        return {
+            rank: signature_in(self.consist(rank, survivors, **which))  # type: ignore[arg-type]
+            for rank in ranks
+        }
+
+    def answers(
+        self, ranks: Iterable[int], signatures: dict[int, bytes], **which: int
+    ) -> list[bytes]:
+        """Have some answer to signatures."""
+        return [answer_in(self.unmask(rank, signatures, **which)) for rank in ranks]  # type: ignore[arg-type]
+
+    def forged(self, rank: int, survivors: Sequence[int], slot: Slot) -> bytes:
+        """A signature made with a site's key, whatever the site says."""
+        header = self.circle.header(slot, masking.CONSIST, rank)
+        return Envelope.seal(self.identity(rank), header, masking.statement(survivors)).signature
+
+
+def signature_in(reply: Message) -> bytes:
+    """What a site answers to CONSIST."""
+    found = answer(reply)
+    assert found["step"] == "consist"
+    signature = found["signature"]
+    assert isinstance(signature, bytes)
+    return signature
+
+
+def answer_in(reply: Message) -> bytes:
+    """What a site answers to UNMASK."""
+    found = answer(reply)
+    assert found["step"] == "unmask"
+    said = found["answer"]
+    assert isinstance(said, bytes)
+    return said
