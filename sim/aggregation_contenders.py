@@ -27,6 +27,7 @@ from flhe.keys.identity import Identity
 from flhe.keys.messages import Envelope
 from flhe.keys.pairs import seal_to
 from flhe.keys.pairwise_masks import Term, agree, apply, commitment, self_key, towards
+from flhe.keys.pairwise_plan import Plan
 from flhe.keys.roster import Member, Roster
 from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
@@ -153,12 +154,28 @@ class Pairwise:
             pair_keys=(b"", *_seeds(size - 1)),
         )
         self._slot = Slot(1, roster.hash, self._epoch.id, 1, 0, bytes(32), bytes(32))
-        self.scheme = SecAgg(size, BITS)
-        self.plan = self.scheme.plan(
-            self._epoch, self._slot, setting.values, graph=graph, threshold=threshold
-        )
+        self.plan = self._plan(graph, threshold)
         self._make_members()
+        self._prepare()
+
+    def _plan(self, graph: Graph, threshold: int | None) -> Plan:
+        self.scheme = SecAgg(self.setting.clients, BITS)
+        values = self.setting.values
+        return self.scheme.plan(self._epoch, self._slot, values, graph=graph, threshold=threshold)
+
+    def _prepare(self) -> None:
+        """What the server has when the answers are in."""
         self._total = self._sum()
+
+    def _masks(self) -> list[Term]:
+        """What is left of the senders' masks in their sum: those of seeds, and those with the gone."""
+        plan, senders, gone = self.plan, self.setting.senders, self.setting.gone
+        terms: list[Term] = [(True, self_key(self._seed[r], plan, r)) for r in senders]
+        for rank in senders:
+            for other in gone.intersection(plan.graph.neighbours(rank)):
+                key = agree(self._secret[rank], self._public[other], plan, rank, other)
+                terms.append((towards(rank, other), key))
+        return terms
 
     def _make_members(self) -> None:
         """Everybody's secrets, keys, shares, signatures and answers."""
@@ -210,18 +227,13 @@ class Pairwise:
 
     def _sum(self) -> Sealed:
         """What the senders' ciphertexts come to: masks between them cancel, the others are added."""
-        plan, senders, gone = self.plan, self.setting.senders, self.setting.gone
+        senders = self.setting.senders
         plain = np.zeros(self.setting.values, np.int64)
         for rank in senders:
             plain += self.setting.update(rank)
         self._expected = plain
         lanes = plain.astype(np.uint32)
-        terms: list[Term] = [(True, self_key(self._seed[r], plan, r)) for r in senders]
-        for rank in senders:
-            for other in gone.intersection(plan.graph.neighbours(rank)):
-                key = agree(self._secret[rank], self._public[other], plan, rank, other)
-                terms.append((towards(rank, other), key))
-        apply(plan, lanes, terms)
+        apply(self.plan, lanes, self._masks())
         data = self.scheme.packing.pack(lanes.view(np.int32), np.zeros(lanes.size, np.uint32))
         return Sealed(self.scheme.name, self._slot, senders, lanes.size, data)
 
@@ -275,4 +287,4 @@ SECAGG = Maker("SecAgg", lambda setting: Pairwise(setting, None))
 SECAGG_PLUS = Maker("SecAgg+", _sparse)
 LEGACY = Maker("SecAgg+ of Flower", _legacy, max_repeats=1)
 MAKERS = (SECAGG, SECAGG_PLUS, LEGACY)
-"""Those that are built here; SASH and SASH+ join them."""
+"""Those that are built here; `sash_aggregation` adds SASH and SASH+."""

@@ -241,10 +241,11 @@ def command(
 ) -> None:
     """Time secure aggregation as clients grow and drop out."""
     from flhe.sim.bench_table import progress
+    from flhe.sim.sash_aggregation import ALL
 
     try:
         with progress(Console(stderr=True)) as advance:
-            found = figure(path, quick, advance, makers=MAKERS, repeats=repeats)
+            found = figure(path, quick, advance, makers=ALL, repeats=repeats)
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None

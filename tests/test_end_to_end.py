@@ -141,16 +141,21 @@ class Recording(InProcessGrid):
         super()._put(message_id, reply)
 
 
-def federate(tmp: Path, monkeypatch: pytest.MonkeyPatch, scheme: str) -> Outcome:
+def federate(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, nodes: int = NODES, **config: Any
+) -> Outcome:
     """Run the app's own client and server code over an in-process grid."""
-    settings = Settings.from_config({"scheme": scheme, "num-rounds": ROUNDS, "nodes": NODES})
+    settings = Settings.from_config(
+        {"scheme": scheme, "num-rounds": ROUNDS, "nodes": nodes, **config}
+    )
     task = task_named(settings.task)
     capture = Capture()
     capture.watch(monkeypatch)
-    homes = [tmp / scheme / f"node-{i}" for i in range(NODES)]
+    homes = [tmp / scheme / f"node-{i}" for i in range(nodes)]
     grid = Recording(
         client_app.app,
-        NODES,
+        nodes,
+        run_config=settings.to_config(),
         node_config=lambda i: {
             "flhe-home": str(homes[i]),
             "flhe-trust": "first-use",
@@ -252,3 +257,37 @@ def test_context_holds_a_path_and_no_secret(encrypted: Outcome) -> None:
 
 def test_encrypted_run_moves_less_up_than_plain(encrypted: Outcome, plain: Outcome) -> None:
     assert encrypted.reports[1].bytes_up < plain.reports[1].bytes_up
+
+
+@pytest.fixture(scope="module", params=["server", "clients"])
+def dropping(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Outcome]:
+    """SASH among eight, two of whom drop out of each round: as many as may."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        tmp = tmp_path_factory.mktemp("sash")
+        yield federate(tmp, monkeypatch, "sash", 8, drops=2, unmask=request.param)
+
+
+def test_sash_learns_though_two_of_eight_drop_out(dropping: Outcome) -> None:
+    accuracy = dropping.reports[-1].accuracy
+    assert len(dropping.reports) == ROUNDS
+    assert accuracy is not None
+    assert accuracy >= 0.93
+    assert all(6 <= r.survivors <= 8 for r in dropping.reports)
+    assert min(r.survivors for r in dropping.reports) < 8
+    assert any(reply.has_error() for reply in dropping.replies)
+
+
+def test_under_sash_nothing_readable_reaches_the_server(dropping: Outcome) -> None:
+    capture = dropping.capture
+    capture.collect_keys(dropping.homes)
+    # Sums of shares are what a server that reads the sum is told; single ones nobody is.
+    server_reads = next(iter(dropping.arrays.values())).stype != records.CHECKPOINT
+    for home in dropping.homes:
+        for name in ("shares",) if server_reads else ("shares", "survivors"):
+            for file in home.glob(f"runs/*/{name}"):
+                capture.keys[f"{home.name} {name}"] = file.read_bytes()[-16_000:-15_900]
+    assert len(capture.keys) > 8 * (2 + 7)
+    assert len(capture.vectors) > 8 * 3
+    assert capture.found() == set()

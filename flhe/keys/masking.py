@@ -195,8 +195,8 @@ class Dealt:
     def from_bytes(cls, data: bytes) -> Dealt:
         """Inverse of `to_bytes`; ProtocolError for anything else."""
         match loads(data, MAX_STATE, "stored shares"):
-            case [1, "dealt", slot, list(boxes), bytes(own)] if all(
-                type(b) is bytes for b in boxes
+            case [int(v), "dealt", slot, list(boxes), bytes(own)] if (
+                type(v) is int and v == 1 and all(type(b) is bytes for b in boxes)
             ):
                 return cls(Slot.from_fields(slot), tuple(boxes), own)
         raise ProtocolError("stored shares: another kind of state, or another version")
@@ -232,7 +232,9 @@ class Agreed:
     def from_bytes(cls, data: bytes) -> Agreed:
         """Inverse of `to_bytes`; ProtocolError for anything else."""
         match loads(data, MAX_STATE, "stored agreement on survivors"):
-            case [1, "agreed", slot, list(survivors), bytes(share)]:
+            case [int(v), "agreed", slot, list(survivors), bytes(share)] if (
+                type(v) is int and v == 1 and all(type(r) is int and r >= 0 for r in survivors)
+            ):
                 return cls(Slot.from_fields(slot), tuple(survivors), share)
         raise ProtocolError(
             "stored agreement on survivors: another kind of state, or another version"
@@ -486,7 +488,7 @@ def combine(
         if epoch is not None:
             header = circle.header(slot, UNMASK, rank, about(survivors))
             payload = _open_group(epoch, slot, header, rank, payload)
-        shares[rank] = _unpack(payload, width)
+        shares[rank] = _share_of(rank, payload, width)
     need = circle.thresholds.threshold
     if len(shares) < need:
         raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")
@@ -508,6 +510,13 @@ def _about(survivors: tuple[int, ...]) -> bytes:
 def pack_elements(elements: Elements) -> bytes:
     """A share as it travels."""
     return elements.astype("<u8").tobytes()
+
+
+def _share_of(rank: int, payload: bytes, width: int) -> Elements:
+    try:
+        return _unpack(payload, width)
+    except ProtocolError as error:
+        raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
 
 
 def _unpack(data: bytes, count: int) -> Elements:

@@ -196,7 +196,8 @@ class Node:
         model = self.load_model()
         opened = max([0 if model is None else model.round, *map(self.store.opened, old)])
         ranged = max([0, *map(self.store.ranged, old)])
-        opened = max([opened, *map(self._signed_in, old)])
+        if terms.masked:
+            opened = max([opened, *map(self._signed_in, old)])
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
             self.store.raise_opened(agreed.id, opened, ranged)
         else:
@@ -422,12 +423,15 @@ class Node:
         return None if note is None else note[1]
 
     def _signed_in(self, epoch_id: bytes) -> int:
-        """Last round of an epoch whose survivors were signed: its sum may be known to the server."""
+        """Last round of an epoch whose survivors may have been signed, and its sum be known.
+
+        Of the rounds before the last one nothing is kept any more, so they count as signed.
+        """
         try:
             round_, _, step = self.store.last_claim(epoch_id)
         except NoKeyError:
             return 0
-        return round_ if step == CONSIST else 0
+        return round_ if step == CONSIST else max(round_ - 1, 0)
 
     def tried(self, slot: Slot) -> bool:
         """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""

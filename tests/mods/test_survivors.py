@@ -351,9 +351,6 @@ def test_nor_in_a_new_epoch(tmp_path: Path, unmask: Any) -> None:
     assert answer(group.upload(ME, round_=4))["resent"] is False
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a new epoch takes over the last round that was claimed, if it was signed"
-)
 def test_nor_in_a_new_epoch_that_begins_rounds_later(dealt: Masked) -> None:
     signature_in(dealt.consist(ME, ALL))
     update(dealt.upload(ME, round_=2))  # of which nobody was asked for a signature

@@ -77,6 +77,7 @@ CHANGES: dict[str, Any] = {
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
+    "neighbours": 40,
 }
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
@@ -96,6 +97,8 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "sash", "bits": 8},
     {"scheme": "sash", "unmask": "clients"},
     {"scheme": "sash", "preset": "lwr-736"},
+    {"scheme": "sash", "neighbours": 40},
+    {"scheme": "sash", "neighbours": 41},
     {"scheme": "sash", "bits": 0, "unmask": "clients", "preset": "lwr-1024"},
 ]
 """Terms of which no two may be taken for each other."""
@@ -119,7 +122,8 @@ def test_the_order_of_thresholds_is_kept() -> None:
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_term_is_in_both_hashes(field: str) -> None:
     assert {*CHANGES, "scheme"} == {f.name for f in dataclasses.fields(Terms)}
-    terms, other = Terms(), dataclasses.replace(Terms(), **{field: CHANGES[field]})
+    terms = Terms("sash") if field == "neighbours" else Terms()
+    other = dataclasses.replace(terms, **{field: CHANGES[field]})
     assert terms.hash() != other.hash()
     hashes = [t.layout_hash(LAYOUT, t.for_cohort(3)) for t in (terms, other)]
     assert hashes[0] != hashes[1]

@@ -16,7 +16,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.keys import pairwise
 from flhe.keys.canonical import loads
 from flhe.keys.messages import Envelope
-from flhe.sim import secure_aggregation
+from flhe.sim import sash_aggregation, secure_aggregation
 from flhe.sim.aggregation_contenders import (
     LEGACY,
     SECAGG,
@@ -143,7 +143,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     pytest.importorskip("matplotlib")
     makers = (SECAGG, Maker("other", lambda _: Fake(projected=True)))
-    monkeypatch.setattr(secure_aggregation, "MAKERS", makers)
+    monkeypatch.setattr(sash_aggregation, "ALL", makers)
     app = typer.Typer()
     app.command()(secure_aggregation.command)
     path = tmp_path / "times.png"
