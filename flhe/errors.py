@@ -9,6 +9,7 @@ FlheError
 │   └── NoKeyError               no usable key of the epoch: a new one must be agreed on
 └── ProtocolError                a message that the protocol does not allow here
     ├── AuthenticationError      a signature, tag or confirmation that does not verify
+    │   └── SharesError          shares of some members that do not open, or do not fit
     ├── ReuseError               a mask, an opening or a claim that was used before
     ├── DriftError               a model that is not the one the others have
     ├── QuorumError              too few members or survivors
@@ -54,6 +55,14 @@ class ProtocolError(FlheError):
 
 class AuthenticationError(ProtocolError):
     """A signature, an authentication tag or a key confirmation that does not verify."""
+
+
+class SharesError(AuthenticationError):
+    """Shares of some members that do not open, or do not fit the others'; `ranks` says whose."""
+
+    def __init__(self, text: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(text)
+        self.ranks = ranks
 
 
 class ReuseError(ProtocolError):

@@ -13,11 +13,13 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
     flhe-counts        true lets example counts leave, for weighted evaluation
     flhe-unpermuted    true lets the server see which values of a sparse update were chosen
+    flhe-server-reads  true lets the server read the sum of a round (SASH, unmask="server"): the
+                       model, and sums of updates and of example counts, though no single one
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
-updates may be told unpermuted, and a run passes unencrypted if its run config says so: `scheme="plain"`
-or `flhe-plain=true`.
+updates may be told unpermuted, the server may read sums, and a run passes unencrypted if its run
+config says so: `scheme="plain"` or `flhe-plain=true`.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class Policy:
         Whether this node leaves the federation: it answers nothing more and destroys its keys.
     unpermuted : bool
         Whether the server may see which values of a sparse update were chosen.
+    server_reads : bool
+        Whether the server may read the sum of a round.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -75,6 +79,7 @@ class Policy:
     counts: bool = False
     leave: bool = False
     unpermuted: bool = False
+    server_reads: bool = False
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +142,7 @@ class Policy:
             counts=node_config.get("flhe-counts") is True,
             leave=_flag(node_config, "flhe-leave"),
             unpermuted=simulated or _flag(node_config, "flhe-unpermuted"),
+            server_reads=simulated or _flag(node_config, "flhe-server-reads"),
             root=root,
         )
 
@@ -160,6 +166,12 @@ class Policy:
             raise PolicyError(
                 "the server asked for sparse updates with permute=False, which shows it what this node "
                 "chose: leave permute on in the strategy, or set flhe-unpermuted in the node config"
+            )
+
+        if terms.reader == "server" and not self.server_reads:
+            raise PolicyError(
+                "the server asked to read the sum of each round, and with it the model: use "
+                'unmask="clients" in the strategy, or set flhe-server-reads in the node config'
             )
 
     def allows_metric(self, name: str) -> bool:

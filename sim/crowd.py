@@ -147,7 +147,11 @@ def federate(
         client_app(dropout),
         clients,
         run_config={"scheme": "sash", "nodes": clients, "drops": drops},
-        node_config=lambda i: {"flhe-home": str(scratch / f"node-{i}"), "flhe-trust": "first-use"},
+        node_config=lambda i: {
+            "flhe-home": str(scratch / f"node-{i}"),
+            "flhe-trust": "first-use",
+            "flhe-server-reads": True,
+        },
     )
 
     def note(report: RoundReport) -> None:

@@ -90,6 +90,8 @@ class Federation:
         self._for: tuple[object, ...] = ()
         self.shares: dict[int, list[bytes]] = {}
         """Shares of the seed that came with each node's update, in this attempt."""
+        self.barred: set[int] = set()
+        """Nodes that are asked for no more updates: others could not open what came with them."""
         self.neighbours: NeighbourAgreement | None = None
         """Who adds up the seeds in this attempt, where members share them with some neighbours only."""
         if ledger.model is not None:
@@ -291,14 +293,18 @@ class Federation:
         for node in self.grid.silent:
             trouble[node] = "no reply in time"
 
-    def refused(self, node: int, reply: Message) -> str:
+    def explained(self, node: int, reply: Message) -> str:
+        """As `refused`, of a stage that says nothing about the node's model."""
+        return self.refused(node, reply, of_model=False)
+
+    def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Note what a refusal says of the node; returns it in words."""
         code = reply.error.code
         if code == NO_KEY or (code == UNCONFIRMED and node not in self.confirmed):
             self.membership.keyless.add(node)
         elif code == LEFT:
             self.membership.left.add(node)
-        elif code in BEHIND and self.ledger.chain:
+        elif of_model and code in BEHIND and self.ledger.chain:
             if code in REFUSES and self.ledger.base in (self.lacks(node) or ()):
                 self.refusers.add(node)
             self.at[node] = LOST

@@ -154,6 +154,8 @@ class HEStrategy(FedAvg):
         """Nodes that an attempt was prepared with, where it was."""
         self._lost = 0
         """Rounds in a row that came to nothing."""
+        self._reached = 0
+        """Round of the last sum that clients are known to have opened."""
 
     # --- the run ---
 
@@ -303,8 +305,10 @@ class HEStrategy(FedAvg):
         if not self.terms.masked or members == 0:
             return self.min_replies or usual
         if self._fed is not None and self._fed.members:
-            degree = degree_of(self.terms.neighbours, members)
-            return max(self.min_replies or 0, min_set(self._fed.circle, degree))
+            degree, agreed = degree_of(self.terms.neighbours, members), self._fed.ledger.agreed
+            assert agreed is not None
+            least = min_set(self._fed.circle, degree)
+            return max(self.min_replies or 0, least, agreed.min_opening)
         return max(self.min_replies or 0, Thresholds(members, (members - 1) // 3).min_set)
 
     def _check_sampling(self, fed: Federation) -> None:
@@ -323,7 +327,7 @@ class HEStrategy(FedAvg):
     def _sample(self, fraction: float, minimum: int) -> list[int]:
         """Members that are there and have the others' model, chosen at random."""
         fed = self._running()
-        able = [node for node in fed.present() if fed.lacks(node) is not None]
+        able = [n for n in fed.present() if fed.lacks(n) is not None and n not in fed.barred]
         size = min(self._sample_size(len(fed.members), fraction, minimum), len(able))
         return secrets.SystemRandom().sample(able, size)
 
@@ -418,23 +422,48 @@ class HEStrategy(FedAvg):
         start = fed.ledger.attempt if again else 0
         for attempt in range(start, start + self.retries + 1):
             self._prepare(fed, number)
+            if attempt == start:
+                self._count_progress(fed, number)
             if fed.ledger.spoiled == number:
                 self._void(number)
                 return
             fed.begin(number, attempt)
             try:
                 self.aggregate_train(number, self._exchange(fed, number, timeout, config))
-            except QuorumError as error:
-                if fed.ledger.spoiled == number:
+            except FlheError as error:
+                if fed.ledger.spoiled == number:  # also what members released and does not fit
                     log(WARNING, "%s", error)
                     self._void(number)
                     return
-                if attempt == start + self.retries:
+                if not isinstance(error, QuorumError) or attempt == start + self.retries:
                     raise
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
-                self._lost = 0
+                if fed.serves or not self.terms.masked:
+                    self._lost = 0
                 return
+
+    def _count_progress(self, fed: Federation, number: int) -> None:
+        """Where clients read: whether anybody opened the last sum is known when a round begins.
+
+        Raises
+        ------
+        QuorumError
+            So many rounds in a row came to nothing.
+        """
+        if not self.terms.masked or fed.serves:
+            return
+        if fed.ledger.base > self._reached or number == 1:
+            self._lost, self._reached = 0, max(fed.ledger.base, 0)
+        else:
+            self._lose()
+
+    def _lose(self) -> None:
+        self._lost += 1
+        if self._lost > self.retries:
+            raise QuorumError(
+                f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
+            )
 
     def _void(self, number: int) -> None:
         """Give a round up: nobody opens, or signs, a second sum of it. The next one trains again.
@@ -448,11 +477,8 @@ class HEStrategy(FedAvg):
         if self.terms.masked:
             why = "too few opened it to the end, and nobody signs two sets of survivors of a round"
         log(ERROR, "round %d is void: %s", number, why)
-        self._lost += 1
-        if self._lost > self.retries:
-            raise QuorumError(
-                f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
-            )
+        if self._running().serves or not self.terms.masked:
+            self._lose()
 
     def _release(self, fed: Federation, total: Sealed) -> Release:
         """Have the senders of `total` agree on the key of their sum.
@@ -477,9 +503,14 @@ class HEStrategy(FedAvg):
             not fed.serves,
             self.stage_timeout,
             self.retries,
-            fed.refused,
+            fed.explained,
         )
-        answers = agreement.release(fed.shares)
+        try:
+            answers = agreement.release(fed.shares)
+        finally:
+            for node in agreement.culprits:
+                log(WARNING, "node %d is left out from now on: its shares do not open", node)
+            fed.barred.update(agreement.culprits)
         for node, seconds in agreement.crypto_s.items():
             fed.crypto_s[node] = fed.crypto_s.get(node, 0.0) + seconds
         fed.shares = {}
@@ -532,9 +563,10 @@ class HEStrategy(FedAvg):
             self._stage_fields(fed, nodes),
             self.stage_timeout,
             self.retries,
-            fed.refused,
+            fed.explained,
         )
         beside = fed.neighbours.prepare()
+        fed.confirmed.update(beside)
         self._chosen = list(beside)
         return beside
 

@@ -50,7 +50,7 @@ class Agreed:
         moment has a negative number in its place.
     confirms : tuple[bytes, ...]
         Everyone's CONFIRM, for delivery.
-    colluders : int
+    colluders, min_opening : int
         Bound on collusion of the roster that they confirmed, as most of them say. Members go by
         their own.
     """
@@ -61,6 +61,7 @@ class Agreed:
     members: dict[int, bytes]
     confirms: tuple[bytes, ...]
     colluders: int
+    min_opening: int = 0
 
     def rank(self, node: int) -> int:
         """Rank of a node: the place of its key among the members' keys."""
@@ -117,7 +118,7 @@ class _Attempt:
     timeout: float
     trouble: dict[int, str]
     members: dict[int, bytes] = field(default_factory=dict)
-    bounds: dict[int, int] = field(default_factory=dict)
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def run(self, nodes: list[int]) -> Agreed:
         """All three relays."""
@@ -148,7 +149,7 @@ class _Attempt:
             roster_hash,
             {n: members[n] for n in order},
             third,
-            max(bounds, key=bounds.count),
+            *max(bounds, key=bounds.count),
         )
 
     def _relay(
@@ -220,7 +221,8 @@ class _Attempt:
     def _confirmed(self, node: int, reply: ConfigRecord) -> bytes:
         message: bytes = records.field(reply, "envelope", bytes)
         self._opened(message, "confirm", self.members[node])
-        self.bounds[node] = records.field(reply, "colluders", int)
+        bounds = [records.field(reply, name, int) for name in ("colluders", "min-opening")]
+        self.bounds[node] = bounds[0], bounds[1]
         return message
 
 

@@ -213,7 +213,8 @@ class Ledger:
         agreed: list[Any] = []
         if (a := self.agreed) is not None:
             keys = sorted(a.members.values())
-            agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms), a.colluders]
+            agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms)]
+            agreed += [a.colluders, a.min_opening]
         return canonical.dumps(
             {
                 "v": VERSION,
@@ -312,13 +313,16 @@ class Ledger:
                     list(keys),
                     list(confirms),
                     int(colluders),
+                    int(least),
                 ]:
                     pass
                 case _:
                     raise StoreError("the ledger is damaged: its epoch cannot be read")
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(keys)}
-            ledger.agreed = Agreed(n, epoch, roster_hash, members, tuple(confirms), colluders)
+            ledger.agreed = Agreed(
+                n, epoch, roster_hash, members, tuple(confirms), colluders, least
+            )
         ledger.ranges = _read_ranges(ranges)
         for kept_round in sums:
             ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")

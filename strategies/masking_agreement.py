@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -65,7 +65,15 @@ class MaskingAgreement:
     refused: Refused
     crypto_s: dict[int, float] = field(default_factory=dict)
     """Seconds of cryptography that each node told of."""
+    named: dict[int, set[int]] = field(default_factory=dict)
+    """Rank -> ranks of those who could not open its shares."""
     _trouble: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def culprits(self) -> list[int]:
+        """Nodes whose shares more members could not open than may collude: the fault is theirs."""
+        bound = self.circle.colluders
+        return [node for node, rank in self.nodes.items() if len(self.named.get(rank, ())) > bound]
 
     @property
     def survivors(self) -> tuple[int, ...]:
@@ -109,6 +117,8 @@ class MaskingAgreement:
         for node, answer in self._ask([message(node) for node in self.nodes]):
             try:
                 rank = self.nodes[node]
+                if "bad" in answer:
+                    self._note_bad(rank, answer)
                 signature: bytes = records.field(answer, "signature", bytes)
                 header = self.circle.header(self.slot, masking.CONSIST, rank)
                 self.circle.verify(header, said, signature)
@@ -145,6 +155,15 @@ class MaskingAgreement:
             self._warn("unmask")
         self._enough("unmask", len(answers))
         return [answers[rank] for rank in sorted(answers)]
+
+    def _note_bad(self, rank: int, answer: ConfigRecord) -> NoReturn:
+        """Note whose shares a member could not open; it has signed nothing."""
+        bad = answer.get("bad")
+        ranks = bad if isinstance(bad, list) else []
+        named = sorted({r for r in ranks if type(r) is int and r in self.survivors})
+        for other in named:
+            self.named.setdefault(other, set()).add(rank)
+        raise ProtocolError(f"the shares by ranks {', '.join(map(str, named))} do not open there")
 
     def _message(self, stage: str, node: int, **fields: Any) -> Message:
         record = records.stage_record(

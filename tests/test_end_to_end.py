@@ -159,6 +159,7 @@ def federate(
         node_config=lambda i: {
             "flhe-home": str(homes[i]),
             "flhe-trust": "first-use",
+            "flhe-server-reads": True,
             "flhe-schemes": scheme,
         },
         tap=capture.tap,

@@ -10,14 +10,15 @@ of the seeds of one agreed set U, through a relay that nobody trusts:
 
     c = colluders, t = (N + c) // 2 + 1,  2 t > N + c
 
-Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a round
-are ever opened, so no difference of two sums is. Fewer than t answers say nothing; c members and the
-server, who have c shares of everything, say nothing either. A member that has dropped out before
-CONSIST costs nothing, after it an answer.
+Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a
+round are ever opened. A member that has dropped out before CONSIST costs nothing, after it an answer.
 
-Up to `PACKED_FROM` members a polynomial shares one field element, and any t - 1 shares are
-independent of it. Beyond, it shares t - c of them (packed Shamir), and c shares are: an agreement
-takes some 100 KB a client.
+Up to 64 members a polynomial shares one field element: fewer than t shares or answers say nothing.
+From `PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some
+100 KB a client: c shares of a seed still say nothing, so colluders and the server learn nothing of
+anybody. But where only a few answers are missing, so is little of the sum of seeds, and lattice
+reduction finds it: a set that t members have signed must be taken as opened, whether or not the
+last answer came.
 
 Steps are functions from a state and what came in to a state and what goes out. Who reads the answers
 is whoever may read the sum: in clear for the server, or sealed under the group key for the members.
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +41,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from flhe.errors import AuthenticationError, ProtocolError, QuorumError
+from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
@@ -49,6 +51,8 @@ from flhe.keys.thresholds import Thresholds
 from flhe.math.ring import Q, add
 from flhe.math.shamir import Shamir
 from flhe.sealed import Slot
+
+logger = logging.getLogger("flhe")
 
 CONSIST, UNMASK = "consist", "unmask"
 
@@ -291,8 +295,8 @@ def agree(
     ------
     ProtocolError, QuorumError
         A set that must not be signed; see `Circle.check_set`. This member is not in it.
-    AuthenticationError
-        Shares that do not open; their senders are named by rank.
+    SharesError
+        Shares that do not open: whose.
     """
     circle, slot = Circle.of(epoch, elements), dealt.slot
     circle.check_set(survivors)
@@ -322,9 +326,10 @@ def agree(
         except ProtocolError:
             bad.append(rank)
     if bad:
-        raise AuthenticationError(
+        raise SharesError(
             f"the shares of the members of ranks {', '.join(map(str, bad[:8]))} do not open: they were "
-            "changed on the way, or sealed for another round"
+            "changed on the way, or sealed for another round",
+            tuple(bad),
         )
     header = circle.header(slot, CONSIST, epoch.rank)
     signature = Envelope.seal(identity, header, statement(survivors)).signature
@@ -474,7 +479,10 @@ def combine(
     QuorumError
         Fewer than t answers.
     ProtocolError, AuthenticationError
-        An answer that is not a survivor's, given twice, or that does not fit the others.
+        An answer that is not a survivor's, or given twice.
+    SharesError, ProtocolError
+        Answers that do not fit each other, and without those that are known to be wrong too few are
+        left. (Those that are known to be wrong are named in the log, and left out.)
     """
     circle.check_set(survivors)
     shares: dict[int, Elements] = {}
@@ -492,9 +500,17 @@ def combine(
     need = circle.thresholds.threshold
     if len(shares) < need:
         raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")
-    ranks = sorted(shares)
-    stacked = np.stack([shares[rank] for rank in ranks])
-    return circle.sharing.combine(ranks, stacked, circle.elements)
+    while True:
+        ranks = sorted(shares)
+        stacked = np.stack([shares[rank] for rank in ranks])
+        try:
+            return circle.sharing.combine(ranks, stacked, circle.elements)
+        except SharesError as error:
+            if len(shares) - len(error.ranks) < need:
+                raise
+            logger.warning("%s: left out", error)
+            for rank in error.ranks:
+                del shares[rank]
 
 
 def about(survivors: Sequence[int]) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
 from flhe.keys.identity import Random
 from flhe.math import ring
 from flhe.math.prg import random_elements
@@ -112,8 +112,10 @@ class Shamir:
             Fewer shares than the threshold.
         ProtocolError
             Shares of another shape, or that are no field elements; ranks beyond the members or
-            repeated; shares that do not fit together. Names those that do not fit, where no more than
-            half as many are wrong as there are shares beyond the threshold.
+            repeated; shares that do not fit together, and too many to tell whose.
+        SharesError
+            Names those that do not fit, where no more than half as many are wrong as there are shares
+            beyond the threshold.
         """
         self._check(ranks, shares, count)
         powers = ring.powers(ring.root_of_unity(self.points), self.points)
@@ -161,8 +163,9 @@ class Shamir:
         wrong = _misfits(points.tolist(), whole.tolist(), self.threshold)
         if wrong is None:
             raise ProtocolError("shares disagree, and too many are wrong to tell whose")
-        names = ", ".join(str(rank) for rank in sorted(ranks[i] for i in wrong))
-        raise ProtocolError(f"shares of ranks {names} do not fit the others")
+        found = tuple(sorted(ranks[i] for i in wrong))
+        names = ", ".join(map(str, found))
+        raise SharesError(f"shares of ranks {names} do not fit the others", found)
 
 
 def _lagrange(points: Elements, inverses: Elements, count: int, rows: int) -> Elements:

@@ -35,7 +35,11 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     state = node.load_agreement(epoch.Shared)
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
     node.save_agreement(confirmed)
-    return reply(envelope=envelope, colluders=confirmed.roster.collusion)
+    bounds = {
+        "colluders": confirmed.roster.collusion,
+        "min-opening": confirmed.roster.min_opening,
+    }
+    return reply(envelope=envelope, **bounds)
 
 
 def finish(node: Node, record: ConfigRecord) -> None:

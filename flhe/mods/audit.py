@@ -45,13 +45,13 @@ REFUSED = "refused"
 """The answer that is a code."""
 _STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
 ANSWERS = frozenset(
-    {"agreement", "status", *_STEPS.values(), "resent", "survivors", "release"}
-    | {"metrics", "model", PLAIN, REFUSED}
+    {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
+    | {"release", "metrics", "model", PLAIN, REFUSED}
 )
 """What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
 which coordinates its update has, an encrypted update, that update once more, its signature on whose
-updates are added up, its part of what opens their sum, metrics that may leave, a model sealed for the
-group, an app's own reply, a code."""
+updates are added up, or whose shares do not open, its part of what opens their sum, metrics that may
+leave, a model sealed for the group, an app's own reply, a code."""
 ASKERS = frozenset({"server"})
 
 _WORDS = {"stage": STAGES | {PLAIN}, "answer": ANSWERS, "asked_by": ASKERS}
@@ -81,6 +81,8 @@ def answer_of(stage: str, content: RecordDict) -> str:
         return (
             "resent" if reply.get("resent") is True else _STEPS.get(str(reply.get("step")), UNKNOWN)
         )
+    if stage == "consist" and reply is not None and "bad" in reply:
+        return "complaint"
     return _ANSWER_OF.get(stage, UNKNOWN)
 
 

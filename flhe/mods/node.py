@@ -206,6 +206,8 @@ class Node:
         self.store.write(self._name("session"), canonical.dumps(body))
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
+        for name in ("shares", "survivors", "pairwise") if old else ():
+            self.store.erase(self._name(name))  # of an epoch that is over
 
     def current_epoch(self) -> bytes | None:
         """Id of this run's epoch, or None before there is one."""

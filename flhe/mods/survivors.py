@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe import records
-from flhe.errors import NoKeyError, ProtocolError
+from flhe.errors import NoKeyError, ProtocolError, SharesError
 from flhe.keys import masking
 from flhe.keys.epoch import Epoch
 from flhe.keys.seed_plan import degree_of
 from flhe.mods import agreement, neighbours
 from flhe.mods.neighbours import Turn, ranks_in, set_digest
-from flhe.mods.node import Node
+from flhe.mods.node import Node, log_failure
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.rounds.session import Session
 from flhe.rounds.terms import Terms
@@ -97,14 +97,16 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
                 "nothing was encrypted here for this attempt: ask for the round first"
             )
         proposed = ranks_in(record, "survivors")
-        agreed, signature = masking.agree(
-            epoch,
-            node.identity,
-            kept,
-            proposed,
-            records.bytes_list(record, "shares"),
-            _elements(terms),
-        )
+        boxes = records.bytes_list(record, "shares")
+        try:
+            agreed, signature = masking.agree(
+                epoch, node.identity, kept, proposed, boxes, _elements(terms)
+            )
+        except (
+            SharesError
+        ) as error:  # whose they are is no secret: the server must know whom to ask
+            log_failure(node.store, "consist", error)
+            return reply(step="consist", bad=list(error.ranks))
         node.claim_set(kept.slot, set_digest(proposed), lambda: node.save_survivors(agreed))
     return reply(step="consist", signature=signature, **{"crypto-s": watch.seconds})
 

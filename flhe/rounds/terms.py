@@ -139,6 +139,10 @@ class Terms:
                 "top_k with scheme 'sash': one sum of seeds opens every coordinate, so all clients "
                 "must send all of them; leave top_k out, or use scheme 'flashe'"
             )
+        if self.masking != "double":
+            raise ConfigError(
+                f"masking={self.masking!r} with scheme 'sash': that is FLASHE's, leave it out"
+            )
         if isinstance(self.clip, str):
             raise ConfigError(
                 f"clip={self.clip!r} with scheme 'sash': thresholds are fitted on sums that members "

@@ -254,6 +254,7 @@ def negatives(m: Members, survivors: list[int]) -> list[dict[str, Any]]:
     signed = [m.consist(rank, survivors) for rank in survivors]
     answers = [m.answer(rank, survivors, sealed=False) for rank in survivors]
     authentication, protocol, quorum = "AuthenticationError", "ProtocolError", "QuorumError"
+    shares_of = "SharesError"
 
     def bad(name: str, at_: str, error: str, **given: Any) -> None:
         found.append({"name": name, "group": m.name, "at": at_, "error": error, **given})
@@ -273,11 +274,11 @@ def negatives(m: Members, survivors: list[int]) -> list[dict[str, Any]]:
         return [by(item) if i == place else item for i, item in enumerate(items)]
 
     flip: Callable[[bytes], bytes] = lambda b: b[:-1] + bytes([b[-1] ^ 1])  # noqa: E731
-    agree("a box with one bit changed", authentication, survivors, changed(inbox, 1, flip))
-    agree("two boxes swapped", authentication, survivors, [inbox[0], inbox[2], inbox[1]])
+    agree("a box with one bit changed", shares_of, survivors, changed(inbox, 1, flip))
+    agree("two boxes swapped", shares_of, survivors, [inbox[0], inbox[2], inbox[1]])
     away = [b"", *(m.box(me, u) for u in others)]
-    agree("own boxes given back", authentication, survivors, away)
-    agree("no box of a survivor", authentication, survivors, changed(inbox, 1, lambda _: b""))
+    agree("own boxes given back", shares_of, survivors, away)
+    agree("no box of a survivor", shares_of, survivors, changed(inbox, 1, lambda _: b""))
     agree("a box too few", protocol, survivors, inbox[:-1])
     agree("survivors out of order", protocol, survivors[::-1], inbox[::-1])
     agree("without the member itself", protocol, [u for u in range(m.size) if u != me], inbox)

@@ -38,6 +38,8 @@ STAGES = (
     "round",
     "supports",
     "update",
+    "mask-key",
+    "mask-share",
     "consist",
     "unmask",
     "evaluate",
@@ -297,7 +299,14 @@ OTHER: dict[str, Any] = {
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
+    "neighbours": 50,
 }
+
+
+def changed(name: str) -> bytes:
+    """Terms that differ in one field; neighbours are SASH's alone, so there in two."""
+    other = {"scheme": "sash"} if name == "neighbours" else {}
+    return dataclasses.replace(TERMS, **{**other, name: OTHER[name]}).to_bytes()
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -305,7 +314,7 @@ def test_terms_changed_under_way(group: Group, name: str) -> None:
     group.agree()
     site = group.sites[0]
     update(group.ask(site))
-    terms = dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
+    terms = changed(name)
     refused(group.ask(site, terms=terms), 1010)
     refused(group.evaluate(site, terms=terms), 1010)
     for stage in ("sync", "checkpoint", "initial"):
@@ -323,7 +332,7 @@ def test_terms_changed_between_advertise_and_the_first_round(group: Group, name:
     update(group.ask(site))
     group.number = 1
     group.agree()
-    terms = dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
+    terms = changed(name)
     refused(group.ask(site, terms=terms), 1010)
     assert len(site.epochs) == 1
     update(group.ask(site, attempt=1))

@@ -177,16 +177,17 @@ def test_sets_that_are_not_signed(dealt: Masked) -> None:
 def test_shares_that_do_not_open(dealt: Masked) -> None:
     before = disk(dealt)
     good = [dealt.boxes[1, 0, u][ME] for u in ALL]
-    for shares, code in (
-        ([good[2], b"", good[0]], 1013),
-        ([b"", b"", b""], 1013),
-        ([good[0], b"", good[2][:-1]], 1013),
-        ([dealt.boxes[1, 0, 0][2], b"", good[2]], 1013),
-        (good[:2], 1014),
-        ([*good, b""], 1014),
-        ([], 1014),
+    for shares, whose in (
+        ([good[2], b"", good[0]], [0, 2]),
+        ([b"", b"", b""], [0, 2]),
+        ([good[0], b"", good[2][:-1]], [2]),
+        ([dealt.boxes[1, 0, 0][2], b"", good[2]], [0]),
     ):
-        refused(dealt.consist(ME, ALL, shares=shares), code)
+        # Nothing is signed, and the server is told whom to ask.
+        told = answer(dealt.consist(ME, ALL, shares=shares))
+        assert {name: told[name] for name in set(told) - {"v"}} == {"step": "consist", "bad": whose}
+    for shares in (good[:2], [*good, b""], []):
+        refused(dealt.consist(ME, ALL, shares=shares), 1014)
     assert disk(dealt) == before
     signature_in(dealt.consist(ME, ALL, shares=[good[0], b"whatever", good[2]]))
 
@@ -195,7 +196,7 @@ def test_shares_of_another_attempt(dealt: Masked) -> None:
     """A seed that was shared in attempt 0 is no part of a sum of attempt 1."""
     update(dealt.upload(ME, attempt=1))
     old = [dealt.boxes[1, 0, u][ME] for u in ALL]
-    refused(dealt.consist(ME, ALL, attempt=1, shares=old), 1013)
+    assert answer(dealt.consist(ME, ALL, attempt=1, shares=old))["bad"] == [0, 2]
     refused(dealt.consist(ME, ALL, attempt=0), 1014)  # its own shares of then are gone
     for rank in (0, 2):
         update(dealt.upload(rank, attempt=1))
@@ -665,7 +666,7 @@ def test_replies_hold_what_they_must(dealt: Masked) -> None:
 def test_logs_hold_no_shares(dealt: Masked) -> None:
     """Also where a message was refused with everything at hand."""
     good = [dealt.boxes[1, 0, u][ME] for u in ALL]
-    refused(dealt.consist(ME, ALL, shares=[good[2], b"", good[0]]), 1013)
+    assert answer(dealt.consist(ME, ALL, shares=[good[2], b"", good[0]]))["bad"] == [0, 2]
     refused(dealt.consist(ME, ALL, shares=good[:2]), 1014)
     signatures = dealt.signatures(ALL, ALL)
     refused(dealt.consist(ME, PAIR), 1012)

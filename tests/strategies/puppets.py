@@ -141,6 +141,7 @@ class Puppets(InProcessGrid):
             node_config=lambda i: {
                 "flhe-home": str(self.homes[i]),
                 "flhe-trust": "first-use",
+                "flhe-server-reads": True,
                 **(config(i) if config else {}),
             },
         )

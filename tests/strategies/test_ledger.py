@@ -190,8 +190,9 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "an epoch without its bound on collusion": {
         "agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"]]
     },
-    "an epoch with more": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], 1, 1]},
-    "a bound on collusion as text": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], "1"]},
+    "an epoch with more": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], 1, 1, 1]},
+    "a bound on collusion as text": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], "1", 1]},
+    "a bound on senders as text": {"agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"], 1, "1"]},
     "mean squares as map": {"ranges": {}},
     "spoiled as text": {"spoiled": "1"},
     "mean squares of one": {"ranges": [[1]]},

@@ -1,0 +1,227 @@
+"""SASH and members who do not play along: nothing wrong comes out, and who it was is said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+
+from flhe import records
+from flhe.errors import QuorumError
+from flhe.keys import masking
+from flhe.keys.identity import Identity
+from flhe.keys.messages import Envelope
+from flhe.keys.roster import Member, Roster
+from flhe.keys.store import Store
+from flhe.mods import survivors
+from flhe.schemes.sash import SashSealer
+from tests.strategies.puppets import COUNTS, Reference
+from tests.strategies.test_sash_rounds import Dropping, assert_like, numpy_of, run
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+NODES, LIAR = 6, 2
+"""c = 1, t = 4: two may be missing."""
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    for name in ("flwr", "flhe"):
+        logging.getLogger(name).propagate = True
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def reference(rounds: int, without: frozenset[int] = frozenset()) -> Reference:
+    found = Reference(dict(enumerate(COUNTS)))
+    for _ in range(rounds):
+        found.round(set(range(NODES)) - without)
+    return found
+
+
+def rank_of(grid: Dropping, index: int) -> int:
+    """A node's rank among the members, by the order of their keys."""
+    keys = [Store(home).identity().public for home in grid.homes]
+    return sorted(keys).index(keys[index])
+
+
+def lying(grid: Dropping, stage: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """What node LIAR answers to a stage is changed on its way out."""
+    before = grid.forge
+
+    def forge(node: int, name: str, reply: Message) -> Message:
+        reply = before(node, name, reply)
+        if (node, name) == (100 + LIAR, stage) and not reply.has_error():
+            answer = records.find_config(reply.content, records.REPLY)
+            assert answer is not None
+            reply.content[records.REPLY] = ConfigRecord(change(dict(answer)))
+        return reply
+
+    grid.forge = forge
+
+
+def other_share(grid: Dropping, answer: bytes) -> bytes:
+    """An answer to UNMASK with another share in it, signed by its own member."""
+    kept = masking.Agreed.from_bytes((grid.run_dir(LIAR) / "survivors").read_bytes())
+    rank, payload, _ = masking.loads(answer, 1 << 20, "answer")
+    elements = np.frombuffer(payload, "<u8").copy()
+    elements[5] ^= np.uint64(1)
+    node = Store(grid.homes[LIAR])
+    epoch_bytes = node.get_epoch(node.epochs()[0])
+    circle = masking.Circle.of(masking.Epoch.from_bytes(epoch_bytes), 2048)
+    header = circle.header(kept.slot, masking.UNMASK, rank, masking.about(kept.survivors))
+    return masking.answer_of(rank, Envelope.seal(node.identity(), header, elements.tobytes()))
+
+
+@pytest.mark.parametrize("unmask", ["server"])
+def test_a_wrong_answer_is_named_and_left_out(
+    tmp_path: Path, unmask: str, log: pytest.LogCaptureFixture
+) -> None:
+    grid = Dropping(tmp_path, NODES)
+    lying(grid, "unmask", lambda a: {**a, "answer": other_share(grid, a["answer"])})
+    _, result = run(grid, 2, unmask)
+    assert_like(numpy_of(result), reference(2), 1e-5)
+    assert f"shares of ranks {rank_of(grid, LIAR)} do not fit the others: left out" in log.text
+
+
+def test_shares_that_do_not_open_are_theirs_who_sent_them(
+    tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    """One round is lost; then the liar is asked for no more updates, and nobody else is blamed."""
+    grid = Dropping(tmp_path, NODES)
+    lying(
+        grid, "round", lambda a: {**a, "shares": [b[:-1] + b"\0" if b else b for b in a["shares"]]}
+    )
+    strategy, result = run(grid, 3)
+    assert_like(numpy_of(result), reference(2, frozenset({LIAR})), 1e-5)
+    fed = strategy._fed
+    assert fed is not None
+    assert fed.barred == {100 + LIAR}
+    assert sorted(fed.ledger.chain) == [0, 2, 3]
+    assert f"node {100 + LIAR} is left out from now on: its shares do not open" in log.text
+    assert not any(fed.stands(100 + i) < 0 for i in range(NODES) if i != LIAR)
+
+
+def test_a_few_who_complain_bar_nobody(tmp_path: Path) -> None:
+    """As many as may collude could say of anybody that its shares do not open."""
+    grid = Dropping(tmp_path, NODES)
+
+    def complaint(answer: dict[str, Any]) -> dict[str, Any]:
+        return {"v": 1, "step": "consist", "bad": list(range(NODES))}
+
+    lying(grid, "consist", complaint)
+    strategy, result = run(grid, 2)
+    assert strategy._fed is not None
+    assert strategy._fed.barred == set()
+    assert_like(numpy_of(result), reference(2), 1e-5)
+
+
+@pytest.mark.parametrize("how", ["ciphertext", "polynomial"])
+def test_what_cannot_be_named_voids_the_round_and_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """An upload that is not what its seed masks, or shares of another seed: no model comes out."""
+    grid = Dropping(tmp_path, NODES)
+    started = [0]
+
+    if how == "polynomial":
+        real = survivors.masking.deal
+
+        def deal(epoch: Any, slot: Any, seed: Any) -> Any:
+            started[0] += 1
+            return real(epoch, slot, np.roll(seed, 1) if epoch.rank == 0 else seed)
+
+        monkeypatch.setattr(survivors.masking, "deal", deal)
+    else:
+        real_mask = SashSealer._mask
+
+        def mask(self: SashSealer, slot: Any, length: int) -> Any:
+            seed, lanes = real_mask(self, slot, length)
+            if self.rank == 0:
+                lanes[::7] += np.uint32(1 << 30)
+                started[0] += 1
+            return seed, lanes
+
+        monkeypatch.setattr(SashSealer, "_mask", mask)
+    with pytest.raises(QuorumError, match="3 rounds in a row are void"):
+        run(grid, 5)
+    assert started[0] >= 3
+    # Each round had its one set, and nobody was blamed for what nobody can tell.
+    assert grid.stages("unmask").count(101) == 3
+
+
+def test_clients_that_cannot_open_end_the_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Dropping(tmp_path, NODES)
+    real_mask = SashSealer._mask
+
+    def mask(self: SashSealer, slot: Any, length: int) -> Any:
+        seed, lanes = real_mask(self, slot, length)
+        if self.rank == 0:
+            lanes[::7] += np.uint32(1 << 30)
+        return seed, lanes
+
+    monkeypatch.setattr(SashSealer, "_mask", mask)
+    with pytest.raises(QuorumError):
+        run(grid, 12, "clients")
+    assert grid.stages("consist").count(101) < 12
+
+
+def pinned(grid: Dropping, **bounds: Any) -> None:
+    """Pin one roster on all nodes."""
+    identities = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(NODES)]
+    roster = Roster(
+        tuple(Member(f"site-{i}", each.public) for i, each in enumerate(identities)),
+        **{"collusion": 1, "min_survivors": 2, "schemes": ("*",), **bounds},
+    )
+    path = grid.homes[0].parent / "roster"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(roster.to_bytes())
+    for i, (home, context) in enumerate(zip(grid.homes, grid.contexts.values(), strict=True)):
+        Store(home).identity(lambda _, i=i: bytes([i + 1]) * 32)  # type: ignore[misc]
+        config = dict(context.node_config)
+        config |= {
+            "flhe-trust": "pinned",
+            "flhe-roster": str(path),
+            "flhe-roster-hash": roster.hash.hex(),
+        }
+        context.node_config = config
+
+
+def test_the_rosters_own_bound_on_survivors_is_heeded(tmp_path: Path) -> None:
+    """Five survivors, where four would do: with two away the round is asked for again, not spoiled."""
+    grid = Dropping(tmp_path, NODES, {2: ("round", "dead", (0, 1))})
+    pinned(grid, min_survivors=5)
+    with pytest.raises(QuorumError, match="4 updates, 5 needed"):
+        run(grid, 3)
+    assert grid.stages("consist").count(102) == 1  # of round 1
+
+
+def test_a_rosters_own_bound_on_collusion_sets_the_threshold(tmp_path: Path) -> None:
+    grid = Dropping(tmp_path, NODES, {1: ("consist", "dead", (0,)), 2: ("unmask", "lost", (4,))})
+    pinned(grid, collusion=3)  # t = (6 + 3) // 2 + 1 = 5
+    strategy, result = run(grid, 2)
+    assert strategy._fed is not None
+    assert strategy._fed.circle.thresholds.threshold == 5
+    assert_like(numpy_of(result), reference(2), 1e-5)
+
+
+def test_a_deployed_node_lets_the_server_read_only_if_it_says_so(tmp_path: Path) -> None:
+    grid = Dropping(tmp_path / "a", NODES)
+    pinned(grid)
+    for context in grid.contexts.values():
+        del context.node_config["flhe-server-reads"]
+    with pytest.raises(QuorumError, match="its policy refuses"):
+        run(grid, 1)
+    assert grid.stages("round") == []
+    grid = Dropping(tmp_path / "b", NODES)
+    pinned(grid)
+    for context in grid.contexts.values():
+        del context.node_config["flhe-server-reads"]
+    run(grid, 1, "clients")  # the server is shown no sum, so there is nothing to allow
