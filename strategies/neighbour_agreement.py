@@ -7,7 +7,7 @@ seeds of exactly those whose updates are in the sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from flhe.keys.pairwise_plan import Plan
 from flhe.math import ring
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import reasons
-from flhe.strategies.masking_agreement import Refused
+from flhe.strategies.masking_agreement import Refused, ask
 
 log = getLogger("flwr").log
 
@@ -217,7 +217,8 @@ class NeighbourAgreement:
         self._trouble.clear()
         found: dict[int, T] = {}
         messages = [self._message(stage, node, own.get(rank, {})) for node, rank in nodes.items()]
-        for node, answer in self._ask(messages):
+        replies = ask(self.grid, messages, self.nodes, self.timeout, self.refused, self._trouble)
+        for node, answer in replies:
             try:
                 found[self.nodes[node]] = read(node, answer)
             except FlheError as error:
@@ -237,22 +238,6 @@ class NeighbourAgreement:
             **own,
         )
         return Message(RecordDict({records.STAGE: record}), node, "train")
-
-    def _ask(self, messages: list[Message]) -> Iterator[tuple[int, ConfigRecord]]:
-        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
-            node = self.grid.node_of(reply)
-            if node not in self.nodes:
-                continue
-            if reply.has_error():
-                self._trouble[node] = self.refused(node, reply)
-                continue
-            answer = records.find_config(reply.content, records.REPLY)
-            if answer is None:
-                self._trouble[node] = "the reply holds nothing of ours"
-                continue
-            yield node, answer
-        for node in self.grid.silent:
-            self._trouble[node] = "no reply in time"
 
     def _enough(self, stage: str, count: int) -> None:
         if count < self.plan.min_set:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain
 from flhe.coding.support import Support
-from flhe.errors import MisfitError
+from flhe.errors import MisfitError, RangeError
 from flhe.sealed import Sealed, Slot
 from flhe.spaces import Integers, Reals, Space
 
@@ -111,6 +111,21 @@ class Opener(Protocol):
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Open a closed sum: signed values, then extras, shape (total.length,)."""
+
+
+def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
+    """Refuse what is not within a space of integers; no value is in the error's text.
+
+    Raises
+    ------
+    RangeError
+        Another type, or a value beyond the bound: it would run into others' sums.
+    """
+    if values.dtype.kind != "i":
+        raise RangeError(f"{name}: takes signed integers, got {values.dtype}; quantize first")
+    bound = space.bound
+    if values.size and (values.max() > bound or values.min() < -bound):
+        raise RangeError(f"{name}: a value lies beyond {bound}; quantize to fewer bits")
 
 
 def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:

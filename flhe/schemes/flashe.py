@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing, spread
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
+from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.keys.derive import hkdf
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 from flhe.schemes import sparse
-from flhe.schemes.base import Phase, Reader
+from flhe.schemes.base import Phase, Reader, check_integers
 from flhe.schemes.sparse import Mode, SparseTotal
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.spaces import Integers
@@ -303,7 +303,7 @@ class FlasheSealer:
             A mode that the scheme does not have, or values that are not those of the support.
         """
         for part in (plain.values, plain.extras):
-            self._check(part)
+            check_integers(NAME, part, self.scheme.space)
         length = plain.values.size + plain.extras.size
         key = self._key(slot, mode)
         coords = np.empty(0, np.uint32) if plain.coords is None else plain.coords
@@ -355,13 +355,6 @@ class FlasheSealer:
     def _masks(self, key: bytes, start: int, mode: str) -> _Masks:
         plus, minus = self.scheme.mask_terms((self.rank,), mode)
         return _Masks(key, self.prg, self.scheme.packing.lane, start, plus, minus)
-
-    def _check(self, values: NDArray[Any]) -> None:
-        if values.dtype.kind != "i":
-            raise RangeError(f"flashe: takes signed integers, got {values.dtype}; quantize first")
-        bound = self.scheme.space.bound
-        if values.size and (values.max() > bound or values.min() < -bound):
-            raise RangeError(f"flashe: a value lies beyond {bound}; quantize to fewer bits")
 
 
 @dataclass(frozen=True, slots=True)

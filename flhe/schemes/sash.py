@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
+from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg, random_elements
-from flhe.schemes.base import Phase, Reader
+from flhe.schemes.base import Phase, Reader, check_integers
 from flhe.schemes.presets import DEFAULT_SASH, SashPreset, sash_preset
 from flhe.schemes.shprg import Seed, Shprg, public_key
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
@@ -265,7 +265,7 @@ class SashSealer:
         if support is not None or plain.coords is not None:
             raise ProtocolError("sash: sparse values; the sum of seeds opens dense ones only")
         for part in (plain.values, plain.extras):
-            self._check(part)
+            check_integers(NAME, part, self.scheme.space)
         length = plain.values.size + plain.extras.size
         with self._lock:
             if slot in self._used:
@@ -305,13 +305,6 @@ class SashSealer:
         lanes = empty(length, np.uint32)
         self.scheme.generator(slot, self.prg).into(seed, lanes, self.threads)
         return seed, lanes
-
-    def _check(self, values: NDArray[Any]) -> None:
-        if values.dtype.kind != "i":
-            raise RangeError(f"sash: takes signed integers, got {values.dtype}; quantize first")
-        bound = self.scheme.space.bound
-        if values.size and (values.max() > bound or values.min() < -bound):
-            raise RangeError(f"sash: a value lies beyond {bound}; quantize to fewer bits")
 
 
 def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> None:

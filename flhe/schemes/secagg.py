@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
+from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.keys import pairwise
 from flhe.keys.canonical import dumps
 from flhe.keys.derive import PREFIX
@@ -36,7 +36,7 @@ from flhe.keys.pairwise import Masked, Plan, Shared
 from flhe.keys.pairwise_server import unmask_sum
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
-from flhe.schemes.base import Phase, Reader
+from flhe.schemes.base import Phase, Reader, check_integers
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.spaces import Integers
 
@@ -243,7 +243,7 @@ class SecAggSealer:
         if support is not None or plain.coords is not None:
             raise ProtocolError("secagg: sparse vectors cannot be added, send all coordinates")
         for part in (plain.values, plain.extras):
-            self._check(part)
+            check_integers(NAME, part, self.scheme.space)
         if self._used:
             raise ReuseError("secagg: these masks have encrypted a vector before")
         packing = self.scheme.packing
@@ -254,13 +254,6 @@ class SecAggSealer:
         data = packing.pack(values, self._lanes, empty(packing.nbytes(values.size), np.uint8))
         self._lanes = None
         return Sealed(NAME, slot, (self.rank,), values.size, data)
-
-    def _check(self, values: NDArray[Any]) -> None:
-        if values.dtype.kind != "i":
-            raise RangeError(f"secagg: takes signed integers, got {values.dtype}; quantize first")
-        bound = self.scheme.space.bound
-        if values.size and (values.max() > bound or values.min() < -bound):
-            raise RangeError(f"secagg: a value lies beyond {bound}; quantize to fewer bits")
 
 
 @dataclass(frozen=True, slots=True)
