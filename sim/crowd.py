@@ -13,7 +13,8 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -225,6 +226,18 @@ def table(crowd: Crowd) -> Table:
     return out
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep quiet what Flower logs of hundreds of nodes, for as long as this lasts."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def main(
     clients: Annotated[int, typer.Option(help="Clients.")] = 200,
     values: Annotated[int, typer.Option(help="Values in the model.")] = 100_000,
@@ -238,8 +251,8 @@ def main(
     ] = None,
 ) -> None:
     """Run a federation of many clients in this process."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     with (
+        _quiet(),
         tempfile.TemporaryDirectory(prefix="flhe-crowd-") as scratch,
         progress(Console(stderr=True)) as advance,
     ):
