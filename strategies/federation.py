@@ -173,7 +173,7 @@ class Federation:
         """The plan by which neighbours add up seeds in this attempt; None where all share with all."""
         ledger = self.ledger
         assert ledger.agreed is not None
-        degree = degree_of(self.terms.neighbours, len(self.members))
+        degree = degree_of(self.terms.neighbours, len(self.members), ledger.agreed.colluders)
         if degree is None:
             return None
         attempt = ledger.round, ledger.attempt

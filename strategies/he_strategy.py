@@ -248,6 +248,8 @@ class HEStrategy(FedAvg):
         log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, members)
         if self.terms.masked:
             log(INFO, "\t│\t├──Sums are read by: the %s", self.terms.reader)
+            if self.terms.neighbours and self._fed is not None:
+                log(INFO, "\t│\t├──Seeds are shared: %s", self._graph(self._fed))
         else:
             log(INFO, "\t│\t├──Masking: %s", self.terms.masking)
         bits = self.terms.resolved(members).bits
@@ -258,6 +260,15 @@ class HEStrategy(FedAvg):
         log(INFO, "\t│\t├──Server optimizer: %s", self.terms.optimizer.name)
         log(INFO, "\t│\t└──Replies needed: %d", self._needed(members))
         super().summary()
+
+    def _graph(self, fed: Federation) -> str:
+        agreed, asked = fed.ledger.agreed, self.terms.neighbours
+        if agreed is None:
+            return f"among {asked} neighbours"
+        degree = degree_of(asked, len(fed.members), agreed.colluders)
+        if degree is None:
+            return f"with all, {asked} neighbours are too few against {agreed.colluders} colluders"
+        return f"among {degree} neighbours"
 
     def _open(self, grid: StreamGrid, initial: ArrayRecord | None, resume: bool) -> Federation:
         """A new federation, or the one in `state_dir`."""
@@ -305,8 +316,9 @@ class HEStrategy(FedAvg):
         if not self.terms.masked or members == 0:
             return self.min_replies or usual
         if self._fed is not None and self._fed.members:
-            degree, agreed = degree_of(self.terms.neighbours, members), self._fed.ledger.agreed
+            agreed = self._fed.ledger.agreed
             assert agreed is not None
+            degree = degree_of(self.terms.neighbours, members, agreed.colluders)
             least = min_set(self._fed.circle, degree)
             return max(self.min_replies or 0, least, agreed.min_opening)
         return max(self.min_replies or 0, Thresholds(members, (members - 1) // 3).min_set)

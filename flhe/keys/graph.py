@@ -239,6 +239,24 @@ def tail(population: int, marked: int, draws: int, least_marked: int) -> Fractio
     return Fraction(ways, math.comb(population, draws))
 
 
+def arcs(members: int, degree: int, threshold: int, colluders: int) -> Fraction:
+    """Odds that a server can cut the circle into two parts that are both opened; at most 1.
+
+    It knows the graph, and leaves out of the sum the honest members of two arcs of degree // 2
+    places. Who lies beside an arc then finds t of its neighbourhood in the set only if enough
+    colluders lie in it. The counts in two arcs are negatively associated, so both are as likely as
+    twice one at most.
+    """
+    if degree == members - 1:
+        return Fraction(0)
+    half = degree // 2
+    need = threshold - 1 - half - degree % 2
+    if need <= 0:
+        return Fraction(1)
+    one = tail(members, colluders, half, need)
+    return min(Fraction(members * (members - 1), 2) * one * one, Fraction(1))
+
+
 def parts(members: int, degree: int, away: int) -> Fraction:
     """Odds that the rest falls apart: only where degree // 2 members in a row are away can it."""
     if degree == members - 1:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from flhe.errors import ProtocolError
 from flhe.keys.canonical import loads
 from flhe.keys.messages import Envelope
-from flhe.keys.pairs import check_ephemeral
+from flhe.keys.pairs import check_ephemeral, check_order
 from flhe.keys.pairwise_plan import Plan
 
 KEY, SHARE, WITH, SET, OPEN = "mask-key", "mask-share", "mask-with", "mask-set", "mask-open"
@@ -31,6 +31,7 @@ def read_key(plan: Plan, message: bytes) -> tuple[int, bytes, bytes]:
     match loads(envelope.payload, MAX_MESSAGE, KEY):
         case [bytes(public), bytes(committed)] if len(committed) == 32:
             check_ephemeral(public)
+            check_order(public)
             return rank, public, committed
     raise ProtocolError(f"{KEY} message of rank {rank}: not two strings of 32 bytes")
 

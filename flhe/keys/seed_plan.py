@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from fractions import Fraction
 
 from flhe.errors import ConfigError
-from flhe.keys.graph import LIMIT, Graph, parts, tail
+from flhe.keys.graph import Graph, arcs, parts, tail
 from flhe.keys.masking import Circle
 from flhe.keys.pairwise_plan import Plan
 
@@ -35,28 +36,34 @@ class Bounds:
     min_set: int
 
 
+LIMIT = Fraction(1, 1 << 80)
+"""Odds that we call never, graph by graph. Who contributes last to an epoch may try many graphs:
+2**40 of them still leave odds of 2**-40."""
+
+
 @functools.cache
 def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
-    """The least bounds that `colluders` in the whole group do not defeat, but once in 2**40.
+    """The least bounds that `colluders` in the whole group do not defeat.
 
-    Colluders and dropouts are those who were before anybody knew the graph. With t, no honest
-    member's neighbourhood holds so many colluders that two sets could be opened there. With so many
-    survivors, the honest ones among them hang together: the server would learn the sums of parts
-    that do not mask with each other. (On a dense graph they always do: h members of whom each lacks
-    fewer than h / 2 of the others.)
+    Colluders are those who were before anybody knew the graph; the server chooses who drops out
+    after it knows it. With t, no honest member's neighbourhood holds so many colluders that two
+    sets could be opened there, and no two arcs of the circle so many that what lies between them
+    could be opened by itself. With so many survivors, the honest ones among them hang together,
+    where dropouts are chance.
 
     Raises
     ------
     ConfigError
         None do.
     """
-    for threshold in range(degree // 2 + 1, degree + 2):
+    for threshold in range(degree // 2 + 2, degree + 2):
         risk = max(2 * threshold - degree - 1, 1)
-        if (members - colluders) * tail(
-            members - 1, colluders, min(degree, members - 1), risk
-        ) > LIMIT:
+        if (members - colluders) * tail(members - 1, colluders, degree, risk) > LIMIT:
+            continue
+        if arcs(members, degree, threshold, colluders) > LIMIT:
             continue
         for size in range(max(threshold, colluders + 2), members + 1):
+            # On a dense graph always: each of h members lacks fewer than h / 2 of the others.
             close = size - colluders >= 2 * (members - degree)
             away = colluders + members - size
             if close or parts(members, degree, away) <= LIMIT:
@@ -67,14 +74,23 @@ def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
     )
 
 
-def degree_of(neighbours: int, members: int) -> int | None:
+def degree_of(neighbours: int, members: int, colluders: int) -> int | None:
     """Neighbours of each member in the graph; None where all share with all.
 
-    One more where no graph has an odd number of members of an odd degree.
+    One more where no graph has an odd number of members of an odd degree. Where no bounds would
+    withstand the colluders, all share with all, which does: a group that shrinks or grows is never
+    left without.
     """
     if neighbours == 0 or neighbours >= members - 1:
         return None
-    return neighbours + (neighbours % 2 and members % 2)
+    degree = neighbours + (neighbours % 2 and members % 2)
+    if degree >= members - 1:
+        return None
+    try:
+        bounds_of(members, degree, colluders)
+    except ConfigError:
+        return None
+    return degree
 
 
 def min_set(circle: Circle, degree: int | None) -> int:

@@ -63,7 +63,7 @@ class Turn:
         cls, node: Node, epoch: Epoch, terms: Terms, round_: int, attempt: int, history: bytes
     ) -> Turn | None:
         """The node's turn; None where all members share with all."""
-        degree = degree_of(terms.neighbours, epoch.size)
+        degree = degree_of(terms.neighbours, epoch.size, epoch.roster.collusion)
         if degree is None:
             return None
         circle = masking.Circle.of(epoch, sash_preset(terms.preset).dimension)
@@ -135,9 +135,10 @@ def mask_key(node: Node, epoch: Epoch, terms: Terms, record: ConfigRecord) -> Re
     turn = _turn(node, epoch, terms, record)
     plan = turn.plan
     node.check_unclaimed(epoch.id, plan.round, plan.attempt)
-    try:
-        state, _ = turn.load("advertised")
-    except ProtocolError:
+    kept = node.load_pairwise()
+    if kept is not None and kept.plan == plan.hash:
+        state, _ = turn.load("advertised")  # one key an attempt: beyond that step there is no other
+    else:
         state, _ = pairwise.advertise(node.identity, epoch, plan)
         turn.save(state)
     assert isinstance(state, pairwise.Advertised)

@@ -45,7 +45,7 @@ def check_ready(node: Node, session: Session, slot: Slot) -> None:
         Neighbours have not shared keys for it.
     """
     if session.terms.masked:
-        node.check_unsigned(slot.epoch, slot.round)
+        node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
         if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
             turn.check_ready()
 
@@ -152,7 +152,7 @@ def _among_neighbours(
     node: Node, epoch: Epoch, terms: Terms, record: ConfigRecord
 ) -> tuple[Turn, Slot] | None:
     """The turn of the attempt that a message is about, and its slot; None where all share with all."""
-    if degree_of(terms.neighbours, epoch.size) is None:
+    if degree_of(terms.neighbours, epoch.size, epoch.roster.collusion) is None:
         return None
     kept = node.load_pairwise()
     if kept is None or kept.slot is None or not _is_of(kept.slot, epoch, record):

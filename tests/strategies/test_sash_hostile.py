@@ -20,7 +20,7 @@ from flhe.keys.roster import Member, Roster
 from flhe.keys.store import Store
 from flhe.mods import survivors
 from flhe.schemes.sash import SashSealer
-from tests.strategies.puppets import COUNTS, Reference
+from tests.strategies.puppets import COUNTS, Puppets, Reference
 from tests.strategies.test_sash_rounds import Dropping, assert_like, numpy_of, run
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -173,9 +173,9 @@ def test_clients_that_cannot_open_end_the_run_too(
     assert grid.stages("consist").count(101) < 12
 
 
-def pinned(grid: Dropping, **bounds: Any) -> None:
+def pinned(grid: Puppets, **bounds: Any) -> None:
     """Pin one roster on all nodes."""
-    identities = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(NODES)]
+    identities = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
     roster = Roster(
         tuple(Member(f"site-{i}", each.public) for i, each in enumerate(identities)),
         **{"collusion": 1, "min_survivors": 2, "schemes": ("*",), **bounds},
