@@ -60,7 +60,7 @@ class AuthenticationError(ProtocolError):
 class SharesError(AuthenticationError):
     """Shares of some members that do not open, or do not fit the others'; `ranks` says whose."""
 
-    def __init__(self, text: str, ranks: tuple[int, ...]) -> None:
+    def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(text)
         self.ranks = ranks
 

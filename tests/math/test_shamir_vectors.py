@@ -167,9 +167,9 @@ def negatives() -> list[dict[str, Any]]:
               for r, share in enumerate([[0, 0]] * 4)]  # fmt: skip
     combined([4, 5, 6, 7], beyond, "ProtocolError", "ranks 7 ")
     whole = list(range(10))
-    combined(whole, changed(6), "ProtocolError", "ranks 6 ")
-    combined(whole, changed(0, 4, 9), "ProtocolError", "ranks 0, 4, 9 ")
-    combined(whole[:6], changed(2)[:6], "ProtocolError", "ranks 2 ")
+    combined(whole, changed(6), "SharesError", "ranks 6 ")
+    combined(whole, changed(0, 4, 9), "SharesError", "ranks 0, 4, 9 ")
+    combined(whole[:6], changed(2)[:6], "SharesError", "ranks 2 ")
     combined(whole[:5], changed(2)[:5], "ProtocolError", "disagree")  # one to spare: nobody knows
     combined(whole, changed(0, 2, 4, 9), "ProtocolError", "disagree")
     return found
