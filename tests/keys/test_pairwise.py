@@ -29,8 +29,8 @@ from flhe.keys.identity import Identity
 from flhe.keys.messages import Envelope
 from flhe.keys.pairs import seal_to
 from flhe.keys.pairwise import Masked, Plan
-from flhe.keys.pairwise_masks import apply
-from flhe.keys.pairwise_messages import from_bits
+from flhe.keys.pairwise_masks import apply, commitment
+from flhe.keys.pairwise_messages import from_bits, read_key
 from tests.keys.masking import Run, add, group, plan_for, run, vectors_for
 
 Q = 2**64 - 2**32 + 1
@@ -623,3 +623,15 @@ def test_terms_come_in_any_number() -> None:
     for i, key in enumerate(keys):
         expected += (1 if i % 3 else -1) * np.array(stream(key, plan))
     assert total.tolist() == (expected % 2**32).tolist()
+
+
+@pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31)])
+def test_a_key_of_low_order_is_its_senders_fault(point: bytes) -> None:
+    """It gives everybody one secret: refused where it is read, before others fail to use it."""
+    identities, epochs = group(4)
+    plan = plan_for(4)
+    state, _ = pairwise.advertise(identities[1], epochs[1], plan)
+    payload = dumps([point, commitment(state.seed, plan, 1)])
+    message = Envelope.seal(identities[1], plan.header(pairwise.KEY, 1), payload)
+    with pytest.raises(ProtocolError, match="low order"):
+        read_key(plan, message.to_bytes())

@@ -225,3 +225,22 @@ def test_a_deployed_node_lets_the_server_read_only_if_it_says_so(tmp_path: Path)
     for context in grid.contexts.values():
         del context.node_config["flhe-server-reads"]
     run(grid, 1, "clients")  # the server is shown no sum, so there is nothing to allow
+
+
+def test_a_model_that_is_not_the_one_it_is_said_to_be(tmp_path: Path) -> None:
+    """Where the server reads, it names the model's hash; a node that got another one does not train."""
+    grid = Dropping(tmp_path, NODES)
+
+    def rewrite(node: int, stage: str, content: Any) -> Any:
+        if (node, stage) == (100 + LIAR, "round"):
+            arrays = records.to_numpy(content["arrays"])
+            arrays["w"] = arrays["w"] + np.float32(1)
+            content = type(content)({**content, "arrays": records.from_numpy(arrays)})
+        return content
+
+    grid.rewrite = rewrite
+    _, result = run(grid, 2)
+    assert_like(numpy_of(result), reference(2, frozenset({LIAR})), 1e-5)
+    told = [r for n, s, r in grid.replies if (n, s) == (100 + LIAR, "round")]
+    assert {reply.error.code for reply in told} == {1019}
+    assert ("train", LIAR) not in grid.app.ran  # type: ignore[attr-defined]
