@@ -747,3 +747,11 @@ def test_members_open_the_sum_with_what_was_released(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["w"], arrays()["w"] + 0.125, atol=1e-3)
     assert found["steps"] == 11
     refused(group.upload(ME, attempt=1), 1014)  # that round is behind it
+
+
+def test_nothing_is_trained_for_a_round_that_was_signed(dealt: Masked) -> None:
+    """The refusal comes before the app's work, not after it."""
+    signature_in(dealt.consist(ME, ALL))
+    trained = len(dealt.sites[ME].app.seen)
+    refused(dealt.upload(ME, attempt=1), 1012)
+    assert len(dealt.sites[ME].app.seen) == trained > 0
