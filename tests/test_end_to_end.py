@@ -260,7 +260,7 @@ def test_encrypted_run_moves_less_up_than_plain(encrypted: Outcome, plain: Outco
     assert encrypted.reports[1].bytes_up < plain.reports[1].bytes_up
 
 
-@pytest.fixture(scope="module", params=["server", "clients"])
+@pytest.fixture(scope="module", params=["server", pytest.param("clients", marks=pytest.mark.sweep)])
 def dropping(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Outcome]:

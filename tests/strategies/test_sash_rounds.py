@@ -98,8 +98,14 @@ def numpy_of(result: Result) -> dict[str, Any]:
     return {n: a.numpy() for n, a in result.arrays.items()}
 
 
-@pytest.mark.parametrize("unmask", ["server", "clients"])
-@pytest.mark.parametrize("nodes", [3, 4, 6])
+@pytest.mark.parametrize(
+    ("nodes", "unmask"),
+    [
+        *((nodes, unmask) for nodes in (3, 4) for unmask in ("server", "clients")),
+        (6, "server"),
+        pytest.param(6, "clients", marks=pytest.mark.sweep),
+    ],
+)
 def test_any_dropouts_at_any_stage(tmp_path: Path, nodes: int, unmask: str) -> None:
     """Up to D_max of them, the sum is that of the others; a round for each subset, stage and way."""
     most = Thresholds(nodes, (nodes - 1) // 3).max_dropouts
