@@ -8,6 +8,7 @@ counted. One thread means one processor: the process is pinned where the system 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import statistics
@@ -169,6 +170,18 @@ def pinned(threads: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Flower's notes of every stage off the terminal; errors still show."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def machine() -> dict[str, Any]:

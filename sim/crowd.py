@@ -10,11 +10,9 @@ were exact. Who drops out, and at which stage, follows from the round.
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +27,7 @@ from flhe import records
 from flhe.apps.dropouts import dropout, drops_at
 from flhe.errors import FlheError
 from flhe.schemes.sash import most_bits
-from flhe.sim.bench import machine, write_json
+from flhe.sim.bench import machine, quiet, write_json
 from flhe.sim.bench_table import progress
 from flhe.sim.inproc import InProcessGrid
 from flhe.sim.synthetic import STEP, client_app, initial, resident, warm_up
@@ -226,18 +224,6 @@ def table(crowd: Crowd) -> Table:
     return out
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep quiet what Flower logs of hundreds of nodes, for as long as this lasts."""
-    log = logging.getLogger("flwr")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-
-
 def main(
     clients: Annotated[int, typer.Option(help="Clients.")] = 200,
     values: Annotated[int, typer.Option(help="Values in the model.")] = 100_000,
@@ -252,7 +238,7 @@ def main(
 ) -> None:
     """Run a federation of many clients in this process."""
     with (
-        _quiet(),
+        quiet(),
         tempfile.TemporaryDirectory(prefix="flhe-crowd-") as scratch,
         progress(Console(stderr=True)) as advance,
     ):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,15 +255,3 @@ def need(done: bool) -> None:
     """FlheError unless a stage went through."""
     if not done:
         raise FlheError("legacy SecAgg+: the workflow halted, see Flower's log")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Flower's notes of every stage off the terminal; errors still show."""
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import FlheError
+from flhe.sim.bench import quiet
 from flhe.sim.legacy_parts import (
     FIRST,
     Client,
@@ -38,7 +39,6 @@ from flhe.sim.legacy_parts import (
     context_for,
     message_to,
     need,
-    quiet,
     workflow_state,
 )
 

@@ -33,6 +33,9 @@ class _State:
     """Encoding that all states share."""
 
     __slots__ = ()
+    identity: Identity
+    epoch: Epoch
+    plan: Plan
     _SIZES: ClassVar[dict[str, tuple[int, ...]]] = {
         "secret": (SEED,),
         "seed": (SEED,),
@@ -43,10 +46,10 @@ class _State:
     def __post_init__(self) -> None:
         """Hide the secrets and check their sizes. Raises ProtocolError."""
         what = type(self).__name__
-        self.plan.check(self.epoch)  # type: ignore[attr-defined]
-        if self.identity.public != self.epoch.members[self.epoch.rank]:  # type: ignore[attr-defined]
+        self.plan.check(self.epoch)
+        if self.identity.public != self.epoch.members[self.epoch.rank]:
             raise ProtocolError(f"{what}: this identity is not that of the epoch's member")
-        around = self.plan.graph.holders  # type: ignore[attr-defined]
+        around = self.plan.graph.holders
         for name, sizes in self._SIZES.items():
             value = getattr(self, name, None)
             if isinstance(value, tuple):
@@ -61,15 +64,14 @@ class _State:
     @property
     def rank(self) -> int:
         """The own rank."""
-        return self.epoch.rank  # type: ignore[attr-defined, no-any-return]
+        return self.epoch.rank
 
     def to_bytes(self) -> bytes:
         """Encode as canonical CBOR. Secret: store it 0600, erase it when it is used."""
         return dumps({"v": VERSION, "state": type(self).__name__, **self._bound(), **self._kept()})
 
     def _bound(self) -> dict[str, Any]:
-        plan: Plan = self.plan  # type: ignore[attr-defined]
-        return {"identity": self.identity.public, "plan": plan.hash}  # type: ignore[attr-defined]
+        return {"identity": self.identity.public, "plan": self.plan.hash}
 
     def _kept(self) -> dict[str, Any]:
         names = [f.name for f in fields(self) if f.name not in ("identity", "epoch", "plan")]  # type: ignore[arg-type]

@@ -45,7 +45,9 @@ Step = Literal["ranges", "supports", "update", "consist"]
 STEPS: tuple[Step, ...] = ("ranges", "supports", "update", "consist")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
 
-_SECRETS = ("draft", "residual", "outbox", "ranges", "shares", "survivors", "pairwise")
+_SEEDS = ("shares", "survivors", "pairwise")
+"""What belongs to the seeds of one epoch."""
+_SECRETS = ("draft", "residual", "outbox", "ranges", *_SEEDS)
 """What is destroyed when a node leaves."""
 
 UPDATE, CONSIST = STEPS.index("update"), STEPS.index("consist")
@@ -206,7 +208,7 @@ class Node:
         self.store.write(self._name("session"), canonical.dumps(body))
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
-        for name in ("shares", "survivors", "pairwise") if old else ():
+        for name in _SEEDS if old else ():
             self.store.erase(self._name(name))  # of an epoch that is over
 
     def current_epoch(self) -> bytes | None:

@@ -102,9 +102,8 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
             agreed, signature = masking.agree(
                 epoch, node.identity, kept, proposed, boxes, _elements(terms)
             )
-        except (
-            SharesError
-        ) as error:  # whose they are is no secret: the server must know whom to ask
+        except SharesError as error:
+            # Whose they are is no secret: the server must know whom to leave out.
             log_failure(node.store, "consist", error)
             return reply(step="consist", bad=list(error.ranks))
         node.claim_set(kept.slot, set_digest(proposed), lambda: node.save_survivors(agreed))
