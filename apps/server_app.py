@@ -70,7 +70,7 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     }
     if settings.scheme == "plain":
         return metered(settings.optimizer, on_round=reporter.round, **fedavg)
-    from flhe.strategies import flashe_fedavg, sash_fedavg
+    from flhe.strategies import batchcrypt_fedavg, flashe_fedavg, sash_fedavg
 
     common: dict[str, Any] = {
         "bits": settings.value_bits,
@@ -90,6 +90,13 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     if settings.scheme == "sash":
         strategy = sash_fedavg(
             unmask=cast(Any, settings.unmask), neighbours=settings.neighbours, **common
+        )
+    elif settings.scheme == "batchcrypt":
+        strategy = batchcrypt_fedavg(
+            key_bits=settings.key_bits,
+            batching=cast(Any, settings.batching),
+            advance=settings.advance,
+            **common,
         )
     else:
         strategy = flashe_fedavg(

@@ -14,12 +14,14 @@ from typing import Any, Literal, cast
 from flhe.apps.tasks.fair import MIN_LIMIT, Fair
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import DEFAULTS, Name, ServerOptimizer
+from flhe.schemes.paillier import DEFAULT_KEY_BITS
+from flhe.schemes.paillier_keys import KEY_BITS
 from flhe.schemes.sash import most_bits
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
 
-BUILT = ("flashe", "sash", "plain")
+BUILT = ("flashe", "sash", "batchcrypt", "plain")
 """The schemes of this version."""
 
 TASKS = ("digits", "cifar10", "fashion-mnist")
@@ -29,6 +31,7 @@ CLIPPINGS = ("fixed", "history", "exchange")
 MASKINGS = ("double", "single", "adaptive")
 NORMALIZES = ("weight", "count")
 UNMASKS = ("server", "clients")
+BATCHINGS = ("vector", "layer")
 
 BITS = 16
 """Bits of one encrypted value under FLASHE, where `bits` does not say."""
@@ -101,6 +104,12 @@ class Settings:
         Who reads the sums of SASH; one of UNMASKS.
     neighbours : int
         Nodes among whom each one shares its SASH seed (SASH+); 0 for all.
+    key_bits : int
+        Length of BatchCrypt's Paillier modulus: 2048 (112 bits of security), 3072 (128) or 4096.
+    batching : str
+        What BatchCrypt's batches hold; one of BATCHINGS.
+    advance : bool
+        BatchCrypt's advance scaling: `bits` has room for the sum of all nodes.
     drops : int
         Nodes that drop out of each round, at random stages; see `flhe.apps.dropouts`.
     """
@@ -148,6 +157,9 @@ class Settings:
     unmask: str = "server"
     neighbours: int = 0
     drops: int = 0
+    key_bits: int = DEFAULT_KEY_BITS
+    batching: str = "vector"
+    advance: bool = False
 
     def __post_init__(self) -> None:
         _one_of("scheme", self.scheme, SCHEMES)
@@ -199,6 +211,7 @@ class Settings:
                 f"neighbours={self.neighbours}: 2 or more, among whom SASH's seeds are shared where "
                 "the server reads the sums (scheme='sash', unmask='server'); leave it out otherwise"
             )
+        self._check_batches()
         if self.scheme == "sash":
             self._check_sash()
         if not 0 <= self.top_k <= 1:
@@ -207,6 +220,31 @@ class Settings:
             raise ConfigError(
                 "top-k with scheme='plain': plain FedAvg sends everything; leave it out, or use an "
                 "encrypted scheme"
+            )
+
+    def _check_batches(self) -> None:
+        """Refuse what BatchCrypt cannot do, and what only it can, in the words of the run config."""
+        _one_of("batching", self.batching, BATCHINGS)
+        if self.key_bits not in KEY_BITS:
+            raise ConfigError(
+                f"key-bits={self.key_bits}: use one of {', '.join(map(str, KEY_BITS))}"
+            )
+        if self.scheme == "batchcrypt":
+            if self.top_k:
+                raise ConfigError(
+                    "scheme='batchcrypt' sends all values, in batches: leave top-k out, or use "
+                    "scheme='flashe'"
+                )
+            headroom = (self.nodes - 1).bit_length() if self.advance else 0
+            if self.advance and self.value_bits - headroom < 2:
+                raise ConfigError(
+                    f"advance with bits={self.value_bits}: {self.nodes} nodes leave no bits of a value; "
+                    "use more, or leave advance out"
+                )
+        elif (self.key_bits, self.batching, self.advance) != (DEFAULT_KEY_BITS, "vector", False):
+            raise ConfigError(
+                f"key-bits, batching and advance are BatchCrypt's: leave them out with scheme="
+                f"{self.scheme!r}"
             )
 
     def _check_sash(self) -> None:

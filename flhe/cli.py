@@ -120,6 +120,15 @@ def run(
     drops: Annotated[
         int, typer.Option(help="Nodes that drop out of each round, at random stages.")
     ] = 0,
+    key_bits: Annotated[
+        int, typer.Option(help="Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.")
+    ] = 3072,
+    batching: Annotated[
+        str, typer.Option(help="What BatchCrypt's batches hold: vector, or layer.")
+    ] = "vector",
+    advance: Annotated[
+        bool, typer.Option("--advance", help="BatchCrypt's advance scaling.")
+    ] = False,
     data_dir: Annotated[
         str, typer.Option(help="Where the files of cifar10 or fashion-mnist lie.")
     ] = "",
@@ -171,6 +180,9 @@ def run(
         "unmask": unmask,
         "neighbours": neighbours,
         "drops": drops,
+        "key_bits": key_bits,
+        "batching": batching,
+        "advance": advance,
         "data_dir": data_dir,
         "rekey_every": rekey_every,
         "checkpoint_every": checkpoint_every,
@@ -266,7 +278,14 @@ def bench(
             "rounds."
         ),
     ] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="Time TenSEAL CKKS beside it.")] = False,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Time TenSEAL's CKKS and BFV and python-paillier beside it, the last projected from a "
+            "sample.",
+        ),
+    ] = False,
     top_k: Annotated[
         float | None,
         typer.Option("--top-k", help="Time FLASHE of so large a share of each update beside it."),

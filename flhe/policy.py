@@ -15,10 +15,12 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-unpermuted    true lets the server see which values of a sparse update were chosen
     flhe-server-reads  true lets the server read the sum of a round (SASH, unmask="server"): the
                        model, and sums of updates and of example counts, though no single one
+    flhe-key-bits      shortest Paillier modulus (BatchCrypt) that may be used here; 3072 by default, 2048
+                       has 112 bits of security and must be allowed
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
-updates may be told unpermuted, the server may read sums, and a run passes unencrypted if its run
+updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, and a run passes unencrypted if its run
 config says so: `scheme="plain"` or `flhe-plain=true`.
 """
 
@@ -34,9 +36,11 @@ from typing import Literal
 from flhe.errors import ConfigError, PolicyError
 from flhe.keys.roster import Roster, load_pinned
 from flhe.rounds.terms import Terms
+from flhe.schemes.paillier import DEFAULT_KEY_BITS
+from flhe.schemes.paillier_keys import KEY_BITS
 
 Trust = Literal["pinned", "first-use"]
-SCHEMES = ("flashe", "sash")
+SCHEMES = ("flashe", "sash", "batchcrypt")
 """Schemes that this version builds and a node allows by default."""
 
 METRICS = ("loss", "accuracy", "acc")
@@ -67,6 +71,8 @@ class Policy:
         Whether the server may see which values of a sparse update were chosen.
     server_reads : bool
         Whether the server may read the sum of a round.
+    key_bits : int
+        Shortest modulus of a Paillier key that may be used.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -80,6 +86,7 @@ class Policy:
     leave: bool = False
     unpermuted: bool = False
     server_reads: bool = False
+    key_bits: int = DEFAULT_KEY_BITS
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -143,6 +150,7 @@ class Policy:
             leave=_flag(node_config, "flhe-leave"),
             unpermuted=simulated or _flag(node_config, "flhe-unpermuted"),
             server_reads=simulated or _flag(node_config, "flhe-server-reads"),
+            key_bits=_key_bits(node_config, simulated),
             root=root,
         )
 
@@ -172,6 +180,13 @@ class Policy:
             raise PolicyError(
                 "the server asked to read the sum of each round, and with it the model: use "
                 'unmask="clients" in the strategy, or set flhe-server-reads in the node config'
+            )
+
+        if terms.keyed and terms.key_bits < self.key_bits:
+            raise PolicyError(
+                f"the server asked for a key of {terms.key_bits} bits, this node takes "
+                f"{self.key_bits} or more: raise key_bits in the strategy, or set flhe-key-bits in the "
+                "node config"
             )
 
     def allows_metric(self, name: str) -> bool:
@@ -206,6 +221,13 @@ def _text(config: Mapping[str, object], key: str) -> str:
     value = config.get(key, "")
     if not isinstance(value, str):
         raise ConfigError(f"{key} must be text, got {type(value).__name__}")
+    return value
+
+
+def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
+    value = config.get("flhe-key-bits", min(KEY_BITS) if simulated else DEFAULT_KEY_BITS)
+    if type(value) is not int or value not in KEY_BITS:
+        raise ConfigError(f"flhe-key-bits must be one of {', '.join(map(str, KEY_BITS))}")
     return value
 
 

@@ -43,6 +43,10 @@ class Times:
         """Minimum and median; None of nothing."""
         return cls(min(seconds), statistics.median(seconds)) if seconds else None
 
+    def projected(self, factor: float) -> Times:
+        """Of `factor` times as much work."""
+        return Times(self.min * factor, self.median * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -137,6 +141,10 @@ def _row(contender: Contender, setting: Setting, times: dict[str, list[float]]) 
     if error is not None and not error <= TOLERANCE:
         raise FlheError(f"{contender.name}: its mean is off by {error:.3g}; its times mean nothing")
     size = contender.upload_bytes
+    # Of whom a sample is measured: whole update to sample. Their names and notes say "projected".
+    factor = getattr(contender, "projection", 1.0)
+    phases = {phase: Times.of(times[phase]) for phase in PHASES}
+    whole = {phase: found and found.projected(factor) for phase, found in phases.items()}
     return Row(
         name=contender.name,
         kind=contender.kind,
@@ -144,9 +152,9 @@ def _row(contender: Contender, setting: Setting, times: dict[str, list[float]]) 
         cohort=setting.cohort,
         dropouts=setting.dropouts,
         threads=setting.threads,
-        encrypt_s=Times.of(times["encrypt"]),
-        add_s=Times.of(times["add"]),
-        decrypt_s=Times.of(times["decrypt"]),
+        encrypt_s=whole["encrypt"],
+        add_s=whole["add"],
+        decrypt_s=whole["decrypt"],
         upload_bytes=size,
         bytes_per_value=None if size is None else size / setting.values,
         max_error=error,

@@ -28,8 +28,8 @@ Kind = Literal["scheme", "part", "peer", "limit"]
 Vector = NDArray[np.float32]
 Timed = Callable[[], object]
 
-BUILT = ("flashe", "sash", "plain")
-PLANNED = ("batchcrypt", "esafl", "fedml-he")
+BUILT = ("flashe", "sash", "batchcrypt", "plain")
+PLANNED = ("esafl", "fedml-he")
 EXAMPLES = 1_000
 """Example count of every simulated client, and the bound that `Weigh` is given."""
 
@@ -313,6 +313,10 @@ def scheme_named(name: str, setting: Setting, updates: Sequence[Vector]) -> Cont
         from flhe.sim.sash_contender import SashContender
 
         return SashContender(setting, updates)
+    if name == "batchcrypt":
+        from flhe.sim.batchcrypt_contender import BatchcryptContender
+
+        return BatchcryptContender(setting, updates)
     if name in PLANNED:
         raise ConfigError(
             f"scheme {name!r} is not built yet; this version times {', '.join(BUILT)}"

@@ -1,7 +1,8 @@
-"""What a user would pick instead: TenSEAL's CKKS, on the same vector."""
+"""What a user would pick instead, on the same vector: TenSEAL's CKKS and BFV, python-paillier."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,18 @@ SLOTS = 4096
 """Values in one ciphertext of ring dimension 8192."""
 
 MODULI = ((60, 40, 40), (60, 60))
+
+BFV_SLOTS = 4096
+"""Values in one BFV ciphertext, and its ring dimension."""
+
+BFV_MODULI = (36, 36, 37)
+"""SEAL's own for this dimension."""
+
+BFV_NOISE_BITS = 14
+"""Room for the noise of one ciphertext of this dimension."""
+
+BITS = 16
+"""Bits of a value under BFV, sign included."""
 
 
 class TensealCkks:
@@ -74,9 +87,100 @@ class TensealCkks:
         return worst(self.mean, [self._update])
 
 
+class TensealBfv:
+    """BFV by TenSEAL, ring dimension 4096: 4096 integers of 16 bits a ciphertext.
+
+    All clients upload client 0's ciphertexts, as for CKKS. The plain modulus is the smallest prime that
+    gives batching and holds the sum of all clients' largest values.
+
+    Parameters
+    ----------
+    setting, updates
+        As for every contender.
+    moduli : tuple of int, optional
+        Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
+        for a sum and its noise.
+    """
+
+    kind: Kind = "peer"
+    max_repeats = 5
+
+    def __init__(
+        self, setting: Setting, updates: Sequence[Vector], moduli: tuple[int, ...] = ()
+    ) -> None:
+        ts = _tenseal()
+        self._levels = (1 << (BITS - 1)) - 1
+        modulus = plain_modulus(2 * setting.cohort * self._levels, 2 * BFV_SLOTS)
+        if not moduli:
+            # The noise of a sum of one and the same ciphertext grows with the cohort.
+            moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
+        self.name = f"tenseal-bfv-{BFV_SLOTS}-{'-'.join(map(str, moduli))}"
+        self.note = (
+            f"TenSEAL {ts.__version__}, {BITS} bits a value, plain modulus {modulus}, "
+            f"{-(-setting.values // BFV_SLOTS)} ciphertexts, every client uploads client 0's; at most "
+            f"{self.max_repeats} repeats"
+        )
+        self._context = ts.context(
+            ts.SCHEME_TYPE.BFV,
+            poly_modulus_degree=BFV_SLOTS,
+            plain_modulus=modulus,
+            coeff_mod_bit_sizes=list(moduli),
+            n_threads=setting.threads,
+        )
+        self._bfv: Any = ts.bfv_vector
+        self._update = updates[0]
+        self._count = len(setting.survivors)
+        self._part = self._encrypt()
+        self.upload_bytes: int | None = sum(len(c.serialize()) for c in self._part)
+        self._total = [c.copy() for c in self._part]
+        for _ in range(self._count - 1):
+            self._add(self._total)
+        running = [c.copy() for c in self._part]
+
+        self.mean: Vector = np.empty(0, np.float32)
+        self.encrypt: Timed = self._encrypt
+        self.add: Timed = lambda: self._add(running)
+        self.decrypt: Timed = self._decrypt
+
+    def _encrypt(self) -> list[Any]:
+        scaled = np.clip(self._update.astype(np.float64), -1, 1) * self._levels
+        x = np.rint(scaled).astype(np.int64)
+        return [
+            self._bfv(self._context, x[at : at + BFV_SLOTS]) for at in range(0, x.size, BFV_SLOTS)
+        ]
+
+    def _add(self, totals: list[Any]) -> None:
+        for total, part in zip(totals, self._part, strict=True):
+            total.add_(part)
+
+    def _decrypt(self) -> None:
+        sums = np.concatenate([np.array(c.decrypt(), np.int64) for c in self._total])
+        self.mean = (sums / (self._levels * self._count)).astype(np.float32)
+
+    def max_error(self) -> float:
+        """Against the update itself, which is the mean here."""
+        return worst(self.mean, [self._update])
+
+
+def plain_modulus(above: int, step: int) -> int:
+    """Smallest prime above `above` that is 1 modulo `step`: BFV batches under such a modulus."""
+    candidate = above // step * step + 1
+    while True:
+        candidate += step
+        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
+            return candidate
+
+
 def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
     """All peers of this version."""
-    return [TensealCkks(setting, updates, moduli) for moduli in MODULI]
+    from flhe.sim.phe_peer import phe_peers
+
+    return [
+        *(TensealCkks(setting, updates, moduli) for moduli in MODULI),
+        TensealBfv(setting, updates, BFV_MODULI),
+        TensealBfv(setting, updates),
+        *phe_peers(setting, updates),
+    ]
 
 
 def _tenseal() -> Any:

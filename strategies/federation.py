@@ -212,10 +212,11 @@ class Federation:
         """Compute what depends on cohort and layout, once an epoch."""
         layout = self.ledger.layout
         assert layout is not None
-        key = (len(self.members), layout)
+        public = b"" if self.ledger.agreed is None else self.ledger.agreed.public
+        key = (len(self.members), layout, public)
         if self._for != key:
             self._resolved = terms = self.terms.resolved(len(self.members))
-            self._scheme = terms.for_cohort(len(self.members))
+            self._scheme = terms.for_cohort(len(self.members), layout, public)
             self._layout_hash = terms.layout_hash(layout, self._scheme)
             self._extra_lanes = terms.extra_lanes(layout)
             self._floats = layout.floats

@@ -250,6 +250,8 @@ class HEStrategy(FedAvg):
             log(INFO, "\t│\t├──Sums are read by: the %s", self.terms.reader)
             if self.terms.neighbours and self._fed is not None:
                 log(INFO, "\t│\t├──Seeds are shared: %s", self._graph(self._fed))
+        elif self.terms.keyed:
+            log(INFO, "\t│\t├──Paillier modulus: %d bits", self.terms.key_bits)
         else:
             log(INFO, "\t│\t├──Masking: %s", self.terms.masking)
         bits = self.terms.resolved(members).bits

@@ -1,7 +1,8 @@
 """The workflow that drives `flhe.keys.epoch` over a Grid: the server only carries messages.
 
 Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
-and each member verifies them before it encrypts anything. A node that falls silent on the way ends
+and each member verifies them before it encrypts anything. Where the scheme has a key pair, the member of
+the lowest rank makes it then, and the others take it: two relays more, `flhe.keys.key_pair`. A node that falls silent on the way ends
 the attempt; the next one starts over, with fresh keys, among those that answered.
 """
 
@@ -16,6 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe import records
 from flhe.errors import FlheError, ProtocolError, QuorumError
+from flhe.keys import key_pair
 from flhe.keys.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.messages import Envelope, Header
 from flhe.mods.codes import explain
@@ -53,6 +55,8 @@ class Agreed:
     colluders, min_opening : int
         Bound on collusion of the roster that they confirmed, as most of them say. Members go by
         their own.
+    public : bytes
+        Public key of the scheme, encoded, where it has one.
     """
 
     number: int
@@ -62,6 +66,7 @@ class Agreed:
     confirms: tuple[bytes, ...]
     colluders: int
     min_opening: int = 0
+    public: bytes = b""
 
     def rank(self, node: int) -> int:
         """Rank of a node: the place of its key among the members' keys."""
@@ -135,13 +140,14 @@ class _Attempt:
             log(WARNING, "key agreement: node %d is left out: %s", node, why)
         order = sorted(members, key=members.__getitem__)
         first = [hellos[node][1] for node in order]
-        shares = self._relay_to_all("share", order, self._shared, first)
+        shares = self._relay_to_all("share", order, self._shared, messages=first)
         second = [message for node in order for message in shares[node]]
-        confirms = self._relay_to_all("confirm", order, self._confirmed, second)
+        confirms = self._relay_to_all("confirm", order, self._confirmed, messages=second)
         _same_view(confirms, self.trouble)
         third = tuple(confirms[node] for node in order)
         roster_hash, epoch_id = announced(list(third))
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
+        public = self._key_pair(order, third, epoch_id) if self.terms.keyed else b""
         bounds = list(self.bounds.values())
         return Agreed(
             self.number,
@@ -150,7 +156,25 @@ class _Attempt:
             {n: members[n] for n in order},
             third,
             *max(bounds, key=bounds.count),
+            public,
         )
+
+    def _key_pair(self, order: list[int], confirms: tuple[bytes, ...], epoch_id: bytes) -> bytes:
+        """Have the scheme's key pair made and taken; returns its public key."""
+        first, scope = order[0], (self.run_id, self.number, epoch_id, self.terms.hash())
+
+        def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
+            message: bytes = records.field(reply, "envelope", bytes)
+            public = key_pair.announced(message, self.members[node], *scope)
+            self.terms.for_cohort(len(order), public=public)  # what we could not add with
+            return message, public
+
+        made = self._relay_to_all(key_pair.STAGE, [first], read, confirms=list(confirms))
+        message, public = made[first]
+        fields = {"confirms": list(confirms), "key-pair": message}
+        self._relay_to_all("take-pair", order[1:], lambda *_: True, **fields)
+        log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
+        return public
 
     def _relay(
         self, stage: str, to: list[int], read: Callable[[int, ConfigRecord], Any], **fields: Any
@@ -181,14 +205,16 @@ class _Attempt:
         stage: str,
         order: list[int],
         read: Callable[[int, ConfigRecord], Any],
-        inbound: list[bytes],
+        **fields: Any,
     ) -> dict[int, Any]:
-        """A relay that every member must answer."""
+        """A relay that all of `order` must answer."""
         before = set(self.trouble)
-        replies = self._relay(stage, order, read, messages=inbound)
+        replies = self._relay(stage, order, read, **fields)
         if missing := [node for node in order if node not in replies]:
             why = {node: self.trouble[node] for node in missing if node in self.trouble}
-            raise ProtocolError(_too_few(f"answered {stage}", len(replies), why))
+            raise ProtocolError(
+                f"{len(missing)} of {len(order)} nodes did not answer {stage!r} ({reasons(why)})"
+            )
         for node in set(self.trouble) - before:  # a late reply of an earlier exchange is no reason
             del self.trouble[node]
         return replies

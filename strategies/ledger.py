@@ -30,7 +30,7 @@ from flhe.rounds.model import Model
 from flhe.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 
-VERSION = 3
+VERSION = 4
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -214,7 +214,7 @@ class Ledger:
         if (a := self.agreed) is not None:
             keys = sorted(a.members.values())
             agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms)]
-            agreed += [a.colluders, a.min_opening]
+            agreed += [a.colluders, a.min_opening, a.public]
         return canonical.dumps(
             {
                 "v": VERSION,
@@ -273,7 +273,7 @@ class Ledger:
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
         match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
             case {
-                "v": 3,
+                "v": 4,
                 "federation": int(federation),
                 "terms": bytes(kept),
                 "number": int(number),
@@ -314,6 +314,7 @@ class Ledger:
                     list(confirms),
                     int(colluders),
                     int(least),
+                    bytes(public),
                 ]:
                     pass
                 case _:
@@ -321,7 +322,7 @@ class Ledger:
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(keys)}
             ledger.agreed = Agreed(
-                n, epoch, roster_hash, members, tuple(confirms), colluders, least
+                n, epoch, roster_hash, members, tuple(confirms), colluders, least, public
             )
         ledger.ranges = _read_ranges(ranges)
         for kept_round in sums:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from flhe.coding.sparsify import Normalize
+from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.terms import TRAIN_METRICS, Terms
+from flhe.rounds.terms import TRAIN_METRICS, Batching, Terms
 from flhe.schemes.flashe import Masking
+from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.presets import DEFAULT_SASH
 from flhe.schemes.sash import Unmask
 from flhe.strategies.he_strategy import HEStrategy
@@ -135,5 +137,108 @@ def sash_fedavg(
         unmask=unmask,
         preset=preset,
         neighbours=neighbours,
+    )
+    return HEStrategy(terms, **strategy)
+
+
+def batchcrypt_fedavg(
+    *,
+    bits: int = 16,
+    clip: float | Mapping[str, float] | Literal["history", "exchange"] = "exchange",
+    key_bits: int = DEFAULT_KEY_BITS,
+    batching: Batching = "vector",
+    advance: bool = False,
+    max_examples: int = 10_000,
+    weighted: bool = True,
+    train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    server_optimizer: ServerOptimizer | None = None,
+    **strategy: Any,
+) -> HEStrategy:
+    """FedAvg under BatchCrypt: model averaging with batched, quantized, clipped Paillier.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of one quantized value, sign included, 2 to 32.
+    clip : float, mapping of str to float, "history" or "exchange"
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer. Or have
+        dACIQ choose it by layer, in every round anew ("exchange"), on mean squares that are added up
+        under the same encryption, or on the rounds before ("history").
+    key_bits : int
+        Length of Paillier's modulus: 3072 has 128 bits of security, 2048 has 112.
+    batching : "vector" or "layer"
+        Batch values across layers, or begin each layer with a ciphertext of its own, which takes more
+        of them and gains nothing: thresholds are by layer either way.
+    advance : bool
+        Advance scaling: `bits` has room for the sum of all, so each value has ceil(log2 N) bits less and
+        a ciphertext holds more of them.
+    max_examples : int
+        Largest example count of one client. The closer to the truth, the finer the quantization.
+    weighted : bool
+        Weigh updates by example counts, as FedAvg does.
+    train_metrics : tuple[str, ...]
+        Training metrics that are averaged under encryption.
+    server_optimizer : ServerOptimizer, optional
+        What every client makes of the mean update, identically; by default it is added, as FedAvg does.
+    **strategy
+        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+    """
+    terms = Terms(
+        "batchcrypt",
+        bits,
+        clip,
+        max_examples,
+        weighted,
+        metrics=tuple(train_metrics),
+        optimizer=server_optimizer or ServerOptimizer(),
+        key_bits=key_bits,
+        batching=batching,
+        advance=advance,
+    )
+    return HEStrategy(terms, **strategy)
+
+
+def batchcrypt_fedsgd(
+    *,
+    optimizer: ClientOptimizer | object,
+    bits: int = 16,
+    clip: float | Mapping[str, float] | Literal["history", "exchange"] = "exchange",
+    key_bits: int = DEFAULT_KEY_BITS,
+    batching: Batching = "vector",
+    advance: bool = False,
+    max_examples: int = 10_000,
+    weighted: bool = True,
+    train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    **strategy: Any,
+) -> HEStrategy:
+    """FedSGD under BatchCrypt, the paper's Algorithm 1.
+
+    In each round a client's app returns the gradient of one batch, under the model's names, instead of a
+    trained model. Every client opens the mean of all gradients and steps with its own optimizer on its
+    own copy of the model; whoever joins later receives model and optimizer state, sealed.
+
+    Parameters
+    ----------
+    optimizer : ClientOptimizer, or a torch.optim.Adam, RMSprop or SGD
+        How clients step. Of a torch optimizer, class and options are taken; the step itself is computed
+        by `ClientOptimizer`, by torch's formulas, because all clients must come to the same bits.
+    bits, clip, key_bits, batching, advance, max_examples, weighted, train_metrics
+        As for `batchcrypt_fedavg`, of gradients.
+    **strategy
+        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+    """
+    own = isinstance(optimizer, ClientOptimizer)
+    terms = Terms(
+        "batchcrypt",
+        bits,
+        clip,
+        max_examples,
+        weighted,
+        metrics=tuple(train_metrics),
+        optimizer=optimizer if own else ClientOptimizer.like(optimizer),
+        key_bits=key_bits,
+        batching=batching,
+        advance=advance,
+        sends="gradient",
     )
     return HEStrategy(terms, **strategy)

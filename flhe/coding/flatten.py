@@ -2,7 +2,8 @@
 
 A model is a named, ordered set of arrays. Floating arrays form the float lane, in order, as float32;
 float16 and bfloat16 go through float32 and back. Integer arrays (a batch counter, an index buffer)
-form the integer lane, where their changes stay exact. Everything else is refused by name.
+form the integer lane, where their changes stay exact. Everything else is refused by name. The float
+lane carries what training changed or, where clients send gradients, those.
 
 Masters: what a client keeps between rounds is float32 for float16, bfloat16 and float32, and the
 array's own type for float64 and integers, so repeated rounding to 16 bits does not eat small updates.
@@ -140,10 +141,13 @@ class Layout:
         """Arrays in their own types, from masters; read-only views of those that are in it already."""
         return {e.name: _from_master(e, masters[e.name]) for e in self.entries}
 
-    def change(self, new: Arrays, old: Arrays) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def change(
+        self, new: Arrays, old: Arrays, *, gradients: bool = False
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """What training changed: the float lane of new - old, and the integer lane, exactly.
 
-        `new` are a model's own arrays, `old` masters. Shapes (floats,) and (integers,).
+        `new` are a model's own arrays, `old` masters. Shapes (floats,) and (integers,). With
+        `gradients`, the floats of `new` are those, and nothing is subtracted from them.
 
         Raises
         ------
@@ -154,13 +158,15 @@ class Layout:
         """
         floats = np.empty(self.floats, np.float32)
         at = 0
-        for part in self.float_change(new, old):
+        for part in self.float_change(new, old, gradients=gradients):
             floats[at : at + part.size] = part
             at += part.size
         return floats, self.integer_change(new, old)
 
-    def float_change(self, new: Arrays, old: Arrays) -> Iterator[NDArray[np.float32]]:
-        """The float lane of new - old in parts of PIECE, in order, each overwritten by the next.
+    def float_change(
+        self, new: Arrays, old: Arrays, *, gradients: bool = False
+    ) -> Iterator[NDArray[np.float32]]:
+        """The float lane of `change` in parts of PIECE, in order, each overwritten by the next.
 
         A vector as large as the model is then never needed. Raises as `change` does.
         """
@@ -177,7 +183,10 @@ class Layout:
                 out = scratch[filled : filled + take]
                 # What overflows here is not finite, and refused by name before it is encrypted.
                 with np.errstate(over="ignore", invalid="ignore"):
-                    np.subtract(wide, before[at : at + take], out=out, casting="same_kind")
+                    if gradients:
+                        np.copyto(out, wide, casting="same_kind")
+                    else:
+                        np.subtract(wide, before[at : at + take], out=out, casting="same_kind")
                 at, filled = at + take, filled + take
                 if filled == PIECE:
                     yield scratch

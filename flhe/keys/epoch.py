@@ -255,6 +255,8 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         rank=members.index(state.identity.public),
         group_key=state.group_key,
         pair_keys=state.pair_keys,
+        scheme_public=state.scheme_public,
+        scheme_secret=state.scheme_secret,
     )
 
 

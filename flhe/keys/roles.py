@@ -6,14 +6,21 @@ The only place where a scheme meets a key. The server never calls it: it has no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from flhe.errors import ConfigError, ProtocolError
+import numpy as np
+
+from flhe.coding.base import Plain
+from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.keys import masking
-from flhe.keys.epoch import Epoch
+from flhe.keys.identity import Random
+from flhe.keys.states import Epoch
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.paillier_keys import PublicKey, SecretKey
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
-from flhe.sealed import Sealed
+from flhe.sealed import Sealed, Slot
 
 
 def sealer_for(scheme: Scheme, epoch: Epoch, *, threads: int = 1) -> Sealer:
@@ -22,6 +29,8 @@ def sealer_for(scheme: Scheme, epoch: Epoch, *, threads: int = 1) -> Sealer:
         return FlasheSealer(scheme, epoch.group_key, epoch.rank, threads=threads)
     if isinstance(scheme, Sash):
         return SashSealer(scheme, epoch.rank, threads=threads)
+    if isinstance(scheme, Paillier):
+        return PaillierSealer(scheme, _secret_key(epoch), epoch.rank, threads)
     raise ConfigError(f"no sealer for scheme {scheme.name!r}")
 
 
@@ -38,12 +47,56 @@ def opener_for(
     `release` is what the senders' masking-key agreement released for that sum, where the scheme has
     one.
     """
+    if release and not isinstance(scheme, Sash):
+        raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     if isinstance(scheme, Flashe):
-        if release:
-            raise ProtocolError("a release of masking keys, and the scheme agrees on none")
         return FlasheOpener(scheme, epoch.group_key, threads=threads)
     if isinstance(scheme, Sash):
         circle = masking.Circle.of(epoch, scheme.parameters_of_prg.dimension)
         seed = masking.combine(circle, total.slot, total.senders, release, epoch=epoch)
         return SashOpener(scheme, seed, threads=threads)
+    if isinstance(scheme, Paillier):
+        return PaillierOpener(scheme, _secret_key(epoch), threads)
     raise ConfigError(f"no opener for scheme {scheme.name!r}")
+
+
+def new_pair(scheme: Scheme, random: Random) -> tuple[bytes, bytes]:
+    """A fresh key pair for a scheme that has one: public part, secret part, encoded."""
+    if isinstance(scheme, Paillier):
+        key = SecretKey.generate(scheme.key_bits, random)
+        return key.public.to_bytes(), key.to_bytes()
+    raise ConfigError(f"scheme {scheme.name!r} has no key pair")
+
+
+def check_pair(scheme: Scheme, public: bytes, secret: bytes) -> None:
+    """Refuse a key pair that is not sound, does not fit the scheme, or does not open what it sealed.
+
+    Raises
+    ------
+    ProtocolError
+        What is wrong with it.
+    """
+    if not isinstance(scheme, Paillier):
+        raise ProtocolError(f"a key pair, and scheme {scheme.name!r} has none")
+    key = SecretKey.from_bytes(secret)
+    if key.public != PublicKey.from_bytes(public):
+        raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
+    key.check(scheme.key_bits)
+    tried = replace(scheme, public=key.public, runs=())
+    # The slot is of no round: nothing that is encrypted here leaves this function.
+    slot = Slot(0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32))
+    bound = tried.space.bound
+    values = np.array([bound, -bound, 0, 1], np.int32)
+    parts = [PaillierSealer(tried, key, rank) for rank in range(2)]
+    total = None
+    for part in parts:
+        total = tried.add(total, part.encrypt(Plain(values, np.empty(0, np.int64)), slot))
+    assert total is not None
+    if not np.array_equal(PaillierOpener(tried, key).decrypt(total), 2 * values.astype(np.int64)):
+        raise ProtocolError("batchcrypt: the key pair does not open what it sealed")
+
+
+def _secret_key(epoch: Epoch) -> SecretKey:
+    if not epoch.scheme_secret:
+        raise NoKeyError("this epoch has no key pair: the group must agree anew")
+    return SecretKey.from_bytes(epoch.scheme_secret)

@@ -18,7 +18,7 @@ from flhe.keys.canonical import dumps, loads, record
 from flhe.keys.identity import Identity, Secret
 from flhe.keys.roster import Roster
 
-VERSION = 1
+VERSION = 2
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
@@ -38,10 +38,12 @@ _WIRE: dict[str, type] = {  # field -> its type in CBOR
     "id": bytes,
     "rank": int,
     "group_key": bytes,
+    "scheme_public": bytes,
+    "scheme_secret": bytes,
 }
 _SIZES = {"secret": 32, "t1": 32, "t2": 32, "contribution": 32, "sent": 32, "id": 16}
 _SIZES["group_key"] = 32
-_SECRET = ("secret", "contribution", "group_key")
+_SECRET = ("secret", "contribution", "group_key", "scheme_secret")
 
 
 class _State:
@@ -152,7 +154,11 @@ class Shared(_Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed(_Step):
-    """After CONFIRM: the key is known, but nobody knows yet whether all have the same."""
+    """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
+
+    `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one; see
+    `flhe.keys.key_pair`.
+    """
 
     identity: Identity
     run_id: int
@@ -163,6 +169,8 @@ class Confirmed(_Step):
     pair_keys: tuple[bytes, ...]
     group_key: bytes
     message: bytes
+    scheme_public: bytes = b""
+    scheme_secret: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +195,8 @@ class Epoch(_State):
         K_G, 32 bytes, secret.
     pair_keys : tuple of bytes
         k_ij with each member, 32 bytes, secret; empty at the own rank.
+    scheme_public, scheme_secret : bytes
+        The scheme's own key pair, encoded, where it has one; empty otherwise.
     """
 
     id: bytes
@@ -197,6 +207,8 @@ class Epoch(_State):
     rank: int
     group_key: bytes
     pair_keys: tuple[bytes, ...] = field(repr=False)
+    scheme_public: bytes = b""
+    scheme_secret: bytes = b""
 
     @property
     def size(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe import records
+from flhe.errors import ProtocolError
 from flhe.keys import epoch
 from flhe.mods.node import Node
 from flhe.mods.stages import App, reply
@@ -52,5 +53,7 @@ def finish(node: Node, record: ConfigRecord) -> None:
     agreed = epoch.finish(node.load_agreement(epoch.Confirmed), confirms)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
+    if terms.keyed != bool(agreed.scheme_secret):
+        raise ProtocolError("the epoch began without the scheme's key pair: start over")
     node.start_session(agreed, terms)
     node.drop_agreement()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from flhe.mods import agreement, handover, staged, survivors, training
+from flhe.mods import agreement, handover, key_pair, staged, survivors, training
 from flhe.mods.stages import Stage
 
 STAGES: dict[tuple[str, str], Stage] = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
+    ("train", "key-pair"): key_pair.make,
+    ("train", "take-pair"): key_pair.take,
     ("train", "status"): handover.status,
     ("train", "initial"): handover.initial,
     ("train", "sync"): handover.sync,

@@ -1,12 +1,13 @@
 """Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
 
     magic | be32(length of head) | head | data of arrays, then moments, then memory, little-endian
-    head = CBOR {v, round, layout, history, moments, memory: [[name, length]...]}
+    head = CBOR {v, round, steps, layout, history, moments, memory: [[name, length]...]}
 
-The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what a
-server optimizer remembers (see `flhe.rounds.optimizer`), a vector over the float lane each; memory is
-what codecs remember (see `flhe.coding.base`: their shared state), a few numbers. Both are a function of
-what everybody opened, so they are the same everywhere and travel with the model.
+The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what an
+optimizer remembers (see `flhe.rounds.optimizers`), a vector over the float lane each, and steps how
+often it has stepped; memory is what codecs remember (see `flhe.coding.base`: their shared state), a few
+numbers. All are a function of what everybody opened, so they are the same everywhere and travel with
+the model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from flhe.keys import canonical
 Memory = dict[str, NDArray[np.float64]]
 
 MAGIC = b"flhe-model/1\n"
-VERSION = 2
+VERSION = 3
 MAX_MOMENTS = 8
 MAX_MEMORY = 8
 """Most vectors of a codec's memory; each has a number for each array at most."""
@@ -49,10 +50,12 @@ class Model:
     masters : dict[str, NDArray]
         The arrays, in their master types.
     moments : dict[str, NDArray[float32]]
-        Memory of the server optimizer, by name, shape (layout.floats,) each; empty before the first
-        step, and for optimizers without any.
+        Memory of the optimizer, by name, shape (layout.floats,) each; empty before the first step, and
+        for optimizers without any.
     memory : dict[str, NDArray[float64]]
         What codecs remember of the sums that were opened, by name; empty before the first.
+    steps : int
+        Sums that are in it, 0 to `round`: what an optimizer's bias correction counts.
     """
 
     layout: Layout
@@ -61,6 +64,7 @@ class Model:
     masters: dict[str, NDArray[Any]] = field(repr=False)
     moments: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
     memory: Memory = field(repr=False, default_factory=dict)
+    steps: int = 0
 
     @classmethod
     def initial(cls, arrays: Arrays) -> Model:
@@ -99,7 +103,8 @@ class Model:
     ) -> Model:
         """The model once the sum with this `digest`, that of `round_`, has made `masters` of these."""
         history = next_history(self.history, digest)
-        return Model(self.layout, round_, history, masters, moments, memory or {})
+        steps = self.steps + 1
+        return Model(self.layout, round_, history, masters, moments, memory or {}, steps)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays in their own types, as the app knows them."""
@@ -118,6 +123,7 @@ class Model:
             {
                 "v": VERSION,
                 "round": self.round,
+                "steps": self.steps,
                 "layout": self.layout.to_fields(),
                 "history": self.history,
                 "moments": list(self.moments),
@@ -148,6 +154,7 @@ class Model:
             case {
                 "v": int(version),
                 "round": int(round_),
+                "steps": int(steps),
                 "layout": layout_fields,
                 "history": bytes(history),
                 "moments": list(names),
@@ -157,9 +164,9 @@ class Model:
                 pass
             case _:
                 raise ProtocolError("model: malformed head")
-        if rest or type(version) is not int or type(round_) is not int:
+        if rest or {type(version), type(round_), type(steps)} != {int}:
             raise ProtocolError("model: malformed head")
-        if len(names) > MAX_MOMENTS or len(set(names)) != len(names):
+        if not 0 <= steps <= round_ or len(names) > MAX_MOMENTS or len(set(names)) != len(names):
             raise ProtocolError("model: malformed head")
         if version != VERSION or not 0 <= round_ < 1 << 32 or len(history) != 32:
             raise ProtocolError("model: malformed head, or of another version of flhe")
@@ -188,7 +195,7 @@ class Model:
             kept = np.frombuffer(data, np.dtype("<f8"), length, at)
             memory[name] = kept.astype(np.float64, copy=False)
             at += 8 * length
-        return cls(layout, round_, history, masters, moments, memory)
+        return cls(layout, round_, history, masters, moments, memory, steps)
 
 
 def _sizes(fields: list[object], layout: Layout) -> dict[str, int]:

@@ -14,9 +14,8 @@ must come to the same bits. With d the mean update and r the round, from 1:
 
     eta_r = eta * sqrt(1 - beta_2**(r + 1)) / (1 - beta_1**(r + 1))
 
-Same bits everywhere: only +, -, *, /, sqrt and comparisons, one element at a time, which IEEE 754
-rounds in one way alone; powers are repeated products. Numbers too small to be normal become zero,
-because some programs make the processor flush them to zero and others do not.
+The same bits everywhere: see `flhe.rounds.blockwise`. Where clients send gradients, they step with a
+`ClientOptimizer` instead.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
 the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
@@ -28,18 +27,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
+from flhe.rounds import blockwise
+from flhe.rounds.blockwise import Vector, Wide, power
 
 Name = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
-Vector = NDArray[np.float32]
-Wide = NDArray[np.float64]
-"""What a block is computed in: a float32 moment is then rounded once a round."""
 
 DEFAULTS: dict[str, dict[str, float]] = {
     "fedavg": {},
@@ -53,13 +50,6 @@ DEFAULTS: dict[str, dict[str, float]] = {
 PARAMETERS = ("eta", "momentum", "beta_1", "beta_2", "tau")
 SMALLEST, LARGEST = 1e-30, 1e30
 """Bounds of eta and tau: beyond them float32 has no room left for a change."""
-
-BLOCK = 1 << 14
-"""Values at a time: temporaries then stay in the processor's cache, and few."""
-
-TINY = float(np.finfo(np.float32).tiny)
-HUGE = float(np.finfo(np.float32).max)
-"""Smallest and largest normal float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +77,9 @@ class ServerOptimizer:
     ConfigError
         An unknown name, a parameter out of range, or one that the optimizer does not have.
     """
+
+    takes: ClassVar[Literal["update"]] = "update"
+    """What it makes the change of: the mean of what training changed."""
 
     name: Name = "fedavg"
     eta: float | None = None
@@ -156,20 +149,18 @@ class ServerOptimizer:
         ProtocolError
             A mean or moments of another type or shape, moments of another optimizer, a round below 1.
         """
-        self._check(mean, moments, round_, out)
+        blockwise.check(f"server optimizer {self.name}", self.moments, mean, moments, out)
+        if round_ < 1:
+            raise ProtocolError(f"server optimizer: round {round_}, rounds count from 1")
         if self.name == "fedavg":
             return mean, {}
-        change: Vector = np.empty(mean.size, np.float32) if out is None else out
-        after: dict[str, Vector] = {name: np.empty(mean.size, np.float32) for name in self.moments}
         eta = self._eta(round_)
-        for at in range(0, mean.size, BLOCK):
-            part = slice(at, at + BLOCK)
-            delta = _normal(mean[part].astype(np.float64))
-            wide = self._decayed(delta, {n: moments[n][part].astype(np.float64) for n in after})
-            for name, moment in wide.items():
-                _store(moment, after[name][part])
-            _store(eta * self._direction(delta, wide), change[part])
-        return change, after
+
+        def rule(delta: Wide, old: Mapping[str, Wide]) -> tuple[Wide, Mapping[str, Wide]]:
+            wide = self._decayed(delta, old)
+            return eta * self._direction(delta, wide), wide
+
+        return blockwise.run(rule, mean, moments, out)
 
     def parameters(self) -> dict[str, str]:
         """Name and parameters for canonical CBOR, floats as exact text."""
@@ -211,7 +202,7 @@ class ServerOptimizer:
         if self.name != "fedadam":
             return eta
         beta_1, beta_2 = self._value("beta_1"), self._value("beta_2")
-        return eta * math.sqrt(1 - _power(beta_2, round_ + 1)) / (1 - _power(beta_1, round_ + 1))
+        return eta * math.sqrt(1 - power(beta_2, round_ + 1)) / (1 - power(beta_1, round_ + 1))
 
     def _decayed(self, delta: Wide, old: Mapping[str, Wide]) -> dict[str, Wide]:
         """The next moments of one block."""
@@ -237,22 +228,6 @@ class ServerOptimizer:
         direction: Wide = along / (np.sqrt(moments["v"]) + self._value("tau"))
         return direction
 
-    def _check(
-        self, mean: Vector, moments: Mapping[str, Vector], round_: int, out: Vector | None
-    ) -> None:
-        if set(moments) != set(self.moments):
-            raise ProtocolError(
-                f"server optimizer {self.name} keeps {', '.join(self.moments) or 'no moments'}; the "
-                f"model comes with {', '.join(sorted(moments)) or 'none'}: it was trained with another"
-            )
-        vectors = [mean, *moments.values(), *([] if out is None else [out])]
-        if any(v.dtype != np.float32 or v.shape != (mean.size,) for v in vectors):
-            raise ProtocolError(
-                f"server optimizer {self.name}: mean and moments must be float32 vectors of one length"
-            )
-        if round_ < 1:
-            raise ProtocolError(f"server optimizer: round {round_}, rounds count from 1")
-
 
 def _checked(name: str, value: object) -> float:
     """`value` as a float within the range of the parameter `name`."""
@@ -266,25 +241,3 @@ def _checked(name: str, value: object) -> float:
     elif not 0 <= value < 1:
         raise ConfigError(f"ServerOptimizer({name}={value}): must be at least 0 and less than 1")
     return float(value) + 0.0  # one zero: -0.0 would be equal, and hash to something else
-
-
-def _power(base: float, exponent: int) -> float:
-    """`base` to a positive power by squaring: libraries' pow() differ in the last bit."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= base
-        base *= base
-        exponent >>= 1
-    return result
-
-
-def _normal(block: Wide) -> Wide:
-    """`block` with everything below float32's normal range set to zero, in place."""
-    block[np.abs(block) < TINY] = 0
-    return block
-
-
-def _store(block: Wide, out: Vector) -> None:
-    """Round a block to float32; what is too large for it becomes its largest number."""
-    out[...] = np.clip(_normal(block), -HUGE, HUGE)

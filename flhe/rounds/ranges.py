@@ -35,7 +35,7 @@ def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain
     """
     codec = session.terms.codec()
     state = codec.recall(session.layout, model.memory)
-    fixed = Extras().encode(1, {}, (), session.check_of(digest))
+    fixed = Extras().encode(1, {}, (), session.check_of(digest, session.epoch.rank, what=RANGES))
     exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
     quantize = Quantize(session.terms.bits)
     return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
@@ -94,7 +94,7 @@ def fit(
     totals = Extras().decode(sums[:FIXED])
     if totals.count != len(ranges.senders):
         raise ProtocolError("the sum of mean squares does not hold one part from each sender")
-    if totals.check != totals.count * session.check_of(base):
+    if totals.check != session.expected_check(base, ranges, RANGES):
         raise ProtocolError("a sender of mean squares started from another model")
     return codec.fitted(sums[FIXED:], totals.count, state)
 

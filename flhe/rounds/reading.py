@@ -35,7 +35,7 @@ def apply(
     state: State,
     check: int,
 ) -> tuple[Model, Totals]:
-    """Decode an opened sum and apply its mean to the model that its round started from.
+    """Decode an opened sum and step with its mean, from the model that its round started from.
 
     Parameters
     ----------
@@ -75,7 +75,9 @@ def apply(
         )
     optimizer = terms.optimizer
     moments = model.moments or optimizer.init(layout.floats)
-    change, moments = optimizer.step(opened.values, moments, total.slot.round, out=opened.values)
+    # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.
+    number = total.slot.round if optimizer.takes == "update" else model.steps + 1
+    change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
     memory = codec.memory(state)
     return model.after(total.slot.round, total.digest(), masters, moments, memory), totals

@@ -83,7 +83,7 @@ class Session:
 
     def __post_init__(self) -> None:
         terms = self.terms.resolved(self.epoch.size)
-        scheme = terms.for_cohort(self.epoch.size)
+        scheme = terms.for_cohort(self.epoch.size, self.layout, self.epoch.scheme_public)
         object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
@@ -134,17 +134,22 @@ class Session:
             mac.update(chunk)
         return mac.digest()
 
-    def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
+    def check_of(
+        self, digest: bytes, rank: int = 0, support: Support | None = None, what: str = SUM
+    ) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
 
         The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
-        a sparse vector it stands for the sender's support too, which a relay might otherwise change.
-        Where the server reads, it is 0: nobody keeps anything from it.
+        a sparse vector it stands for the sender's support too, which a relay might otherwise change; and
+        where a scheme's ciphertexts depend neither on their sender nor on what they are of, for both: a
+        relay might add one of them twice and name another's. Where the server reads, it is 0: nobody keeps anything from it.
         """
         if self.terms.reader == "server":
             return 0
         epoch = self.epoch
-        bound = () if support is None else (rank, support.digest())
+        bound: tuple[int | bytes, ...] = (rank, what) if self.terms.keyed else ()
+        if support is not None:
+            bound = rank, support.digest()
         scope = (epoch.run_id, epoch.roster.hash, epoch.id)
         derived = hkdf(epoch.group_key, "check", *scope, digest, *bound)
         return int.from_bytes(derived[:4], "big") >> 1
@@ -178,14 +183,15 @@ class Session:
         metrics: Mapping[str, float],
         digest: bytes,
     ) -> Plain:
-        """Encode what training changed, in a round of one stage.
+        """Encode what training changed, or a gradient, in a round of one stage.
 
         Parameters
         ----------
         old : Model
             The global model that the app started from.
         trained : mapping of str to NDArray
-            The app's arrays after training.
+            The app's arrays after training; where the terms say that gradients are sent, those in
+            place of the floats, under the same names.
         examples : int
             How many examples it trained on.
         metrics : mapping of str to float
@@ -201,8 +207,11 @@ class Session:
             NaN, infinity, too many clipped values, an example count out of range.
         """
         codec = self.terms.codec()
-        extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
-        parts = self.layout.float_change(trained, old.masters)  # never as a whole
+        extras = self._extras(
+            old, trained, examples, metrics, self.check_of(digest, self.epoch.rank)
+        )
+        gradients = self.terms.sends == "gradient"
+        parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
         return encoded
@@ -231,13 +240,14 @@ class Session:
         round_: int,
         residual: NDArray[np.float32] | None,
     ) -> Draft:
-        """What training changed, and of it, where updates are sparse, what is to be sent.
+        """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
 
         As `encode`, for a round of several stages; `residual` is what earlier rounds did not send.
         """
         codec = self.terms.codec()
         extras = self._extras(old, trained, examples, metrics)
-        change, _ = self.layout.change(trained, old.masters)
+        gradients = self.terms.sends == "gradient"
+        change, _ = self.layout.change(trained, old.masters, gradients=gradients)
         state = codec.recall(self.layout, old.memory)
         if not self.terms.sparse:
             if not np.all(np.isfinite(change)):
@@ -353,14 +363,17 @@ class Session:
         opener = opener_for(self.scheme, self.epoch, total, release, threads=THREADS)
         lanes = opener.decrypt(total)
         codec = self.terms.codec(self.permutation(total.slot))
-        check = self._expected_check(base, total)
+        check = self.expected_check(base, total)
         return apply(self.terms, codec, model, total, lanes, state, check)
 
-    def _expected_check(self, base: bytes, total: Sealed) -> int:
-        if not total.supports:
+    def expected_check(self, base: bytes, total: Sealed, what: str = SUM) -> int:
+        """What the checks of a sum's senders add up to; `base` is the digest of their model."""
+        if total.supports:
+            pairs = zip(total.senders, total.supports, strict=True)
+            return sum(self.check_of(base, rank, support) for rank, support in pairs)
+        if not self.terms.keyed:
             return len(total.senders) * self.check_of(base)
-        pairs = zip(total.senders, total.supports, strict=True)
-        return sum(self.check_of(base, rank, support) for rank, support in pairs)
+        return sum(self.check_of(base, rank, what=what) for rank in total.senders)
 
     def check(self, model: Model, total: Sealed, ranges: Sealed | None = None) -> None:
         """Refuse a sum that may not be opened; see `open`."""

@@ -24,19 +24,25 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.math.permutation import Permutation
 from flhe.rounds.optimizer import ServerOptimizer
+from flhe.rounds.optimizers import Optimizer
+from flhe.rounds.optimizers import from_parameters as optimizer_from
 from flhe.schemes.base import Reader, Scheme, fits
 from flhe.schemes.flashe import Flashe, Masking
+from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier
+from flhe.schemes.paillier_keys import PublicKey, check_key_bits
 from flhe.schemes.presets import DEFAULT_SASH
 from flhe.schemes.sash import MAX_COHORT, Sash, Unmask
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
 FITTED = ("history", "exchange")
+Batching = Literal["vector", "layer"]
+Sends = Literal["update", "gradient"]
 """What clipping thresholds may be fitted on."""
 
-BUILT = ("flashe", "sash")
+BUILT = ("flashe", "sash", "batchcrypt")
 """Schemes of this version."""
 
 
@@ -50,7 +56,7 @@ class Terms:
 
     Parameters
     ----------
-    scheme : "flashe" or "sash"
+    scheme : "flashe", "sash" or "batchcrypt"
         The system.
     bits : int
         Bits of one quantized value, sign included, 2 to 32; 0 with SASH takes as many as the
@@ -68,8 +74,9 @@ class Terms:
     arrays_key, weight_key : str
         Where a message to the app holds the model, and a reply the example count. They are terms,
         because whoever may change them from message to message chooses what is trained and weighed.
-    optimizer : ServerOptimizer
-        What every client makes of the mean update: FedAvg adds it.
+    optimizer : ServerOptimizer or ClientOptimizer
+        What every client makes of the mean update: FedAvg adds it. Of a mean gradient: a step of its own
+        optimizer.
     top_k : float or None
         Share of each layer's values that a client sends; None sends all. See `TopK`.
     warmup : int
@@ -84,6 +91,18 @@ class Terms:
         Parameters of SASH's generator; see `flhe.schemes.presets`.
     neighbours : int
         Members among whom each one shares its seed (SASH+); 0 for all of them.
+    key_bits : int
+        BatchCrypt: length of Paillier's modulus; see `Paillier`.
+    batching : "vector" or "layer"
+        BatchCrypt: whether values are batched across layers, which leaves one ciphertext part empty, or
+        each layer begins with a ciphertext of its own, as in the paper. Clipping thresholds are by layer
+        either way.
+    advance : bool
+        BatchCrypt: advance scaling (Sec. 4.3). `bits` then has room for the sum of all members, so each
+        of them quantizes with ceil(log2 N) bits less and a slot is as many bits narrower.
+    sends : "update" or "gradient"
+        What a client's reply holds: the model after training, whose change is sent (model averaging);
+        or a gradient, which every client then applies with its own optimizer (FedSGD).
     """
 
     scheme: str = "flashe"
@@ -95,7 +114,7 @@ class Terms:
     metrics: tuple[str, ...] = TRAIN_METRICS
     arrays_key: str = "arrays"
     weight_key: str = "num-examples"
-    optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
+    optimizer: Optimizer = field(default_factory=ServerOptimizer)
     top_k: float | None = None
     warmup: int = 10
     normalize: Normalize = "weight"
@@ -103,10 +122,14 @@ class Terms:
     unmask: Unmask = "server"
     preset: str = DEFAULT_SASH
     neighbours: int = 0
+    key_bits: int = DEFAULT_KEY_BITS
+    batching: Batching = "vector"
+    advance: bool = False
+    sends: Sends = "update"
 
     def __post_init__(self) -> None:
         if self.scheme not in BUILT:
-            raise ConfigError(f"scheme {self.scheme!r}: this version builds {' and '.join(BUILT)}")
+            raise ConfigError(f"scheme {self.scheme!r}: this version builds {', '.join(BUILT)}")
         names = (*self.metrics, self.arrays_key, self.weight_key)
         if len(self.metrics) > MAX_METRICS or not all(1 <= len(n) <= MAX_NAME for n in names):
             raise ConfigError(
@@ -128,10 +151,48 @@ class Terms:
                 "neighbours are those among whom SASH's seeds are added up for a server that reads the "
                 "sums: use scheme 'sash' with unmask='server', or leave neighbours out"
             )
+        self._check_batches()
         if self.scheme == "sash":
             self._check_sash()
         self.for_cohort(2)
         Extras(self.metrics)
+
+    def _check_batches(self) -> None:
+        check_key_bits(self.key_bits)
+        for name, value, known in (
+            ("batching", self.batching, ("vector", "layer")),
+            ("advance", self.advance, (False, True)),
+            ("sends", self.sends, ("update", "gradient")),
+        ):
+            if value not in known or type(value) is not type(known[0]):
+                raise ConfigError(f"Terms({name}={value!r}): use {' or '.join(map(repr, known))}")
+        if self.sends != self.optimizer.takes:
+            raise ConfigError(
+                f"sends={self.sends!r} with optimizer {self.optimizer.name!r}, which steps with a mean "
+                f"{self.optimizer.takes}: use a ClientOptimizer for gradients, a ServerOptimizer for "
+                "updates"
+            )
+        if self.sends == "gradient" and (self.sparse or self.reader == "server"):
+            raise ConfigError(
+                'sends="gradient": every client steps for itself with the sum of all gradients; leave '
+                "top_k out, and sums to the clients"
+            )
+        if self.scheme != "batchcrypt":
+            if (self.key_bits, self.batching, self.advance) != (DEFAULT_KEY_BITS, "vector", False):
+                raise ConfigError(
+                    f"key_bits, batching and advance are BatchCrypt's: leave them out with scheme "
+                    f"{self.scheme!r}"
+                )
+            return
+        if self.sparse:
+            raise ConfigError(
+                "top_k with scheme 'batchcrypt': batches are added up as wholes, so all clients must "
+                "send all values; leave top_k out, or use scheme 'flashe'"
+            )
+        if self.masking != "double":
+            raise ConfigError(
+                f"masking={self.masking!r} with scheme 'batchcrypt': that is FLASHE's, leave it out"
+            )
 
     def _check_sash(self) -> None:
         if self.sparse:
@@ -151,6 +212,14 @@ class Terms:
 
     def resolved(self, cohort: int) -> Terms:
         """These terms for an epoch of `cohort` members: with the bits that it leaves room for."""
+        if self.advance and cohort >= 2:
+            bits = self.bits - (cohort - 1).bit_length()
+            if bits < 2:
+                raise ConfigError(
+                    f"advance scaling with bits={self.bits}: {cohort} members leave {bits} bits of "
+                    "each value; use more bits, or leave advance out"
+                )
+            return replace(self, bits=bits, advance=False)
         if self.bits != 0 or self.scheme != "sash" or not 2 <= cohort <= MAX_COHORT:
             return self
         return replace(self, bits=Sash(cohort, 0, self.preset, self.unmask).bits)
@@ -164,6 +233,11 @@ class Terms:
     def masked(self) -> bool:
         """Whether sums are opened by an agreement on masking keys, round by round."""
         return self.scheme == "sash"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether an epoch has a key pair of the scheme's own; see `flhe.keys.key_pair`."""
+        return self.scheme == "batchcrypt"
 
     @property
     def sparse(self) -> bool:
@@ -203,8 +277,19 @@ class Terms:
             )
         return Clip(self.clip)
 
-    def for_cohort(self, cohort: int) -> Scheme:
+    def for_cohort(
+        self, cohort: int, layout: Layout | None = None, public: bytes = b""
+    ) -> Scheme:
         """The scheme for `cohort` members, checked against the codec.
+
+        Parameters
+        ----------
+        cohort : int
+            N.
+        layout : Layout, optional
+            The model's arrays, where values are batched by layer.
+        public : bytes
+            The epoch's public key, encoded, where the scheme has one; nothing is added without it.
 
         Raises
         ------
@@ -212,10 +297,18 @@ class Terms:
             An unknown scheme, or parameters that it refuses.
         MisfitError
             Codec and scheme do not go together for so many members.
+        ProtocolError
+            A public key that is none, or has another length than these terms say.
         """
         terms = self.resolved(cohort)
         scheme: Scheme
-        if self.scheme == "sash":
+        if self.scheme == "batchcrypt":
+            key = PublicKey.from_bytes(public) if public else None
+            if key is not None:
+                key.check(self.key_bits)
+            runs = () if layout is None or self.batching == "vector" else terms.runs(layout)
+            scheme = Paillier(cohort, terms.bits, self.key_bits, key, runs)
+        elif self.scheme == "sash":
             scheme = Sash(cohort, terms.bits, self.preset, self.unmask)
         else:
             scheme = Flashe(cohort, terms.bits, self.masking)
@@ -233,6 +326,11 @@ class Terms:
     def extra_lanes(self, layout: Layout) -> int:
         """Integers that carry the extras of an update."""
         return self.codec().lanes(self.extras(layout).length, layout)
+
+    def runs(self, layout: Layout) -> tuple[int, ...]:
+        """Lengths of the parts of an encoded update: its layers, then its extras."""
+        layers = (stop - start for _, start, stop in layout.segments())
+        return (*layers, self.extra_lanes(layout))
 
     def range_lanes(self, layout: Layout) -> int:
         """Integers in what a client sends in the `ranges` phase."""
@@ -276,6 +374,10 @@ class Terms:
                 "unmask": self.unmask,
                 "preset": self.preset,
                 "neighbours": self.neighbours,
+                "key_bits": self.key_bits,
+                "batching": self.batching,
+                "advance": self.advance,
+                "sends": self.sends,
             }
         )
 
@@ -309,12 +411,17 @@ class Terms:
                 "unmask": ("server" | "clients") as unmask,
                 "preset": str(preset),
                 "neighbours": int(neighbours),
+                "key_bits": int(key_bits),
+                "batching": ("vector" | "layer") as batching,
+                "advance": bool(advance),
+                "sends": ("update" | "gradient") as sends,
                 **rest,
             } if (
                 not rest
                 and all(type(m) is str for m in metrics)
                 and bool not in {type(version), type(bits), type(max_examples), type(warmup)}
                 and type(neighbours) is int
+                and type(key_bits) is int
             ):
                 pass
             case _:
@@ -342,7 +449,7 @@ class Terms:
             tuple(metrics),
             arrays_key,
             weight_key,
-            ServerOptimizer.from_parameters(optimizer),
+            optimizer_from(optimizer),
             share,
             warmup,
             normalize,
@@ -350,6 +457,10 @@ class Terms:
             unmask,
             preset,
             neighbours,
+            key_bits,
+            batching,
+            advance,
+            sends,
         )
         if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
             raise ProtocolError("terms: not written as flhe writes them")

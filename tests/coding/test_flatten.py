@@ -133,6 +133,39 @@ def test_a_change_in_parts(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
         next(layout.float_change({}, masters))
 
 
+@pytest.mark.parametrize("piece", [1, 2, 5, 100])
+def test_gradients_are_taken_as_they_are(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, masters = layout_of(model()), layout_of(model()).masters(model())
+    sent = model()
+    for at, (name, array) in enumerate(sent.items()):
+        if array.dtype.kind == "f":
+            sent[name] = (np.arange(array.size).reshape(array.shape) + at).astype(array.dtype)
+    sent["brain"] = bfloat16([0.5, -3.5, 0.25, 8.0]).reshape(2, 2)
+    sent["double"] = np.array([[0.1]])
+    sent["index"] = np.array([0, 255], np.uint8)
+    zeros = {name: np.zeros_like(master) for name, master in masters.items()}
+    expected, _ = layout.change(sent, zeros)
+    monkeypatch.setattr(flatten, "PIECE", piece)
+    floats, integers = layout.change(sent, masters, gradients=True)
+    assert floats.tobytes() == expected.tobytes()
+    assert floats.dtype == np.float32
+    assert integers.tolist() == layout.integer_change(sent, masters).tolist()  # as ever
+    assert integers.tolist() != layout.integer_change(sent, zeros).tolist()
+    parts = [part.copy() for part in layout.float_change(sent, masters, gradients=True)]
+    assert [p.size for p in parts[:-1]] == [piece] * (len(parts) - 1)
+    assert np.array_equal(np.concatenate(parts), expected)
+    with pytest.raises(ProtocolError, match="layout"):
+        layout.change({}, masters, gradients=True)
+
+
+def test_a_gradient_too_large_for_float32_is_not_finite() -> None:
+    arrays = {"w": np.array([0.0, 0.0])}
+    layout = layout_of(arrays)
+    masters = layout.masters(arrays)
+    floats, _ = layout.change({"w": np.array([1e300, -1.0])}, masters, gradients=True)
+    assert floats.tolist() == [np.inf, -1.0]
+
+
 def test_masters_in_the_place_of_the_change() -> None:
     old = model()
     layout = layout_of(old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,16 @@ def test_moments_go_there_and_back() -> None:
         assert moment.tobytes() == model.moments[name].tobytes()
 
 
+def test_steps_count_sums_and_not_rounds() -> None:
+    first = Model.initial(arrays())
+    second = first.after(3, bytes(32), first.masters, {})
+    third = second.after(9, bytes(32), first.masters, {})
+    assert [(m.round, m.steps) for m in (first, second, third)] == [(0, 0), (3, 1), (9, 2)]
+    again = Model.from_bytes(encoded(third))
+    assert (again.round, again.steps) == (9, 2)
+    assert encoded(dataclasses.replace(third, steps=1)) != encoded(third)
+
+
 def memory(**lengths: int) -> Memory:
     rng = np.random.default_rng(4)
     return {name: rng.random(length) for name, length in (lengths or {"b": 9, "a": 2}).items()}
@@ -174,6 +185,7 @@ def layout(*entries: list[Any]) -> dict[str, Any]:
     return {
         "v": VERSION,
         "round": 0,
+        "steps": 0,
         "layout": list(entries),
         "history": bytes(32),
         "moments": [],
@@ -199,9 +211,17 @@ MALFORMED: dict[str, bytes] = {
     "version 1 as it was": head(
         {**{k: v for k, v in GOOD.items() if k != "memory"}, "v": 1}, bytes(8)
     ),
-    "version 3": head({**GOOD, "v": 3}, bytes(8)),
+    "version 2 as it was": head(
+        {**{k: v for k, v in GOOD.items() if k != "steps"}, "v": 2}, bytes(8)
+    ),
+    "version 4": head({**GOOD, "v": 4}, bytes(8)),
     "version true": head({**GOOD, "v": True}, bytes(8)),
     "round negative": head({**GOOD, "round": -1}, bytes(8)),
+    "steps negative": head({**GOOD, "steps": -1}, bytes(8)),
+    "steps true": head({**GOOD, "round": 1, "steps": True}, bytes(8)),
+    "steps as text": head({**GOOD, "steps": "0"}, bytes(8)),
+    "more steps than rounds": head({**GOOD, "round": 3, "steps": 4}, bytes(8)),
+    "no steps told of": head({k: v for k, v in GOOD.items() if k != "steps"}, bytes(8)),
     "round true": head({**GOOD, "round": True}, bytes(8)),
     "a field more": head({**GOOD, "x": 1}, bytes(8)),
     "a field less": head({k: v for k, v in GOOD.items() if k != "history"}, bytes(8)),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import ConfigError, FlheError, MisfitError, ProtocolError
 from flhe.keys import canonical
+from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.schemes.presets import SASH
@@ -78,7 +79,12 @@ CHANGES: dict[str, Any] = {
     "unmask": "clients",
     "preset": "lwr-736",
     "neighbours": 40,
+    "key_bits": 2048,
+    "batching": "layer",
+    "advance": True,
+    "sends": "gradient",
 }
+SCHEME_OF = {"neighbours": "sash"} | dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
     {"clip": "history"},
@@ -100,6 +106,12 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "sash", "neighbours": 40},
     {"scheme": "sash", "neighbours": 41},
     {"scheme": "sash", "bits": 0, "unmask": "clients", "preset": "lwr-1024"},
+    {"scheme": "batchcrypt"},
+    {"scheme": "batchcrypt", "key_bits": 2048},
+    {"scheme": "batchcrypt", "key_bits": 4096},
+    {"scheme": "batchcrypt", "batching": "layer"},
+    {"scheme": "batchcrypt", "advance": True},
+    {"scheme": "batchcrypt", "clip": "exchange"},
 ]
 """Terms of which no two may be taken for each other."""
 
@@ -122,10 +134,13 @@ def test_the_order_of_thresholds_is_kept() -> None:
 @pytest.mark.parametrize("field", CHANGES)
 def test_every_term_is_in_both_hashes(field: str) -> None:
     assert {*CHANGES, "scheme"} == {f.name for f in dataclasses.fields(Terms)}
-    terms = Terms("sash") if field == "neighbours" else Terms()
-    other = dataclasses.replace(terms, **{field: CHANGES[field]})
+    terms = Terms(SCHEME_OF.get(field, "flashe"))
+    change = {field: CHANGES[field]}
+    if field == "sends":  # a gradient is for an optimizer of the client's
+        change["optimizer"] = ClientOptimizer("adam")
+    other = dataclasses.replace(terms, **change)
     assert terms.hash() != other.hash()
-    hashes = [t.layout_hash(LAYOUT, t.for_cohort(3)) for t in (terms, other)]
+    hashes = [t.layout_hash(LAYOUT, t.resolved(3).for_cohort(3)) for t in (terms, other)]
     assert hashes[0] != hashes[1]
 
 
@@ -195,8 +210,8 @@ def test_lanes_of_mean_squares(bits: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scheme": "eshe"}, "'eshe': this version builds flashe and sash"),
-        ({"scheme": ""}, "this version builds flashe and sash"),
+        ({"scheme": "eshe"}, "'eshe': this version builds flashe, sash, batchcrypt"),
+        ({"scheme": ""}, "this version builds flashe, sash, batchcrypt"),
         ({"bits": 0}, "bits must be 2 to 32"),
         ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
         (SASH_ | {"top_k": 0.1}, "top_k with scheme 'sash'.*use scheme 'flashe'"),
@@ -324,7 +339,8 @@ MALFORMED: dict[str, Any] = {
     "version 1": {**BODY, "v": 1},
     "version 1 as it was": {k: v for k, v in BODY.items() if k not in ("unmask", "preset")}
     | {"v": 1},
-    "version 3": {**BODY, "v": 3},
+    "version 2": {**BODY, "v": 2},
+    "version 4": {**BODY, "v": 4},
     "version true": {**BODY, "v": True},
     "scheme as bytes": {**BODY, "scheme": b"flashe"},
     "bits as text": {**BODY, "bits": "16"},

@@ -181,8 +181,8 @@ def test_a_model_written_just_before_a_crash_is_the_rounds_result(tmp_path: Path
 
 
 MALFORMED: dict[str, dict[str, Any]] = {
-    "version 2": {"v": 2},
-    "version 4": {"v": 4},
+    "version 3": {"v": 3},
+    "version 5": {"v": 5},
     "no mean squares told of": {"ranges": ...},
     "no spoiled round told of": {"spoiled": ...},
     "no releases told of": {"releases": ...},

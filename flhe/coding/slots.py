@@ -1,0 +1,190 @@
+"""Slots: many signed integers in one large one, which add without knowing of each other.
+
+    B = sum over k of v_k 2^(L k),   v_k signed                             modulo n
+    L = bits of N bound, one for the sign, one to spare
+
+Adding up N such numbers adds up their slots. A slot's sum s_k is at most N times the largest value, less
+than a quarter of 2^L, so it is read back as a balanced digit: the one in [-2^(L-1), 2^(L-1)) that differs
+from B's digit by what the lower slots borrowed. No slot can run into the next one; a digit that lies
+beyond what its senders can add up to says that something else was added, and its sign says in which
+direction.
+
+In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
+ones as soon as three parties add (see `flhe.sim.paper_batchcrypt`).
+
+A vector is cut into whole batches from its first value to its last. Layer by layer, as the paper does
+it, the last batch of each layer is part empty: thresholds are kept by layer long before, in `Clip`, so
+that would only cost ciphertexts. It is there as an option (`runs`) for whoever wants a ciphertext to hold
+one layer only.
+
+Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.bigint import Big, from_rows, gmpy, to_rows
+
+MAX_WIDTH = 56
+"""Most bits of a slot that the loops handle; 32-bit values of 1024 senders take 43."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How the values of one vector lie in large integers.
+
+    Parameters
+    ----------
+    bound : int
+        Largest absolute value in one vector.
+    cohort : int
+        N, vectors that are added at most.
+    capacity : int
+        |n| - 1: bits of the integers that a modulus n carries without wrapping.
+    """
+
+    bound: int
+    cohort: int
+    capacity: int
+
+    def __post_init__(self) -> None:
+        if self.bound < 1 or self.cohort < 1:
+            raise ConfigError(
+                f"Slots(bound={self.bound}, cohort={self.cohort}): both must be positive"
+            )
+        if self.width > MAX_WIDTH or self.per < 1:
+            raise ConfigError(
+                f"Slots(bound={self.bound}, cohort={self.cohort}, capacity={self.capacity}): a slot "
+                f"takes {self.width} bits, at most {min(MAX_WIDTH, self.capacity)} fit"
+            )
+
+    @property
+    def width(self) -> int:
+        """L: bits of one slot."""
+        return (self.cohort * self.bound).bit_length() + 2
+
+    @property
+    def per(self) -> int:
+        """Slots of one integer."""
+        return self.capacity // self.width
+
+    @property
+    def dtype(self) -> type[np.int32] | type[np.int64]:
+        """Type of a slot's sum."""
+        return np.int32 if self.width <= 32 else np.int64
+
+    def batches(self, length: int, runs: Sequence[int] = ()) -> int:
+        """Integers that a vector takes; see `cuts`."""
+        return sum(-(-(stop - start) // self.per) for start, stop in cuts(length, runs))
+
+    def pack(self, values: NDArray[Any], runs: Sequence[int] = ()) -> list[Big]:
+        """Signed integers for a vector's batches.
+
+        Parameters
+        ----------
+        values : NDArray of signed integers
+            Shape (length,), each within the bound: that is the caller's to check.
+        runs : sequence of int
+            See `cuts`.
+
+        Returns
+        -------
+        list of mpz
+            One for each batch, in (-2^(capacity - 2), 2^(capacity - 2)).
+        """
+        from flhe.math import slot_kernels
+
+        offset = self._offset()
+        out: list[Big] = []
+        for start, stop in cuts(values.size, runs):
+            rows = np.empty((-(-(stop - start) // self.per), self._bytes), np.uint8)
+            slot_kernels.pack(values[start:stop], self.width, self.per, rows)
+            out += [number - offset for number in from_rows(rows)]
+        return out
+
+    def unpack(
+        self, numbers: Sequence[Big], length: int, count: int, runs: Sequence[int] = ()
+    ) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Sums of `count` vectors, shape (length,), out of the sums of their batches.
+
+        Parameters
+        ----------
+        numbers : sequence of mpz
+            Signed: what lies beyond half of n stands for a negative number.
+        length : int
+            Length of the vectors.
+        count : int
+            Vectors that were added, at most the cohort.
+        runs : sequence of int
+            As for `pack`.
+
+        Raises
+        ------
+        ProtocolError
+            A sum that `count` vectors cannot have: a positive or negative overflow.
+        """
+        from flhe.math import slot_kernels
+
+        if len(numbers) != self.batches(length, runs):
+            raise ProtocolError(
+                f"{len(numbers)} batches, {length} values take {self.batches(length, runs)}"
+            )
+        if not 1 <= count <= self.cohort:
+            raise ProtocolError(f"a sum of {count} vectors, slots have room for 1 to {self.cohort}")
+        offset, top = self._offset(), gmpy().mpz(1) << (self.width * self.per)
+        shifted = [number + offset for number in numbers]
+        high = sum(number >= top for number in shifted)
+        low = sum(number < 0 for number in shifted)
+        out = np.empty(length, self.dtype)
+        strays = at = 0
+        if not high and not low:
+            for start, stop in cuts(length, runs):
+                batches = -(-(stop - start) // self.per)
+                rows = to_rows(shifted[at : at + batches], self._bytes, batches)
+                above, below, stray = slot_kernels.unpack(
+                    rows, self.width, self.per, count * self.bound, out[start:stop]
+                )
+                high, low, strays, at = high + above, low + below, strays + stray, at + batches
+        if high or low:
+            kinds = [f"{n} {kind}" for n, kind in ((high, "positive"), (low, "negative")) if n]
+            raise ProtocolError(
+                f"overflow, {' and '.join(kinds)}: {count} vectors cannot have added up to this; it was "
+                "altered, or is not what they encrypted"
+            )
+        if strays:
+            raise ProtocolError(
+                f"{strays} slots beyond the last value are not empty: the sum was altered"
+            )
+        return out
+
+    @property
+    def _bytes(self) -> int:
+        return (self.width * self.per + 7) // 8
+
+    def _offset(self) -> Big:
+        """Half a slot's range in every slot: what makes fields of digits."""
+        g = gmpy()
+        ones = ((g.mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
+        return ones << (self.width - 1)
+
+
+def cuts(length: int, runs: Sequence[int] = ()) -> list[tuple[int, int]]:
+    """Where batches begin anew: at the start of each run, if the runs are those of this vector.
+
+    A vector of another length, mean squares for one, is one run.
+    """
+    if not runs or sum(runs) != length:
+        return [(0, length)] if length else []
+    out, at = [], 0
+    for run in runs:
+        if run:
+            out.append((at, at + run))
+        at += run
+    return out

@@ -1,0 +1,166 @@
+"""A scheme's own key pair, made by one member for all: the group key carries it.
+
+    KEY-PAIR  lowest rank -> all   public key, seal(K_G, secret key), signed over both
+
+A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each epoch. The
+member of the lowest rank makes it, never the server. It does so once everybody's CONFIRM is there, and so
+does whoever takes it check them first: no secret is sealed for a group that has not agreed. The pair is
+checked by everyone that takes it, and tried out. Its public part is in the layout hash of every slot, so
+members who were given different ones make ciphertexts that nobody adds up.
+
+Asked twice in one agreement, the member seals the same pair again.
+
+Each step is a pure function like those of `flhe.keys.epoch`, between CONFIRM and `finish`.
+
+Source: BatchCrypt, Algorithm 1 (the leader client); docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import asdict, replace
+
+from flhe.errors import ProtocolError
+from flhe.keys import epoch, seal
+from flhe.keys.canonical import dumps, loads
+from flhe.keys.identity import Random
+from flhe.keys.messages import EVERYONE, Envelope, Header
+from flhe.keys.roles import check_pair, new_pair
+from flhe.keys.states import Confirmed, Epoch
+from flhe.schemes.base import Scheme
+
+STAGE = "key-pair"
+MAX_PAIR = 1 << 20
+"""Longest such message, bytes; one of Paillier takes some 2000."""
+
+
+def make(
+    state: Confirmed,
+    confirms: list[bytes],
+    scheme: Scheme,
+    policy_hash: bytes,
+    random: Random = secrets.token_bytes,
+) -> tuple[Confirmed, bytes]:
+    """Make the pair of an epoch that all have confirmed; returns the state to keep and the message.
+
+    Parameters
+    ----------
+    state : Confirmed
+        Of the member of the lowest rank.
+    confirms : list of bytes
+        Everyone's CONFIRM.
+    scheme : Scheme
+        For the epoch's members, without a key.
+    policy_hash : bytes
+        Hash of the terms.
+
+    Raises
+    ------
+    ProtocolError
+        This member's rank is not the lowest, or the confirmations are not those of `epoch.finish`.
+    """
+    agreed = epoch.finish(state, confirms)
+    if agreed.rank != 0:
+        raise ProtocolError("the key pair is made by the member of the lowest rank")
+    if not state.scheme_secret:
+        public, secret = new_pair(scheme, random)
+        state = replace(state, scheme_public=public, scheme_secret=secret)
+    public = state.scheme_public
+    box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
+    header = _header(agreed, state.identity.public, policy_hash)
+    return state, Envelope.seal(state.identity, header, dumps([public, box])).to_bytes()
+
+
+def take(
+    state: Confirmed, confirms: list[bytes], message: bytes, scheme: Scheme, policy_hash: bytes
+) -> Confirmed:
+    """Take the pair that the member of the lowest rank made, once it has proved sound.
+
+    Raises
+    ------
+    AuthenticationError
+        A signature or a box that does not verify.
+    ProtocolError
+        A message of another exchange or member, or a pair that no honest member makes; another pair
+        than was taken before in this agreement.
+    """
+    agreed = epoch.finish(state, confirms)
+    envelope = Envelope.from_bytes(message, MAX_PAIR)
+    envelope.verify(_expect(agreed, policy_hash), senders=[agreed.members[0]])
+    public, box = _payload(envelope)
+    _, secret = seal.unseal(agreed.group_key, box, _box_header(agreed, public))
+    if state.scheme_secret and not hmac.compare_digest(state.scheme_secret, secret):
+        raise ProtocolError("a second key pair in one key agreement: start over")
+    if not state.scheme_secret:
+        check_pair(scheme, public, secret)
+    return replace(state, scheme_public=public, scheme_secret=secret)
+
+
+def announced(
+    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, policy_hash: bytes
+) -> bytes:
+    """Public key that a KEY-PAIR speaks of: what a relay can know, and all that it needs.
+
+    Raises
+    ------
+    ProtocolError, AuthenticationError
+        A message of another exchange, or not by `sender`.
+    """
+    envelope = Envelope.from_bytes(message, MAX_PAIR)
+    expect: dict[str, int | str | bytes] = {
+        "stage": STAGE,
+        "run_id": run_id,
+        "epoch": number,
+        "policy_hash": policy_hash,
+        "layout_hash": _scope(epoch_id),
+    }
+    envelope.verify(expect, senders=[sender])
+    return _payload(envelope)[0]
+
+
+def _payload(envelope: Envelope) -> tuple[bytes, bytes]:
+    match loads(envelope.payload, MAX_PAIR, "KEY-PAIR"):
+        case [bytes(public), bytes(box)] if public:
+            return public, box
+    raise ProtocolError("KEY-PAIR: the payload must be a public key and a sealed box")
+
+
+def _scope(epoch_id: bytes) -> bytes:
+    """What stands where later messages have a layout: this one belongs to the epoch as a whole."""
+    return hashlib.sha256(dumps(["flhe/v1/key-pair", epoch_id])).digest()
+
+
+def _header(agreed: Epoch, sender: bytes, policy_hash: bytes) -> Header:
+    return Header(
+        roster_hash=agreed.roster.hash,
+        run_id=agreed.run_id,
+        epoch=agreed.number,
+        round=0,
+        attempt=0,
+        stage=STAGE,
+        sender=sender,
+        receiver=EVERYONE,
+        policy_hash=policy_hash,
+        layout_hash=_scope(agreed.id),
+    )
+
+
+def _expect(agreed: Epoch, policy_hash: bytes) -> dict[str, int | str | bytes]:
+    expect = asdict(_header(agreed, agreed.members[0], policy_hash))
+    del expect["sender"]
+    return expect
+
+
+def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:
+    return {
+        "run_id": agreed.run_id,
+        "roster_hash": agreed.roster.hash,
+        "stage": STAGE,
+        "round": 0,
+        "attempt": 0,
+        "rank": 0,
+        "epoch": agreed.id,
+        "public": hashlib.sha256(public).digest(),
+    }

@@ -1,0 +1,70 @@
+"""Integers of thousands of bits: GMP, by gmpy2, loaded when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+
+Big = Any
+"""An mpz; gmpy2 has no types that a checker could see without loading it."""
+
+
+def gmpy() -> Any:
+    """Return gmpy2; ConfigError saying how to get it where it is not installed."""
+    try:
+        import gmpy2
+    except ImportError:
+        raise ConfigError(
+            "Paillier needs gmpy2, the [paillier] extra: `uv sync --all-extras` in a checkout, "
+            "`pip install 'flhe[paillier]'` elsewhere"
+        ) from None
+    return gmpy2
+
+
+def to_rows(numbers: Iterable[Big], width: int, count: int) -> NDArray[np.uint8]:
+    """Write `count` numbers below 256**width, little-endian, shape (count, width)."""
+    out = np.empty((count, width), np.uint8)
+    for row, number in zip(out, numbers, strict=True):
+        row[:] = np.frombuffer(number.to_bytes(width, "little"), np.uint8)
+    return out
+
+
+def from_rows(rows: NDArray[np.uint8]) -> list[Big]:
+    """Inverse of `to_rows`: rows of little-endian bytes, shape (count, width)."""
+    read = gmpy().mpz.from_bytes
+    width = rows.shape[1]
+    data = rows.tobytes()
+    return [read(data[at : at + width], "little") for at in range(0, len(data), width)]
+
+
+def random_below(bound: int, random: Callable[[int], bytes]) -> int:
+    """Uniform integer in [0, bound), by rejection: no value is likelier than another."""
+    bits = bound.bit_length()
+    while True:
+        drawn = int.from_bytes(random((bits + 7) // 8), "big") >> (-bits % 8)
+        if drawn < bound:
+            return drawn
+
+
+def random_blum_prime(bits: int, random: Callable[[int], bytes]) -> int:
+    """Random prime of `bits` bits that is 3 modulo 4, its two highest bits set.
+
+    Candidates are drawn afresh, never counted up from one: each such prime is as likely as another.
+    """
+    is_prime = gmpy().is_prime
+    top = 3 << (bits - 2)
+    while True:
+        drawn = int.from_bytes(random((bits + 7) // 8), "big") & ((1 << bits) - 1)
+        candidate = drawn | top | 3
+        if is_prime(candidate, PRIME_TESTS):
+            return candidate
+
+
+PRIME_TESTS = 40
+"""Rounds of GMP's test (Baillie-PSW, then Miller-Rabin): also a number made to deceive passes with odds
+below 4**-16."""

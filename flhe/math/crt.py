@@ -1,0 +1,152 @@
+"""Paillier decryption for those who know p and q: half-length powers, joined and verified.
+
+    m_p = L_p(c^(p-1) mod p^2) h_p mod p,   L_p(x) = (x - 1) / p,   h_p = L_p(g^(p-1) mod p^2)^-1
+    m   = m_p + p ((m_q - m_p) p^-1 mod q)
+
+With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
+
+Who sees what came out of one good half and one faulty half knows a factor of n: the difference from
+the right result is a multiple of the good prime (Boneh, DeMillo, Lipton, 1997). So nothing leaves
+unverified. c^(p-1) must be 1 modulo p by Fermat, which the division by p shows at no cost, and
+which a power that went wrong anywhere fails but for odds of 1 / p. The joined m is put back: -q m
+must be L_p(x) modulo p, and -p m must be L_q(x) modulo q.
+
+GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
+the machine. Sums and keys are the process's own; a server times whole rounds.
+
+Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from flhe.errors import ConfigError, FlheError
+from flhe.math.bigint import Big, gmpy
+
+CHUNK = 16
+"""Powers that one task takes at most: short enough for threads to end together."""
+
+
+class FaultError(FlheError):
+    """An arithmetic result that failed its verification, so it was withheld."""
+
+
+def fault() -> FaultError:
+    """What to raise; its text has no number in it."""
+    return FaultError(
+        "arithmetic fault: a result under the secret key failed its verification and was withheld; "
+        "an input that is no ciphertext, or this machine's memory or processor, is at fault"
+    )
+
+
+def check_primes(p: int, q: int, whose: str) -> None:
+    """Refuse what cannot be two odd primes; ConfigError. Primality is `SecretKey.check`'s to see."""
+    if p < 3 or q < 3 or not (p & q & 1) or gmpy().gcd(p, q) != 1:
+        raise ConfigError(f"{whose}: p and q must be different odd primes")
+
+
+class Join:
+    """The number below a b that is x modulo a and y modulo b (Garner), for coprime a and b."""
+
+    __slots__ = ("_a", "_b", "_inverse")
+
+    def __init__(self, a: Big, b: Big) -> None:
+        self._a, self._b = a, b
+        self._inverse = gmpy().invert(a, b)
+
+    def __repr__(self) -> str:
+        return "Join(<secret>)"
+
+    def __call__(self, x: Big, y: Big) -> Big:
+        """Join x in [0, a) and y in [0, b); not verified."""
+        return x + self._a * ((y - x) * self._inverse % self._b)
+
+
+class Crt:
+    """Decrypts.
+
+    Parameters
+    ----------
+    p, q : int
+        The primes, secret.
+
+    Raises
+    ------
+    ConfigError
+        p and q that are even or share a factor; gmpy2 not installed.
+    """
+
+    __slots__ = ("_join", "_primes")
+
+    def __init__(self, p: int, q: int) -> None:
+        check_primes(p, q, "Crt")
+        g = gmpy()
+        p, q = g.mpz(p), g.mpz(q)
+        # For each prime: itself, its square, h_p, and what undoes it.
+        self._primes = [(a, a * a, g.invert(-b, a), -b % a) for a, b in ((p, q), (q, p))]
+        self._join = Join(p, q)
+
+    def __repr__(self) -> str:
+        n = self._primes[0][0] * self._primes[1][0]
+        return f"Crt(<{n.bit_length()} bits>)"
+
+    def decrypt(self, ciphertexts: Sequence[Big], threads: int = 1) -> list[Big]:
+        """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.
+
+        Parameters
+        ----------
+        ciphertexts : sequence of mpz or int
+            As `PublicKey.check_ciphertexts` has passed them.
+        threads : int
+            Powers are on so many; GMP lets go of Python's lock.
+
+        Raises
+        ------
+        FaultError
+            Any of them failed its verification: none is returned. A multiple of p or q fails, too.
+        """
+        numbers = [gmpy().mpz(c) for c in ciphertexts]
+        count = len(numbers)
+        size = min(CHUNK, -(-count // max(1, threads)) or 1)
+        tasks = [(half, at) for at in range(0, count, size) for half in (0, 1)]
+
+        def work(task: tuple[int, int]) -> list[Big]:
+            half, at = task
+            return self._logs(half, numbers[at : at + size])
+
+        if threads > 1 and len(tasks) > 1:
+            with ThreadPoolExecutor(threads, thread_name_prefix="flhe") as pool:
+                done = list(pool.map(work, tasks))
+        else:
+            done = [work(task) for task in tasks]
+        logs: list[list[Big]] = [[], []]
+        for (half, _), part in zip(tasks, done, strict=True):
+            logs[half] += part
+        return [self._open(x, y) for x, y in zip(*logs, strict=True)]
+
+    def _powers(self, half: int, numbers: list[Big]) -> list[Big]:
+        """c^(p-1) mod p^2 of each; without Python's lock."""
+        p, square, _, _ = self._primes[half]
+        powers: list[Big] = gmpy().powmod_base_list(numbers, p - 1, square)
+        return powers
+
+    def _logs(self, half: int, numbers: list[Big]) -> list[Big]:
+        """L_p(c^(p-1) mod p^2) of each, in [0, p)."""
+        p = self._primes[half][0]
+        divmod_ = gmpy().f_divmod
+        logs = []
+        for power in self._powers(half, numbers):
+            log, one = divmod_(power, p)
+            if one != 1:
+                raise fault()
+            logs.append(log)
+        return logs
+
+    def _open(self, log_p: Big, log_q: Big) -> Big:
+        (p, _, h_p, back_p), (q, _, h_q, back_q) = self._primes
+        m = self._join(log_p * h_p % p, log_q * h_q % q)
+        if (m * back_p - log_p) % p or (m * back_q - log_q) % q:
+            raise fault()
+        return m

@@ -1,0 +1,330 @@
+"""BatchCrypt: quantized values in batches, each batch one Paillier ciphertext.
+
+    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k)  mod n
+    product of c_i mod n^2             opens to the sum of the m_i, slot by slot
+
+The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
+of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
+For the same reason they encrypt modulo p^2 and q^2 instead of n^2 (`flhe.math.residues`), and most of
+that, the power r^n, does not depend on the values: it is computed while the app trains.
+
+Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.paillier_keys`; slots:
+`flhe.coding.slots`, which says what of the paper's codec is different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.slots import Slots
+from flhe.coding.support import Support
+from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.math.bigint import Big, from_rows, gmpy, to_rows
+from flhe.schemes.base import Phase, Reader, check_integers
+from flhe.schemes.paillier_keys import PublicKey, SecretKey, check_key_bits
+from flhe.sealed import Sealed, Slot, check_senders, merged_senders
+from flhe.spaces import Integers
+
+NAME = "batchcrypt"
+MAX_COHORT = 1024
+DEFAULT_KEY_BITS = 3072
+
+Random = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Paillier:
+    """Public parameters; with the public key, all that the server has.
+
+    Parameters
+    ----------
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    key_bits : int
+        |n|, bits: 3072 (128 bits of security), 2048 (112; what the paper measures) or 4096.
+    public : PublicKey, optional
+        The epoch's key; without it, nothing can be added.
+    runs : tuple[int, ...]
+        Lengths of the parts of a vector that begin with a ciphertext of their own, where updates are
+        batched layer by layer; empty where the whole vector is.
+    """
+
+    cohort: int
+    bits: int = 16
+    key_bits: int = DEFAULT_KEY_BITS
+    public: PublicKey | None = None
+    runs: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.cohort <= MAX_COHORT:
+            raise ConfigError(f"Paillier(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"Paillier(bits={self.bits}): bits must be 2 to 32")
+        check_key_bits(self.key_bits)
+        if self.public is not None and self.public.bits != self.key_bits:
+            raise ConfigError(
+                f"Paillier(key_bits={self.key_bits}): the public key has {self.public.bits} bits"
+            )
+        if not all(type(run) is int and run >= 0 for run in self.runs):
+            raise ConfigError("Paillier(runs=...): lengths of the parts, 0 or more")
+
+    @property
+    def name(self) -> str:
+        """Name on the wire."""
+        return NAME
+
+    @property
+    def space(self) -> Integers:
+        """Integers of `bits` bits, symmetric."""
+        return Integers((1 << (self.bits - 1)) - 1)
+
+    @property
+    def batch(self) -> Slots:
+        """How values lie in a plaintext."""
+        return Slots(self.space.bound, self.cohort, self.key_bits - 1)
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of one ciphertext: twice those of n."""
+        return self.key_bits // 4
+
+    @property
+    def reader(self) -> Reader:
+        """Clients open; the server holds n."""
+        return "clients"
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Nothing beyond what the codec asks for."""
+        return ()
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: the key among them."""
+        public = b"" if self.public is None else self.public.to_bytes()
+        return {
+            "name": NAME,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "key_bits": self.key_bits,
+            "public": hashlib.sha256(public).digest() if public else b"",
+            "slot_bits": self.batch.width,
+            "slots": self.batch.per,
+            "runs": list(self.runs),
+        }
+
+    def tolerance(self, count: int) -> float:
+        """Zero: sums are exact."""
+        return 0.0
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of the ciphertexts of `length` values."""
+        return self.batch.batches(length, self.runs) * self.ciphertext_bytes
+
+    def check_mode(self, mode: str) -> None:
+        """There is one way only; ProtocolError for any other."""
+        if mode:
+            raise ProtocolError("batchcrypt: a mode was named, and it has none")
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Multiply the ciphertexts of `part` into those of `total`, modulo n^2; the result is new.
+
+        Raises
+        ------
+        ConfigError
+            There is no public key.
+        ProtocolError
+            Another scheme, round, parameter set or length; a sender outside the cohort; a number that
+            is no ciphertext (0, n^2 or beyond, a multiple of a factor of n): it is named.
+        ReuseError
+            A sender that is already in the total.
+        """
+        numbers = self.ciphertexts(part)
+        if total is None:
+            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
+        senders = merged_senders(total, part, self.cohort)
+        square = gmpy().mpz(self._key().n) ** 2
+        sums = [a * b % square for a, b in zip(self._numbers(total), numbers, strict=True)]
+        rows = to_rows(sums, self.ciphertext_bytes, len(sums))
+        return Sealed(NAME, total.slot, senders, total.length, rows.reshape(-1))
+
+    def close(self, total: Sealed) -> Sealed:
+        """What travels to the readers of a sum: `total` itself."""
+        return total
+
+    def ciphertexts(self, sealed: Sealed) -> list[Big]:
+        """The numbers in a ciphertext of this scheme, each one checked; see `add` for the errors."""
+        if sealed.scheme != NAME:
+            raise ProtocolError(f"batchcrypt: a ciphertext of {sealed.scheme!r}")
+        self.check_mode(sealed.mode)
+        if sealed.supports:
+            raise ProtocolError("batchcrypt: a sparse ciphertext; batches hold dense vectors only")
+        check_senders(sealed.senders, self.cohort)
+        if sealed.data.size != self.nbytes(sealed.length):
+            raise ProtocolError(
+                f"batchcrypt: ciphertexts of {sealed.data.size} bytes, {sealed.length} values take "
+                f"{self.nbytes(sealed.length)}"
+            )
+        numbers = self._numbers(sealed)
+        whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
+        self._key().check_ciphertexts(numbers, whose)
+        return numbers
+
+    def _numbers(self, sealed: Sealed) -> list[Big]:
+        return from_rows(sealed.data.reshape(-1, self.ciphertext_bytes))
+
+    def _key(self) -> PublicKey:
+        if self.public is None:
+            raise ConfigError("batchcrypt: the scheme has no public key, so it cannot add")
+        return self.public
+
+
+@dataclass(slots=True)
+class PaillierSealer:
+    """One client's side.
+
+    Parameters
+    ----------
+    scheme : Paillier
+        Public parameters.
+    key : SecretKey
+        The epoch's key pair: with p and q, encryption is several times faster than with n.
+    rank : int
+        This client's rank in the agreed member list; never a number from the server.
+    threads : int
+        Processes that `encrypt` may spread the powers over.
+    random : callable
+        Where exponents come from: n -> n uniform bytes.
+    """
+
+    scheme: Paillier
+    key: SecretKey
+    rank: int
+    threads: int = 1
+    random: Random = field(default=secrets.token_bytes, repr=False)
+    _used: set[Slot] = field(default_factory=set, repr=False)
+    _ready: dict[tuple[Slot, int], list[Big]] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        check_senders((self.rank,), self.scheme.cohort)
+        _check_pair(self.scheme, self.key)
+
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
+        """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
+
+        In other processes: gmpy2 keeps Python's lock while it multiplies, so on a thread of this one
+        they would hold up the training that they run beside.
+        """
+        self.scheme.check_mode(mode)
+        made = self._powers(length, max(self.threads - 1, 1))
+        with self._lock:
+            self._ready[slot, length] = made
+
+    def encrypt(
+        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
+    ) -> Sealed:
+        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
+
+        Raises
+        ------
+        ReuseError
+            A second vector for one slot.
+        RangeError
+            A value outside the space, which would run into its neighbour's sum.
+        ProtocolError
+            A mode or a support: there are none here.
+        """
+        self.scheme.check_mode(mode)
+        if support is not None or plain.coords is not None:
+            raise ProtocolError("batchcrypt: sparse values; batches hold dense vectors only")
+        for part in (plain.values, plain.extras):
+            check_integers(NAME, part, self.scheme.space)
+        length = plain.values.size + plain.extras.size
+        with self._lock:
+            if slot in self._used:
+                raise ReuseError("batchcrypt: this slot has encrypted a vector before")
+            self._used.add(slot)
+            powers = self._ready.pop((slot, length), None)
+        if powers is None:
+            powers = self._powers(length, self.threads if self.threads > 1 else 0)
+        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
+        batches = self.scheme.batch.pack(whole, self.scheme.runs)
+        n = gmpy().mpz(self.key.public.n)
+        square = n * n
+
+        def sealed(m: Big, power: Big) -> Big:
+            # (1 + m n) r^n = r^n + n (m r^n mod n), at half the length; Python's % takes m < 0 too.
+            c = power + n * (m * (power % n) % n)
+            return c - square if c >= square else c
+
+        numbers = map(sealed, batches, powers)
+        rows = to_rows(numbers, self.scheme.ciphertext_bytes, len(batches))
+        return Sealed(NAME, slot, (self.rank,), length, rows.reshape(-1))
+
+    def _powers(self, length: int, workers: int) -> list[Big]:
+        from flhe.math.residues import draw
+
+        count = self.scheme.batch.batches(length, self.scheme.runs)
+        key = self.key
+        random = None if self.random is secrets.token_bytes else self.random
+        return draw(key.p, key.q, key.h, count, workers, random)
+
+
+@dataclass(frozen=True, slots=True)
+class PaillierOpener:
+    """A reader's side: the key pair.
+
+    Parameters
+    ----------
+    scheme, key, threads
+        As for `PaillierSealer`; decryption is on threads, GMP's powers let go of Python's lock.
+    """
+
+    scheme: Paillier
+    key: SecretKey
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _check_pair(self.scheme, self.key)
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed integers, shape (total.length,).
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, a sender outside the cohort, data of another length, a number that is no
+            ciphertext; a digit that its senders cannot have added up to, and in which direction.
+        """
+        from flhe.math.crt import Crt
+
+        try:
+            numbers = self.scheme.ciphertexts(total)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; the round is refused") from None
+        n = gmpy().mpz(self.key.public.n)
+        half = n >> 1
+        opened = Crt(self.key.p, self.key.q).decrypt(numbers, threads=self.threads)
+        signed = [m - n if m > half else m for m in opened]
+        runs = self.scheme.runs
+        try:
+            return self.scheme.batch.unpack(signed, total.length, len(total.senders), runs)
+        except ProtocolError as error:
+            raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
+
+
+def _check_pair(scheme: Paillier, key: SecretKey) -> None:
+    """Refuse a secret key that is not the scheme's."""
+    if scheme.public != key.public:
+        raise ConfigError("batchcrypt: the secret key does not belong to the scheme's public key")

@@ -1,0 +1,523 @@
+"""Client optimizers: PyTorch's results, the same bits whatever the blocks, nothing read by halves."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import canonical
+from flhe.rounds import blockwise, optimizers
+from flhe.rounds.blockwise import TINY
+from flhe.rounds.client_optimizer import DEFAULTS, ClientOptimizer
+from flhe.rounds.model import Model
+from flhe.rounds.optimizer import ServerOptimizer
+
+STEPS, LENGTH = 200, 240
+EPSILON = float(np.finfo(np.float32).eps)
+
+DIGESTS = {
+    "sgd": "0e7191dcf3d1c084",
+    "adam": "98f41d78cbfb027d",
+    "rmsprop": "6b9e8af9b1e19846",
+}
+
+UNIT = st.floats(0, 1, exclude_max=True)
+POSITIVE = st.floats(1e-15, 1e30)
+RANGES: dict[str, st.SearchStrategy[Any]] = {
+    "lr": POSITIVE,
+    "momentum": UNIT,
+    "dampening": UNIT,
+    "nesterov": st.just(False),
+    "betas": st.tuples(UNIT, UNIT),
+    "eps": POSITIVE,
+    "alpha": UNIT,
+    "centered": st.booleans(),
+    "decay": st.floats(0, 1e3),
+}
+OPTIMIZERS = st.sampled_from(sorted(DEFAULTS)).flatmap(
+    lambda name: st.builds(
+        ClientOptimizer,
+        st.just(name),
+        **{key: st.none() | RANGES[key] for key in DEFAULTS[name]},
+    )
+) | st.builds(
+    ClientOptimizer,
+    st.just("sgd"),
+    momentum=UNIT.filter(bool),
+    nesterov=st.just(True),
+)
+VECTORS = arrays.arrays(
+    np.float32, st.integers(0, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32)
+)
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "sgd by default": (torch.optim.SGD, {}),
+    "momentum": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
+    "dampening": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "dampening": 0.3}),
+    "nesterov": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.8, "nesterov": True}),
+    "adam": (torch.optim.Adam, {}),
+    "adam, other betas": (torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}),
+    "adam, no memory": (torch.optim.Adam, {"betas": (0.0, 0.0)}),
+    "rmsprop": (torch.optim.RMSprop, {}),
+    "rmsprop, alpha": (torch.optim.RMSprop, {"lr": 1e-3, "alpha": 0.9, "eps": 1e-5}),
+    "rmsprop, momentum": (torch.optim.RMSprop, {"momentum": 0.9}),
+    "rmsprop, centered": (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}),
+}
+
+
+def gradient(step: int) -> NDArray[np.float32]:
+    """Random gradients, each weight's of a size of its own, 1e-15 to 1e15; a third of them zero."""
+    rng = np.random.default_rng(step)
+    size = 10.0 ** ((np.arange(LENGTH) % 31) - 15)
+    values = rng.standard_normal(LENGTH) * size
+    values[rng.random(LENGTH) < 1 / 3] = 0
+    values[0] = 0  # never anything
+    return values.astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("case", CASES)
+def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.dtype) -> None:
+    """To one rounding of float32 in each step, as a share of the way that a weight has gone."""
+    kind, options = CASES[case]
+    weights = torch.nn.Parameter(torch.linspace(-2, 2, LENGTH, dtype=dtype))
+    theirs = kind([weights], **options)
+    ours = ClientOptimizer.like(theirs, decay=decay)
+    rates = torch.optim.lr_scheduler.LambdaLR(theirs, lambda t: 1 / (1 + decay * t))
+    model = weights.detach().numpy().copy()
+    moments = ours.init(LENGTH)
+    way = np.abs(model).astype(np.float64)
+    for step in range(1, STEPS + 1):
+        mean = gradient(step)
+        weights.grad = torch.from_numpy(mean).to(dtype)
+        theirs.step()
+        rates.step()
+        change, moments = ours.step(mean, moments, step)
+        model = model + change
+        way += np.abs(change)
+        apart = np.abs(model - weights.detach().numpy())
+        assert np.all(apart <= step * EPSILON * way)
+    assert model.dtype == weights.detach().numpy().dtype
+    assert np.count_nonzero(np.abs(model - np.linspace(-2, 2, LENGTH)) > 1e-6) > LENGTH / 2
+    assert model[0] == -2
+
+
+def test_the_same_bits_as_ever() -> None:
+    """Any machine, any release: members of one federation may differ in both."""
+    digests = {}
+    options = {"sgd": {"momentum": 0.9}, "adam": {}, "rmsprop": {"momentum": 0.5, "centered": True}}
+    for name in DEFAULTS:
+        optimizer = ClientOptimizer(name, decay=1e-6, **options[name])  # type: ignore[arg-type]
+        moments = optimizer.init(1000)
+        hasher = hashlib.sha256()
+        for step in range(1, 6):
+            noise = hashlib.shake_256(f"step {step}".encode()).digest(4000)
+            mean = (np.frombuffer(noise, "<i4") / 2.0**34).astype(np.float32)
+            change, moments = optimizer.step(mean, moments, step)
+            for vector in (change, *moments.values()):
+                hasher.update(vector.astype("<f4").tobytes())
+        digests[name] = hasher.hexdigest()[:16]
+    assert digests == DIGESTS
+
+
+def scalar_step(
+    optimizer: ClientOptimizer, g: float, old: dict[str, float], step: int
+) -> tuple[float, dict[str, float]]:
+    """One weight's step in Python's own numbers, from the formulas in PyTorch's documentation."""
+    assert optimizer.lr is not None
+    lr = optimizer.lr
+    if optimizer.name == "sgd":
+        assert optimizer.momentum is not None
+        b = g if step == 1 else optimizer.momentum * old["momentum_buffer"] + g
+        return -lr * b, {"momentum_buffer": b}
+    if optimizer.name == "adam":
+        assert optimizer.betas is not None
+        assert optimizer.eps is not None
+        beta_1, beta_2 = optimizer.betas
+        m = beta_1 * old["exp_avg"] + (1 - beta_1) * g
+        v = beta_2 * old["exp_avg_sq"] + (1 - beta_2) * (g * g)
+        one, two = 1.0, 1.0
+        for _ in range(step):
+            one, two = one * beta_1, two * beta_2
+        change = -(lr / (1 - one)) * m / (math.sqrt(v) / math.sqrt(1 - two) + optimizer.eps)
+        return change, {"exp_avg": m, "exp_avg_sq": v}
+    assert optimizer.alpha is not None
+    assert optimizer.eps is not None
+    v = optimizer.alpha * old["square_avg"] + (1 - optimizer.alpha) * (g * g)
+    return -lr * (g / (math.sqrt(v) + optimizer.eps)), {"square_avg": v}
+
+
+def rounded(value: float) -> float:
+    """To float32 and back, by way of its encoding."""
+    single: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return single
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        ClientOptimizer("sgd", lr=0.1, momentum=0.9),
+        ClientOptimizer("adam", betas=(0.5, 0.75)),
+        ClientOptimizer("rmsprop", alpha=0.9),
+    ],
+    ids=lambda optimizer: optimizer.name,
+)
+def test_vectors_give_the_bits_that_single_numbers_give(optimizer: ClientOptimizer) -> None:
+    moments = optimizer.init(LENGTH)
+    kept = [dict.fromkeys(optimizer.moments, 0.0) for _ in range(LENGTH)]
+    for step in range(1, 20):
+        mean = gradient(step)
+        change, moments = optimizer.step(mean, moments, step)
+        for at in range(LENGTH):
+            expected, after = scalar_step(optimizer, float(mean[at]), kept[at], step)
+            kept[at] = {name: rounded(value) for name, value in after.items()}
+            assert float(change[at]) == rounded(expected)
+            assert {name: float(v[at]) for name, v in moments.items()} == kept[at]
+
+
+@given(OPTIMIZERS, st.data())
+def test_blocks_do_not_matter_and_inputs_stay(optimizer: ClientOptimizer, data: Any) -> None:
+    mean = data.draw(VECTORS)
+    block, step = data.draw(st.integers(1, 41)), data.draw(st.integers(1, 10**9))
+    moments = optimizer.step(mean[::-1].copy(), optimizer.init(mean.size), step)[1]
+    before = {name: vector.copy() for name, vector in {**moments, "mean": mean}.items()}
+    change, after = optimizer.step(mean, moments, step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockwise, "BLOCK", block)
+        again, after_again = optimizer.step(mean, moments, step)
+        assert all(np.array_equal(v, before[n]) for n, v in {**moments, "mean": mean}.items())
+        out, _ = optimizer.step(mean, moments, step, out=mean)
+    assert out is mean
+    assert tuple(after) == optimizer.moments
+    for one, other in (
+        (change, again),
+        (change, out),
+        *((after[n], after_again[n]) for n in after),
+    ):
+        assert one.tobytes() == other.tobytes()
+        assert one.dtype == np.float32
+        assert np.all(np.isfinite(one))
+        assert np.all((one == 0) | (np.abs(one) >= TINY))  # none that may be flushed
+
+
+@given(OPTIMIZERS)
+def test_no_gradient_moves_nothing(optimizer: ClientOptimizer) -> None:
+    moments = optimizer.init(5)
+    for step in (1, 2, 3):
+        change, moments = optimizer.step(np.zeros(5, np.float32), moments, step)
+        for vector in (change, *moments.values()):
+            assert np.all(vector == 0)
+
+
+@pytest.mark.parametrize("name", sorted(DEFAULTS))
+def test_a_step_goes_against_the_gradient(name: Any) -> None:
+    optimizer = ClientOptimizer(name)
+    mean = np.array([2.0, -3.0, 0.0], np.float32)
+    change, _ = optimizer.step(mean, optimizer.init(3), 1)
+    assert np.sign(change).tolist() == [-1, 1, 0]
+
+
+def test_the_rate_falls_by_steps() -> None:
+    optimizer = ClientOptimizer("sgd", lr=1.0, decay=0.5)
+    one = np.ones(1, np.float32)
+    assert [optimizer.step(one, {}, step)[0].item() for step in (1, 2, 3, 7)] == [
+        -1.0, -np.float32(1 / 1.5), -0.5, -0.25,
+    ]  # fmt: skip
+
+
+def test_a_variance_that_rounding_takes_below_zero_is_none() -> None:
+    """A gradient that never changes has no deviation: torch divides by NaN sooner or later."""
+    optimizer = ClientOptimizer("rmsprop", centered=True, alpha=0.3)
+    mean = (np.arange(1000, dtype=np.float32) + 1) / 3
+    moments = optimizer.init(1000)
+    for step in range(1, 100):
+        change, moments = optimizer.step(mean, moments, step)
+        assert np.all(np.isfinite(change))
+        assert np.all(change < 0)
+    wide = {name: vector.astype(np.float64) for name, vector in moments.items()}
+    square = 0.3 * wide["square_avg"] + (1 - 0.3) * mean.astype(np.float64) ** 2
+    assert np.any(square < (0.3 * wide["grad_avg"] + (1 - 0.3) * mean.astype(np.float64)) ** 2)
+
+
+@pytest.mark.parametrize("name", sorted(DEFAULTS))
+def test_a_processor_that_flushes_small_numbers_gives_the_same(name: Any) -> None:
+    optimizer = ClientOptimizer(name, **({} if name == "adam" else {"momentum": 0.5}))
+    mean = np.float32(2) ** -np.arange(0, 149, dtype=np.float32)  # down to the least subnormal
+
+    def steps() -> list[bytes]:
+        moments, seen = optimizer.init(mean.size), []
+        for step in range(1, 60):
+            given = mean if step == 1 else np.zeros_like(mean)
+            change, moments = optimizer.step(given, moments, step)
+            seen += [change.tobytes(), *(v.tobytes() for v in moments.values())]
+        return seen
+
+    gradual = steps()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush")
+    try:
+        assert steps() == gradual
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_moments_are_named_as_torch_names_them() -> None:
+    for kind, options in CASES.values():
+        weights = torch.nn.Parameter(torch.ones(2))
+        theirs = kind([weights], **options)
+        weights.grad = torch.ones(2)
+        theirs.step()
+        kept = {k for k, v in theirs.state[weights].items() if k != "step" and v is not None}
+        assert set(ClientOptimizer.like(theirs).moments) == kept
+
+
+@pytest.mark.parametrize("name", sorted(DEFAULTS))
+def test_a_late_joiner_goes_on_as_the_others_do(name: Any) -> None:
+    optimizer = ClientOptimizer(name, **({} if name == "adam" else {"momentum": 0.9}))
+    model = Model.initial({"w": np.linspace(-1, 1, LENGTH, dtype=np.float32)})
+
+    def after(model: Model, round_: int) -> Model:
+        moments = model.moments or optimizer.init(LENGTH)
+        change, moments = optimizer.step(gradient(round_), moments, model.steps + 1)
+        masters = model.layout.apply(model.masters, change, [])
+        return model.after(round_, bytes(32), masters, moments)
+
+    for round_ in (1, 2, 5):  # two that came to nothing
+        model = after(model, round_)
+    joined = Model.from_bytes(b"".join(model.chunks()))
+    assert joined.steps == model.steps == 3
+    for round_ in range(6, 12):
+        model, joined = after(model, round_), after(joined, round_)
+        assert b"".join(joined.chunks()) == b"".join(model.chunks())
+    fresh = after(dataclasses.replace(model, moments={}, steps=0), 12)
+    assert fresh.masters["w"].tobytes() != after(model, 12).masters["w"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "adamw"}, "use one of sgd, adam, rmsprop"),
+        ({"name": None}, "use one of"),
+        ({"name": ["sgd"]}, "use one of"),
+        ({"momentum": 0.9}, "adam has no momentum, leave it out"),
+        ({"name": "sgd", "betas": (0.9, 0.9)}, "sgd has no betas"),
+        ({"name": "rmsprop", "nesterov": False}, "rmsprop has no nesterov"),
+        ({"lr": 0}, "lr=0.: must lie from"),
+        ({"lr": math.inf}, "lr=inf"),
+        ({"lr": True}, "must be a number"),
+        ({"lr": "0.1"}, "must be a number"),
+        ({"eps": 0.0}, "eps=0.0.: must lie from 1e-15"),
+        ({"eps": math.nan}, "eps=nan"),
+        ({"decay": -1e-6}, "decay=-1e-06.: must lie from 0"),
+        ({"decay": math.inf}, "decay=inf"),
+        ({"betas": 0.9}, "must be two numbers"),
+        ({"betas": (0.9, 0.9, 0.9)}, "must be two numbers"),
+        ({"betas": (0.9, 1.0)}, "each of betas=1.0.: must be at least 0"),
+        ({"betas": (True, 0.9)}, "must be a number"),
+        ({"name": "rmsprop", "alpha": 1.0}, "alpha=1.0.: must be at least 0"),
+        ({"name": "rmsprop", "centered": 1}, "centered=1.: must be True or False"),
+        ({"name": "sgd", "momentum": 1.0}, "momentum=1.0.: must be at least 0"),
+        ({"name": "sgd", "dampening": -0.1}, "dampening=-0.1"),
+        ({"name": "sgd", "nesterov": True}, "needs a momentum above 0, and no dampening"),
+        (
+            {"name": "sgd", "nesterov": True, "momentum": 0.9, "dampening": 0.1},
+            "and no dampening",
+        ),
+    ],
+    ids=str,
+)
+def test_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClientOptimizer(**arguments)
+
+
+def made(kind: Any, **options: Any) -> Any:
+    return kind([torch.nn.Parameter(torch.zeros(2))], **options)
+
+
+class Derived(torch.optim.Adam):
+    """One's own, with a rule that cannot be known."""
+
+
+def grouped(**second: Any) -> Any:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]
+    groups[1].update(second)
+    return torch.optim.Adam(groups, lr=0.01)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (made(torch.optim.AdamW), "AdamW.*give a torch.optim.SGD, Adam or RMSprop"),
+        (made(torch.optim.Adagrad), "Adagrad"),
+        (made(Derived), "Derived"),
+        ("adam", "str"),
+        (made(torch.optim.Adam, amsgrad=True), "amsgrad=True.*leave it at False"),
+        (made(torch.optim.Adam, weight_decay=0.1), "weight_decay=0.1.*leave it at 0"),
+        (made(torch.optim.SGD, weight_decay=1e-4), "weight_decay=0.0001"),
+        (made(torch.optim.RMSprop, weight_decay=1e-4), "weight_decay"),
+        (made(torch.optim.SGD, maximize=True), "maximize=True"),
+        (made(torch.optim.RMSprop, differentiable=True), "differentiable=True"),
+        (made(torch.optim.Adam, capturable=True), "capturable=True"),
+        (made(torch.optim.Adam, decoupled_weight_decay=True), "decoupled_weight_decay=True"),
+        (grouped(lr=0.1), "param groups differ in lr"),
+        (grouped(betas=(0.5, 0.5)), "param groups differ in betas"),
+        (grouped(weight_decay=0.5), "weight_decay=0.5"),
+        (made(torch.optim.Adam, lr=0.0), "lr=0.0.: must lie from"),
+        (made(torch.optim.SGD, momentum=1.5), "momentum=1.5"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_not_like_torchs_is_refused_by_name(optimizer: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClientOptimizer.like(optimizer)
+
+
+def test_options_that_do_not_exist_yet_are_refused_by_name() -> None:
+    optimizer = made(torch.optim.Adam)
+    optimizer.param_groups[0]["novelty"] = None
+    with pytest.raises(ConfigError, match=r"novelty=None.*leave it out"):
+        ClientOptimizer.like(optimizer)
+
+
+def test_a_schedule_is_refused() -> None:
+    optimizer = made(torch.optim.SGD)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.raises(ConfigError, match="a schedule changes its learning rate"):
+        ClientOptimizer.like(optimizer)
+
+
+def test_like_reads_what_would_be_done_now() -> None:
+    assert ClientOptimizer.like(made(torch.optim.Adam)) == ClientOptimizer("adam")
+    assert ClientOptimizer.like(made(torch.optim.SGD)) == ClientOptimizer("sgd")
+    assert ClientOptimizer.like(made(torch.optim.RMSprop)) == ClientOptimizer("rmsprop")
+    assert ClientOptimizer.like(grouped()) == ClientOptimizer("adam", lr=0.01)
+    assert ClientOptimizer.like(grouped(foreach=True)) == ClientOptimizer("adam", lr=0.01)
+    optimizer = made(torch.optim.RMSprop, alpha=0.9, momentum=0.5, centered=True)
+    optimizer.param_groups[0]["lr"] = 0.5  # set by hand, after it was made
+    like = ClientOptimizer.like(optimizer, decay=1e-6)
+    assert like == ClientOptimizer(
+        "rmsprop", lr=0.5, alpha=0.9, momentum=0.5, centered=True, decay=1e-6
+    )
+    rate = torch.tensor(0.25)
+    assert ClientOptimizer.like(made(torch.optim.Adam, lr=rate)).lr == 0.25
+
+
+def test_torch_is_not_imported() -> None:
+    code = (
+        "import sys, flhe.rounds.optimizers as o\n"
+        "o.ClientOptimizer('adam')\n"
+        "print([m for m in ('torch', 'numba', 'flwr') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+@given(OPTIMIZERS | st.sampled_from(["fedavg", "fedadam", "fedyogi"]).map(ServerOptimizer))
+def test_parameters_round_trip(optimizer: optimizers.Optimizer) -> None:
+    written = optimizer.parameters()
+    read = canonical.loads(canonical.dumps(written), 1 << 10, "test")
+    again = optimizers.from_parameters(read)
+    assert again == optimizer
+    assert again.parameters() == written
+    assert again.takes == ("gradient" if isinstance(again, ClientOptimizer) else "update")
+
+
+BODY = ClientOptimizer("adam").parameters()
+SGD = ClientOptimizer("sgd").parameters()
+HALF = (0.5).hex()
+MALFORMED: dict[str, Any] = {
+    "nothing": None,
+    "a list": ["sgd"],
+    "empty": {},
+    "name as bytes": {"name": b"sgd"},
+    "name as a list": {"name": ["sgd"]},
+    "unknown": {"name": "adamw"},
+    "a field less": {k: v for k, v in BODY.items() if k != "eps"},
+    "a field more": {**BODY, "momentum": HALF},
+    "another's fields": {**BODY, "name": "sgd"},
+    "a number": {**BODY, "lr": 1},
+    "null": {**BODY, "lr": None},
+    "in words": {**BODY, "lr": "one"},
+    "in decimal": {**BODY, "lr": "0.5"},
+    "too large to be a float": {**BODY, "lr": "0x1p+5000"},
+    "out of range": {**BODY, "lr": (0.0).hex()},
+    "not a number": {**BODY, "eps": "nan"},
+    "one beta": {**BODY, "betas": [HALF]},
+    "three betas": {**BODY, "betas": [HALF] * 3},
+    "betas as text": {**BODY, "betas": HALF},
+    "betas of numbers": {**BODY, "betas": [0, 0]},
+    "betas of truth": {**BODY, "betas": [False, False]},
+    "betas of betas": {**BODY, "betas": [[HALF], HALF]},
+    "minus zero": {**BODY, "betas": [(-0.0).hex(), HALF]},
+    "nesterov as text": {**SGD, "nesterov": HALF},
+    "nesterov without momentum": {**SGD, "nesterov": True},
+    "lr true": {**SGD, "lr": True},
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_parameters(name: str) -> None:
+    with pytest.raises(ProtocolError, match="client optimizer"):
+        ClientOptimizer.from_parameters(MALFORMED[name])
+    with pytest.raises(ProtocolError, match="optimizer"):
+        optimizers.from_parameters(MALFORMED[name])
+
+
+@given(st.data())
+def test_any_value_in_any_field_is_refused_or_read_exactly(data: Any) -> None:
+    scalar = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.floats().map(float.hex)
+    )
+    value = data.draw(scalar | st.lists(scalar, max_size=3))
+    body = data.draw(st.sampled_from([BODY, SGD]))
+    fields = {**body, data.draw(st.sampled_from(sorted(body))): value}
+    try:
+        optimizer = ClientOptimizer.from_parameters(fields)
+    except ProtocolError:
+        return
+    assert optimizer.parameters() == fields
+
+
+FOUR = np.zeros(4, np.float32)
+BOTH = {"exp_avg": FOUR, "exp_avg_sq": FOUR}
+
+
+@pytest.mark.parametrize(
+    ("mean", "moments", "step", "message"),
+    [
+        (FOUR, {}, 1, "adam keeps exp_avg, exp_avg_sq; the model comes with none"),
+        (FOUR, {"m": FOUR, "v": FOUR}, 1, "comes with m, v: it was trained with another"),
+        (FOUR, {**BOTH, "exp_avg": FOUR[:3]}, 1, "float32 vectors of one length"),
+        (FOUR, {**BOTH, "exp_avg": FOUR.astype(np.float64)}, 1, "float32 vectors"),
+        (FOUR.reshape(2, 2), BOTH, 1, "float32 vectors"),
+        (FOUR, BOTH, 0, "step 0, steps count from 1"),
+    ],
+)
+def test_moments_that_do_not_belong(mean: Any, moments: Any, step: int, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        ClientOptimizer("adam").step(mean, moments, step)
+
+
+def test_defaults_are_filled_in_and_integers_pass_for_floats() -> None:
+    assert ClientOptimizer() == ClientOptimizer("adam", 1e-3, betas=(0.9, 0.999), eps=1e-8, decay=0)
+    assert type(ClientOptimizer("sgd", lr=1).lr) is float
+    minus = ClientOptimizer("sgd", momentum=-0.0)
+    assert minus.parameters() == ClientOptimizer("sgd").parameters()
+    assert hash(ClientOptimizer(betas=[0.9, 0.999])) == hash(ClientOptimizer())  # type: ignore[arg-type]
