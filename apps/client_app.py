@@ -13,7 +13,8 @@ from flhe import records
 from flhe.apps.dropouts import dropout
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
+from flhe.apps.tasks.base import Data, Examples, Score, evaluate, new_model, shuffler, train
+from flhe.apps.tasks.gradients import batch_gradient
 from flhe.apps.tasks.split import node_data
 from flhe.mods import HEMod
 
@@ -37,6 +38,11 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     settings = Settings.from_config(ctx.run_config)
     data = _data(settings, ctx)
     model = _model(settings, msg)
+    shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), _round(msg))
+    if settings.algorithm == "fedsgd":
+        batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
+        found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
+        return _trained(msg, found, batch.score, batch.examples)
     fair = settings.fair
     loss = evaluate(model, data.train).loss if fair else 0.0
     score = train(
@@ -45,11 +51,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
         epochs=settings.local_epochs,
         learning_rate=settings.learning_rate,
         batch_size=settings.batch_size,
-        shuffle=shuffler(
-            settings.seed,
-            int(ctx.node_config["partition-id"]),
-            _round(msg),
-        ),
+        shuffle=shuffle,
         proximal_mu=settings.proximal_mu,
     )
     arrays, weight = ArrayRecord(model.cpu().state_dict()), len(data.train.labels)
@@ -57,14 +59,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
         received = records.to_numpy(msg.content.array_records["arrays"])
         contribution, weight = fair.contribution(received, records.to_numpy(arrays), loss)
         arrays = records.from_numpy(contribution)
-    metrics = MetricRecord(
-        {
-            "train_loss": score.loss,
-            "train_accuracy": score.accuracy,
-            "num-examples": weight,
-        }
-    )
-    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+    return _trained(msg, arrays, score, weight)
 
 
 @app.evaluate()
@@ -77,6 +72,14 @@ def evaluate_fn(msg: Message, ctx: Context) -> Message:
         {"loss": score.loss, "accuracy": score.accuracy, "num-examples": len(data.test.labels)}
     )
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+
+
+def _trained(msg: Message, arrays: ArrayRecord, score: Score, weight: int) -> Message:
+    """The reply to a round of training."""
+    metrics = MetricRecord(
+        {"train_loss": score.loss, "train_accuracy": score.accuracy, "num-examples": weight}
+    )
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
 
 
 def _round(msg: Message) -> int:

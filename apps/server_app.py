@@ -15,10 +15,12 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
+from flhe.apps.plain_fedsgd import PlainFedSGD
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Task, new_model
 from flhe.errors import QuorumError
+from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.strategies.plain import metered
 from flhe.strategies.report import Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
@@ -68,15 +70,17 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         "min_evaluate_nodes": settings.nodes,
         "min_available_nodes": settings.nodes,
     }
+    how = settings.optimizer
     if settings.scheme == "plain":
-        return metered(settings.optimizer, on_round=reporter.round, **fedavg)
+        if isinstance(how, ClientOptimizer):
+            return PlainFedSGD(how, on_round=reporter.round, **fedavg)
+        return metered(how, on_round=reporter.round, **fedavg)
     from flhe.strategies import batchcrypt_fedavg, flashe_fedavg, sash_fedavg
 
     common: dict[str, Any] = {
         "bits": settings.value_bits,
         "clip": settings.threshold,
         "max_examples": largest_weight(settings, task),
-        "server_optimizer": settings.optimizer,
         "round_timeout": settings.round_timeout,
         "state_dir": settings.state_dir or None,
         "rekey_every": settings.rekey_every,
@@ -86,6 +90,9 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         "on_round": reporter.round,
         **fedavg,
     }
+    if isinstance(how, ClientOptimizer):
+        return gradient_strategy(settings, how, common)
+    common["server_optimizer"] = how
     strategy: FedAvg
     if settings.scheme == "sash":
         strategy = sash_fedavg(
@@ -110,11 +117,37 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     return strategy
 
 
+def gradient_strategy(
+    settings: Settings, optimizer: ClientOptimizer, common: dict[str, Any]
+) -> FedAvg:
+    """FedSGD under `settings.scheme`: the nodes step, with `optimizer`."""
+    from flhe.rounds.terms import Terms
+    from flhe.strategies import HEStrategy, batchcrypt_fedsgd
+
+    if settings.scheme == "batchcrypt":
+        return batchcrypt_fedsgd(
+            optimizer=optimizer,
+            key_bits=settings.key_bits,
+            batching=cast(Any, settings.batching),
+            advance=settings.advance,
+            **common,
+        )
+    own: dict[str, Any] = {"masking": settings.masking}
+    if settings.scheme == "sash":
+        own = {"unmask": settings.unmask, "neighbours": settings.neighbours}
+    encoding = {key: common.pop(key) for key in ("bits", "clip", "max_examples")}
+    terms = Terms(settings.scheme, optimizer=optimizer, sends="gradient", **encoding, **own)
+    return HEStrategy(terms, **common)
+
+
 def largest_weight(settings: Settings, task: Task) -> int:
     """Largest weight that one node can report: of q-FedAvg, or a number of examples."""
     if settings.fair:
         return settings.fair.limit
-    return settings.max_examples or most_examples(settings, task)
+    most = most_examples(settings, task)
+    if settings.algorithm == "fedsgd":
+        most = min(settings.batch_size, most)
+    return settings.max_examples or most
 
 
 def most_examples(settings: Settings, task: Task) -> int:

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
+from flhe.apps import fedsgd
 from flhe.apps.tasks.fair import MIN_LIMIT, Fair
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import DEFAULTS, Name, ServerOptimizer
+from flhe.rounds.optimizers import Optimizer
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.paillier_keys import KEY_BITS
 from flhe.schemes.sash import most_bits
@@ -59,7 +61,8 @@ class Settings:
     nodes : int
         Nodes that take part; at least 3 when encrypted.
     clip : float
-        Largest change of one weight in one round; encrypted updates are clipped to it.
+        Largest change of one weight in one round, or its gradient under fedsgd; encrypted updates are
+        clipped to it.
     max_examples : int
         Most examples that one node may count when encrypted; 0 lets the task decide. With fair_q it
         is the largest weight, under any scheme.
@@ -112,6 +115,14 @@ class Settings:
         BatchCrypt's advance scaling: `bits` has room for the sum of all nodes.
     drops : int
         Nodes that drop out of each round, at random stages; see `flhe.apps.dropouts`.
+    algorithm : str
+        "fedavg", model averaging; or "fedsgd": in a round a node computes the gradient of one batch of
+        batch_size, and every node steps with the mean. local_epochs and learning_rate are FedAvg's.
+    client_optimizer : str
+        What nodes step with under fedsgd: "sgd", "adam" or "rmsprop"; "" is adam.
+    client_lr, client_momentum, client_decay : float
+        Its learning rate, 0 takes PyTorch's default for it; momentum of sgd and rmsprop; and how the
+        rate falls: lr / (1 + decay * steps before).
     """
 
     scheme: str = "flashe"
@@ -160,6 +171,11 @@ class Settings:
     key_bits: int = DEFAULT_KEY_BITS
     batching: str = "vector"
     advance: bool = False
+    algorithm: str = "fedavg"
+    client_optimizer: str = ""
+    client_lr: float = 0.0
+    client_momentum: float = 0.0
+    client_decay: float = 0.0
 
     def __post_init__(self) -> None:
         _one_of("scheme", self.scheme, SCHEMES)
@@ -180,7 +196,8 @@ class Settings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{key_of(name)}={value}: must be finite and positive")
-        for name in ("server_eta", "server_momentum", "proximal_mu", "fair_q", "fair_lipschitz"):
+        rates = ("server_eta", "server_momentum", "client_lr", "client_momentum", "client_decay")
+        for name in (*rates, "proximal_mu", "fair_q", "fair_lipschitz"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"{key_of(name)}={value}: must be finite and 0 or more")
@@ -197,6 +214,7 @@ class Settings:
         if self.drops > self.nodes - 2:
             raise ConfigError(f"drops={self.drops} of {self.nodes} nodes: two must remain")
         self._check_state()
+        fedsgd.check(self)
         self._check_methods()
         self._check_encoding()
 
@@ -318,8 +336,10 @@ class Settings:
         return self.scheme != "plain"
 
     @property
-    def optimizer(self) -> ServerOptimizer:
-        """The server optimizer with its parameters."""
+    def optimizer(self) -> Optimizer:
+        """The server optimizer, or that of every node under fedsgd, with its parameters."""
+        if self.algorithm == "fedsgd":
+            return fedsgd.optimizer_of(self)
         return ServerOptimizer(
             cast(Name, self.server_optimizer),
             eta=self.server_eta or None,

@@ -9,7 +9,8 @@ Nine clients, 16 bits a value, a key of 2048 bits, as in the paper. Who takes pa
 - *flhe*: from float32 update to ciphertexts and back to the mean, fixed-base tables included.
 
 phe is always projected from a sample of ciphertexts; our decryption is, too, beyond SAMPLE ciphertexts
-(all of them are decrypted with --full). Projected numbers are marked with ~, here and in the data.
+(all of them are decrypted with --full). Projected seconds, and ratios of them, are marked with ~, in the
+data by `projected`. Bytes of phe are counted: a number below n^2, and an exponent with a value.
 
 What ratios are ratios of: ours are of work on one thread, a client's encryption and decryption and the
 server's N - 1 additions, and of the bytes of an upload. The paper's are of a whole iteration, nine
@@ -45,7 +46,7 @@ from flhe.sim.phe_peer import phe_peers
 FORMAT, VERSION = "flhe batchcrypt models", 1
 COHORT = 9
 REPEATS = 3
-SAMPLE = 1024
+SAMPLE = 2048
 """Ciphertexts of ours that are decrypted, where there are more."""
 
 VALUES, BATCHED, OURS = "phe, a value each", "phe, batched", "flhe"

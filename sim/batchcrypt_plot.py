@@ -41,7 +41,10 @@ def table(found: Results, key_bits: int) -> Table:
             )
         by = ratios(costs)
         cells = [
-            "\n".join(f"{by[f'{what}: {name} / {OURS}']:,.1f}x" for name in (VALUES, BATCHED))
+            "\n".join(
+                ("" if what == "bytes" else "~") + f"{by[f'{what}: {name} / {OURS}']:,.1f}x"
+                for name in (VALUES, BATCHED)
+            )
             for what in ("encrypt", "decrypt", "work", "bytes")
         ]
         out.add_row("", f"{VALUES} / {OURS}\n{BATCHED} / {OURS}", cells[0], "", *cells[1:])
@@ -81,6 +84,9 @@ def plot(found: Results, key_bits: int, path: Path) -> None:
             for cost in costs
         }
         _bars(panels[3], "upload, MB", sizes, list(found))
+        reach = [axes.get_ylim() for axes in panels[:3]]
+        for axes in panels[:3]:  # seconds are seconds
+            axes.set_ylim(min(low for low, _ in reach), max(high for _, high in reach))
         figure.supxlabel(
             f"medians, {COHORT} clients, {key_bits}-bit keys, one thread; hatched: projected from a "
             "sample",

@@ -21,7 +21,7 @@ from flhe.errors import ConfigError
 from flhe.sim.contenders import Contender, Kind, Setting, Timed, Vector, worst
 
 KEY_BITS = 3072
-SAMPLE = 8
+SAMPLE = 16
 """Ciphertexts that are measured."""
 
 REPEATS = 3
@@ -108,7 +108,7 @@ class PheBatches:
         self.upload_bytes: int | None = batches * _ciphertext_bytes(public)
         self._samples = [updates[j][:length] for j in setting.survivors]
         self.mean: Vector = np.empty(0, np.float32)
-        wrapped = _phe().EncryptedNumber
+        wrapped = library().EncryptedNumber
 
         def encrypt(sample: Vector) -> list[int]:
             quantized = np.rint(sample.astype(np.float64) * levels).astype(np.int32)
@@ -143,18 +143,13 @@ def phe_peers(
 
 
 def phe_keys(key_bits: int) -> tuple[Any, Any]:
-    """Phe's public and private key, made by phe.
-
-    Raises
-    ------
-    ConfigError
-        phe is not installed, or computes without gmpy2: it would be slower than it is.
-    """
-    public, private = _phe().generate_paillier_keypair(n_length=key_bits)
+    """Phe's public and private key, made by phe."""
+    public, private = library().generate_paillier_keypair(n_length=key_bits)
     return public, private
 
 
-def _phe() -> Any:
+def library() -> Any:
+    """Give `phe.paillier`; ConfigError unless it is there and computes with gmpy2."""
     try:
         from phe import paillier, util
     except ImportError:

@@ -20,7 +20,7 @@ from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.keys import key_pair
 from flhe.keys.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.messages import Envelope, Header
-from flhe.mods.codes import explain
+from flhe.mods.codes import explain, find
 from flhe.rounds.terms import Terms
 from flhe.strategies.grid import StreamGrid
 
@@ -124,6 +124,8 @@ class _Attempt:
     trouble: dict[int, str]
     members: dict[int, bytes] = field(default_factory=dict)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+    """Nodes that answered a relay with a code of ours."""
 
     def run(self, nodes: list[int]) -> Agreed:
         """All three relays."""
@@ -136,6 +138,7 @@ class _Attempt:
             )
         if len(members) < MIN_MEMBERS:
             raise QuorumError(_too_few("advertised a key", len(members), self.trouble))
+        self.terms.for_cohort(len(members))  # refuses what so many members leave no room for
         for node, why in self.trouble.items():
             log(WARNING, "key agreement: node %d is left out: %s", node, why)
         order = sorted(members, key=members.__getitem__)
@@ -172,7 +175,15 @@ class _Attempt:
         made = self._relay_to_all(key_pair.STAGE, [first], read, confirms=list(confirms))
         message, public = made[first]
         fields = {"confirms": list(confirms), "key-pair": message}
-        self._relay_to_all("take-pair", order[1:], lambda *_: True, **fields)
+        try:
+            self._relay_to_all("take-pair", order[1:], lambda *_: True, **fields)
+        except ProtocolError:
+            refusers = self.refused & set(order[1:])
+            if 2 * len(refusers) > len(order) - 1:  # then it is not they who are at fault
+                for node in refusers:
+                    self.trouble.pop(node, None)
+                self.trouble[first] = f"{len(refusers)} members refuse the key pair that it made"
+            raise
         log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
         return public
 
@@ -196,6 +207,8 @@ class _Attempt:
                 replies[node] = read(node, _reply_in(message))
             except FlheError as error:
                 self.trouble[node] = str(error)
+                if message.has_error() and find(message.error.code) is not None:
+                    self.refused.add(node)
         for node in self.grid.silent:
             self.trouble[node] = f"no answer within {self.timeout:g} s"
         return replies

@@ -32,6 +32,8 @@ from flhe.math.prg import AesCtr, Prg, Rounding, random_elements
 from flhe.math.ring import add
 from flhe.schemes.base import Opener, Reader, Scheme, Sealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.paillier_keys import SecretKey
 from flhe.schemes.presets import sash_preset
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.schemes.shprg import ROWS, Seed
@@ -98,6 +100,11 @@ class SchemeCase:
         Sealer that has encrypted in `SLOT` -> what nobody else may see.
     many : int
         Values that keep several threads busy.
+    bound : bool
+        Whether a ciphertext opens under its own slot and senders only. Otherwise a session's checks,
+        which are encrypted with the values, tell them.
+    forgets : bool
+        Whether a sealer's secret is taken from it once, after it has encrypted.
     """
 
     id: str
@@ -109,6 +116,8 @@ class SchemeCase:
     reader: Reader = "clients"
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
     many: int = 70_000
+    bound: bool = True
+    forgets: bool = False
 
     @property
     def fresh(self) -> bool:
@@ -178,6 +187,18 @@ class SashReader:
         return opener.decrypt(total)
 
 
+def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
+    """A source of random bytes that gives the same ones each time."""
+    stream = AesCtr().stream(key, rank)
+
+    def draw(count: int) -> bytes:
+        out = np.empty(count + 16, np.uint8)
+        stream.into(out, count)
+        return out[:count].tobytes()
+
+    return draw
+
+
 def _sash_roles(
     cohort: int,
     key: bytes = KEY,
@@ -190,18 +211,10 @@ def _sash_roles(
     replay: bool,
 ) -> Roles:
     scheme, prg = Sash(cohort, bits, preset, unmask), AesCtr(backend)
-
-    def drawn(rank: int) -> Callable[[int], bytes]:
-        stream = AesCtr().stream(key, rank)
-
-        def draw(count: int) -> bytes:
-            out = np.empty(count + 16, np.uint8)
-            stream.into(out, count)
-            return out[:count].tobytes()
-
-        return draw if replay else secrets.token_bytes
-
-    sealers = [SashSealer(scheme, r, prg, threads, drawn(r)) for r in range(cohort)]
+    sealers = [
+        SashSealer(scheme, r, prg, threads, drawn(key, r) if replay else secrets.token_bytes)
+        for r in range(cohort)
+    ]
     return Roles(scheme, [*sealers], SashReader(scheme, sealers, prg, threads))
 
 
@@ -223,6 +236,54 @@ def _sash(bits: int, preset: str, unmask: str) -> SchemeCase:
         unmask,  # type: ignore[arg-type]
         _sash_secrets,
         70_000 if ring else 1_000,  # a value of the matrix form takes `dimension` products
+        forgets=True,
+    )
+
+
+@functools.cache
+def paillier_key(key: bytes) -> SecretKey:
+    """A key pair of 2048 bits that stands for `key`."""
+    return SecretKey.generate(2048, drawn(key, 1 << 20))
+
+
+def _paillier_roles(
+    cohort: int,
+    key: bytes = KEY,
+    threads: int = 1,
+    backend: Any = "openssl",
+    *,
+    bits: int,
+    runs: tuple[int, ...],
+    replay: bool,
+) -> Roles:
+    pair = paillier_key(key)
+    scheme = Paillier(cohort, bits, 2048, pair.public, runs)
+    sealers: list[Sealer] = [
+        PaillierSealer(scheme, pair, r, threads, drawn(key, r) if replay else secrets.token_bytes)
+        for r in range(cohort)
+    ]
+    return Roles(scheme, sealers, PaillierOpener(scheme, pair, threads))
+
+
+def _paillier_secrets(_sealer: Any) -> list[bytes]:
+    pair = paillier_key(KEY)
+    return [
+        number.to_bytes(128, order)[:20] for number in (pair.p, pair.q) for order in ("big", "little")
+    ]
+
+
+def _paillier(bits: int, runs: tuple[int, ...] = ()) -> SchemeCase:
+    parameters = {"bits": bits, "runs": runs}
+    return SchemeCase(
+        f"batchcrypt-{bits}{'-layers' if runs else ''}",
+        functools.partial(_paillier_roles, **parameters, replay=False),
+        Paillier(3, bits, 2048).batch.per,
+        None,
+        functools.partial(_paillier_roles, **parameters, replay=True),
+        "refused",
+        secrets=_paillier_secrets,
+        many=1_000,
+        bound=False,
     )
 
 
@@ -232,6 +293,8 @@ SCHEMES = [
     _sash(0, "ring-2048", "clients"),
     *(_sash(bits, "lwr-736", "server") for bits in (0, 12)),
     _sash(0, "lwr-1024", "clients"),
+    *(_paillier(bits) for bits in (2, 16, 32)),
+    _paillier(16, (20, 0, 3, 4)),
 ]
 """Every parameter set of every scheme, for laws that are cheap."""
 
@@ -245,10 +308,11 @@ FEW_SCHEMES = [
         "sash-ring-2048-8-server",
         "sash-ring-2048-auto-clients",
         "sash-lwr-736-auto-server",
+        "batchcrypt-16",
     }
 ]
 """The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.
-SASH: as many bits as there is room for, fewer; in ring and matrix form."""
+SASH: as many bits as there is room for, fewer; in ring and matrix form. BatchCrypt: the usual bits."""
 
 
 def random_plain(scheme: Scheme, values: int, extras: int, rng: np.random.Generator) -> Plain:

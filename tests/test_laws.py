@@ -360,6 +360,8 @@ def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
         expected = sum(joined(plains[i]) for i in senders)
         assert np.array_equal(opener.decrypt(total), expected)
         is_not_opened(strangers, total, expected)
+        if not case.bound:
+            continue
         for others in itertools.chain.from_iterable(
             itertools.combinations(range(4), n) for n in range(1, 5)
         ):
@@ -391,6 +393,8 @@ def test_wrong_senders_or_key_are_refused_after_decoding(case: SchemeCase, fuse:
         with pytest.raises(ProtocolError, match="refused"):
             decode(case.roles(4, OTHER_KEY).opener, total)
         for others in ((0,), (1, 2), (1, 2, 3), (0, 1, 2)):
+            if not case.bound and len(others) == len(senders):
+                continue
             with pytest.raises(ProtocolError, match="refused"):
                 decode(opener, dataclasses.replace(total, senders=others))
 
@@ -421,6 +425,8 @@ def reachable(root: object) -> list[object]:
 def holds(root: object, secrets: list[bytes]) -> bool:
     blobs = [x for x in reachable(root) if isinstance(x, (bytes, bytearray))]
     blobs += [x.tobytes() for x in reachable(root) if isinstance(x, np.ndarray)]
+    large = [x for x in reachable(root) if isinstance(x, int) and x >> 64]
+    blobs += [x.to_bytes((x.bit_length() + 7) // 8, "big") for x in large]
     return any(secret in blob for blob in blobs for secret in secrets)
 
 
@@ -435,7 +441,7 @@ def test_the_server_holds_no_key_and_no_repr_shows_one(case: SchemeCase) -> None
     opener.decrypt(total)
     sealers[0].prepare(OTHER_SLOTS["round"], 20)
     assert holds(opener, secrets), "this test looks in the wrong places"
-    assert holds(sealers[0], secrets) is not case.fresh  # a seed is taken once, and forgotten
+    assert holds(sealers[0], secrets) is not case.forgets  # a seed is taken once, and forgotten
     assert not holds(scheme, secrets)
     assert not holds(total, secrets)
     assert not any(secret in total.header() for secret in secrets)

@@ -5,11 +5,10 @@
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Who sees what came out of one good half and one faulty half knows a factor of n: the difference from
-the right result is a multiple of the good prime (Boneh, DeMillo, Lipton, 1997). So nothing leaves
-unverified. c^(p-1) must be 1 modulo p by Fermat, which the division by p shows at no cost, and
-which a power that went wrong anywhere fails but for odds of 1 / p. The joined m is put back: -q m
-must be L_p(x) modulo p, and -p m must be L_q(x) modulo q.
+Every result is verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
+division by p shows at no cost, and which a power that went wrong anywhere fails but for odds of 1 / p; where
+it does not, `flhe.math.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p, and -p m
+must be L_q(x) modulo q.
 
 GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
 the machine. Sums and keys are the process's own; a server times whole rounds.
@@ -20,26 +19,11 @@ Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
-
-CHUNK = 16
-"""Powers that one task takes at most: short enough for threads to end together."""
-
-
-class FaultError(FlheError):
-    """An arithmetic result that failed its verification, so it was withheld."""
-
-
-def fault() -> FaultError:
-    """What to raise; its text has no number in it."""
-    return FaultError(
-        "arithmetic fault: a result under the secret key failed its verification and was withheld; "
-        "an input that is no ciphertext, or this machine's memory or processor, is at fault"
-    )
-
+from flhe.math.fault import fault
+from flhe.math.powers import powmod_all
 
 def check_primes(p: int, q: int, whose: str) -> None:
     """Refuse what cannot be two odd primes; ConfigError. Primality is `SecretKey.check`'s to see."""
@@ -84,8 +68,8 @@ class Crt:
         check_primes(p, q, "Crt")
         g = gmpy()
         p, q = g.mpz(p), g.mpz(q)
-        # For each prime: itself, its square, h_p, and what undoes it.
-        self._primes = [(a, a * a, g.invert(-b, a), -b % a) for a, b in ((p, q), (q, p))]
+        # For each prime: itself, h_p, and what undoes it.
+        self._primes = [(a, g.invert(-b, a), -b % a) for a, b in ((p, q), (q, p))]
         self._join = Join(p, q)
 
     def __repr__(self) -> str:
@@ -100,52 +84,30 @@ class Crt:
         ciphertexts : sequence of mpz or int
             As `PublicKey.check_ciphertexts` has passed them.
         threads : int
-            Powers are on so many; GMP lets go of Python's lock.
+            Powers are on so many.
 
         Raises
         ------
         FaultError
             Any of them failed its verification: none is returned. A multiple of p or q fails, too.
         """
-        numbers = [gmpy().mpz(c) for c in ciphertexts]
-        count = len(numbers)
-        size = min(CHUNK, -(-count // max(1, threads)) or 1)
-        tasks = [(half, at) for at in range(0, count, size) for half in (0, 1)]
-
-        def work(task: tuple[int, int]) -> list[Big]:
-            half, at = task
-            return self._logs(half, numbers[at : at + size])
-
-        if threads > 1 and len(tasks) > 1:
-            with ThreadPoolExecutor(threads, thread_name_prefix="flhe") as pool:
-                done = list(pool.map(work, tasks))
-        else:
-            done = [work(task) for task in tasks]
-        logs: list[list[Big]] = [[], []]
-        for (half, _), part in zip(tasks, done, strict=True):
-            logs[half] += part
+        logs = [self._logs(half, ciphertexts, threads) for half in (0, 1)]
         return [self._open(x, y) for x, y in zip(*logs, strict=True)]
 
-    def _powers(self, half: int, numbers: list[Big]) -> list[Big]:
-        """c^(p-1) mod p^2 of each; without Python's lock."""
-        p, square, _, _ = self._primes[half]
-        powers: list[Big] = gmpy().powmod_base_list(numbers, p - 1, square)
-        return powers
-
-    def _logs(self, half: int, numbers: list[Big]) -> list[Big]:
+    def _logs(self, half: int, numbers: Sequence[Big], threads: int) -> list[Big]:
         """L_p(c^(p-1) mod p^2) of each, in [0, p)."""
         p = self._primes[half][0]
-        divmod_ = gmpy().f_divmod
+        divide = gmpy().f_divmod
         logs = []
-        for power in self._powers(half, numbers):
-            log, one = divmod_(power, p)
+        for power in powmod_all(numbers, p - 1, p, threads):
+            log, one = divide(power, p)
             if one != 1:
                 raise fault()
             logs.append(log)
         return logs
 
     def _open(self, log_p: Big, log_q: Big) -> Big:
-        (p, _, h_p, back_p), (q, _, h_q, back_q) = self._primes
+        (p, h_p, back_p), (q, h_q, back_q) = self._primes
         m = self._join(log_p * h_p % p, log_q * h_q % q)
         if (m * back_p - log_p) % p or (m * back_q - log_q) % q:
             raise fault()

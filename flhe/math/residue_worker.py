@@ -1,11 +1,10 @@
-"""Child process that draws residues: `python -m flhe.math.residue_worker`, started by
-`residue_pool`.
+"""Child process that draws residues: `python -m flhe.math.residue_worker`.
 
-Says READY once it can work, and only then gets its order, by standard input: its length (4 bytes,
-little-endian) and canonical CBOR with p, q, h (big-endian bytes) and count. Residues go to standard
-output as they have been verified, PIECE at a time, each as long as n^2 needs, little-endian. So
-keys are neither in the arguments nor in the environment, where others could read them, and nothing
-is written to standard error.
+`flhe.math.residue_pool` starts it. It says READY once it can work, and only then gets its order, by
+standard input: its length (4 bytes, little-endian) and canonical CBOR with p, q, h (big-endian
+bytes) and count. Residues go to standard output as they have been verified, PIECE at a time, each
+as long as n^2 needs, little-endian. So keys are neither in the arguments nor in the environment,
+where others could read them, and nothing is written to standard error.
 
 Standard input stays open while the result is wanted: at its end, the worker is gone at once. Exit
 status: 0, or one of the codes below, by which alone a failure is told.

@@ -53,14 +53,75 @@ def test_json_is_as_documented(tmp_path: Path) -> None:
 
 def test_peers_agree_with_us() -> None:
     pytest.importorskip("tenseal")
-    rows = timing.bench(["flashe"], Setting(values=5000, cohort=3), repeats=1, with_peers=True)
-    peers = [r for r in rows if r.kind == "peer"]
-    assert [p.name for p in peers] == ["tenseal-ckks-8192-60-40-40", "tenseal-ckks-8192-60-60"]
-    for peer in peers:
+    pytest.importorskip("phe")
+    setting = Setting(values=5000, cohort=3)
+    rows = timing.bench(["flashe"], setting, repeats=1, with_peers=True)
+    found = {r.name: r for r in rows if r.kind == "peer"}
+    assert list(found) == [
+        "tenseal-ckks-8192-60-40-40",
+        "tenseal-ckks-8192-60-60",
+        "tenseal-bfv-4096-36-36-37",
+        "tenseal-bfv-4096-35-35",
+        "phe-3072 a value, projected",
+        "phe-3072 batched, projected",
+    ]
+    for name, peer in found.items():
         assert peer.max_error is not None
-        assert peer.max_error < 1e-6
-        assert peer.bytes_per_value is not None
-        assert peer.bytes_per_value > 10
+        assert peer.max_error < (1e-6 if "ckks" in name or "a value" in name else 2e-5)
+        assert peer.note is not None
+        assert ("projected from" in peer.note) == ("projected" in name)
+    sizes = [peer.bytes_per_value for peer in found.values()]
+    assert sizes == sorted(sizes[:4], reverse=True) + sizes[4:]
+    assert found["phe-3072 a value, projected"].upload_bytes == 5000 * (768 + 4)
+    # 17 bits of sum, one of sign, one to spare: 161 values in 3071 bits.
+    assert found["phe-3072 batched, projected"].upload_bytes == 32 * 768
+
+
+def test_a_sample_is_projected() -> None:
+    class Sampled:
+        name, kind, note, upload_bytes = "sampled", "peer", "projected", 1
+        projection = 250.0
+
+        def max_error(self) -> None:
+            """No mean."""
+
+    times = {"encrypt": [0.5, 0.25, 0.75], "add": [], "decrypt": [1.0]}
+    row = timing._row(Sampled(), SMALL, times)  # type: ignore[arg-type]
+    assert row.encrypt_s == timing.Times(62.5, 125.0)
+    assert row.add_s is None
+    assert row.decrypt_s == timing.Times(250.0, 250.0)
+
+
+def test_batchcrypt_is_timed() -> None:
+    pytest.importorskip("gmpy2")
+    rows = {r.name: r for r in timing.bench(["batchcrypt"], Setting(4000, 9, 2), repeats=1)}
+    row = rows["batchcrypt"]
+    assert row.max_error is not None
+    assert row.max_error < 4e-5
+    assert row.upload_bytes is not None
+    # 4000 values and the extras, 146 a ciphertext, and a header: nothing else is uploaded.
+    assert 28 * 768 <= row.upload_bytes < 28 * 768 + 300
+    assert row.note is not None
+    assert "28 ciphertexts of 146 values" in row.note
+    for times in (row.encrypt_s, row.add_s, row.decrypt_s):
+        assert times is not None
+        assert times.min > 0
+
+
+@pytest.mark.parametrize("cohort", [2, 10, 1000])
+def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
+    pytest.importorskip("tenseal")
+    from flhe.sim.peers import TensealBfv, plain_modulus
+
+    setting = Setting(300, cohort)
+    largest = [np.where(np.arange(300) % 2, 1, -1).astype(np.float32)] * cohort
+    bfv = TensealBfv(setting, largest)
+    bfv._decrypt()
+    assert bfv.max_error() == 0
+    modulus = plain_modulus(2 * cohort * 32767, 8192)
+    assert modulus > 2 * cohort * 32767
+    assert modulus % 8192 == 1
+    assert pow(3, modulus - 1, modulus) == 1
 
 
 @pytest.mark.parametrize(("name", "says"), [("esafl", "not built yet"), ("rot13", "unknown")])

@@ -1,0 +1,141 @@
+"""Decryption by CRT: textbook ciphertexts, python-paillier both ways, and faults."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe.errors import ConfigError, FlheError
+from flhe.math import crt
+from flhe.math.crt import Crt, FaultError, Join
+
+gmpy2 = pytest.importorskip("gmpy2")
+
+PRIMES = [3, 7, 11, 13, 293, 433, 10_007, 65_537, 2**31 - 1, 2**61 - 1, 2**89 - 1]
+
+
+def textbook(n: int, m: int, r: int) -> int:
+    return (1 + m * n) * pow(r, n, n * n) % (n * n)
+
+
+def long_key(bits: int) -> tuple[int, int]:
+    primes: list[int] = []
+    while len(primes) < 2:
+        prime = int(gmpy2.next_prime(secrets.randbits(bits // 2) | 3 << (bits // 2 - 2)))
+        if prime not in primes:
+            primes.append(prime)
+    return primes[0], primes[1]
+
+
+def test_numbers_of_the_textbooks() -> None:
+    assert Crt(293, 433).decrypt([935906717]) == [10100]
+    assert Crt(433, 293).decrypt([935906717]) == [10100]
+    assert Crt(11, 13).decrypt([13098]) == [5]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_primes_of_any_length(data: st.DataObject) -> None:
+    p, q = data.draw(st.lists(st.sampled_from(PRIMES), min_size=2, max_size=2, unique=True))
+    n = p * q
+    if math.gcd(n, (p - 1) * (q - 1)) != 1:
+        return
+    messages = data.draw(st.lists(st.integers(0, n - 1) | st.sampled_from([0, 1, n - 1])))
+    rs = [data.draw(st.integers(1, n - 1).filter(lambda r: math.gcd(r, n) == 1)) for _ in messages]
+    sent = [textbook(n, m, r) for m, r in zip(messages, rs, strict=True)]
+    for threads in (1, 2):
+        assert Crt(p, q).decrypt(sent, threads) == messages
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, crt.CHUNK, 3 * crt.CHUNK + 5])
+def test_order_and_threads(count: int, threads: int) -> None:
+    p, q = 2**61 - 1, 2**89 - 1
+    sent = [textbook(p * q, 1000 + i, 7 + i) for i in range(count)]
+    assert Crt(p, q).decrypt(sent, threads) == [1000 + i for i in range(count)]
+
+
+def test_with_python_paillier_both_ways() -> None:
+    phe = pytest.importorskip("phe")
+    p, q = long_key(2048)
+    n = p * q
+    public = phe.PaillierPublicKey(n)
+    private = phe.PaillierPrivateKey(public, p, q)
+    messages = [0, 1, n - 1, n // 2, *(secrets.randbelow(n) for _ in range(4))]
+    sent = [public.raw_encrypt(m) for m in messages]
+    assert Crt(p, q).decrypt(sent, 2) == messages
+    ours = [textbook(n, m, secrets.randbelow(n - 1) + 1) for m in messages]
+    assert [private.raw_decrypt(c) for c in ours] == Crt(p, q).decrypt(ours) == messages
+
+
+# --- faults ---
+
+P, Q = 2**61 - 1, 2**89 - 1
+N = P * Q
+SENT = [textbook(N, 10**30 + i, 12345 + i) for i in range(5)]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_flipped_bit_of_a_power_is_noticed(half: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    powers = Crt._powers
+    hits = 0
+    for bit in range(110):
+
+        def faulty(self: Crt, which: int, numbers: list[Any], bit: int = bit) -> list[Any]:
+            right = powers(self, which, numbers)
+            if which == half:
+                right[2] ^= 1 << bit
+            return right
+
+        monkeypatch.setattr(Crt, "_powers", faulty)
+        with pytest.raises(FaultError):
+            Crt(P, Q).decrypt(SENT)
+        hits += 1
+    assert hits == 110
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_flipped_bit_of_what_is_kept_is_noticed(half: int, place: int) -> None:
+    """The prime, its square, h_p and its counterpart."""
+    for bit in range(1, 60):
+        broken = Crt(P, Q)
+        kept = list(broken._primes[half])
+        kept[place] ^= 1 << bit
+        broken._primes[half] = tuple(kept)
+        with pytest.raises(FaultError):
+            broken.decrypt(SENT)
+
+
+def test_a_fault_while_joining_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Join.__call__
+    monkeypatch.setattr(Join, "__call__", lambda self, x, y: call(self, x, y) + P)
+    with pytest.raises(FaultError):
+        Crt(P, Q).decrypt(SENT)
+
+
+@pytest.mark.parametrize("wrong", [0, P, Q, N, P * P, Q * Q, 5 * P, N * (N - 1)])
+def test_multiples_of_a_factor_do_not_pass(wrong: int) -> None:
+    with pytest.raises(FaultError, match="no ciphertext"):
+        Crt(P, Q).decrypt([*SENT, wrong])
+
+
+def test_nothing_secret_is_shown() -> None:
+    one = Crt(P, Q)
+    assert repr(one) == "Crt(<150 bits>)"
+    assert "secret" in repr(one._join)
+    with pytest.raises(FaultError) as raised:
+        one.decrypt([P])
+    assert isinstance(raised.value, FlheError)
+    assert not any(c.isdigit() for c in str(raised.value))
+
+
+@pytest.mark.parametrize(("p", "q"), [(7, 7), (2, 7), (7, 14), (21, 15), (1, 7), (-7, 5), (0, 3)])
+def test_what_cannot_be_two_primes(p: int, q: int) -> None:
+    with pytest.raises(ConfigError, match="different odd primes"):
+        Crt(p, q)

@@ -1,0 +1,467 @@
+"""Random n-th residues: the definition, every fault, and child processes."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.keys import canonical
+from flhe.math import residue_pool, residue_worker, residues
+from flhe.math.crt import FaultError, Join
+from flhe.math.residues import MAX_TABLE_BYTES, Residues, draw, exponent_bits, window
+
+gmpy2 = pytest.importorskip("gmpy2")
+
+P, Q = 2**127 - 1, 2**107 - 1
+N = P * Q
+H = N - 3**2
+COUNTS = {"no table": 1, "small": 30, "large": 5000}
+
+
+class Recorded:
+    """Secure random bytes that are remembered."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def __call__(self, count: int) -> bytes:
+        fresh = secrets.token_bytes(count)
+        self.data += fresh
+        return fresh
+
+
+def exponents(data: bytes, n: int) -> list[int]:
+    """What the bytes say, by the definition."""
+    bits = -(-n.bit_length() // 2)
+    size = -(-bits // 8)
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    return [int.from_bytes(part, "little") % 2**bits for part in parts]
+
+
+# --- the definition ---
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize(
+    ("p", "q", "h"),
+    [
+        (293, 433, 126869 - 4),
+        (11, 13, 143 - 4),
+        (3, 2**89 - 1, 5),
+        (2**89 - 1, 3, 5),
+        (P, Q, H),
+        (Q, P, H),
+        (10_007, 2**61 - 1, 10**12),
+    ],
+)
+def test_residues_are_the_definition(p: int, q: int, h: int, count: int) -> None:
+    n = p * q
+    random = Recorded()
+    source = Residues(p, q, h, count, random)
+    drawn = source.draw(40) + source.draw(1) + source.draw(0) + source.draw(17)
+    expected = [pow(h, n * a, n * n) for a in exponents(random.data, n)]
+    assert drawn == expected
+    assert len(drawn) == 58
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 13), st.integers(1, 10), st.integers(2, N - 1))
+def test_any_window(width: int, count: int, h: int) -> None:
+    random = Recorded()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(residues, "window", lambda n, count: min(width, 9))
+        drawn = Residues(P, Q, h, 1, random).draw(count)
+    assert drawn == [pow(h, N * a, N * N) for a in exponents(random.data, N)]
+
+
+def test_the_extreme_exponents() -> None:
+    for byte in (b"\0", b"\xff"):
+        for count in COUNTS.values():
+            (u,) = Residues(P, Q, H, count, lambda k, byte=byte: byte * k).draw(1)  # type: ignore[misc]
+            a = 0 if byte == b"\0" else 2 ** exponent_bits(N) - 1
+            assert u == pow(H, N * a, N * N)
+
+
+def test_residues_encrypt_for_python_paillier() -> None:
+    phe = pytest.importorskip("phe")
+    p, q = (int(gmpy2.next_prime(secrets.randbits(1024) | 3 << 1022)) for _ in range(2))
+    n = p * q
+    public = phe.PaillierPublicKey(n)
+    private = phe.PaillierPrivateKey(public, p, q)
+    drawn = draw(p, q, n - 4, 6)
+    assert len(set(drawn)) == 6
+    for i, u in enumerate(drawn):
+        assert private.raw_decrypt(int((1 + (n - 1 - i) * n) * u % (n * n))) == n - 1 - i
+
+
+def test_exponents_are_of_full_length() -> None:
+    """Not the same twice, and no shorter than promised: as many as not have their highest bit set."""
+    random = Recorded()
+    drawn = Residues(P, Q, H, 5000, random).draw(400)
+    used = exponents(random.data, N)
+    assert len(set(drawn)) == len(set(used)) == 400
+    assert all(a < 2**117 for a in used)  # N has 234 bits
+    high = sum(a >> 116 for a in used)
+    assert 100 < high < 300  # 10 standard deviations
+
+
+def test_windows_fit_the_work_and_the_memory() -> None:
+    for bits in (64, 2048, 3072, 4096, 8192):
+        n = 1 << (bits - 1)
+        widths = [window(n, count) for count in (1, 20, 300, 5000, 10**6)]
+        assert widths[0] == 0
+        assert widths == sorted(widths)
+        assert widths[-1] > 3
+        entries = 2 * math.ceil(exponent_bits(n) / widths[-1]) * 2 ** widths[-1]
+        assert entries * 2 * bits / 16 < MAX_TABLE_BYTES
+
+
+@pytest.mark.parametrize("given", [0, 14, 16])
+def test_a_random_source_that_gives_less_or_more(given: int) -> None:
+    with pytest.raises(ConfigError, match=f"gave {given} bytes, 15 were"):
+        Residues(P, Q, H, 1, lambda count: bytes(given)).draw(1)
+
+
+@pytest.mark.parametrize("h", [0, N, N + 1, -1, P, 3 * Q])
+def test_a_base_that_is_none(h: int) -> None:
+    with pytest.raises(ConfigError, match="coprime"):
+        Residues(P, Q, h, 1)
+
+
+@pytest.mark.parametrize(("p", "q"), [(7, 7), (2, 7), (21, 15), (1, 7)])
+def test_what_cannot_be_two_primes(p: int, q: int) -> None:
+    with pytest.raises(ConfigError, match="different odd primes"):
+        Residues(p, q, 2, 1)
+
+
+def test_nothing_secret_is_shown() -> None:
+    source = Residues(P, Q, H, 1000)
+    assert repr(source) == "Residues(<234 bits>)"
+    assert str(P) not in repr(source._tables) + repr(source._join)
+
+
+# --- faults ---
+
+
+def all_digits(count: int) -> bytes:
+    """Every digit is 5, at a window of 4 bits, but that of the last window, which has one bit."""
+    return b"\x55" * count
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residues, "window", lambda n, count: 4)
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("kind", ["_alphas", "_sums"])
+def test_a_flipped_bit_of_an_entry_is_noticed(half: int, kind: str) -> None:
+    for trial in range(100):
+        source = Residues(P, Q, H, 1, all_digits)
+        rows = getattr(source._tables[half], kind)
+        rows[trial % (len(rows) - 1)][5] ^= 1 << (trial * 7 % 100)
+        with pytest.raises(FaultError):
+            source.draw(1 + trial % 4)
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_fault_while_the_table_is_made_is_noticed(
+    half: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_row = residues._Table._add_row
+    for broken in range(20):
+
+        def faulty(self: Any, u: Any, size: int, broken: int = broken) -> Any:
+            if len(self._alphas) == broken and self._p == (P, Q)[half]:
+                u ^= 1 << (broken + 3)
+            return add_row(self, u, size)
+
+        monkeypatch.setattr(residues._Table, "_add_row", faulty)
+        with pytest.raises(FaultError):
+            Residues(P, Q, H, 1, all_digits).draw(2)
+
+
+@pytest.mark.parametrize("bit", range(0, 200, 9))
+def test_a_faulty_base_is_noticed(bit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """h^n itself, of which an independent power would show nothing."""
+
+    class Faulty:
+        def __init__(self) -> None:
+            self.first = True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(gmpy2, name)
+
+        def powmod(self, *args: Any) -> Any:
+            first, self.first = self.first, False
+            return gmpy2.powmod(*args) ^ (first << bit)
+
+    faulty = Faulty()
+    monkeypatch.setattr(residues, "gmpy", lambda: faulty)
+    with pytest.raises(FaultError):
+        Residues(P, Q, H, 1)
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+def test_a_fault_while_joining_is_noticed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Residues(P, Q, H, count)
+    call = Join.__call__
+    calls = 0
+
+    def faulty(self: Join, x: Any, y: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return call(self, x, y) ^ (calls == 3) << calls
+
+    monkeypatch.setattr(Join, "__call__", faulty)
+    with pytest.raises(FaultError) as raised:
+        source.draw(7)
+    assert not any(c.isdigit() for c in str(raised.value))
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+def test_half_a_residue_that_is_another_is_noticed(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right modulo p^2, and modulo q^2 a residue, but of another exponent: what would give a factor."""
+    source = Residues(P, Q, H, count)
+    table = source._tables[1]
+    other = table.power(secrets.randbits(100) | 2)
+    for name in ("product", "power"):
+        right = getattr(residues._Table, name)
+
+        def faulty(self: Any, given: Any, right: Any = right) -> Any:
+            one = right(self, given)
+            total = isinstance(given, int) and given.bit_length() > 117  # the verification's own
+            return one * other % (Q * Q) if self is table and not total else one
+
+        monkeypatch.setattr(residues._Table, name, faulty)
+    with pytest.raises(FaultError):
+        source.draw(30)
+
+
+# --- child processes ---
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residue_pool, "SMALL", 2)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that the pool starts; all are gone in the end."""
+    processes: list[subprocess.Popen[bytes]] = []
+    start = residue_pool._start
+
+    def recorded() -> subprocess.Popen[bytes]:
+        processes.append(start())
+        return processes[-1]
+
+    monkeypatch.setattr(residue_pool, "_start", recorded)
+    yield processes
+    assert all(process.returncode is not None for process in processes)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("workers", "count"), [(1, 5), (2, 601), (3, 2)])
+def test_children_draw_residues(
+    workers: int, count: int, started: list[subprocess.Popen[bytes]]
+) -> None:
+    drawn = draw(P, Q, H, count, workers)
+    assert len(set(drawn)) == len(drawn) == count
+    order = (P - 1) * (Q - 1)
+    assert all(0 < u < N * N and pow(u, order, N * N) == 1 for u in drawn)
+    assert len(started) == min(workers, count)
+    assert all(process.args == started[0].args for process in started)
+    assert str(P) not in str(started[0].args)
+
+
+def test_few_residues_or_injected_randomness_need_no_child(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    random = Recorded()
+    assert len(draw(P, Q, H, 300, 2, random)) == 300
+    assert len(random.data) == 300 * 15
+    assert len(draw(P, Q, H, residue_pool.SMALL - 1, 2)) == residue_pool.SMALL - 1
+    assert draw(P, Q, H, 0, 2) == []
+    assert len(draw(P, Q, H, residue_pool.SMALL, 0)) == residue_pool.SMALL
+    assert started == []
+
+
+def test_a_child_that_is_killed_is_an_error(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = residue_pool._read
+    calls = 0
+
+    def killing(children: Any, deadline: float) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # the orders are out
+            children[1].process.send_signal(signal.SIGKILL)
+        read(children, deadline)
+
+    monkeypatch.setattr(residue_pool, "_read", killing)
+    with pytest.raises(FlheError, match=r"stopped \(status -9\)"):
+        draw(P, Q, H, 100_000, 2)
+
+
+def test_children_that_take_too_long_are_stopped(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(FlheError, match="not done after 0 s"):
+        residue_pool.draw(P, Q, H, 10**7, 2, timeout=0.2)
+    assert time.monotonic() - begun < residue_pool.START + 5
+    assert len(started) == 2
+
+
+def test_the_time_allowed_is_bounded_and_grows_with_the_work() -> None:
+    assert residue_pool.seconds(3072, 10_000) < 600
+    assert residue_pool.seconds(3072, 10_000) > residue_pool.seconds(2048, 10_000)
+    assert residue_pool.seconds(2048, 10_000) > residue_pool.seconds(2048, 100) > 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/nonexistent/python"],
+        [sys.executable, "-c", "raise SystemExit(3)"],
+        [sys.executable, "-c", "print('hello, I am another program', flush=True); input()"],
+    ],
+)
+def test_without_children_this_process_draws(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    popen = subprocess.Popen
+    processes = []
+
+    def other(args: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        processes.append(popen(command, **kwargs))
+        return processes[-1]
+
+    monkeypatch.setattr(residue_pool.subprocess, "Popen", other)
+    with caplog.at_level(logging.WARNING, "flhe"):
+        assert len(draw(P, Q, H, 300, 2)) == 300
+    assert "could not be started" in caplog.text
+    assert all(process.returncode is not None for process in processes)
+
+
+def test_a_childs_fault_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os, sys\n"
+        f"os.write(1, {residue_worker.READY!r})\n"
+        "sys.stdin.buffer.read(10)\n"
+        f"os._exit({residue_worker.FAULT})\n"
+    )
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        residue_pool.subprocess,
+        "Popen",
+        lambda args, **kwargs: popen([sys.executable, "-c", code], **kwargs),
+    )
+    with pytest.raises(FaultError):
+        draw(P, Q, H, 300, 1)
+
+
+# --- the worker by itself ---
+
+
+def worker() -> subprocess.Popen[bytes]:
+    process = residue_pool._start()
+    assert process.stdout is not None
+    got = b""
+    while len(got) < len(residue_worker.READY):
+        part = os.read(process.stdout.fileno(), 100)
+        assert part
+        got += part
+    assert got == residue_worker.READY
+    return process
+
+
+def test_a_worker_is_gone_when_nobody_waits() -> None:
+    process = worker()
+    assert process.stdin is not None
+    process.stdin.write(residue_worker.order(P, Q, H, 2**24))
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(30) == residue_worker.ABANDONED
+    residue_pool._end(process)
+
+
+FIELDS = {"p": b"\x0b", "q": b"\x0d", "h": b"\x8b", "count": 3}
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "little") + body
+
+
+MALFORMED = {
+    "nothing": b"",
+    "too long": (1 << 15).to_bytes(4, "little") + bytes(1 << 15),
+    "cut": framed(canonical.dumps(FIELDS))[:-1],
+    "not CBOR": framed(b"\xff\xff"),
+    "a list": framed(canonical.dumps([1, 2])),
+    "no count": framed(canonical.dumps({k: v for k, v in FIELDS.items() if k != "count"})),
+    "one more": framed(canonical.dumps({**FIELDS, "x": 1})),
+    "text": framed(canonical.dumps({**FIELDS, "p": "11"})),
+    "none": framed(canonical.dumps({**FIELDS, "count": 0})),
+    "negative": framed(canonical.dumps({**FIELDS, "count": -1})),
+    "too many": framed(canonical.dumps({**FIELDS, "count": 2**24 + 1})),
+}
+
+
+def test_an_order_is_read_as_written() -> None:
+    assert residue_worker.read_order(io.BytesIO(residue_worker.order(P, Q, H, 77))) == (P, Q, H, 77)
+    assert residue_worker.read_order(io.BytesIO(framed(canonical.dumps(FIELDS)))) == (
+        11,
+        13,
+        139,
+        3,
+    )
+
+
+@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_order_is_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        residue_worker.read_order(io.BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    "data", [MALFORMED["not CBOR"], framed(canonical.dumps({**FIELDS, "q": b"\x0c"}))]
+)
+def test_a_worker_leaves_with_a_code_and_says_nothing(data: bytes) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flhe.math.residue_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+    assert process.wait(60) == residue_worker.REFUSED
+    assert process.stdout.read() == residue_worker.READY
+    assert process.stderr.read() == b""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        pipe.close()

@@ -1,0 +1,278 @@
+"""BatchCrypt, a second time: textbook powers modulo n^2, decryption by lambda; the vectors.
+
+The second implementation knows the protocol and nothing of the library. An exponent is what a random
+source gave, little-endian; a ciphertext is (1 + m n) h^(n a) modulo n^2, a sum their product.
+
+    python -m tests.schemes.test_paillier_vectors
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import gmpy2
+import numpy as np
+import pytest
+
+from flhe import errors
+from flhe.coding.base import Plain
+from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.paillier_keys import PublicKey, SecretKey
+from flhe.sealed import Sealed, Slot
+
+FILE = pathlib.Path(__file__).parents[1] / "vectors/batchcrypt.json"
+KEY_BYTES = 256
+
+# --- the second implementation ---
+
+
+def power(base: int, exponent: int, modulus: int) -> int:
+    """Python's pow(), by GMP: ten times faster."""
+    return int(gmpy2.powmod(base, exponent, modulus))
+
+
+class Pair:
+    """A key of 2048 bits: primes that are 3 modulo 4, by Fermat's test to twelve bases."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)  # a published test vector is no secret
+        self.p, self.q = (self._prime(rng) for _ in range(2))
+        self.n = self.p * self.q
+        self.square = self.n**2
+        self.h = self.n - pow(rng.randrange(2, self.n), 2, self.n)
+        self.power = power(self.h, self.n, self.square)
+        self.order = math.lcm(self.p - 1, self.q - 1)
+
+    @staticmethod
+    def _prime(rng: random.Random) -> int:
+        while True:
+            x = rng.getrandbits(1024) | 3 << 1022 | 3
+            if all(power(base, x - 1, x) == 1 for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)):
+                return x
+
+    def encrypt(self, message: int, exponent: int) -> int:
+        hidden = power(self.power, exponent, self.square)
+        return (1 + message % self.n * self.n) * hidden % self.square
+
+    def decrypt(self, ciphertext: int) -> int:
+        found = (power(ciphertext, self.order, self.square) - 1) // self.n
+        message = found * pow(self.order, -1, self.n) % self.n
+        return message - self.n if 2 * message > self.n else message
+
+
+def layout(case: dict[str, Any]) -> list[tuple[int, int]]:
+    """Where each batch begins and ends."""
+    slot = slot_bits(case)
+    per = 2047 // slot
+    runs, total, at, out = case["runs"], len(case["plain"][0]), 0, []
+    for run in runs if runs and sum(runs) == total else [total]:
+        out += [(i, min(i + per, at + run)) for i in range(at, at + run, per)]
+        at += run
+    return out
+
+
+def slot_bits(case: dict[str, Any]) -> int:
+    largest = case["cohort"] * (2 ** (case["bits"] - 1) - 1)
+    return len(f"{largest:b}") + 2
+
+
+def messages(case: dict[str, Any], values: list[int]) -> list[int]:
+    width = slot_bits(case)
+    return [
+        sum(v * 2 ** (width * k) for k, v in enumerate(values[start:stop]))
+        for start, stop in layout(case)
+    ]
+
+
+def exponents(drawn: bytes, count: int) -> list[int]:
+    """1024 bits each: half of |n|."""
+    assert len(drawn) == 128 * count
+    return [int.from_bytes(drawn[128 * i :][:128], "little") for i in range(count)]
+
+
+def little(numbers: list[int]) -> str:
+    return b"".join(x.to_bytes(2 * KEY_BYTES, "little") for x in numbers).hex()
+
+
+def stretch(seed: str) -> Callable[[int], bytes]:
+    """Bytes that a case's `random` stands for."""
+    rng = random.Random(seed)
+    return rng.randbytes
+
+
+# --- making them ---
+
+SLOT: dict[str, Any] = {"run_id": 5, "round": 2, "attempt": 1}
+
+
+def make() -> dict[str, Any]:
+    pair = Pair(20)
+    cases, rng = [], random.Random(21)
+    for name, cohort, bits, length, extras, runs in (
+        ("one value", 2, 2, 1, 0, []),
+        ("sixteen bits, nine clients", 9, 16, 200, 6, []),
+        ("two bits", 3, 2, 700, 3, []),
+        ("all bits, all clients", 1024, 32, 60, 5, []),
+        ("layer by layer", 4, 16, 130, 4, [100, 0, 30, 4]),
+        ("layers of another vector", 4, 16, 13, 4, [100, 0, 30, 4]),
+        ("extras alone", 3, 24, 0, 7, []),
+        ("nothing", 3, 16, 0, 0, []),
+    ):
+        bound = 2 ** (bits - 1) - 1
+        count = min(cohort, 3)
+        plain = [[rng.randint(-bound, bound) for _ in range(length + extras)] for _ in range(count)]
+        plain[0][: length // 2] = [bound] * (length // 2)
+        plain[1][: length // 2] = [-bound] * (length // 2)
+        case: dict[str, Any] = {
+            "name": name, "cohort": cohort, "bits": bits, "runs": runs, "extras": extras,
+            "plain": plain, "slot_bits": 0,
+        }  # fmt: skip
+        case["slot_bits"] = slot_bits(case)
+        case["random"] = [f"{name}/{rank}" for rank in range(count)]
+        batches = len(layout(case))
+        parts = []
+        for rank, values in enumerate(plain):
+            a = exponents(stretch(case["random"][rank])(128 * batches), batches)
+            parts.append([pair.encrypt(m, e) for m, e in zip(messages(case, values), a, strict=True)])
+        total = [math.prod(column) % pair.square for column in zip(*parts, strict=True)]
+        case["ciphertexts"] = [little(part) for part in parts[:1]]
+        case["total"] = little(total)
+        case["sum"] = [sum(column) for column in zip(*plain, strict=True)]
+        cases.append(case)
+    return {
+        "version": 1,
+        "made_by": "tests/schemes/test_paillier_vectors.py, by powers modulo n^2 and lambda",
+        "key": {name: f"{getattr(pair, name):x}" for name in ("p", "q", "h")},
+        "cases": cases,
+        "textbook": [
+            {"n": 126869, "r": 74384, "m": 10100, "c": 935906717},
+            {"n": 143, "r": 2, "m": 5, "c": 13098},
+        ],
+        "failing": failing(pair),
+    }
+
+
+def failing(pair: Pair) -> list[dict[str, Any]]:
+    """What is refused, at which step and in which words; of 150 values of 16 bits from 3 clients."""
+    base: dict[str, Any] = {"cohort": 3, "bits": 16, "runs": [], "plain": [[0] * 150]}
+    width, count = slot_bits(base), len(layout(base))
+    one = pair.encrypt(0, 12345)
+
+    def row(name: str, step: str, says: str, first: int) -> dict[str, Any]:
+        data = little([first] + [one] * (count - 1))
+        return {"name": name, "step": step, "says": says, "length": 150, "data": data}
+
+    def alien(number: int) -> int:
+        return pair.encrypt(number, 777)
+
+    rows = [
+        row("0", "add", "ciphertext 0 of sender 0 is 0", 0),
+        row("n", "add", "is a multiple of n", pair.n),
+        row("n^2", "add", "is not below n^2", pair.square),
+        row("beyond n^2", "add", "is not below n^2", 2 ** (16 * KEY_BYTES) - 1),
+        row("a factor", "add", "a multiple of a factor of n", pair.q),
+        row("a multiple of a factor", "add", "a multiple of a factor of n", pair.p * 12345),
+        row("one too many", "decrypt", "1 positive", alien(32768)),
+        row("one too few", "decrypt", "1 negative", alien(-32768 * 2 ** (width * 7))),
+        row("beyond all slots", "decrypt", "1 positive", alien(2**2045)),
+        row("below all slots", "decrypt", "1 negative", alien(-(2**2045))),
+    ]
+    last = little([one] * (count - 1) + [alien(2 ** (width * (150 % (2047 // width))))])
+    rows.append(
+        {"name": "after the end", "step": "decrypt", "says": "not empty", "length": 150, "data": last}
+    )
+    short = little([one] * count)[:-2]
+    rows.append({"name": "cut short", "step": "add", "says": "bytes", "length": 150, "data": short})
+    rows.append(
+        {"name": "too long", "step": "add", "says": "bytes", "length": 150, "data": short + "0000"}
+    )
+    return rows
+
+
+# --- against the library ---
+
+DATA: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else make()
+CASES = {case["name"]: case for case in DATA["cases"]}
+KEY = SecretKey(*(int(DATA["key"][name], 16) for name in ("p", "q", "h")))
+AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
+
+
+def scheme_of(case: dict[str, Any]) -> Paillier:
+    return Paillier(case["cohort"], case["bits"], 2048, KEY.public, tuple(case["runs"]))
+
+
+def sealed(data: str, length: int, senders: tuple[int, ...] = (0,)) -> Sealed:
+    return Sealed("batchcrypt", AT, senders, length, np.frombuffer(bytes.fromhex(data), np.uint8))
+
+
+def test_the_file_is_what_this_makes() -> None:
+    assert make() == DATA
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vectors(name: str) -> None:
+    case = CASES[name]
+    scheme, count = scheme_of(case), len(case["plain"])
+    assert scheme.batch.width == case["slot_bits"]
+    total = None
+    for rank, values in enumerate(case["plain"]):
+        lanes = np.array(values, np.int32)
+        split = lanes.size - case["extras"]
+        sealer = PaillierSealer(scheme, KEY, rank, random=stretch(case["random"][rank]))
+        part = sealer.encrypt(Plain(lanes[:split], lanes[split:]), AT)
+        if rank == 0:
+            assert part.data.tobytes().hex() == case["ciphertexts"][0]
+        total = scheme.add(total, part)
+    assert total is not None
+    assert total.data.tobytes().hex() == case["total"]
+    opener = PaillierOpener(scheme, KEY)
+    assert opener.decrypt(total).tolist() == case["sum"]
+    kept = sealed(case["total"], len(case["sum"]), tuple(range(count)))
+    assert opener.decrypt(kept).tolist() == case["sum"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_second_implementation_opens_the_librarys(name: str) -> None:
+    case = CASES[name]
+    pair, scheme = Pair(20), scheme_of(case)
+    lanes = np.array(case["plain"][0], np.int32)
+    part = PaillierSealer(scheme, KEY, 0).encrypt(Plain(lanes, lanes[:0]), AT)
+    rows = part.data.reshape(-1, 2 * KEY_BYTES)
+    opened = [pair.decrypt(int.from_bytes(row.tobytes(), "little")) for row in rows]
+    assert opened == messages(case, case["plain"][0])
+
+
+@pytest.mark.parametrize("case", DATA["failing"], ids=lambda case: case["name"])
+def test_what_must_fail_fails_at_its_step(case: dict[str, Any]) -> None:
+    scheme = Paillier(3, 16, 2048, KEY.public)
+    part = sealed(case["data"], case["length"])
+    if case["step"] == "add":
+        says = re.escape(case["says"])
+        with pytest.raises(errors.ProtocolError, match=says):
+            scheme.add(None, part)
+        good = PaillierSealer(scheme, KEY, 1).encrypt(
+            Plain(np.zeros(150, np.int32), np.empty(0, np.int32)), AT
+        )
+        with pytest.raises(errors.ProtocolError, match=says):
+            scheme.add(good, part)
+        with pytest.raises(errors.ProtocolError, match=f"{says}.*; the round is refused"):
+            PaillierOpener(scheme, KEY).decrypt(part)
+    else:
+        total = scheme.add(None, part)
+        with pytest.raises(errors.ProtocolError, match=f"{case['says']}.*; the round is refused"):
+            PaillierOpener(scheme, KEY).decrypt(total)
+
+
+@pytest.mark.parametrize("case", DATA["textbook"], ids=str)
+def test_textbook_examples(case: dict[str, int]) -> None:
+    assert PublicKey(case["n"]).encrypt(case["m"], case["r"]) == case["c"]
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(make(), separators=(",", ":")) + "\n")
