@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from flhe.apps.checks import key_of, one_of
 from flhe.errors import ConfigError
 from flhe.rounds.client_optimizer import DEFAULTS, ClientOptimizer, Name
 
@@ -34,16 +35,13 @@ def optimizer_of(settings: Settings) -> ClientOptimizer:
 
 def check(settings: Settings) -> None:
     """Refuse what the algorithm cannot do, and what has no effect under it, by the names of keys."""
-    if settings.algorithm not in ALGORITHMS:
-        raise ConfigError(
-            f"algorithm={settings.algorithm!r} is unknown; use one of {', '.join(ALGORITHMS)}"
-        )
+    one_of("algorithm", settings.algorithm, ALGORITHMS)
     own = ("client_optimizer", "client_lr", "client_momentum", "client_decay")
     if settings.algorithm == "fedavg":
         if given := [name for name in own if getattr(settings, name)]:
             raise ConfigError(
-                f"{_key(given[0])} with algorithm='fedavg', in which nodes send models: leave it out, "
-                "or use algorithm='fedsgd'"
+                f"{key_of(given[0])} with algorithm='fedavg', in which nodes send models: leave it "
+                "out, or use algorithm='fedsgd'"
             )
         return
     others = ("server_eta", "proximal_mu", "fair_q", "top_k")
@@ -52,19 +50,15 @@ def check(settings: Settings) -> None:
         given.append("server_optimizer")
     if given:
         raise ConfigError(
-            f"{_key(given[0])} with algorithm='fedsgd', in which nodes send gradients, whole, and step "
-            "with client-optimizer: leave it out, or use algorithm='fedavg'"
+            f"{key_of(given[0])} with algorithm='fedsgd', in which nodes send gradients, whole, and "
+            "step with client-optimizer: leave it out, or use algorithm='fedavg'"
         )
     if settings.server_reads:
         raise ConfigError(
             "algorithm='fedsgd' with unmask='server': every node steps for itself, so nodes read the "
             "sums; use unmask='clients'"
         )
-    if settings.client_optimizer not in ("", *OPTIMIZERS):
-        raise ConfigError(
-            f"client-optimizer={settings.client_optimizer!r} is unknown; use one of "
-            f"{', '.join(OPTIMIZERS)}"
-        )
+    one_of("client-optimizer", settings.client_optimizer or DEFAULT, OPTIMIZERS)
     try:
         optimizer_of(settings)
     except ConfigError as error:
@@ -73,8 +67,3 @@ def check(settings: Settings) -> None:
             f"{settings.client_lr}, client-momentum={settings.client_momentum} and client-decay="
             f"{settings.client_decay}: {error}"
         ) from None
-
-
-def _key(name: str) -> str:
-    """The run config's key of a field."""
-    return name.replace("_", "-")

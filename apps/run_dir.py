@@ -26,8 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flhe.apps.checks import key_of
 from flhe.apps.environment import own_name
-from flhe.apps.settings import Settings, key_of
+from flhe.apps.settings import Settings
 from flhe.errors import ConfigError, FlheError
 from flhe.keys import files
 

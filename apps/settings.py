@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
-from flhe.apps import fedsgd
-from flhe.apps.tasks.fair import MIN_LIMIT, Fair
+from flhe.apps import checks, fedsgd
+from flhe.apps.checks import key_of, one_of
+from flhe.apps.tasks.fair import FAIR_BITS, Fair
 from flhe.errors import ConfigError
-from flhe.rounds.optimizer import DEFAULTS, Name, ServerOptimizer
+from flhe.rounds.optimizer import Name, ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
-from flhe.schemes.paillier_keys import KEY_BITS
-from flhe.schemes.sash import most_bits
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
@@ -28,12 +27,6 @@ BUILT = ("flashe", "sash", "batchcrypt", "plain")
 
 TASKS = ("digits", "cifar10", "fashion-mnist")
 PARTITIONS = ("iid", "dirichlet")
-SERVER_OPTIMIZERS = tuple(DEFAULTS)
-CLIPPINGS = ("fixed", "history", "exchange")
-MASKINGS = ("double", "single", "adaptive")
-NORMALIZES = ("weight", "count")
-UNMASKS = ("server", "clients")
-BATCHINGS = ("vector", "layer")
 
 BITS = 16
 """Bits of one encrypted value under FLASHE, where `bits` does not say."""
@@ -43,9 +36,6 @@ CLASSES = 10
 
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
-
-FAIR_BITS = 24
-"""Fewest bits of an encrypted value under q-FedAvg, whose updates are small beside the clip."""
 
 MIN_ENCRYPTED_NODES = 3
 
@@ -57,7 +47,7 @@ class Settings:
     Parameters
     ----------
     scheme, task, partition : str
-        One of SCHEMES, TASKS and PARTITIONS.
+        One of SCHEMES, TASKS and PARTITIONS. Where "one of" is said of others, see `flhe.apps.checks`.
     nodes : int
         Nodes that take part; at least 3 when encrypted.
     clip : float
@@ -178,13 +168,13 @@ class Settings:
     client_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _one_of("scheme", self.scheme, SCHEMES)
+        one_of("scheme", self.scheme, SCHEMES)
         if self.scheme not in BUILT:
             raise ConfigError(
                 f"scheme={self.scheme!r} is not built yet in this version; use {' or '.join(BUILT)}"
             )
-        _one_of("task", self.task, TASKS)
-        _one_of("partition", self.partition, PARTITIONS)
+        one_of("task", self.task, TASKS)
+        one_of("partition", self.partition, PARTITIONS)
         for name in ("num_rounds", "nodes", "local_epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 1 or more")
@@ -213,81 +203,10 @@ class Settings:
             )
         if self.drops > self.nodes - 2:
             raise ConfigError(f"drops={self.drops} of {self.nodes} nodes: two must remain")
-        self._check_state()
+        checks.state(self)
         fedsgd.check(self)
-        self._check_methods()
-        self._check_encoding()
-
-    def _check_encoding(self) -> None:
-        """Refuse what `Terms` would, in the words of the run config, and what has no effect."""
-        _one_of("clipping", self.clipping, CLIPPINGS)
-        _one_of("masking", self.masking, MASKINGS)
-        _one_of("normalize", self.normalize, NORMALIZES)
-        _one_of("unmask", self.unmask, UNMASKS)
-        if self.neighbours and not (self.server_reads and self.neighbours > 1):
-            raise ConfigError(
-                f"neighbours={self.neighbours}: 2 or more, among whom SASH's seeds are shared where "
-                "the server reads the sums (scheme='sash', unmask='server'); leave it out otherwise"
-            )
-        self._check_batches()
-        if self.scheme == "sash":
-            self._check_sash()
-        if not 0 <= self.top_k <= 1:
-            raise ConfigError(f"top-k={self.top_k}: must be a share of 0 (send all) to 1")
-        if self.top_k and not self.encrypted:
-            raise ConfigError(
-                "top-k with scheme='plain': plain FedAvg sends everything; leave it out, or use an "
-                "encrypted scheme"
-            )
-
-    def _check_batches(self) -> None:
-        """Refuse what BatchCrypt cannot do, and what only it can, in the words of the run config."""
-        _one_of("batching", self.batching, BATCHINGS)
-        if self.key_bits not in KEY_BITS:
-            raise ConfigError(
-                f"key-bits={self.key_bits}: use one of {', '.join(map(str, KEY_BITS))}"
-            )
-        if self.scheme == "batchcrypt":
-            if self.top_k:
-                raise ConfigError(
-                    "scheme='batchcrypt' sends all values, in batches: leave top-k out, or use "
-                    "scheme='flashe'"
-                )
-            headroom = (self.nodes - 1).bit_length() if self.advance else 0
-            if self.advance and self.value_bits - headroom < 2:
-                raise ConfigError(
-                    f"advance with bits={self.value_bits}: {self.nodes} nodes leave no bits of a value; "
-                    "use more, or leave advance out"
-                )
-        elif (self.key_bits, self.batching, self.advance) != (DEFAULT_KEY_BITS, "vector", False):
-            raise ConfigError(
-                f"key-bits, batching and advance are BatchCrypt's: leave them out with scheme="
-                f"{self.scheme!r}"
-            )
-
-    def _check_sash(self) -> None:
-        """Refuse what a sum of seeds cannot open, in the words of the run config."""
-        if self.top_k or self.clipping != "fixed":
-            raise ConfigError(
-                "scheme='sash' sends all values, clipped at a fixed threshold: leave top-k and "
-                "clipping out, or use scheme='flashe'"
-            )
-        most = most_bits(self.nodes)
-        if self.bits > most:
-            raise ConfigError(
-                f"bits={self.bits} with scheme='sash': a sum of {self.nodes} nodes has room for "
-                f"{most}; use fewer, or 0 for all of them"
-            )
-        if self.fair_q and most < FAIR_BITS:
-            raise ConfigError(
-                f"fair-q with scheme='sash' and {self.nodes} nodes: {most} bits a value are left, "
-                f"q-FedAvg's small updates need {FAIR_BITS}; use scheme='flashe'"
-            )
-        if self.secret_initial and self.server_reads:
-            raise ConfigError(
-                "secret-initial with unmask='server': who reads the sums has the model; use "
-                "unmask='clients'"
-            )
+        checks.methods(self)
+        checks.encoding(self)
 
     @property
     def server_reads(self) -> bool:
@@ -298,37 +217,6 @@ class Settings:
     def threshold(self) -> float | Literal["history", "exchange"]:
         """What clips an encrypted update, as strategies take it."""
         return self.clip if self.clipping == "fixed" else cast(Any, self.clipping)
-
-    def _check_state(self) -> None:
-        """Refuse what only an encrypted run can do, and a resumption without a state."""
-        for name in ("resume", "state_dir", "secret_initial"):
-            if getattr(self, name) and not self.encrypted:
-                raise ConfigError(
-                    f"{key_of(name)} with scheme='plain': plain FedAvg keeps no state and hides "
-                    "nothing; leave it out, or use an encrypted scheme"
-                )
-        if self.resume and not self.state_dir:
-            raise ConfigError("resume=true needs state-dir: name the directory of the run before")
-
-    def _check_methods(self) -> None:
-        """Refuse what the server optimizer or q-FedAvg would, in the words of the run config."""
-        _one_of("server-optimizer", self.server_optimizer, SERVER_OPTIMIZERS)
-        try:
-            _ = self.optimizer
-        except ConfigError as error:
-            raise ConfigError(
-                f"server-optimizer={self.server_optimizer!r} with server-eta={self.server_eta} and "
-                f"server-momentum={self.server_momentum}: {error}"
-            ) from None
-        if self.fair_q and 0 < self.max_examples < MIN_LIMIT:
-            raise ConfigError(
-                f"max-examples={self.max_examples} with fair-q={self.fair_q}: weights are rounded to "
-                f"whole numbers up to it; use {MIN_LIMIT} or more, or 0"
-            )
-        try:
-            _ = self.fair
-        except ConfigError as error:
-            raise ConfigError(f"fair-q={self.fair_q}: {error}") from None
 
     @property
     def encrypted(self) -> bool:
@@ -392,11 +280,6 @@ class Settings:
         return "\n".join(lines) + "\n"
 
 
-def key_of(name: str) -> str:
-    """Return the run config's key of a field."""
-    return name.replace("_", "-")
-
-
 def _typed(name: str, default: object, value: object) -> object:
     """Return `value` in the type of `default`, or refuse it."""
     if isinstance(default, float) and type(value) is int:
@@ -406,8 +289,3 @@ def _typed(name: str, default: object, value: object) -> object:
             f"{key_of(name)}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
         )
     return value
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")

@@ -15,13 +15,13 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-unpermuted    true lets the server see which values of a sparse update were chosen
     flhe-server-reads  true lets the server read the sum of a round (SASH, unmask="server"): the
                        model, and sums of updates and of example counts, though no single one
-    flhe-key-bits      shortest Paillier modulus (BatchCrypt) that may be used here; 3072 by default, 2048
-                       has 112 bits of security and must be allowed
+    flhe-key-bits      shortest Paillier modulus (BatchCrypt) that may be used here, 3072 unless
+                       said; 2048 has 112 bits of security
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
-updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, and a run passes unencrypted if its run
-config says so: `scheme="plain"` or `flhe-plain=true`.
+updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, and a run
+passes unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
 """
 
 from __future__ import annotations

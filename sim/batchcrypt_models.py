@@ -9,8 +9,8 @@ Nine clients, 16 bits a value, a key of 2048 bits, as in the paper. Who takes pa
 - *flhe*: from float32 update to ciphertexts and back to the mean, fixed-base tables included.
 
 phe is always projected from a sample of ciphertexts; our decryption is, too, beyond SAMPLE ciphertexts
-(all of them are decrypted with --full). Projected seconds, and ratios of them, are marked with ~, in the
-data by `projected`. Bytes of phe are counted: a number below n^2, and an exponent with a value.
+(all of them are decrypted with --full). Projected seconds, and ratios of them, are marked with ~, in
+the data by `projected`. Bytes of phe are counted: a number below n^2, and an exponent with a value.
 
 What ratios are ratios of: ours are of work on one thread, a client's encryption and decryption and the
 server's N - 1 additions, and of the bytes of an upload. The paper's are of a whole iteration, nine

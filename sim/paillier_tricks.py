@@ -7,14 +7,16 @@ Encryption is c = (1 + m n) u mod n^2 with a random n-th residue u. From the pri
 - *textbook*: u = r^n mod n^2, by Python's `pow` and by GMP (which is what phe does);
 - *CRT*: u modulo p^2 and modulo q^2, for those who know p and q;
 - *DJN*: u = h_s^a with a of half the length of n, h_s = h^n fixed;
-- *tables*: powers of the fixed h_s, so that only products are left; then with entries of half length;
-- *verified*: `flhe.math.residues.draw`, tables included, which lets no fault out; then on other
-  processes, which leaves this one free for training;
+- *tables*: powers of the fixed h_s, made before, so that only products are left; then with entries of
+  half length; then in eight lanes of AVX-512 IFMA, where the processor has them;
+- *verified*: `flhe.math.residues.draw`, which makes tables and lets no fault out; then beside other
+  work, on threads where lanes let go of Python's lock, else on processes;
 - *drawn ahead*: what is left of `PaillierSealer.encrypt` when that is done, batching included.
 
-Decryption is one power for each prime; *textbook* is one modulo n^2. All take turns within each repeat,
-on as many processors as they have threads; the first turn is not counted; all results are checked.
-Tables grow with the number of ciphertexts that share them, so that is part of the question: --count.
+Decryption is one power for each prime; *textbook* is one modulo n^2. All take turns within each
+repeat, on as many processors as they have threads; the first turn is not counted; all results are
+checked. The more ciphertexts share tables, the larger they are: --count. With FLHE_IFMA=0 in the
+environment nothing is done in lanes, as on other processors.
 
 Source: Paillier (EUROCRYPT 1999); Damgård, Jurik, Nielsen (2010); Brickell, Gordon, McCurley, Wilson
 (EUROCRYPT 1992).

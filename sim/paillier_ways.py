@@ -17,12 +17,14 @@ from flhe.coding.base import Plain
 from flhe.errors import ConfigError, FlheError
 from flhe.math.bigint import Big, from_rows, gmpy
 from flhe.math.crt import Crt, Join
-from flhe.math.residues import draw, exponent_bits, window
+from flhe.math.fixed_base import GmpTable, LaneTable, window
+from flhe.math.powers import FEW, fits
+from flhe.math.residues import draw, exponent_bits, in_lanes
 from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Slot
-from flhe.sim.fixed_base import FixedBase
 from flhe.sim.phe_peer import library
+from flhe.sim.whole_table import WholeTable
 
 Group = Literal["encrypt", "decrypt"]
 
@@ -77,7 +79,6 @@ class Tricks:
         self.count = count
         self.p, self.q = mpz(self.key.p), mpz(self.key.q)
         self.n = self.p * self.q
-        self.width = window(self.n, count)
         self._square = self.n * self.n
         self._join = Join(self.p**2, self.q**2)
         slots = self._scheme().batch
@@ -107,7 +108,6 @@ class Tricks:
         halves = [(p * p, base % (p * p)) for p in (self.p, self.q)]
         bits = exponent_bits(n)
         exponents = [n % (p * (p - 1)) for p in (self.p, self.q)]
-        tables = {half: self._tables(half) for half in (False, True)}
 
         def many(name: str, size: int, residue: Callable[[], Big]) -> Trick:
             return Trick(name, "encrypt", size, lambda: self._all(residue() for _ in range(size)))
@@ -126,45 +126,62 @@ class Tricks:
             a = secrets.randbits(bits)
             return self._join(*(g.powmod(u, a, square) for square, u in halves))
 
-        def by_table(half: bool) -> Callable[[], Big]:
-            def residue() -> Big:
-                a = secrets.randbits(bits)
-                return self._join(*(table.power(a) for table in tables[half]))
-
-            return residue
-
-        def drawn(workers: int) -> Callable[[], Sequence[Big]]:
-            key = self.key
-            return lambda: self._all(draw(key.p, key.q, key.h, count, workers))
-
-        public = self._phe[0]
-        message = int(self.message)
-        few = min(count, 256)
-        return [
-            Trick(YARDSTICK, "encrypt", 4, lambda: [public.raw_encrypt(message) for _ in range(4)]),
+        public, message = self._phe[0], int(self.message)
+        tricks = [
+            Trick(
+                YARDSTICK, "encrypt", 16, lambda: [public.raw_encrypt(message) for _ in range(16)]
+            ),
             many("textbook, Python's pow", 1, by_python),
-            many("textbook, GMP", 4, self._textbook),
-            many("CRT", 8, by_crt),
+            many("textbook, GMP", 16, self._textbook),
+            many("CRT", 16, by_crt),
             many(
                 "DJN, half-length exponent",
-                8,
+                16,
                 lambda: g.powmod(base, secrets.randbits(bits), self._square),
             ),
             many("DJN, CRT", 16, by_half),
-            many("DJN, CRT, tables, made before", few, by_table(False)),
-            many("DJN, CRT, tables of half length, made before", few, by_table(True)),
-            Trick("flhe: draw, tables made and verified", "encrypt", count, drawn(0)),
-            Trick("flhe: draw on 1 process", "encrypt", count, drawn(1)),
-            Trick("flhe: draw on 2 processes", "encrypt", count, drawn(2), 2),
-            Trick("flhe: encrypt, drawn ahead", "encrypt", count, self._seal, 1, self._prepare),
+            self._by_table("tables, whole entries", WholeTable, False),
+            self._by_table("tables, entries of half length", GmpTable, False),
         ]
+        by_lanes = in_lanes(self.key.p, self.key.q)
+        if by_lanes:
+            tricks.append(self._by_table("tables, eight lanes", LaneTable, True))
+        one, two = ("thread", "threads") if by_lanes else ("process", "processes")
+        return [
+            *tricks,
+            Trick("flhe: tables made, verified", "encrypt", count, self._drawn(0)),
+            Trick(f"flhe: on 1 {one} beside", "encrypt", count, self._drawn(1)),
+            Trick(f"flhe: on 2 {two}", "encrypt", count, self._drawn(2), 2),
+            Trick("flhe: drawn ahead, batched", "encrypt", count, self._seal, 1, self._prepare),
+        ]
+
+    def _drawn(self, workers: int) -> Callable[[], Sequence[Big]]:
+        key = self.key
+        return lambda: self._all(draw(key.p, key.q, key.h, self.count, workers))
+
+    def _by_table(self, name: str, kind: type[Any], by_lanes: bool) -> Trick:
+        """Over tables that were made before; on one thread, unverified."""
+        bits, size = exponent_bits(self.n), min(self.count, 256)
+        tables = []
+        for p in (self.p, self.q):
+            base = gmpy().powmod(self.key.h, self.n, p * p)
+            width = window(p, bits, self.count, by_lanes) or 1
+            tables.append(kind(p, base, width, bits))
+
+        def work() -> Sequence[Big]:
+            drawn = np.frombuffer(secrets.token_bytes(size * bits // 8), np.uint8)
+            rows = drawn.reshape(size, bits // 8)
+            pairs = zip(*(table.powers(rows, 1) for table in tables), strict=True)
+            return self._all(self._join(x, y) for x, y in pairs)
+
+        return Trick(f"DJN, CRT, {name}", "encrypt", size, work)
 
     def _decrypting(self) -> list[Trick]:
         g, p, q, n = gmpy(), self.p, self.q, self.n
         secret = math.lcm(int(p) - 1, int(q) - 1)
         undo = pow(secret, -1, int(n))
         crt, private = Crt(self.key.p, self.key.q), self._phe[1]
-        c, size = self.ciphertext, 16
+        c = self.ciphertext
         back = g.invert(p, q)
         known = [(a, a * a, g.invert(-b, a)) for a, b in ((p, q), (q, p))]
 
@@ -176,20 +193,29 @@ class Tricks:
             x, y = ((g.powmod(c, a - 1, aa) - 1) // a * h_a % a for a, aa, h_a in known)
             return x + p * ((y - x) * back % q)
 
-        return [
-            Trick(YARDSTICK, "decrypt", 8, lambda: [private.raw_decrypt(int(c)) for _ in range(8)]),
+        def ours(name: str, size: int, threads: int = 1) -> Trick:
+            return Trick(
+                f"flhe: CRT, verified, {name}",
+                "decrypt",
+                size,
+                lambda: crt.decrypt([c] * size, threads),
+                threads,
+            )
+
+        many = 256 if fits(self.key.p, 256) else 32
+        where = "eight lanes" if many == 256 else "GMP"
+        tricks = [
+            Trick(
+                YARDSTICK, "decrypt", 32, lambda: [private.raw_decrypt(int(c)) for _ in range(32)]
+            ),
             Trick("textbook, Python's pow", "decrypt", 1, lambda: textbook(pow)),
             Trick("textbook, GMP", "decrypt", 1, lambda: textbook(g.powmod)),
-            Trick("CRT", "decrypt", 8, lambda: [unverified() for _ in range(8)]),
-            Trick("flhe: CRT, verified", "decrypt", size, lambda: crt.decrypt([c] * size)),
-            Trick(
-                "flhe: CRT, verified, 2 threads",
-                "decrypt",
-                4 * size,
-                lambda: crt.decrypt([c] * (4 * size), threads=2),
-                2,
-            ),
+            Trick("CRT", "decrypt", 32, lambda: [unverified() for _ in range(32)]),
+            ours("GMP", FEW - 1),  # so few are never computed in lanes
         ]
+        if many == 256:
+            tricks.append(ours(where, many))
+        return [*tricks, ours(f"{where}, 2 threads", many, 2)]
 
     def _textbook(self) -> Big:
         return gmpy().powmod(secrets.randbelow(int(self.n)), self.n, self._square)
@@ -199,11 +225,6 @@ class Tricks:
 
     def _all(self, residues: Iterable[Big]) -> Sequence[Big]:
         return [self._sealed(u) for u in residues]
-
-    def _tables(self, half: bool) -> tuple[FixedBase, ...]:
-        bits, h = exponent_bits(self.n), self.key.h
-        width = self.width or 1
-        return tuple(FixedBase(p, self.n, h, width, bits, half=half) for p in (self.p, self.q))
 
     def _scheme(self) -> Paillier:
         return Paillier(COHORT, 16, self.key.public.bits, self.key.public)

@@ -23,14 +23,14 @@ program decodes them, by half the range and more.
 What the text leaves open, and what is built here:
 
 - *Padding or sign bits first?* "We pad two zeros between the two adjacent values" (Sec. 6.3), so
-  padding lies between values, and the sign bits within; the figure highlights them so.
+  padding lies between values, and the sign bits "within values" (caption of Fig. 3).
 - *Does r count a sign?* The range of Sec. 4.2 says no; the authors' program counts one ("16 bits" are
   r = 15, in slots of 19). Sums are as right or wrong either way. Batches of 200 values of 8 bits under
   a key of 2048 bits (Sec. 6.4) fit neither: slots of 12 bits hold 170, slots of 11 hold 186.
 - *What saturates?* The sum of a slot, when it is decoded (Sec. 4.1 (3)): values are clipped before.
 - *Who reads the padding?* Nobody says. `reader="text"` drops it, which serves the paper best.
-  `reader="program"` is the authors' program: it knows padding that holds no carry or one (and one with
-  the signs of positive overflow not), and takes -(2^r - 1) for whatever else it finds.
+  `reader="program"` is the authors' program: it knows padding that holds no carry, or one beside any
+  signs but those of positive overflow, and takes -(2^r - 1) for whatever else it finds.
 
 Source: Zhang et al., "BatchCrypt", USENIX ATC 2020, Sec. 4.2, Fig. 3b, Sec. 6.3; program: the authors'
 repository of that name. Ours: `flhe.coding.slots`.

@@ -1,9 +1,10 @@
 """The workflow that drives `flhe.keys.epoch` over a Grid: the server only carries messages.
 
 Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
-and each member verifies them before it encrypts anything. Where the scheme has a key pair, the member of
-the lowest rank makes it then, and the others take it: two relays more, `flhe.keys.key_pair`. A node that falls silent on the way ends
-the attempt; the next one starts over, with fresh keys, among those that answered.
+and each member verifies them before it encrypts anything. Where the scheme has a key pair, the
+member of the lowest rank makes it then, and the others take it: two relays more,
+`flhe.keys.key_pair`. A node that falls silent on the way ends the attempt; the next one starts
+over, with fresh keys, among those that answered.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ class _Attempt:
             return message, public
 
         made = self._relay_to_all(key_pair.STAGE, [first], read, confirms=list(confirms))
+        message: bytes
+        public: bytes
         message, public = made[first]
         fields = {"confirms": list(confirms), "key-pair": message}
         try:

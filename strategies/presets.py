@@ -170,8 +170,8 @@ def batchcrypt_fedavg(
         Batch values across layers, or begin each layer with a ciphertext of its own, which takes more
         of them and gains nothing: thresholds are by layer either way.
     advance : bool
-        Advance scaling: `bits` has room for the sum of all, so each value has ceil(log2 N) bits less and
-        a ciphertext holds more of them.
+        Advance scaling: `bits` has room for the sum of all, so each value has ceil(log2 N) bits
+        less and a ciphertext holds more of them.
     max_examples : int
         Largest example count of one client. The closer to the truth, the finer the quantization.
     weighted : bool
@@ -213,9 +213,10 @@ def batchcrypt_fedsgd(
 ) -> HEStrategy:
     """FedSGD under BatchCrypt, the paper's Algorithm 1.
 
-    In each round a client's app returns the gradient of one batch, under the model's names, instead of a
-    trained model. Every client opens the mean of all gradients and steps with its own optimizer on its
-    own copy of the model; whoever joins later receives model and optimizer state, sealed.
+    In each round a client's app returns the gradient of one batch, under the model's names, instead
+    of a trained model. Every client opens the mean of all gradients and steps with its own
+    optimizer on its own copy of the model; whoever joins later receives model and optimizer state,
+    sealed.
 
     Parameters
     ----------
@@ -227,7 +228,7 @@ def batchcrypt_fedsgd(
     **strategy
         FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
     """
-    own = isinstance(optimizer, ClientOptimizer)
+    own = optimizer if isinstance(optimizer, ClientOptimizer) else ClientOptimizer.like(optimizer)
     terms = Terms(
         "batchcrypt",
         bits,
@@ -235,7 +236,7 @@ def batchcrypt_fedsgd(
         max_examples,
         weighted,
         metrics=tuple(train_metrics),
-        optimizer=optimizer if own else ClientOptimizer.like(optimizer),
+        optimizer=own,
         key_bits=key_bits,
         batching=batching,
         advance=advance,

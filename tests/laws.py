@@ -268,7 +268,9 @@ def _paillier_roles(
 def _paillier_secrets(_sealer: Any) -> list[bytes]:
     pair = paillier_key(KEY)
     return [
-        number.to_bytes(128, order)[:20] for number in (pair.p, pair.q) for order in ("big", "little")
+        number.to_bytes(128, order)[:20]
+        for number in (pair.p, pair.q)
+        for order in ("big", "little")
     ]
 
 

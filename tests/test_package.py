@@ -126,7 +126,18 @@ def test_mods_and_strategies_use_flowers_public_modules() -> None:
     assert offenders == set()
 
 
-KERNELS = ("", "coordinate_", "field_", "mask_", "ring_", "shamir_", "sparse_")
+KERNELS = (
+    "",
+    "coordinate_",
+    "field_",
+    "mask_",
+    "power_",
+    "ring_",
+    "shamir_",
+    "slot_",
+    "sparse_",
+    "tag_",
+)
 
 
 def test_numba_is_imported_by_the_kernels_alone() -> None:
@@ -136,7 +147,7 @@ def test_numba_is_imported_by_the_kernels_alone() -> None:
         for imported in imports(tree)
         if of(imported, "numba") and not of(name, "flhe.sim")
     }
-    kinds = ("", "coordinate_", "field_", "mask_", "sparse_")
+    kinds = ("", "coordinate_", "field_", "mask_", "power_", "slot_", "sparse_", "tag_")
     assert users == {f"flhe.math.{kind}kernels" for kind in kinds}
 
 

@@ -45,6 +45,10 @@ MIN_LIMIT = 1 << 10
 """Below this, rounding weights to whole numbers changes what q-FedAvg does."""
 
 
+FAIR_BITS = 24
+"""Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fair:
     """The public parameters of q-FedAvg.

@@ -3,26 +3,26 @@
     B = sum over k of v_k 2^(L k),   v_k signed                             modulo n
     L = bits of N bound, one for the sign, one to spare
 
-Adding up N such numbers adds up their slots. A slot's sum s_k is at most N times the largest value, less
-than a quarter of 2^L, so it is read back as a balanced digit: the one in [-2^(L-1), 2^(L-1)) that differs
-from B's digit by what the lower slots borrowed. No slot can run into the next one; a digit that lies
-beyond what its senders can add up to says that something else was added, and its sign says in which
-direction.
+Adding up N such numbers adds up their slots. A slot's sum s_k is at most N times the largest value,
+less than a quarter of 2^L, so it is read back as a balanced digit: the one in [-2^(L-1), 2^(L-1))
+that differs from B's digit by what the lower slots borrowed. No slot can run into the next one; a
+digit that lies beyond what its senders can add up to says that something else was added, and its
+sign says in which direction.
 
 In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
 ones as soon as three parties add (see `flhe.sim.paper_batchcrypt`).
 
 A vector is cut into whole batches from its first value to its last. Layer by layer, as the paper does
 it, the last batch of each layer is part empty: thresholds are kept by layer long before, in `Clip`, so
-that would only cost ciphertexts. It is there as an option (`runs`) for whoever wants a ciphertext to hold
-one layer only.
+that would only cost ciphertexts. It is there as an option (`runs`) for whoever wants a ciphertext
+to hold one layer only.
 
 Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/architecture.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,12 @@ class Slots:
         return out
 
     def unpack(
-        self, numbers: Sequence[Big], length: int, count: int, runs: Sequence[int] = ()
+        self,
+        numbers: Sequence[Big],
+        length: int,
+        count: int,
+        runs: Sequence[int] = (),
+        verify: Callable[[NDArray[Any]], None] | None = None,
     ) -> NDArray[np.int32] | NDArray[np.int64]:
         """Sums of `count` vectors, shape (length,), out of the sums of their batches.
 
@@ -124,6 +129,8 @@ class Slots:
             Vectors that were added, at most the cohort.
         runs : sequence of int
             As for `pack`.
+        verify : callable, optional
+            Called with the digits, whatever they are, before any of them is judged.
 
         Raises
         ------
@@ -142,21 +149,22 @@ class Slots:
         shifted = [number + offset for number in numbers]
         high = sum(number >= top for number in shifted)
         low = sum(number < 0 for number in shifted)
-        out = np.empty(length, self.dtype)
+        out: NDArray[Any] = np.empty(length, self.dtype)
         strays = at = 0
-        if not high and not low:
-            for start, stop in cuts(length, runs):
-                batches = -(-(stop - start) // self.per)
-                rows = to_rows(shifted[at : at + batches], self._bytes, batches)
-                above, below, stray = slot_kernels.unpack(
-                    rows, self.width, self.per, count * self.bound, out[start:stop]
-                )
-                high, low, strays, at = high + above, low + below, strays + stray, at + batches
+        for start, stop in cuts(length, runs):
+            batches = -(-(stop - start) // self.per)
+            rows = to_rows((s % top for s in shifted[at : at + batches]), self._bytes, batches)
+            above, below, stray = slot_kernels.unpack(
+                rows, self.width, self.per, count * self.bound, out[start:stop]
+            )
+            high, low, strays, at = high + above, low + below, strays + stray, at + batches
+        if verify is not None:
+            verify(out)
         if high or low:
             kinds = [f"{n} {kind}" for n, kind in ((high, "positive"), (low, "negative")) if n]
             raise ProtocolError(
-                f"overflow, {' and '.join(kinds)}: {count} vectors cannot have added up to this; it was "
-                "altered, or is not what they encrypted"
+                f"overflow, {' and '.join(kinds)}: {count} vectors cannot have added up to this; it "
+                "was altered, or is not what they encrypted"
             )
         if strays:
             raise ProtocolError(

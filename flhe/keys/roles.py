@@ -17,7 +17,7 @@ from flhe.keys.identity import Random
 from flhe.keys.states import Epoch
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer, Verify
 from flhe.schemes.paillier_keys import PublicKey, SecretKey
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.sealed import Sealed, Slot
@@ -41,12 +41,16 @@ def opener_for(
     release: Sequence[bytes] = (),
     *,
     threads: int = 1,
+    verify: Verify | None = None,
 ) -> Opener:
     """The opener of a member of `epoch` for `total`.
 
     `release` is what the senders' masking-key agreement released for that sum, where the scheme has
-    one.
+    one. `verify` is called with what was opened before anything else is told of it, where a scheme
+    takes one.
     """
+    if verify is not None and not isinstance(scheme, Paillier):
+        raise ConfigError(f"scheme {scheme.name!r} takes no verdict before it opens a sum")
     if release and not isinstance(scheme, Sash):
         raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     if isinstance(scheme, Flashe):
@@ -56,7 +60,7 @@ def opener_for(
         seed = masking.combine(circle, total.slot, total.senders, release, epoch=epoch)
         return SashOpener(scheme, seed, threads=threads)
     if isinstance(scheme, Paillier):
-        return PaillierOpener(scheme, _secret_key(epoch), threads)
+        return PaillierOpener(scheme, _secret_key(epoch), threads, verify)
     raise ConfigError(f"no opener for scheme {scheme.name!r}")
 
 

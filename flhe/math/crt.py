@@ -5,10 +5,10 @@
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Every result is verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
-division by p shows at no cost, and which a power that went wrong anywhere fails but for odds of 1 / p; where
-it does not, `flhe.math.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p, and -p m
-must be L_q(x) modulo q.
+Every result is verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which
+the division by p shows at no cost, and which a power that went wrong anywhere fails but for odds of
+1 / p; where it does not, `flhe.math.powers` verifies. The joined m is put back: -q m must be L_p(x)
+modulo p, and -p m must be L_q(x) modulo q.
 
 GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
 the machine. Sums and keys are the process's own; a server times whole rounds.
@@ -24,6 +24,7 @@ from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
 from flhe.math.fault import fault
 from flhe.math.powers import powmod_all
+
 
 def check_primes(p: int, q: int, whose: str) -> None:
     """Refuse what cannot be two odd primes; ConfigError. Primality is `SecretKey.check`'s to see."""

@@ -1,7 +1,7 @@
-"""Numbers modulo p^2 in eight lanes: what `flhe.math.power_kernels` works on, and whether it can here.
+"""Numbers modulo p^2 in eight lanes, for `flhe.math.power_kernels`, and whether it runs here.
 
-The kernel needs a processor with AVX-512 IFMA (Intel since Ice Lake, AMD since Zen 4). Elsewhere callers do
-the same with GMP.
+The kernel needs a processor with AVX-512 IFMA (Intel since Ice Lake, AMD since Zen 4). Elsewhere
+callers do the same with GMP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flhe.math.bigint import Big, gmpy
 LANES = 8
 LIMB_BITS = 52
 BLOCK = 10
-"""Limbs of a block: primes of 1024, 1536 and 2048 bits take 2, 3 and 4 of them, with little to spare."""
+"""Limbs of a block: primes of 1024, 1536 and 2048 bits take 2, 3 and 4 of them."""
 SLACK = 6
 """R must have so many bits more than p, see the kernel."""
 SHORTEST = 256
@@ -36,10 +36,17 @@ def available() -> bool:
     """Whether this processor has the instructions; FLHE_IFMA=0 in the environment says no to them."""
     if os.environ.get("FLHE_IFMA") == "0":
         return False
-    from llvmlite import binding
+    from llvmlite import binding  # comes with numba, and loads in a tenth of the time
 
-    features = binding.get_host_cpu_features()
-    return bool(features.get("avx512ifma") and features.get("avx512f"))
+    try:
+        features = binding.get_host_cpu_features()
+    except RuntimeError:  # LLVM cannot tell here
+        return False
+    if not (features.get("avx512f") and features.get("avx512ifma")):
+        return False
+    from flhe.math.power_kernels import usable
+
+    return usable()
 
 
 def aligned(*shape: int) -> Words:
@@ -103,8 +110,8 @@ class Lanes:
         self._shift = -(-(p.bit_length() + SLACK) // step) * step
         self.limbs = self._shift // LIMB_BITS
         r = g.mpz(1) << self._shift
-        # C: a multiple of p in [R, R + p). Each limb lends 2^52 to the one below, and the one at the top,
-        # which is 1, is used up by that: so a limb of m can be taken off each.
+        # C: a multiple of p in [R, R + p). Each limb lends 2^52 to the one below, which uses up the
+        # one at the top, a 1: so a limb of m can be taken off each.
         offset = _limbs([-(-r // p) * p - r], self.limbs)[0] + np.uint64((1 << LIMB_BITS) - 1)
         offset[0] += np.uint64(1)
         constants = aligned(2, self.limbs, LANES)
@@ -125,11 +132,11 @@ class Lanes:
     def put(self, slot: Words, numbers: Sequence[Big]) -> None:
         """Write up to LANES numbers in [0, p^2), in Montgomery's form; other lanes get 0."""
         shift, square, p = self._shift, self._square, self._p
-        parts = [divmod((number << shift) % square, p) for number in numbers]
+        halves = [half for number in numbers for half in divmod((number << shift) % square, p)]
+        words = _limbs(halves, self.limbs).reshape(-1, 2, self.limbs)
         out = slot.reshape(2, self.limbs, LANES)
-        out[:] = 0
-        for half in (0, 1):  # x is the remainder, y the quotient
-            out[half, :, : len(numbers)] = _limbs([part[1 - half] for part in parts], self.limbs).T
+        out[:, :, len(numbers) :] = 0
+        out[:, :, : len(numbers)] = words[:, ::-1].transpose(1, 2, 0)  # y was first, the quotient
 
     def put_one(self, slot: Words) -> None:
         """Write 1 itself: what a number is multiplied by to leave Montgomery's form."""
@@ -138,9 +145,10 @@ class Lanes:
 
     def get(self, slot: Words, count: int) -> list[Big]:
         """Read `count` numbers that have left Montgomery's form, in [0, p^2)."""
-        halves = slot.reshape(2, self.limbs, LANES)[:, :, :count]
-        x, y = (_numbers(np.ascontiguousarray(half.T)) for half in halves)
-        return [(a + self._p * b) % self._square for a, b in zip(x, y, strict=True)]
+        words = slot.reshape(2, self.limbs, LANES)[:, :, :count].transpose(2, 0, 1)
+        halves = _numbers(words.reshape(-1, self.limbs))
+        pairs = zip(halves[::2], halves[1::2], strict=True)
+        return [(x + self._p * y) % self._square for x, y in pairs]
 
     def run(
         self,

@@ -1,24 +1,30 @@
 """Compiled products modulo p^2, eight at a time: one in each 64-bit lane of an AVX-512 register.
 
-A number is x + p y, with x and y below 2 p, each in limbs of 52 bits, and stands for itself times R modulo
-p^2 (Montgomery's form), R = 2^(52 limbs) >= 64 p. So a product takes numbers half as long as p^2:
+A number is x + p y, with x and y below 2 p, each in limbs of 52 bits, and stands for itself times R
+modulo p^2 (Montgomery's form), R = 2^(52 limbs) >= 64 p. So a product takes numbers half as long as
+p^2:
 
     T = x x'                  = R r - p m     with m = -T p^-1 mod R, r = (T + m p) / R
     T + p (x y' + y x')       = R r + p (U - m)          U = x y' + y x'
     (x + p y)(x' + p y') / R  = r + p (U - m) / R        modulo p^2
 
-and (U - m) / R modulo p is one more such reduction, of U - m + C, where C, a multiple of p, is at least R.
-Both r and that are below 2 p again: T < 4 p^2 and U - m + C < 8 p^2 + R + p, which divided by R and with p
-added gives less than p (1 + 8 / 64) + 2.
+and (U - m) / R modulo p is one more such reduction, of U - m + C, where C, a multiple of p, is at
+least R. Both r and that are below 2 p again: T < 4 p^2 and U - m + C < 8 p^2 + R + p, which divided
+by R and with p added gives less than p (1 + 8 / 64) + 2.
 
-Limbs are multiplied by the IFMA instructions, which add the low or the high 52 bits of a product to a
-64-bit lane. A column gets 6 limbs + 2 such numbers at most, below 2^60 for 40 limbs, so nothing is carried
-until the end. Limb k of all lanes is 8 neighbouring words; blocks of BLOCK x BLOCK limbs are unrolled, so
-that what is added up stays in registers. numba has no such type: the blocks are written as LLVM code here.
+Limbs are multiplied by the IFMA instructions, which add the low or the high 52 bits of a product to
+a 64-bit lane. A column gets 6 limbs + 2 such numbers at most, below 2^60 for 40 limbs, so nothing
+is carried until the end. Limb k of all lanes is 8 neighbouring words; blocks of BLOCK x BLOCK limbs
+are unrolled, so that what is added up stays in registers. numba has no such type: the blocks are
+written as LLVM code here.
 
-Which numbers are multiplied is a program, rows of three slots: (to, from, from). So there is one compiled
-function for powers and for products over tables.
+Which numbers are multiplied is a program, rows of three slots: (to, from, from). So there is one
+compiled function for powers and for products over tables.
 """
+
+# An intrinsic is called without the typing context that it is defined with; numba's settings are
+# attributes that it makes as it loads.
+# mypy: disable-error-code="call-arg, attr-defined"
 
 from __future__ import annotations
 
@@ -26,7 +32,8 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from flhe.math.lanes import BLOCK, LANES, LIMB_BITS
@@ -35,6 +42,14 @@ _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _WORD = ir.IntType(64)
 _VECTOR = ir.VectorType(_WORD, LANES)
+
+
+def usable() -> bool:
+    """Whether numba may use IFMA: the settings that keep it from that would end the process here."""
+    features = config.CPU_FEATURES
+    if features is None:
+        features = get_host_cpu_features()
+    return not config.DISABLE_JIT and {"+avx512f", "+avx512ifma"} <= set(features.split(","))
 
 
 def _same(value):
@@ -100,7 +115,7 @@ def _multiply(typing, out, at, a, a_at, b, b_at):
 def _quotient(typing, sums, at, m, m_at, p, inverse):
     """Limbs [m_at, m_at + BLOCK) of m, one after the other, each times the lowest block of p added.
 
-    `sums` at `at` and after; its BLOCK vectors there become 0, but are left as they were: no one reads them.
+    `sums` from `at` on: its first BLOCK vectors become 0, and are left as they were, unread.
     `inverse` is -p^-1 modulo 2^52, in every lane.
     """
 
@@ -192,8 +207,8 @@ def run(program, slots, prime, offset, inverse, scratch, table, digits):
     Parameters
     ----------
     program : int64 (steps, 3)
-        Slots (to, a, b): to = a b / R mod p^2. b = -1 - i: eight entries of row i of the table, for each
-        lane its own, which are put into slot 0 first.
+        Slots (to, a, b): to = a b / R mod p^2. b = -1 - i: entries of row i of the table, each lane's
+        own, which are put into slot 0 first.
     slots : uint64 (count, 2, LANES limbs)
         x, y of each number, limb by limb; data aligned to 64 bytes is faster.
     prime, offset : uint64 (LANES limbs,)

@@ -1,9 +1,9 @@
 """Powers modulo p^2 with one exponent: many at once, in lanes where the processor can.
 
-Fixed windows of WINDOW bits, the same steps whatever the base. In lanes, a number is x + p y, so a fault in
-y changes nothing modulo p, and Fermat, by which callers verify powers, does not show it. Therefore powers are
-verified here: their product must be the power of the product of the bases, which GMP raises by other means.
-One such power costs as much as eight in lanes.
+Fixed windows of WINDOW bits, the same steps whatever the base. In lanes, a number is x + p y, so a
+fault in y changes nothing modulo p, and Fermat, by which callers verify powers, does not show it.
+Therefore powers are verified here: their product must be the power of the product of the bases,
+which GMP raises by other means. One such power costs as much as eight in lanes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from flhe.math.fault import fault
 from flhe.math.lanes import LANES, Lanes
 
 WINDOW = 5
-FEW = 12
+FEW = 6
 """With fewer powers, the one that verifies them costs more than lanes save."""
-GROUPS = 4
+GROUPS = 2
 """Groups of LANES that a task takes: its slots are used again."""
 CHUNK = 16
 """Powers that one task of GMP's takes at most: short enough for threads to end together."""
@@ -68,7 +68,6 @@ def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) ->
     numbers = [g.mpz(base) % square for base in bases]
     if not fits(p, len(numbers)):
         size = min(CHUNK, -(-len(numbers) // max(1, threads)) or 1)
-
         parts = spread(
             [
                 functools.partial(g.powmod_base_list, numbers[at : at + size], exponent, square)
@@ -89,9 +88,9 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
     def power(at: int) -> list[Big]:
         if not hasattr(local, "slots"):
             local.slots = shared.slots(_ONE + 1)
+            shared.put(local.slots[0], [g.mpz(1)] * LANES)
+            shared.put_one(local.slots[_ONE])
         slots = local.slots
-        shared.put(slots[0], [g.mpz(1)] * LANES)
-        shared.put_one(slots[_ONE])
         out: list[Big] = []
         for first in range(at, min(at + size, len(numbers)), LANES):
             group = numbers[first : first + LANES]
@@ -105,7 +104,6 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
     before = after = g.mpz(1)
     for number in numbers:
         before = before * number % square
-    powers: list[Big]
     (expected,), *parts = spread(
         [
             lambda: g.powmod_base_list([before], exponent, square),
@@ -113,7 +111,7 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
         ],
         threads,
     )
-    powers = [power for part in parts for power in part]
+    powers = [done for part in parts for done in part]
     for done in powers:
         after = after * done % square
     # A product that is 0 modulo p would verify nothing.
@@ -125,8 +123,8 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
 def steps(exponent: int) -> NDArray[np.int64]:
     """The program that raises slot _BASE to the exponent, at least 1, into slot _ACC.
 
-    Slot 0 holds 1, slot _ONE what takes a number out of Montgomery's form. Slots 2 to 2^WINDOW - 1 get the
-    powers of the base that windows need.
+    Slot 0 holds 1, slot _ONE what takes a number out of Montgomery's form. Slots 2 to 2^WINDOW - 1
+    get the powers of the base that windows need.
     """
     rows = [(d, d // 2, d // 2) if d % 2 == 0 else (d, d - 1, _BASE) for d in range(2, _ACC)]
     windows = -(-exponent.bit_length() // WINDOW)
@@ -139,9 +137,7 @@ def steps(exponent: int) -> NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
-def spread(
-    tasks: Sequence[Callable[[], list[Big]]], threads: int
-) -> list[list[Big]]:
+def spread(tasks: Sequence[Callable[[], list[Big]]], threads: int) -> list[list[Big]]:
     """Run tasks on so many threads, in order."""
     if threads <= 1 or len(tasks) <= 1:
         return [task() for task in tasks]

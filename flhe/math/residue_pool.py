@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from flhe.errors import FlheError
 from flhe.math import residue_worker
 from flhe.math.bigint import Big, gmpy
-from flhe.math.crt import check_primes, fault
+from flhe.math.crt import check_primes
+from flhe.math.fault import fault
 from flhe.math.residues import Residues
 
 logger = logging.getLogger("flhe")

@@ -96,7 +96,7 @@ def main() -> NoReturn:
             os.nice(NICENESS)
         from flhe.errors import ConfigError, ProtocolError
         from flhe.math.bigint import gmpy
-        from flhe.math.crt import FaultError
+        from flhe.math.fault import FaultError
 
         gmpy()
         sys.stdout.buffer.write(READY)

@@ -1,7 +1,7 @@
 """Compiled loops of `flhe.coding.slots`: fields of a few bits in rows of bytes.
 
-A row holds `per` fields of `width` bits (at most 56), the first one lowest, little-endian. A field is the
-value plus an offset, so it is never negative. Loops run without the GIL.
+A row holds `per` fields of `width` bits (at most 56), the first one lowest, little-endian. A field
+is the value plus an offset, so it is never negative. Loops run without the GIL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ njit = numba.njit(nogil=True, cache=True)
 
 @njit
 def pack(values, width, per, out):
-    """Values, shape (n,), into rows, shape (ceil(n / per), bytes); fields without a value stand for 0."""
+    """Values, shape (n,), into rows, shape (ceil(n / per), bytes); other fields stand for 0."""
     offset = np.int64(1) << np.int64(width - 1)
     n = values.size
     for row in range(out.shape[0]):
@@ -41,7 +41,7 @@ def pack(values, width, per, out):
 
 @njit
 def unpack(rows, width, per, limit, out):
-    """Inverse of `pack`; gives (fields above limit, fields below -limit, fields beyond the end not 0)."""
+    """Inverse of `pack`; gives how many are above the limit, below it, and not 0 beyond the end."""
     offset = np.int64(1) << np.int64(width - 1)
     mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
     n = out.size

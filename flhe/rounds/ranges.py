@@ -16,7 +16,6 @@ from flhe.coding.extras import FIXED, Extras
 from flhe.coding.quantize import Quantize
 from flhe.errors import ProtocolError
 from flhe.keys import canonical
-from flhe.keys.roles import opener_for
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.sealed import Sealed
@@ -35,7 +34,7 @@ def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain
     """
     codec = session.terms.codec()
     state = codec.recall(session.layout, model.memory)
-    fixed = Extras().encode(1, {}, (), session.check_of(digest, session.epoch.rank, what=RANGES))
+    fixed = Extras().encode(1, {}, (), session.check_of(digest))
     exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
     quantize = Quantize(session.terms.bits)
     return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
@@ -87,14 +86,14 @@ def fit(
     session.check_slot(model, slot, session.ranges_slot(model, round_, slot.attempt))
     session.check_shape(ranges, session.terms.range_lanes(session.layout), sparse=False)
     record(slot.round, ranges.digest(), RANGES)
-    lanes = opener_for(session.scheme, session.epoch, ranges, threads=1).decrypt(ranges)
+    lanes = session.decrypt(ranges)
     quantize = Quantize(session.terms.bits)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
     sums = quantize.join(lanes)
     totals = Extras().decode(sums[:FIXED])
     if totals.count != len(ranges.senders):
         raise ProtocolError("the sum of mean squares does not hold one part from each sender")
-    if totals.check != session.expected_check(base, ranges, RANGES):
+    if totals.check != totals.count * session.check_of(base):
         raise ProtocolError("a sender of mean squares started from another model")
     return codec.fitted(sums[FIXED:], totals.count, state)
 

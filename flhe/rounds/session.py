@@ -20,6 +20,7 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
 from flhe.keys.roles import opener_for, sealer_for
 from flhe.math.permutation import Permutation
+from flhe.rounds import tags
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.ranges import fit, fitted_layout, own_layout
@@ -134,22 +136,17 @@ class Session:
             mac.update(chunk)
         return mac.digest()
 
-    def check_of(
-        self, digest: bytes, rank: int = 0, support: Support | None = None, what: str = SUM
-    ) -> int:
+    def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
 
         The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
-        a sparse vector it stands for the sender's support too, which a relay might otherwise change; and
-        where a scheme's ciphertexts depend neither on their sender nor on what they are of, for both: a
-        relay might add one of them twice and name another's. Where the server reads, it is 0: nobody keeps anything from it.
+        a sparse vector it stands for the sender's support too, which a relay might otherwise change.
+        Where the server reads, it is 0: nobody keeps anything from it.
         """
         if self.terms.reader == "server":
             return 0
         epoch = self.epoch
-        bound: tuple[int | bytes, ...] = (rank, what) if self.terms.keyed else ()
-        if support is not None:
-            bound = rank, support.digest()
+        bound = () if support is None else (rank, support.digest())
         scope = (epoch.run_id, epoch.roster.hash, epoch.id)
         derived = hkdf(epoch.group_key, "check", *scope, digest, *bound)
         return int.from_bytes(derived[:4], "big") >> 1
@@ -207,9 +204,7 @@ class Session:
             NaN, infinity, too many clipped values, an example count out of range.
         """
         codec = self.terms.codec()
-        extras = self._extras(
-            old, trained, examples, metrics, self.check_of(digest, self.epoch.rank)
-        )
+        extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
         gradients = self.terms.sends == "gradient"
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
@@ -315,6 +310,9 @@ class Session:
     ) -> Sealed:
         """Encrypt an encoded update; `claim` is called first and must have reached the disk."""
         claim(slot.round, slot.attempt)
+        if self.terms.tagged:
+            key, rank = self.epoch.group_key, self.epoch.rank
+            encoded = tags.tagged(encoded, self.terms.bits, key, slot, rank)
         return sealer.encrypt(encoded, slot, mode=mode, support=support)
 
     # --- what everybody opens ---
@@ -360,20 +358,37 @@ class Session:
         state = fit(self, model, total.slot.round, ranges, record, base)
         result = total.digest()
         record(total.slot.round, result, SUM)
-        opener = opener_for(self.scheme, self.epoch, total, release, threads=THREADS)
-        lanes = opener.decrypt(total)
+        lanes = self.decrypt(total, release, threads=THREADS)
         codec = self.terms.codec(self.permutation(total.slot))
-        check = self.expected_check(base, total)
+        check = self._expected_check(base, total)
         return apply(self.terms, codec, model, total, lanes, state, check)
 
-    def expected_check(self, base: bytes, total: Sealed, what: str = SUM) -> int:
-        """What the checks of a sum's senders add up to; `base` is the digest of their model."""
-        if total.supports:
-            pairs = zip(total.senders, total.supports, strict=True)
-            return sum(self.check_of(base, rank, support) for rank, support in pairs)
-        if not self.terms.keyed:
+    def decrypt(
+        self, total: Sealed, release: Sequence[bytes] = (), *, threads: int = 1
+    ) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum that was recorded: its lanes, without tags, once these have verified.
+
+        Raises
+        ------
+        ProtocolError
+            A sum that does not open, or is not that of what its senders encrypted.
+        """
+        if not self.terms.tagged:
+            opener = opener_for(self.scheme, self.epoch, total, release, threads=threads)
+            return opener.decrypt(total)
+
+        def verify(lanes: NDArray[Any]) -> None:
+            tags.verified(lanes, self.terms.bits, self.epoch.group_key, total.slot, total.senders)
+
+        opener = opener_for(self.scheme, self.epoch, total, release, threads=threads, verify=verify)
+        lanes = opener.decrypt(total)
+        return lanes[: lanes.size - self.terms.tag_lanes]
+
+    def _expected_check(self, base: bytes, total: Sealed) -> int:
+        if not total.supports:
             return len(total.senders) * self.check_of(base)
-        return sum(self.check_of(base, rank, what=what) for rank in total.senders)
+        pairs = zip(total.senders, total.supports, strict=True)
+        return sum(self.check_of(base, rank, support) for rank, support in pairs)
 
     def check(self, model: Model, total: Sealed, ranges: Sealed | None = None) -> None:
         """Refuse a sum that may not be opened; see `open`."""

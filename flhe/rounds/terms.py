@@ -23,6 +23,7 @@ from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.math.permutation import Permutation
+from flhe.rounds import tags
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.rounds.optimizers import from_parameters as optimizer_from
@@ -75,8 +76,8 @@ class Terms:
         Where a message to the app holds the model, and a reply the example count. They are terms,
         because whoever may change them from message to message chooses what is trained and weighed.
     optimizer : ServerOptimizer or ClientOptimizer
-        What every client makes of the mean update: FedAvg adds it. Of a mean gradient: a step of its own
-        optimizer.
+        What every client makes of the mean update: FedAvg adds it. Of a mean gradient: a step of
+        its own optimizer.
     top_k : float or None
         Share of each layer's values that a client sends; None sends all. See `TopK`.
     warmup : int
@@ -95,8 +96,8 @@ class Terms:
         BatchCrypt: length of Paillier's modulus; see `Paillier`.
     batching : "vector" or "layer"
         BatchCrypt: whether values are batched across layers, which leaves one ciphertext part empty, or
-        each layer begins with a ciphertext of its own, as in the paper. Clipping thresholds are by layer
-        either way.
+        each layer begins with a ciphertext of its own, as in the paper. Clipping thresholds are by
+        layer either way.
     advance : bool
         BatchCrypt: advance scaling (Sec. 4.3). `bits` then has room for the sum of all members, so each
         of them quantizes with ceil(log2 N) bits less and a slot is as many bits narrower.
@@ -277,9 +278,7 @@ class Terms:
             )
         return Clip(self.clip)
 
-    def for_cohort(
-        self, cohort: int, layout: Layout | None = None, public: bytes = b""
-    ) -> Scheme:
+    def for_cohort(self, cohort: int, layout: Layout | None = None, public: bytes = b"") -> Scheme:
         """The scheme for `cohort` members, checked against the codec.
 
         Parameters
@@ -319,13 +318,23 @@ class Terms:
         """What travels beside the values."""
         return Extras(self.metrics, layout.integers)
 
+    @property
+    def tagged(self) -> bool:
+        """Whether vectors carry tags; see `flhe.rounds.tags`."""
+        return self.keyed
+
+    @property
+    def tag_lanes(self) -> int:
+        """Integers that carry a vector's tags."""
+        return tags.lanes(self.bits) if self.tagged else 0
+
     def lanes(self, layout: Layout) -> int:
         """Integers in one encoded dense update: values and extras."""
         return layout.floats + self.extra_lanes(layout)
 
     def extra_lanes(self, layout: Layout) -> int:
-        """Integers that carry the extras of an update."""
-        return self.codec().lanes(self.extras(layout).length, layout)
+        """Integers that carry the extras of an update, tags included."""
+        return self.codec().lanes(self.extras(layout).length, layout) + self.tag_lanes
 
     def runs(self, layout: Layout) -> tuple[int, ...]:
         """Lengths of the parts of an encoded update: its layers, then its extras."""
@@ -336,7 +345,7 @@ class Terms:
         """Integers in what a client sends in the `ranges` phase."""
         quantize = Quantize(self.bits)
         squares = 2 * len(list(layout.segments()))
-        return quantize.lanes(FIXED + squares, layout)
+        return quantize.lanes(FIXED + squares, layout) + self.tag_lanes
 
     def layout_hash(self, layout: Layout, scheme: Scheme) -> bytes:
         """SHA-256 over names, shapes, dtypes, these terms, codec and scheme parameters."""

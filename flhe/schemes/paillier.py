@@ -39,6 +39,8 @@ MAX_COHORT = 1024
 DEFAULT_KEY_BITS = 3072
 
 Random = Callable[[int], bytes]
+Verify = Callable[[NDArray[Any]], None]
+"""Opened lanes -> None, or ProtocolError for a sum that was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +290,16 @@ class PaillierOpener:
     Parameters
     ----------
     scheme, key, threads
-        As for `PaillierSealer`; decryption is on threads, GMP's powers let go of Python's lock.
+        As for `PaillierSealer`; decryption is on threads, its powers let go of Python's lock.
+    verify : callable, optional
+        Called with all digits, before any of them is judged: whether a sum that somebody changed
+        overflows is not for them to learn.
     """
 
     scheme: Paillier
     key: SecretKey
     threads: int = 1
+    verify: Verify | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_pair(self.scheme, self.key)
@@ -319,7 +325,9 @@ class PaillierOpener:
         signed = [m - n if m > half else m for m in opened]
         runs = self.scheme.runs
         try:
-            return self.scheme.batch.unpack(signed, total.length, len(total.senders), runs)
+            return self.scheme.batch.unpack(
+                signed, total.length, len(total.senders), runs, self.verify
+            )
         except ProtocolError as error:
             raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
 

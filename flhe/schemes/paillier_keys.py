@@ -29,8 +29,8 @@ from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_below, random_blum_p
 Random = Callable[[int], bytes]
 
 KEY_BITS = {2048: 112, 3072: 128, 4096: 149}
-"""Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Table 2; 4096 by the formula in the
-implementation guidance for FIPS 140, which gives it 149.7)."""
+"""Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Table 2;
+4096 by the formula in the implementation guidance for FIPS 140, which gives it 149.7)."""
 
 VERSION = 1
 MAX_BYTES = 4096
@@ -115,7 +115,9 @@ class PublicKey:
         for i, c in enumerate(ciphertexts):
             if not 0 < c < square:
                 what = "is 0" if c == 0 else "is not below n^2"
-                raise ProtocolError(f"batchcrypt: ciphertext {i}{whose} {what}: it is no encryption")
+                raise ProtocolError(
+                    f"batchcrypt: ciphertext {i}{whose} {what}: it is no encryption"
+                )
             product = product * c % n
         if g.gcd(product, n) == 1:
             return

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flhe.apps.settings import FAIR_BITS, FAIR_LIMIT
-from flhe.apps.tasks.fair import MIN_LIMIT, Fair
+from flhe.apps.settings import FAIR_LIMIT
+from flhe.apps.tasks.fair import FAIR_BITS, MIN_LIMIT, Fair
 from flhe.coding.base import Plain
 from flhe.coding.flatten import layout_of
 from flhe.errors import ConfigError, RangeError

@@ -1,4 +1,5 @@
-"""Slots: exact for every cohort and width, and a digit that nobody can have sent is told by its sign."""
+"""Slots: exact for every cohort and width, and a digit that nobody can have sent is told by its
+sign."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ def digits(number: int, width: int, count: int) -> list[int]:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.integers(2, 1024), st.integers(2, 32), st.integers(60, 4095), st.integers(0, 300), st.randoms()
+    st.integers(2, 1024),
+    st.integers(2, 32),
+    st.integers(60, 4095),
+    st.integers(0, 300),
+    st.randoms(),
 )
 def test_a_batch_is_what_the_law_says(
     cohort: int, bits: int, capacity: int, length: int, random: Any

@@ -39,7 +39,9 @@ def made() -> tuple[tuple[Confirmed, ...], tuple[bytes, ...], Confirmed, bytes]:
     return tuple(states), tuple(confirms), state, message
 
 
-def take(rank: int, message: bytes, *, scheme: Paillier = SCHEME, terms: bytes = TERMS) -> Confirmed:
+def take(
+    rank: int, message: bytes, *, scheme: Paillier = SCHEME, terms: bytes = TERMS
+) -> Confirmed:
     states, confirms, _, _ = made()
     return key_pair.take(states[rank], list(confirms), message, scheme, terms)
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FlheError
-from flhe.math import crt
-from flhe.math.crt import Crt, FaultError, Join
+from flhe.math import crt, lanes, powers
+from flhe.math.crt import Crt, Join
+from flhe.math.fault import FaultError
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -53,20 +54,24 @@ def test_primes_of_any_length(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, crt.CHUNK, 3 * crt.CHUNK + 5])
+@pytest.mark.parametrize("count", [0, 1, 2, powers.CHUNK, 3 * powers.CHUNK + 5])
 def test_order_and_threads(count: int, threads: int) -> None:
     p, q = 2**61 - 1, 2**89 - 1
     sent = [textbook(p * q, 1000 + i, 7 + i) for i in range(count)]
     assert Crt(p, q).decrypt(sent, threads) == [1000 + i for i in range(count)]
 
 
-def test_with_python_paillier_both_ways() -> None:
+@pytest.mark.parametrize("by_lanes", [False, True])
+def test_with_python_paillier_both_ways(by_lanes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by_lanes and not lanes.available():
+        pytest.skip("no AVX-512 IFMA")
+    monkeypatch.setattr(lanes, "available", lambda: by_lanes)
     phe = pytest.importorskip("phe")
     p, q = long_key(2048)
     n = p * q
     public = phe.PaillierPublicKey(n)
     private = phe.PaillierPrivateKey(public, p, q)
-    messages = [0, 1, n - 1, n // 2, *(secrets.randbelow(n) for _ in range(4))]
+    messages = [0, 1, n - 1, n // 2, *(secrets.randbelow(n) for _ in range(powers.FEW))]
     sent = [public.raw_encrypt(m) for m in messages]
     assert Crt(p, q).decrypt(sent, 2) == messages
     ours = [textbook(n, m, secrets.randbelow(n - 1) + 1) for m in messages]
@@ -82,27 +87,23 @@ SENT = [textbook(N, 10**30 + i, 12345 + i) for i in range(5)]
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_a_flipped_bit_of_a_power_is_noticed(half: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    powers = Crt._powers
-    hits = 0
     for bit in range(110):
 
-        def faulty(self: Crt, which: int, numbers: list[Any], bit: int = bit) -> list[Any]:
-            right = powers(self, which, numbers)
-            if which == half:
+        def faulty(bases: Any, exponent: int, p: int, threads: int, bit: int = bit) -> list[Any]:
+            right = powers.powmod_all(bases, exponent, p, threads)
+            if p == (P, Q)[half]:
                 right[2] ^= 1 << bit
             return right
 
-        monkeypatch.setattr(Crt, "_powers", faulty)
+        monkeypatch.setattr(crt, "powmod_all", faulty)
         with pytest.raises(FaultError):
             Crt(P, Q).decrypt(SENT)
-        hits += 1
-    assert hits == 110
 
 
 @pytest.mark.parametrize("half", [0, 1])
-@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_flipped_bit_of_what_is_kept_is_noticed(half: int, place: int) -> None:
-    """The prime, its square, h_p and its counterpart."""
+    """The prime, h_p and its counterpart."""
     for bit in range(1, 60):
         broken = Crt(P, Q)
         kept = list(broken._primes[half])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import os
 import secrets
 import signal
@@ -15,14 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.keys import canonical
-from flhe.math import residue_pool, residue_worker, residues
-from flhe.math.crt import FaultError, Join
-from flhe.math.residues import MAX_TABLE_BYTES, Residues, draw, exponent_bits, window
+from flhe.math import lanes, residue_pool, residue_worker, residues
+from flhe.math.crt import Join
+from flhe.math.fault import FaultError
+from flhe.math.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
+from flhe.math.residues import Residues, draw, exponent_bits
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -30,6 +29,17 @@ P, Q = 2**127 - 1, 2**107 - 1
 N = P * Q
 H = N - 3**2
 COUNTS = {"no table": 1, "small": 30, "large": 5000}
+
+
+@pytest.fixture(params=["gmp", "lanes"])
+def by_lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Short primes are drawn by GMP, unless they are let into lanes."""
+    if request.param == "lanes":
+        if not lanes.available():
+            pytest.skip("no AVX-512 IFMA")
+        monkeypatch.setattr(lanes, "SHORTEST", 2)
+    assert residues.in_lanes(P, Q) == (request.param == "lanes")
+    return bool(request.param == "lanes")
 
 
 class Recorded:
@@ -55,6 +65,7 @@ def exponents(data: bytes, n: int) -> list[int]:
 # --- the definition ---
 
 
+@pytest.mark.usefixtures("by_lanes")
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize(
     ("p", "q", "h"),
@@ -78,16 +89,18 @@ def test_residues_are_the_definition(p: int, q: int, h: int, count: int) -> None
     assert len(drawn) == 58
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 13), st.integers(1, 10), st.integers(2, N - 1))
-def test_any_window(width: int, count: int, h: int) -> None:
-    random = Recorded()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(residues, "window", lambda n, count: min(width, 9))
-        drawn = Residues(P, Q, h, 1, random).draw(count)
-    assert drawn == [pow(h, N * a, N * N) for a in exponents(random.data, N)]
+@pytest.mark.usefixtures("by_lanes")
+@pytest.mark.parametrize("width", range(1, 10))
+def test_any_window(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residues, "window", lambda p, bits, count, by_lanes: width)
+    for count in (1, 7, 8, 9, 33):
+        random = Recorded()
+        h = secrets.randbelow(N - 2) + 2
+        drawn = Residues(P, Q, h, 1, random, threads=count % 3).draw(count)
+        assert drawn == [pow(h, N * a, N * N) for a in exponents(random.data, N)]
 
 
+@pytest.mark.usefixtures("by_lanes")
 def test_the_extreme_exponents() -> None:
     for byte in (b"\0", b"\xff"):
         for count in COUNTS.values():
@@ -119,15 +132,16 @@ def test_exponents_are_of_full_length() -> None:
     assert 100 < high < 300  # 10 standard deviations
 
 
-def test_windows_fit_the_work_and_the_memory() -> None:
-    for bits in (64, 2048, 3072, 4096, 8192):
-        n = 1 << (bits - 1)
-        widths = [window(n, count) for count in (1, 20, 300, 5000, 10**6)]
+@pytest.mark.parametrize("in_lanes", [False, True])
+def test_windows_fit_the_work_and_the_memory(in_lanes: bool) -> None:
+    for bits in (260, 1024, 1536, 2048, 4096):
+        p = (1 << bits) - 1
+        widths = [window(p, bits, count, in_lanes) for count in (1, 20, 300, 5000, 10**6)]
         assert widths[0] == 0
         assert widths == sorted(widths)
         assert widths[-1] > 3
-        entries = 2 * math.ceil(exponent_bits(n) / widths[-1]) * 2 ** widths[-1]
-        assert entries * 2 * bits / 16 < MAX_TABLE_BYTES
+        entries = -(-bits // widths[-1]) * 2 ** widths[-1]
+        assert entries * 2 * bits / 8 < MAX_TABLE_BYTES
 
 
 @pytest.mark.parametrize("given", [0, 14, 16])
@@ -148,33 +162,42 @@ def test_what_cannot_be_two_primes(p: int, q: int) -> None:
         Residues(p, q, 2, 1)
 
 
+@pytest.mark.usefixtures("by_lanes")
 def test_nothing_secret_is_shown() -> None:
     source = Residues(P, Q, H, 1000)
     assert repr(source) == "Residues(<234 bits>)"
-    assert str(P) not in repr(source._tables) + repr(source._join)
+    table = source._halves[0]._table
+    assert "<127 bits>" in repr(table)
+    assert str(P) not in repr(table) + repr(source._halves) + repr(source._join)
 
 
 # --- faults ---
 
 
-def all_digits(count: int) -> bytes:
+def all_fives(count: int) -> bytes:
     """Every digit is 5, at a window of 4 bits, but that of the last window, which has one bit."""
     return b"\x55" * count
 
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residues, "window", lambda n, count: 4)
+    monkeypatch.setattr(residues, "window", lambda p, bits, count, by_lanes: 4)
 
 
-@pytest.mark.usefixtures("four")
+@pytest.mark.usefixtures("four", "by_lanes")
 @pytest.mark.parametrize("half", [0, 1])
-@pytest.mark.parametrize("kind", ["_alphas", "_sums"])
-def test_a_flipped_bit_of_an_entry_is_noticed(half: int, kind: str) -> None:
-    for trial in range(100):
-        source = Residues(P, Q, H, 1, all_digits)
-        rows = getattr(source._tables[half], kind)
-        rows[trial % (len(rows) - 1)][5] ^= 1 << (trial * 7 % 100)
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_flipped_bit_of_an_entry_is_noticed(half: int, part: int) -> None:
+    """alpha or s, x or y, of an entry that is read."""
+    for trial in range(60):
+        source = Residues(P, Q, H, 1, all_fives)
+        table = source._halves[half]._table
+        if isinstance(table, GmpTable):
+            (table._alphas, table._sums)[part][trial % 29][5] ^= 1 << (trial * 7 % 100)
+        else:
+            assert isinstance(table, LaneTable)
+            limb = trial % 2 + part * table._lanes.limbs
+            table._table[trial % 29, 5, limb] ^= 1 << (trial * 7 % 50)
         with pytest.raises(FaultError):
             source.draw(1 + trial % 4)
 
@@ -184,17 +207,40 @@ def test_a_flipped_bit_of_an_entry_is_noticed(half: int, kind: str) -> None:
 def test_a_fault_while_the_table_is_made_is_noticed(
     half: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_row = residues._Table._add_row
+    add_row = GmpTable._add_row
     for broken in range(20):
 
-        def faulty(self: Any, u: Any, size: int, broken: int = broken) -> Any:
+        def faulty(self: Any, base: Any, broken: int = broken) -> Any:
             if len(self._alphas) == broken and self._p == (P, Q)[half]:
-                u ^= 1 << (broken + 3)
-            return add_row(self, u, size)
+                base ^= 1 << (broken + 3)
+            return add_row(self, base)
 
-        monkeypatch.setattr(residues._Table, "_add_row", faulty)
+        monkeypatch.setattr(GmpTable, "_add_row", faulty)
         with pytest.raises(FaultError):
-            Residues(P, Q, H, 1, all_digits).draw(2)
+            Residues(P, Q, H, 1, all_fives).draw(2)
+
+
+@pytest.mark.usefixtures("four")
+def test_a_fault_in_one_lane_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lanes.available():
+        pytest.skip("no AVX-512 IFMA")
+    monkeypatch.setattr(lanes, "SHORTEST", 2)
+    run = lanes.Lanes.run
+    for trial in range(40):
+        left = 3 + trial % 9  # runs until the fault: some make the tables, some the products
+
+        def faulty(self: Any, program: Any, slots: Any, *rest: Any, trial: int = trial) -> None:
+            nonlocal left
+            run(self, program, slots, *rest)
+            left -= 1
+            if left == 0:
+                slot = 5 if len(slots) > 5 else 1  # an entry that is read, or a product
+                slots[slot, trial % 2, trial % 5 + trial // 5 % 2 * 8] ^= 2  # some lane and limb
+
+        monkeypatch.setattr(lanes.Lanes, "run", faulty)
+        with pytest.raises(FaultError):
+            Residues(P, Q, H, 1, all_fives).draw(40)
+        assert left <= 0
 
 
 @pytest.mark.parametrize("bit", range(0, 200, 9))
@@ -216,8 +262,10 @@ def test_a_faulty_base_is_noticed(bit: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(residues, "gmpy", lambda: faulty)
     with pytest.raises(FaultError):
         Residues(P, Q, H, 1)
+    assert not faulty.first
 
 
+@pytest.mark.usefixtures("by_lanes")
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
 def test_a_fault_while_joining_is_noticed(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Residues(P, Q, H, count)
@@ -235,23 +283,24 @@ def test_a_fault_while_joining_is_noticed(count: int, monkeypatch: pytest.Monkey
     assert not any(c.isdigit() for c in str(raised.value))
 
 
+@pytest.mark.usefixtures("by_lanes")
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize("half", [0, 1])
 def test_half_a_residue_that_is_another_is_noticed(
-    count: int, monkeypatch: pytest.MonkeyPatch
+    half: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right modulo p^2, and modulo q^2 a residue, but of another exponent: what would give a factor."""
+    """Right modulo one prime, and modulo the other a residue, too, but of another exponent."""
     source = Residues(P, Q, H, count)
-    table = source._tables[1]
-    other = table.power(secrets.randbits(100) | 2)
-    for name in ("product", "power"):
-        right = getattr(residues._Table, name)
+    broken = source._halves[half]
+    powers = residues._Half.powers
 
-        def faulty(self: Any, given: Any, right: Any = right) -> Any:
-            one = right(self, given)
-            total = isinstance(given, int) and given.bit_length() > 117  # the verification's own
-            return one * other % (Q * Q) if self is table and not total else one
+    def faulty(self: Any, rows: Any, threads: int) -> list[Any]:
+        right = powers(self, rows, threads)
+        if self is broken:
+            right[4] = right[5]
+        return right
 
-        monkeypatch.setattr(residues._Table, name, faulty)
+    monkeypatch.setattr(residues._Half, "powers", faulty)
     with pytest.raises(FaultError):
         source.draw(30)
 

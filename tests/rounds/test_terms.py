@@ -84,7 +84,9 @@ CHANGES: dict[str, Any] = {
     "advance": True,
     "sends": "gradient",
 }
-SCHEME_OF = {"neighbours": "sash"} | dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
+SCHEME_OF = {"neighbours": "sash"} | dict.fromkeys(
+    ("key_bits", "batching", "advance"), "batchcrypt"
+)
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
     {"clip": "history"},

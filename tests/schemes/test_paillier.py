@@ -149,7 +149,9 @@ def a_prime(bits: int, residue: int) -> int:
 
 def related(p: int) -> int:
     """A prime q with a common factor of p - 1 and q - 1 besides 2."""
-    (factor,) = [f for f in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37) if (p - 1) % f == 0][:1] or [0]
+    (factor,) = [f for f in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37) if (p - 1) % f == 0][:1] or [
+        0
+    ]
     while factor:
         q = a_prime(1024, 3)
         if (q - 1) % factor == 0:
@@ -218,8 +220,8 @@ def test_a_key_of_another_scheme_is_refused() -> None:
             role(other, pair())
     with pytest.raises(ConfigError, match="2048 bits"):
         Paillier(3, 16, 3072, pair().public)
+    part = PaillierSealer(scheme_for(pair()), pair(), 0).encrypt(Plain(NOTHING, NOTHING), AT)
     with pytest.raises(ConfigError, match="no public key"):
-        part = PaillierSealer(scheme_for(pair()), pair(), 0).encrypt(Plain(NOTHING, NOTHING), AT)
         Paillier(3, 16, 2048).add(None, part)
 
 

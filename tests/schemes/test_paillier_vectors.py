@@ -53,7 +53,9 @@ class Pair:
     def _prime(rng: random.Random) -> int:
         while True:
             x = rng.getrandbits(1024) | 3 << 1022 | 3
-            if all(power(base, x - 1, x) == 1 for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)):
+            if all(
+                power(base, x - 1, x) == 1 for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+            ):
                 return x
 
     def encrypt(self, message: int, exponent: int) -> int:
@@ -139,7 +141,9 @@ def make() -> dict[str, Any]:
         parts = []
         for rank, values in enumerate(plain):
             a = exponents(stretch(case["random"][rank])(128 * batches), batches)
-            parts.append([pair.encrypt(m, e) for m, e in zip(messages(case, values), a, strict=True)])
+            parts.append(
+                [pair.encrypt(m, e) for m, e in zip(messages(case, values), a, strict=True)]
+            )
         total = [math.prod(column) % pair.square for column in zip(*parts, strict=True)]
         case["ciphertexts"] = [little(part) for part in parts[:1]]
         case["total"] = little(total)
@@ -185,7 +189,13 @@ def failing(pair: Pair) -> list[dict[str, Any]]:
     ]
     last = little([one] * (count - 1) + [alien(2 ** (width * (150 % (2047 // width))))])
     rows.append(
-        {"name": "after the end", "step": "decrypt", "says": "not empty", "length": 150, "data": last}
+        {
+            "name": "after the end",
+            "step": "decrypt",
+            "says": "not empty",
+            "length": 150,
+            "data": last,
+        }
     )
     short = little([one] * count)[:-2]
     rows.append({"name": "cut short", "step": "add", "says": "bytes", "length": 150, "data": short})

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from hypothesis import given
@@ -15,9 +16,9 @@ from typer.testing import CliRunner
 
 from flhe.errors import ConfigError, FlheError
 from flhe.sim.bench import Times
-from flhe.sim.fixed_base import FixedBase
 from flhe.sim.paillier_tricks import Row, main, measure, ratios, table
 from flhe.sim.paillier_ways import Trick, Tricks
+from flhe.sim.whole_table import WholeTable
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")
@@ -26,16 +27,15 @@ gmpy2 = pytest.importorskip("gmpy2")
 @given(
     st.sampled_from([7, 293, 1000003, 2**61 - 1]),
     st.integers(1, 6),
-    st.integers(1, 80),
-    st.booleans(),
+    st.integers(1, 10),
     st.data(),
 )
-def test_tables_are_powers(p: int, width: int, bits: int, half: bool, data: st.DataObject) -> None:
-    q = 433
-    h = data.draw(st.integers(1, p * q - 1).filter(lambda h: h % p))
-    a = data.draw(st.integers(0, (1 << bits) - 1))
-    tables = FixedBase(gmpy2.mpz(p), gmpy2.mpz(p * q), h, width, bits, half=half)
-    assert tables.power(a) == pow(pow(h, p * q, p * p), a, p * p)
+def test_a_table_is_powers(p: int, width: int, size: int, data: st.DataObject) -> None:
+    base = data.draw(st.integers(1, p * p - 1).filter(lambda base: base % p))
+    exponents = data.draw(st.lists(st.integers(0, 256**size - 1), min_size=1, max_size=3))
+    rows = np.array([list(a.to_bytes(size, "little")) for a in exponents], np.uint8)
+    table = WholeTable(gmpy2.mpz(p), gmpy2.mpz(base), width, 8 * size)
+    assert table.powers(rows, 1) == [pow(base, a, p * p) for a in exponents]
 
 
 @pytest.fixture(scope="module")

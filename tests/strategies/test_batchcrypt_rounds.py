@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gmpy2
 import numpy as np
 import pytest
 import torch
@@ -22,7 +23,6 @@ from flhe.schemes.paillier import Paillier, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Sealed
 from flhe.strategies import HEStrategy, batchcrypt_fedavg, batchcrypt_fedsgd
-from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import COUNTS, Arrays, Fate, Puppets, Reference, initial, start_arrays
 from tests.strategies.test_he_strategy import MAX, close, same, tolerance
 from tests.strategies.test_membership import Changing
@@ -30,6 +30,7 @@ from tests.strategies.test_membership import Changing
 pytestmark = pytest.mark.usefixtures("quick")
 
 WEIGHTS = dict(enumerate(COUNTS))
+REFUSED = "the sum is not that of what its senders encrypted in this round"
 
 
 class Nodes(Puppets):
@@ -142,7 +143,9 @@ def test_every_client_steps_as_torch_would(tmp_path: Path, optimizer: Any) -> No
     grid = Nodes(tmp_path, size)
     grid.app.trained = gradient  # type: ignore[attr-defined]
     names = [n for n, a in start_arrays().items() if a.dtype.kind == "f" and a.size]
-    weights = [torch.nn.Parameter(torch.tensor(start_arrays()[n].astype(np.float64))) for n in names]
+    weights = [
+        torch.nn.Parameter(torch.tensor(start_arrays()[n].astype(np.float64))) for n in names
+    ]
     reference = optimizer(weights)
     run(grid, rounds, make=batchcrypt_fedsgd, optimizer=optimizer(weights), clip=1.0, bits=28)
     for _ in range(rounds):
@@ -200,13 +203,14 @@ def test_all_members_have_one_key_pair_and_the_server_has_n(tmp_path: Path) -> N
     assert fed is not None
     assert isinstance(fed.scheme, Paillier)
     assert fed.scheme.public == key.public
-    wire = b"".join(
-        bytes(value) if isinstance(value, bytes) else b"".join(map(bytes, value))
-        for content in [c for _, _, c in grid.sent] + [r.content for _, _, r in grid.replies]
-        for record in content.config_records.values()
-        for value in record.values()
-        if isinstance(value, bytes) or (isinstance(value, list) and value and isinstance(value[0], bytes))
-    )
+    told: list[bytes] = []
+    for content in [c for _, _, c in grid.sent] + [r.content for _, _, r in grid.replies]:
+        for value in itertools.chain.from_iterable(
+            r.values() for r in content.config_records.values()
+        ):
+            found = value if isinstance(value, list) else [value]
+            told += [item for item in found if isinstance(item, bytes)]
+    wire = b"".join(told)
     assert len(wire) > 10_000
     for number in (key.p, key.q):
         assert number.to_bytes(128, "big")[:16] not in wire
@@ -364,7 +368,7 @@ def test_what_is_no_ciphertext_costs_its_sender_alone(
 def test_a_ciphertext_added_twice_under_another_name_opens_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing in a Paillier ciphertext says whose it is: the checks that are encrypted with it do."""
+    """Nothing in a Paillier ciphertext says whose it is: the tags that are encrypted with it do."""
     grid = Nodes(tmp_path, 4)
     first: list[Sealed] = []
     honest = Paillier.add
@@ -380,13 +384,15 @@ def test_a_ciphertext_added_twice_under_another_name_opens_nowhere(
     assert "the sum of round 1 opened for nobody: the round is void" in caplog.text
     assert len(first) >= 4
     assert all(grid.model(i).round == 0 for i in range(4))
-    assert "started from another model" in (grid.homes[0] / "errors.log").read_text()
+    assert REFUSED in (grid.homes[0] / "errors.log").read_text()
 
 
-def test_a_value_that_its_senders_cannot_have_sent_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", [1, 1 << 17, "a lane of one client", "the sum, one slot up"])
+def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int | str
 ) -> None:
-    """A server adds a number to one slot of the sum, as n is all that it takes."""
+    """n is all that it takes to add to a slot, and a power of two moves slots: into those of a metric,
+    whose mean members tell, or so far that they overflow, if they are large. It learns neither."""
     grid = Nodes(tmp_path, 3)
     honest = Paillier.close
 
@@ -394,12 +400,32 @@ def test_a_value_that_its_senders_cannot_have_sent_is_refused(
         assert self.public is not None
         numbers = from_rows(total.data.reshape(-1, 512))
         n = self.public.n
-        numbers[0] = numbers[0] * (1 + (1 << (self.batch.width - 2)) * n) % (n * n)
-        return honest(self, dataclasses.replace(total, data=to_rows(numbers, 512, len(numbers)).reshape(-1)))
+        other = (
+            1 + n * by
+            if isinstance(by, int)
+            else gmpy2.powmod(numbers[0], 1 << self.batch.width, n * n)
+        )
+        if by == "a lane of one client":
+            other = gmpy2.powmod(firsts[0], 1 << (3 * self.batch.width), n * n)
+        numbers[0] = numbers[0] * other % (n * n)
+        data = to_rows(numbers, 512, len(numbers)).reshape(-1)
+        return honest(self, dataclasses.replace(total, data=data))
 
+    firsts: list[Any] = []
+    add = Paillier.add
+
+    def seen(self: Paillier, total: Sealed | None, part: Sealed) -> Sealed:
+        if part.slot.run_id:
+            firsts.append(from_rows(part.data.reshape(-1, 512))[0])
+        return add(self, total, part)
+
+    monkeypatch.setattr(Paillier, "add", seen)
     monkeypatch.setattr(Paillier, "close", close_)
     run(grid, 1)
-    assert "overflow, 1 positive" in (grid.homes[0] / "errors.log").read_text()
+    for home in grid.homes:
+        log = (home / "errors.log").read_text()
+        assert REFUSED in log
+        assert "overflow" not in log
     assert grid.model(0).round == 0
 
 
