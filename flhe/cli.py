@@ -86,6 +86,16 @@ def run(
         float, typer.Option("--dirichlet-alpha", help="Evenness of a dirichlet split.")
     ] = 0.5,
     local_epochs: Annotated[int, typer.Option(help="Epochs a node trains in a round.")] = 5,
+    algorithm: Annotated[
+        str, typer.Option(help="fedavg, or fedsgd: nodes send gradients, and all step alike.")
+    ] = "fedavg",
+    client_optimizer: Annotated[
+        str, typer.Option("--optimizer", help="What steps under fedsgd: adam, rmsprop or sgd.")
+    ] = "",
+    client_lr: Annotated[
+        float, typer.Option("--lr", help="Its learning rate; 0: PyTorch's default.")
+    ] = 0.0,
+    batch_size: Annotated[int, typer.Option(help="Examples of a batch.")] = 32,
     server_optimizer: Annotated[
         str, typer.Option(help="fedavg, fedavgm, fedadagrad, fedadam or fedyogi.")
     ] = "fedavg",
@@ -169,6 +179,10 @@ def run(
         "partition": partition,
         "dirichlet_alpha": alpha,
         "local_epochs": local_epochs,
+        "algorithm": algorithm,
+        "client_optimizer": client_optimizer,
+        "client_lr": client_lr,
+        "batch_size": batch_size,
         "server_optimizer": server_optimizer,
         "proximal_mu": proximal_mu,
         "fair_q": fair_q,

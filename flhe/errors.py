@@ -5,6 +5,7 @@ FlheError
 │   └── MisfitError              a codec and a scheme that do not go together
 ├── RangeError(ValueError)       a value outside what was promised
 │   └── ReplyError               an app's reply that is not what FedAvg expects
+├── FaultError                   arithmetic under a secret key that failed its verification
 ├── StoreError                   a state directory that cannot be trusted or used
 │   └── NoKeyError               no usable key of the epoch: a new one must be agreed on
 └── ProtocolError                a message that the protocol does not allow here
@@ -39,6 +40,10 @@ class RangeError(FlheError, ValueError):
 
 class ReplyError(RangeError):
     """An app's reply that is not what FedAvg expects."""
+
+
+class FaultError(FlheError):
+    """An arithmetic result under a secret key that failed its verification, so it was withheld."""
 
 
 class StoreError(FlheError):

@@ -234,7 +234,7 @@ class Tricks:
         return Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 
     def _prepare(self) -> None:
-        self._ready = PaillierSealer(self._scheme(), self.key, 0)
+        self._ready = PaillierSealer(self._scheme(), self.key, bytes(32), 0)
         self._ready.prepare(self._slot(), self._values.size)
 
     def _seal(self) -> Sequence[Big]:

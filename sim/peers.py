@@ -188,7 +188,7 @@ def _tenseal() -> Any:
         import tenseal
     except ImportError:
         raise ConfigError(
-            "--peers needs TenSEAL, the [ckks] extra: `uv sync --all-extras` in a checkout, "
-            "`pip install 'flhe[ckks]'` elsewhere"
+            "--peers needs TenSEAL, the [peers] extra: `uv sync --all-extras` in a checkout, "
+            "`pip install 'flhe[peers]'` elsewhere"
         ) from None
     return tenseal

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
+from flhe.schemes.tags import TAG_BITS
 from flhe.sim.contenders import Contender, Kind, Setting, Timed, Vector, worst
 
 KEY_BITS = 3072
@@ -95,7 +96,7 @@ class PheBatches:
     def __init__(self, setting: Setting, updates: Sequence[Vector], keys: tuple[Any, Any]) -> None:
         public, private = keys
         levels = (1 << (BITS - 1)) - 1
-        slots = Slots(levels, setting.cohort, public.n.bit_length() - 1)
+        slots = Slots(levels, setting.cohort, public.n.bit_length() - 1, TAG_BITS)
         batches = slots.batches(setting.values)
         count = min(SAMPLE, batches)
         length = min(count * slots.per, setting.values)
@@ -153,7 +154,10 @@ def library() -> Any:
     try:
         from phe import paillier, util
     except ImportError:
-        raise ConfigError("--peers needs python-paillier: pip install phe gmpy2") from None
+        raise ConfigError(
+            "python-paillier is not here; it is in the [peers] extra: `uv sync --all-extras` in a "
+            "checkout, `pip install 'flhe[peers,paillier]'` elsewhere"
+        ) from None
     if not util.HAVE_GMP:
         raise ConfigError(
             "--peers: phe computes without gmpy2, which makes it faster: pip install gmpy2"

@@ -31,6 +31,7 @@ from flhe import records
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.keys.seed_plan import degree_of, min_set
 from flhe.keys.thresholds import Thresholds
+from flhe.math.bigint import gmpy
 from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
@@ -139,6 +140,8 @@ class HEStrategy(FedAvg):
         self.terms = replace(
             terms or Terms(), arrays_key=self.arrayrecord_key, weight_key=self.weighted_by_key
         )
+        if self.terms.keyed:
+            gmpy()  # or the first sum would be the first to miss it
         self.round_timeout = round_timeout
         self.stage_timeout = stage_timeout
         self.connect_timeout = connect_timeout
@@ -399,7 +402,7 @@ class HEStrategy(FedAvg):
                 timeout=self.stage_timeout,
                 number=ledger.number,
             )
-        except QuorumError as error:
+        except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
             ledger.skip_agreements()
             if first or len(fed.present()) < self._needed(len(fed.members)):
                 raise
@@ -546,7 +549,9 @@ class HEStrategy(FedAvg):
 
         def ask(stage: str, nodes: list[int]) -> Iterator[Message]:
             asked = fed.messages("train", stage, nodes, None, "")
-            return fed.grid.send_and_receive(asked, timeout=min(timeout, self.stage_timeout))
+            # Where it takes powers of large numbers, encrypting is no matter of a moment.
+            limit = timeout if self.terms.keyed else min(timeout, self.stage_timeout)
+            return fed.grid.send_and_receive(asked, timeout=limit)
 
         if fed.needs_ranges:
             nodes = exchange.add_ranges(replies)

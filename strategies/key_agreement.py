@@ -21,13 +21,15 @@ from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.keys import key_pair
 from flhe.keys.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.messages import Envelope, Header
-from flhe.mods.codes import explain, find
+from flhe.mods.codes import explain
 from flhe.rounds.terms import Terms
 from flhe.strategies.grid import StreamGrid
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 ATTEMPTS = 3
+REFUSALS = (1013, 1014)
+"""Codes of `flhe.mods.codes` by which a node says that what came to it is wrong."""
 RAISED = 2
 """Flower's code for an exception in the app, which HEMod lets nobody see."""
 
@@ -126,7 +128,7 @@ class _Attempt:
     members: dict[int, bytes] = field(default_factory=dict)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
-    """Nodes that answered a relay with a code of ours."""
+    """Nodes that found something wrong with what a relay brought."""
 
     def run(self, nodes: list[int]) -> Agreed:
         """All three relays."""
@@ -210,7 +212,7 @@ class _Attempt:
                 replies[node] = read(node, _reply_in(message))
             except FlheError as error:
                 self.trouble[node] = str(error)
-                if message.has_error() and find(message.error.code) is not None:
+                if message.has_error() and message.error.code in REFUSALS:
                     self.refused.add(node)
         for node in self.grid.silent:
             self.trouble[node] = f"no answer within {self.timeout:g} s"

@@ -100,9 +100,6 @@ class SchemeCase:
         Sealer that has encrypted in `SLOT` -> what nobody else may see.
     many : int
         Values that keep several threads busy.
-    bound : bool
-        Whether a ciphertext opens under its own slot and senders only. Otherwise a session's checks,
-        which are encrypted with the values, tell them.
     forgets : bool
         Whether a sealer's secret is taken from it once, after it has encrypted.
     """
@@ -116,7 +113,6 @@ class SchemeCase:
     reader: Reader = "clients"
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
     many: int = 70_000
-    bound: bool = True
     forgets: bool = False
 
     @property
@@ -259,10 +255,12 @@ def _paillier_roles(
     pair = paillier_key(key)
     scheme = Paillier(cohort, bits, 2048, pair.public, runs)
     sealers: list[Sealer] = [
-        PaillierSealer(scheme, pair, r, threads, drawn(key, r) if replay else secrets.token_bytes)
+        PaillierSealer(
+            scheme, pair, key, r, threads, drawn(key, r) if replay else secrets.token_bytes
+        )
         for r in range(cohort)
     ]
-    return Roles(scheme, sealers, PaillierOpener(scheme, pair, threads))
+    return Roles(scheme, sealers, PaillierOpener(scheme, pair, key, threads))
 
 
 def _paillier_secrets(_sealer: Any) -> list[bytes]:
@@ -285,7 +283,6 @@ def _paillier(bits: int, runs: tuple[int, ...] = ()) -> SchemeCase:
         "refused",
         secrets=_paillier_secrets,
         many=1_000,
-        bound=False,
     )
 
 

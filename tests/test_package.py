@@ -147,7 +147,7 @@ def test_numba_is_imported_by_the_kernels_alone() -> None:
         for imported in imports(tree)
         if of(imported, "numba") and not of(name, "flhe.sim")
     }
-    kinds = ("", "coordinate_", "field_", "mask_", "power_", "slot_", "sparse_", "tag_")
+    kinds = ("", "coordinate_", "field_", "mask_", "power_", "slot_", "sparse_")
     assert users == {f"flhe.math.{kind}kernels" for kind in kinds}
 
 

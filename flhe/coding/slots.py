@@ -22,8 +22,8 @@ Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,50 @@ from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 
 MAX_WIDTH = 56
 """Most bits of a slot that the loops handle; 32-bit values of 1024 senders take 43."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """What lay in the slots of a sum, before anybody has judged it.
+
+    Parameters
+    ----------
+    values : NDArray[int32] or NDArray[int64]
+        The digits, shape (length,).
+    above, below : int
+        How many are too large, or too small, for `count` vectors; numbers beyond all slots, too.
+    strays : int
+        Slots beyond the last value that are not empty.
+    count : int
+        Vectors that were added.
+    """
+
+    values: NDArray[Any] = field(repr=False)
+    above: int
+    below: int
+    strays: int
+    count: int
+
+    def check(self) -> NDArray[Any]:
+        """The digits, if such vectors can have added up to them.
+
+        Raises
+        ------
+        ProtocolError
+            A positive or negative overflow, or a slot that should be empty.
+        """
+        if self.above or self.below:
+            found = ((self.above, "positive"), (self.below, "negative"))
+            kinds = " and ".join(f"{n} {kind}" for n, kind in found if n)
+            raise ProtocolError(
+                f"overflow, {kinds}: {self.count} vectors cannot have added up to this; it was "
+                "altered, or is not what they encrypted"
+            )
+        if self.strays:
+            raise ProtocolError(
+                f"{self.strays} slots beyond the last value are not empty: the sum was altered"
+            )
+        return self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +92,14 @@ class Slots:
         N, vectors that are added at most.
     capacity : int
         |n| - 1: bits of the integers that a modulus n carries without wrapping.
+    top : int
+        Bits of what one sender puts above the slots; 0 for nothing.
     """
 
     bound: int
     cohort: int
     capacity: int
+    top: int = 0
 
     def __post_init__(self) -> None:
         if self.bound < 1 or self.cohort < 1:
@@ -73,7 +120,8 @@ class Slots:
     @property
     def per(self) -> int:
         """Slots of one integer."""
-        return self.capacity // self.width
+        above = self.top and self.top + (self.cohort - 1).bit_length() + 1
+        return (self.capacity - above) // self.width
 
     @property
     def dtype(self) -> type[np.int32] | type[np.int64]:
@@ -109,15 +157,22 @@ class Slots:
             out += [number - offset for number in from_rows(rows)]
         return out
 
-    def unpack(
-        self,
-        numbers: Sequence[Big],
-        length: int,
-        count: int,
-        runs: Sequence[int] = (),
-        verify: Callable[[NDArray[Any]], None] | None = None,
-    ) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Sums of `count` vectors, shape (length,), out of the sums of their batches.
+    def lift(self, numbers: Sequence[Big], tops: Sequence[int]) -> list[Big]:
+        """Put a number of `top` bits above the slots of each batch."""
+        span = self.width * self.per
+        return [number + (gmpy().mpz(t) << span) for number, t in zip(numbers, tops, strict=True)]
+
+    def lower(self, numbers: Sequence[Big]) -> tuple[list[Big], list[Big]]:
+        """Inverse of `lift`, whatever the numbers are: slots alone, and what lies above them."""
+        span, offset = self.width * self.per, self._offset()
+        mask = (gmpy().mpz(1) << span) - 1
+        shifted = [number + offset for number in numbers]
+        return [(s & mask) - offset for s in shifted], [s >> span for s in shifted]
+
+    def digits(
+        self, numbers: Sequence[Big], length: int, count: int, runs: Sequence[int] = ()
+    ) -> Digits:
+        """Digits of the sums of `count` vectors' batches, whatever they are; see `Digits.check`.
 
         Parameters
         ----------
@@ -129,13 +184,11 @@ class Slots:
             Vectors that were added, at most the cohort.
         runs : sequence of int
             As for `pack`.
-        verify : callable, optional
-            Called with the digits, whatever they are, before any of them is judged.
 
         Raises
         ------
         ProtocolError
-            A sum that `count` vectors cannot have: a positive or negative overflow.
+            Another number of batches than such vectors have, or a count beyond the cohort.
         """
         from flhe.math import slot_kernels
 
@@ -158,19 +211,16 @@ class Slots:
                 rows, self.width, self.per, count * self.bound, out[start:stop]
             )
             high, low, strays, at = high + above, low + below, strays + stray, at + batches
-        if verify is not None:
-            verify(out)
-        if high or low:
-            kinds = [f"{n} {kind}" for n, kind in ((high, "positive"), (low, "negative")) if n]
-            raise ProtocolError(
-                f"overflow, {' and '.join(kinds)}: {count} vectors cannot have added up to this; it "
-                "was altered, or is not what they encrypted"
-            )
-        if strays:
-            raise ProtocolError(
-                f"{strays} slots beyond the last value are not empty: the sum was altered"
-            )
-        return out
+        return Digits(out, int(high), int(low), strays, count)
+
+    def unpack(
+        self, numbers: Sequence[Big], length: int, count: int, runs: Sequence[int] = ()
+    ) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Sums of `count` vectors, shape (length,), out of the sums of their batches.
+
+        Parameters and errors are those of `digits` and of `Digits.check`.
+        """
+        return self.digits(numbers, length, count, runs).check()
 
     @property
     def _bytes(self) -> int:

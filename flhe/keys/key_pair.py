@@ -67,7 +67,9 @@ def make(
         raise ProtocolError("the key pair is made by the member of the lowest rank")
     if not state.scheme_secret:
         public, secret = new_pair(scheme, random)
-        state = replace(state, scheme_public=public, scheme_secret=secret)
+        state = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
+    if state.scheme_terms != policy_hash:
+        raise ProtocolError("a key pair was made for other terms in this key agreement: start over")
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
     header = _header(agreed, state.identity.public, policy_hash)
@@ -92,11 +94,12 @@ def take(
     envelope.verify(_expect(agreed, policy_hash), senders=[agreed.members[0]])
     public, box = _payload(envelope)
     _, secret = seal.unseal(agreed.group_key, box, _box_header(agreed, public))
-    if state.scheme_secret and not hmac.compare_digest(state.scheme_secret, secret):
-        raise ProtocolError("a second key pair in one key agreement: start over")
+    taken = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
     if not state.scheme_secret:
         check_pair(scheme, public, secret)
-    return replace(state, scheme_public=public, scheme_secret=secret)
+    elif not hmac.compare_digest(taken.to_bytes(), state.to_bytes()):
+        raise ProtocolError("a second key pair in one key agreement: start over")
+    return taken
 
 
 def announced(

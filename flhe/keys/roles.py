@@ -17,7 +17,7 @@ from flhe.keys.identity import Random
 from flhe.keys.states import Epoch
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer, Verify
+from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
 from flhe.schemes.paillier_keys import PublicKey, SecretKey
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.sealed import Sealed, Slot
@@ -30,7 +30,7 @@ def sealer_for(scheme: Scheme, epoch: Epoch, *, threads: int = 1) -> Sealer:
     if isinstance(scheme, Sash):
         return SashSealer(scheme, epoch.rank, threads=threads)
     if isinstance(scheme, Paillier):
-        return PaillierSealer(scheme, _secret_key(epoch), epoch.rank, threads)
+        return PaillierSealer(scheme, _secret_key(epoch), epoch.group_key, epoch.rank, threads)
     raise ConfigError(f"no sealer for scheme {scheme.name!r}")
 
 
@@ -41,16 +41,12 @@ def opener_for(
     release: Sequence[bytes] = (),
     *,
     threads: int = 1,
-    verify: Verify | None = None,
 ) -> Opener:
     """The opener of a member of `epoch` for `total`.
 
     `release` is what the senders' masking-key agreement released for that sum, where the scheme has
-    one. `verify` is called with what was opened before anything else is told of it, where a scheme
-    takes one.
+    one.
     """
-    if verify is not None and not isinstance(scheme, Paillier):
-        raise ConfigError(f"scheme {scheme.name!r} takes no verdict before it opens a sum")
     if release and not isinstance(scheme, Sash):
         raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     if isinstance(scheme, Flashe):
@@ -60,7 +56,7 @@ def opener_for(
         seed = masking.combine(circle, total.slot, total.senders, release, epoch=epoch)
         return SashOpener(scheme, seed, threads=threads)
     if isinstance(scheme, Paillier):
-        return PaillierOpener(scheme, _secret_key(epoch), threads, verify)
+        return PaillierOpener(scheme, _secret_key(epoch), epoch.group_key, threads)
     raise ConfigError(f"no opener for scheme {scheme.name!r}")
 
 
@@ -91,12 +87,14 @@ def check_pair(scheme: Scheme, public: bytes, secret: bytes) -> None:
     slot = Slot(0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32))
     bound = tried.space.bound
     values = np.array([bound, -bound, 0, 1], np.int32)
-    parts = [PaillierSealer(tried, key, rank) for rank in range(2)]
+    tag_key = bytes(32)  # of nobody: as above
+    parts = [PaillierSealer(tried, key, tag_key, rank) for rank in range(2)]
     total = None
     for part in parts:
         total = tried.add(total, part.encrypt(Plain(values, np.empty(0, np.int64)), slot))
     assert total is not None
-    if not np.array_equal(PaillierOpener(tried, key).decrypt(total), 2 * values.astype(np.int64)):
+    opened = PaillierOpener(tried, key, tag_key).decrypt(total)
+    if not np.array_equal(opened, 2 * values.astype(np.int64)):
         raise ProtocolError("batchcrypt: the key pair does not open what it sealed")
 
 

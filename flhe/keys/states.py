@@ -40,6 +40,7 @@ _WIRE: dict[str, type] = {  # field -> its type in CBOR
     "group_key": bytes,
     "scheme_public": bytes,
     "scheme_secret": bytes,
+    "scheme_terms": bytes,
 }
 _SIZES = {"secret": 32, "t1": 32, "t2": 32, "contribution": 32, "sent": 32, "id": 16}
 _SIZES["group_key"] = 32
@@ -98,7 +99,12 @@ class _State:
         what = f"stored {cls.__name__}"
         names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
         kinds = {"v": int, "state": str, **{name: _WIRE[name] for name in names}}
-        body = record(loads(data, MAX_STATE, what), what, kinds)
+        stored = loads(data, MAX_STATE, what)
+        if (
+            isinstance(stored, dict) and stored.get("v") == 1
+        ):  # before schemes had keys of their own
+            stored = {**stored, "v": VERSION} | {n: b"" for n in names if n.startswith("scheme_")}
+        body = record(stored, what, kinds)
         if (body.pop("v"), body.pop("state")) != (VERSION, cls.__name__):
             raise ProtocolError(f"{what}: another kind of state, or another version")
         for name in ("members", "pair_keys"):
@@ -156,8 +162,8 @@ class Shared(_Step):
 class Confirmed(_Step):
     """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
 
-    `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one; see
-    `flhe.keys.key_pair`.
+    `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one, and
+    `scheme_terms` the hash of the terms that it was made for; see `flhe.keys.key_pair`.
     """
 
     identity: Identity
@@ -171,6 +177,7 @@ class Confirmed(_Step):
     message: bytes
     scheme_public: bytes = b""
     scheme_secret: bytes = b""
+    scheme_terms: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,15 +42,6 @@ def from_rows(rows: NDArray[np.uint8]) -> list[Big]:
     return [read(data[at : at + width], "little") for at in range(0, len(data), width)]
 
 
-def random_below(bound: int, random: Callable[[int], bytes]) -> int:
-    """Uniform integer in [0, bound), by rejection: no value is likelier than another."""
-    bits = bound.bit_length()
-    while True:
-        drawn = int.from_bytes(random((bits + 7) // 8), "big") >> (-bits % 8)
-        if drawn < bound:
-            return drawn
-
-
 def random_blum_prime(bits: int, random: Callable[[int], bytes]) -> int:
     """Random prime of `bits` bits that is 3 modulo 4, its two highest bits set.
 
@@ -66,5 +57,5 @@ def random_blum_prime(bits: int, random: Callable[[int], bytes]) -> int:
 
 
 PRIME_TESTS = 40
-"""Rounds of GMP's test (Baillie-PSW, then Miller-Rabin): also a number made to deceive passes with odds
-below 4**-16."""
+"""Rounds of GMP's test: Baillie-PSW, of which no composite number is known to pass it, and 16 of
+Miller-Rabin's."""

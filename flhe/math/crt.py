@@ -5,10 +5,12 @@
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Every result is verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which
-the division by p shows at no cost, and which a power that went wrong anywhere fails but for odds of
-1 / p; where it does not, `flhe.math.powers` verifies. The joined m is put back: -q m must be L_p(x)
-modulo p, and -p m must be L_q(x) modulo q.
+Results are verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
+division by p shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p;
+where it does not, `flhe.math.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p,
+and -p m must be L_q(x) modulo q. What was wrong before the powers, such as a ciphertext that changed in
+memory for one prime, or two in each other's place, all of this does not see: the tags of the
+batches do.
 
 GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
 the machine. Sums and keys are the process's own; a server times whole rounds.
@@ -18,12 +20,13 @@ Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
 from flhe.math.fault import fault
-from flhe.math.powers import powmod_all
+from flhe.math.powers import powmod_all, spread
 
 
 def check_primes(p: int, q: int, whose: str) -> None:
@@ -92,7 +95,9 @@ class Crt:
         FaultError
             Any of them failed its verification: none is returned. A multiple of p or q fails, too.
         """
-        logs = [self._logs(half, ciphertexts, threads) for half in (0, 1)]
+        each = -(-threads // 2)  # the two halves are as long, and need not wait for each other
+        halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]
+        logs = spread(halves, threads)
         return [self._open(x, y) for x, y in zip(*logs, strict=True)]
 
     def _logs(self, half: int, numbers: Sequence[Big], threads: int) -> list[Big]:

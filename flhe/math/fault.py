@@ -8,11 +8,7 @@ leaves unverified.
 
 from __future__ import annotations
 
-from flhe.errors import FlheError
-
-
-class FaultError(FlheError):
-    """An arithmetic result that failed its verification, so it was withheld."""
+from flhe.errors import FaultError
 
 
 def fault() -> FaultError:

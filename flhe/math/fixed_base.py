@@ -9,9 +9,9 @@ two machines:
 
       product of entries = (product of alphas) (1 + p sum of s)   mod p^2:
 
-the running product, as long as p^2, meets numbers of half its length, and the s are only added.
-That is ours; we know of no earlier use of it. - `LaneTable` makes eight products at once
-(`flhe.math.power_kernels`), each lane with its own entries.
+  the running product, as long as p^2, meets numbers of half its length, and the s are only added.
+- `LaneTable` makes eight products at once (`flhe.math.power_kernels`), each lane with its own
+  entries.
 
 Neither verifies what it gives; `flhe.math.residues` does. Which entry is read depends on the
 exponent, which is secret: as everywhere in GMP, the machine must not be shared with those who can

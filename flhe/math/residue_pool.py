@@ -105,7 +105,8 @@ def _ready(children: list[_Child], shares: list[int]) -> bool:
 def _start() -> subprocess.Popen[bytes]:
     # Standard error goes nowhere: a traceback of something that holds keys is not for logs.
     return subprocess.Popen(
-        [sys.executable, "-m", "flhe.math.residue_worker"],
+        # -P: what lies in the working directory is not imported by whoever gets the keys.
+        [sys.executable, "-P", "-m", "flhe.math.residue_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -142,6 +143,11 @@ def _drawn(children: list[_Child], p: int, q: int, h: int, timeout: float | None
         raise FlheError(
             f"residues: child processes were not done after {limit:.0f} s and were stopped; draw "
             "fewer at a time, or in this process (workers=0)"
+        ) from None
+    except OSError as error:
+        raise FlheError(
+            f"residues: child processes cannot be read from ({error.strerror}); draw in this process "
+            "(workers=0), or let it have more open files"
         ) from None
     for child in children:
         if len(child.data) < child.wanted and child.ended:

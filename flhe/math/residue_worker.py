@@ -6,7 +6,8 @@ bytes) and count. Residues go to standard output as they have been verified, PIE
 as long as n^2 needs, little-endian. So keys are neither in the arguments nor in the environment,
 where others could read them, and nothing is written to standard error.
 
-Standard input stays open while the result is wanted: at its end, the worker is gone at once. Exit
+Standard input stays open while the result is wanted: at its end, the worker is gone at once, and
+within a second where the process that started it is. Exit
 status: 0, or one of the codes below, by which alone a failure is told.
 """
 
@@ -16,6 +17,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from typing import BinaryIO, NoReturn
 
 READY = b"flhe residues 1\n"
@@ -88,15 +90,27 @@ def _watch(orders: BinaryIO) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def _watch_parent() -> None:
+    """Leave soon after the parent has: a pipe's end stays open as long as a process that it forked."""
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(ABANDONED)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main() -> NoReturn:
     """Serve standard input and output; leaves with one of the codes above."""
     code = FAILED
     try:
+        _watch_parent()
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        from flhe.errors import ConfigError, ProtocolError
+        from flhe.errors import ConfigError, FaultError, ProtocolError
         from flhe.math.bigint import gmpy
-        from flhe.math.fault import FaultError
 
         gmpy()
         sys.stdout.buffer.write(READY)

@@ -1,4 +1,4 @@
-"""Compiled loop of `flhe.rounds.tags`: inner products over the Goldilocks field."""
+"""Compiled loop of `flhe.schemes.tags`: inner products over the Goldilocks field, batch by batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
 
 @njit
-def product(values, words, start):
-    """Start + sum over d of x_d words[d], canonical.
+def products(values, per, words, out):
+    """Batch j's sum over k of v_k words[j, k] into out[j], canonical.
 
-    `values` are signed integers, shape (n,); `words` any uint64, shape (n,), taken modulo Q.
+    `values` are signed integers, shape (n,), `per` of them a batch; `words` any uint64 modulo Q, shape
+    (batches, at least per); `out` uint64, shape (batches,).
     """
-    out = np.uint64(start)
-    for d in range(values.size):
-        x = np.int64(values[d])
-        residue = np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
-        out = plus(mul(residue, words[d]), out)
-    return out
+    for j in range(out.size):
+        total = np.uint64(0)
+        start = j * per
+        for k in range(min(per, values.size - start)):
+            x = np.int64(values[start + k])
+            residue = np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
+            total = plus(mul(residue, words[j, k]), total)
+        out[j] = total

@@ -7,6 +7,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe import records
 from flhe.errors import ProtocolError
 from flhe.keys import epoch
+from flhe.math.bigint import gmpy
 from flhe.mods.node import Node
 from flhe.mods.stages import App, reply
 from flhe.rounds.terms import Terms
@@ -14,9 +15,12 @@ from flhe.rounds.terms import Terms
 
 def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """First relay: a fresh ephemeral key, signed."""
-    terms = records.field(record, "terms", bytes)
-    node.policy.check_terms(Terms.from_bytes(terms))
-    node.check_terms(terms)
+    announced = records.field(record, "terms", bytes)
+    terms = Terms.from_bytes(announced)
+    node.policy.check_terms(terms)
+    node.check_terms(announced)
+    if terms.keyed:
+        gmpy()  # a site that lacks it says so before anybody relies on it
     number = records.field(record, "number", int)
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
     node.save_agreement(state)
@@ -50,10 +54,11 @@ def finish(node: Node, record: ConfigRecord) -> None:
         return
     announced = records.field(record, "terms", bytes)
     node.check_terms(announced)
-    agreed = epoch.finish(node.load_agreement(epoch.Confirmed), confirms)
+    state = node.load_agreement(epoch.Confirmed)
+    agreed = epoch.finish(state, confirms)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
-    if terms.keyed != bool(agreed.scheme_secret):
-        raise ProtocolError("the epoch began without the scheme's key pair: start over")
+    if state.scheme_terms != (terms.hash() if terms.keyed else b""):
+        raise ProtocolError("there is no key pair of the scheme for these terms: start over")
     node.start_session(agreed, terms)
     node.drop_agreement()

@@ -16,6 +16,7 @@ from flhe.coding.extras import FIXED, Extras
 from flhe.coding.quantize import Quantize
 from flhe.errors import ProtocolError
 from flhe.keys import canonical
+from flhe.keys.roles import opener_for
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.sealed import Sealed
@@ -86,7 +87,7 @@ def fit(
     session.check_slot(model, slot, session.ranges_slot(model, round_, slot.attempt))
     session.check_shape(ranges, session.terms.range_lanes(session.layout), sparse=False)
     record(slot.round, ranges.digest(), RANGES)
-    lanes = session.decrypt(ranges)
+    lanes = opener_for(session.scheme, session.epoch, ranges, threads=1).decrypt(ranges)
     quantize = Quantize(session.terms.bits)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
     sums = quantize.join(lanes)

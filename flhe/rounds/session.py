@@ -20,7 +20,6 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,6 @@ from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
 from flhe.keys.roles import opener_for, sealer_for
 from flhe.math.permutation import Permutation
-from flhe.rounds import tags
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.ranges import fit, fitted_layout, own_layout
@@ -310,9 +308,6 @@ class Session:
     ) -> Sealed:
         """Encrypt an encoded update; `claim` is called first and must have reached the disk."""
         claim(slot.round, slot.attempt)
-        if self.terms.tagged:
-            key, rank = self.epoch.group_key, self.epoch.rank
-            encoded = tags.tagged(encoded, self.terms.bits, key, slot, rank)
         return sealer.encrypt(encoded, slot, mode=mode, support=support)
 
     # --- what everybody opens ---
@@ -358,31 +353,11 @@ class Session:
         state = fit(self, model, total.slot.round, ranges, record, base)
         result = total.digest()
         record(total.slot.round, result, SUM)
-        lanes = self.decrypt(total, release, threads=THREADS)
+        opener = opener_for(self.scheme, self.epoch, total, release, threads=THREADS)
+        lanes = opener.decrypt(total)
         codec = self.terms.codec(self.permutation(total.slot))
         check = self._expected_check(base, total)
         return apply(self.terms, codec, model, total, lanes, state, check)
-
-    def decrypt(
-        self, total: Sealed, release: Sequence[bytes] = (), *, threads: int = 1
-    ) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum that was recorded: its lanes, without tags, once these have verified.
-
-        Raises
-        ------
-        ProtocolError
-            A sum that does not open, or is not that of what its senders encrypted.
-        """
-        if not self.terms.tagged:
-            opener = opener_for(self.scheme, self.epoch, total, release, threads=threads)
-            return opener.decrypt(total)
-
-        def verify(lanes: NDArray[Any]) -> None:
-            tags.verified(lanes, self.terms.bits, self.epoch.group_key, total.slot, total.senders)
-
-        opener = opener_for(self.scheme, self.epoch, total, release, threads=threads, verify=verify)
-        lanes = opener.decrypt(total)
-        return lanes[: lanes.size - self.terms.tag_lanes]
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:

@@ -23,7 +23,6 @@ from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.math.permutation import Permutation
-from flhe.rounds import tags
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.rounds.optimizers import from_parameters as optimizer_from
@@ -38,9 +37,9 @@ VERSION = 3
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
-FITTED = ("history", "exchange")
 Batching = Literal["vector", "layer"]
 Sends = Literal["update", "gradient"]
+FITTED = ("history", "exchange")
 """What clipping thresholds may be fitted on."""
 
 BUILT = ("flashe", "sash", "batchcrypt")
@@ -318,23 +317,13 @@ class Terms:
         """What travels beside the values."""
         return Extras(self.metrics, layout.integers)
 
-    @property
-    def tagged(self) -> bool:
-        """Whether vectors carry tags; see `flhe.rounds.tags`."""
-        return self.keyed
-
-    @property
-    def tag_lanes(self) -> int:
-        """Integers that carry a vector's tags."""
-        return tags.lanes(self.bits) if self.tagged else 0
-
     def lanes(self, layout: Layout) -> int:
         """Integers in one encoded dense update: values and extras."""
         return layout.floats + self.extra_lanes(layout)
 
     def extra_lanes(self, layout: Layout) -> int:
-        """Integers that carry the extras of an update, tags included."""
-        return self.codec().lanes(self.extras(layout).length, layout) + self.tag_lanes
+        """Integers that carry the extras of an update."""
+        return self.codec().lanes(self.extras(layout).length, layout)
 
     def runs(self, layout: Layout) -> tuple[int, ...]:
         """Lengths of the parts of an encoded update: its layers, then its extras."""
@@ -345,7 +334,7 @@ class Terms:
         """Integers in what a client sends in the `ranges` phase."""
         quantize = Quantize(self.bits)
         squares = 2 * len(list(layout.segments()))
-        return quantize.lanes(FIXED + squares, layout) + self.tag_lanes
+        return quantize.lanes(FIXED + squares, layout)
 
     def layout_hash(self, layout: Layout, scheme: Scheme) -> bytes:
         """SHA-256 over names, shapes, dtypes, these terms, codec and scheme parameters."""

@@ -1,12 +1,15 @@
 """BatchCrypt: quantized values in batches, each batch one Paillier ciphertext.
 
-    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k)  mod n
+    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k), and a tag above  mod n
     product of c_i mod n^2             opens to the sum of the m_i, slot by slot
 
 The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
 of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
 For the same reason they encrypt modulo p^2 and q^2 instead of n^2 (`flhe.math.residues`), and most of
-that, the power r^n, does not depend on the values: it is computed while the app trains.
+that, the power r^n, does not depend on the values: it can be computed while the app trains.
+
+A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
+slots. The tags say it (`flhe.schemes.tags`), so a sum opens for its own senders and slot only.
 
 Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.paillier_keys`; slots:
 `flhe.coding.slots`, which says what of the paper's codec is different.
@@ -25,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.slots import Slots
+from flhe.coding.slots import Slots, cuts
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 from flhe.schemes.base import Phase, Reader, check_integers
 from flhe.schemes.paillier_keys import PublicKey, SecretKey, check_key_bits
+from flhe.schemes.tags import TAG_BITS, Tags
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.spaces import Integers
 
@@ -39,8 +43,6 @@ MAX_COHORT = 1024
 DEFAULT_KEY_BITS = 3072
 
 Random = Callable[[int], bytes]
-Verify = Callable[[NDArray[Any]], None]
-"""Opened lanes -> None, or ProtocolError for a sum that was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Paillier:
     @property
     def batch(self) -> Slots:
         """How values lie in a plaintext."""
-        return Slots(self.space.bound, self.cohort, self.key_bits - 1)
+        return Slots(self.space.bound, self.cohort, self.key_bits - 1, TAG_BITS)
 
     @property
     def ciphertext_bytes(self) -> int:
@@ -122,6 +124,7 @@ class Paillier:
             "public": hashlib.sha256(public).digest() if public else b"",
             "slot_bits": self.batch.width,
             "slots": self.batch.per,
+            "tag_bits": TAG_BITS,
             "runs": list(self.runs),
         }
 
@@ -201,16 +204,19 @@ class PaillierSealer:
         Public parameters.
     key : SecretKey
         The epoch's key pair: with p and q, encryption is several times faster than with n.
+    group_key : bytes
+        K_G of the epoch, 32 bytes: what tags are made with.
     rank : int
         This client's rank in the agreed member list; never a number from the server.
     threads : int
-        Processes that `encrypt` may spread the powers over.
+        Threads, or processes, that powers are spread over.
     random : callable
         Where exponents come from: n -> n uniform bytes.
     """
 
     scheme: Paillier
     key: SecretKey
+    group_key: bytes = field(repr=False)
     rank: int
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
@@ -225,8 +231,8 @@ class PaillierSealer:
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
 
-        In other processes: gmpy2 keeps Python's lock while it multiplies, so on a thread of this one
-        they would hold up the training that they run beside.
+        Without Python's lock where the processor's vectors do it, else in other processes: gmpy2 keeps
+        that lock while it multiplies, and would hold up the training that it runs beside.
         """
         self.scheme.check_mode(mode)
         made = self._powers(length, max(self.threads - 1, 1))
@@ -260,8 +266,7 @@ class PaillierSealer:
             powers = self._ready.pop((slot, length), None)
         if powers is None:
             powers = self._powers(length, self.threads if self.threads > 1 else 0)
-        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
-        batches = self.scheme.batch.pack(whole, self.scheme.runs)
+        batches = self.messages(plain, slot)
         n = gmpy().mpz(self.key.public.n)
         square = n * n
 
@@ -273,6 +278,13 @@ class PaillierSealer:
         numbers = map(sealed, batches, powers)
         rows = to_rows(numbers, self.scheme.ciphertext_bytes, len(batches))
         return Sealed(NAME, slot, (self.rank,), length, rows.reshape(-1))
+
+    def messages(self, plain: Plain, slot: Slot) -> list[Big]:
+        """What is encrypted: a signed number for each batch, with its tag."""
+        batch, runs = self.scheme.batch, self.scheme.runs
+        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
+        tags = Tags(self.group_key, slot).make(whole, batch.per, cuts(whole.size, runs), self.rank)
+        return batch.lift(batch.pack(whole, runs), tags)
 
     def _powers(self, length: int, workers: int) -> list[Big]:
         from flhe.math.residues import draw
@@ -289,17 +301,14 @@ class PaillierOpener:
 
     Parameters
     ----------
-    scheme, key, threads
+    scheme, key, group_key, threads
         As for `PaillierSealer`; decryption is on threads, its powers let go of Python's lock.
-    verify : callable, optional
-        Called with all digits, before any of them is judged: whether a sum that somebody changed
-        overflows is not for them to learn.
     """
 
     scheme: Paillier
     key: SecretKey
+    group_key: bytes = field(repr=False)
     threads: int = 1
-    verify: Verify | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_pair(self.scheme, self.key)
@@ -311,7 +320,8 @@ class PaillierOpener:
         ------
         ProtocolError
             Another scheme, a sender outside the cohort, data of another length, a number that is no
-            ciphertext; a digit that its senders cannot have added up to, and in which direction.
+            ciphertext; what is not the sum of its senders' vectors of this slot; a digit that they
+            cannot have added up to, and in which direction.
         """
         from flhe.math.crt import Crt
 
@@ -322,12 +332,14 @@ class PaillierOpener:
         n = gmpy().mpz(self.key.public.n)
         half = n >> 1
         opened = Crt(self.key.p, self.key.q).decrypt(numbers, threads=self.threads)
-        signed = [m - n if m > half else m for m in opened]
-        runs = self.scheme.runs
+        batch, runs, senders = self.scheme.batch, self.scheme.runs, total.senders
+        numbers, tops = batch.lower([m - n if m > half else m for m in opened])
         try:
-            return self.scheme.batch.unpack(
-                signed, total.length, len(total.senders), runs, self.verify
-            )
+            digits = batch.digits(numbers, total.length, len(senders), runs)
+            # First: whether a sum that somebody changed overflows is not for them to learn.
+            tags = Tags(self.group_key, total.slot)
+            tags.verify(tops, digits.values, batch.per, cuts(total.length, runs), senders)
+            return digits.check()
         except ProtocolError as error:
             raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
 

@@ -5,10 +5,11 @@
 
 p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2: then the powers of h are all
 the squares, times -1, that are told from random elements of Jacobi symbol 1 by nobody who cannot factor
-n, and half as long an exponent is enough (DJN's assumption beside Paillier's).
+n, and half as long an exponent is enough (DJN's assumption beside Paillier's). x is hashed from n, so
+nobody chooses it: an h of small order would hide nothing.
 
-h is kept with the secret key: only members encrypt, and they have p and q, which make it several times
-faster. Both kinds of key have one encoding, checked when read.
+Only members encrypt, and they have p and q, which make it several times faster. Both kinds of key have
+one encoding, checked when read.
 
 Source: Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes" (EUROCRYPT
 1999); Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications to
@@ -17,6 +18,7 @@ electronic voting" (2010).
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ from dataclasses import dataclass, field
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
-from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_below, random_blum_prime
+from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_blum_prime
 
 Random = Callable[[int], bytes]
 
@@ -155,13 +157,10 @@ class SecretKey:
     ----------
     p, q : int
         The primes, secret.
-    h : int
-        -x^2 mod n: the base of DJN's exponentiation.
     """
 
     p: int = field(repr=False)
     q: int = field(repr=False)
-    h: int = field(repr=False)
     public: PublicKey = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -170,8 +169,6 @@ class SecretKey:
         if self.p == self.q:
             raise ConfigError("SecretKey: p and q must differ")
         object.__setattr__(self, "public", PublicKey(self.p * self.q))
-        if type(self.h) is not int or not 1 < self.h < self.public.n:
-            raise ConfigError("SecretKey: h must lie within n")
 
     def __repr__(self) -> str:
         return f"SecretKey(<{self.public.bits} bits>)"
@@ -190,26 +187,28 @@ class SecretKey:
         while True:
             p, q = random_blum_prime(half, random), random_blum_prime(half, random)
             if abs(p - q) >> (half - CLOSE) and math.gcd(p - 1, q - 1) == 2:
-                break
-        n = p * q
-        x = 0
-        while math.gcd(x, n) != 1:
-            x = random_below(n, random)
-        return cls(p, q, n - x * x % n)
+                return cls(p, q)
+
+    @property
+    def h(self) -> int:
+        """-x^2 mod n, the base of DJN's exponentiation; x is n's hash, 128 bits longer than n."""
+        n = self.public.n
+        data = hashlib.shake_256(canonical.dumps(["flhe/v1/paillier-base", _bytes(n)]))
+        x = int.from_bytes(data.digest((n.bit_length() + 135) // 8), "big")
+        return n - x * x % n
 
     def check(self, bits: int) -> None:
-        """Refuse a key that an honest member would not have made.
+        """Refuse a key of a form that an honest member would not have made.
 
         Raises
         ------
         ProtocolError
             Another length; a factor that is not prime, or not 3 modulo 4; factors too close; a common
-            divisor of p - 1 and q - 1 besides 2, or of n and phi(n); an h that is not -x^2.
+            divisor of p - 1 and q - 1 besides 2, or of n and phi(n).
         """
         p, q, half = self.p, self.q, bits // 2
         self.public.check(bits)
         is_prime = gmpy().is_prime
-        legendre = gmpy().legendre
         why = ""
         if p.bit_length() != half or q.bit_length() != half:
             why = "its factors are not of one length"
@@ -221,22 +220,20 @@ class SecretKey:
             why = "its factors are too close"
         elif math.gcd(p - 1, q - 1) != 2 or math.gcd(self.public.n, (p - 1) * (q - 1)) != 1:
             why = "its factors are related"
-        elif legendre(self.h, p) != -1 or legendre(self.h, q) != -1:
-            why = "its h is not the negative of a square"
         if why:
             raise ProtocolError(f"batchcrypt: the key pair is unusable, {why}")
 
     def to_bytes(self) -> bytes:
         """Canonical CBOR; the bytes are secret."""
-        fields = {name: _bytes(getattr(self, name)) for name in ("p", "q", "h")}
+        fields = {name: _bytes(getattr(self, name)) for name in ("p", "q")}
         return canonical.dumps({"v": VERSION, "kind": "paillier-secret", **fields})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SecretKey:
         """Inverse of `to_bytes`; ProtocolError for anything else. `check` says whether it is sound."""
-        fields = _fields(data, "paillier-secret", ("p", "q", "h"))
+        fields = _fields(data, "paillier-secret", ("p", "q"))
         try:
-            return cls(fields["p"], fields["q"], fields["h"])
+            return cls(fields["p"], fields["q"])
         except ConfigError as error:
             raise ProtocolError(f"paillier-secret: {error}") from None
 

@@ -43,6 +43,21 @@ def test_run_hands_its_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [expected, Settings()]
 
 
+def test_run_hands_fedsgd_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))
+    options = ["--algorithm", "fedsgd", "--optimizer", "rmsprop", "--lr", "0.01"]
+    options += ["--batch-size", "64"]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 0
+    expected = Settings(
+        algorithm="fedsgd", client_optimizer="rmsprop", client_lr=0.01, batch_size=64
+    )
+    assert seen == [expected]
+    for bad in (["--optimizer", "adam"], ["--algorithm", "fedsgd", "--optimizer", "adamw"]):
+        assert CliRunner().invoke(app, ["run", *bad]).exit_code != 0
+    assert seen == [expected]
+
+
 def test_run_hands_its_keys_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
     monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))

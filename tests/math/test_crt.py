@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import ConfigError, FaultError, FlheError
 from flhe.math import crt, lanes, powers
 from flhe.math.crt import Crt, Join
-from flhe.math.fault import FaultError
 
 gmpy2 = pytest.importorskip("gmpy2")
 

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, FaultError
 from flhe.math import lanes, powers
-from flhe.math.fault import FaultError
 from flhe.math.lanes import BLOCK, LANES, Lanes
 from flhe.math.powers import powmod_all, steps
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.errors import ConfigError, FaultError, FlheError, ProtocolError
 from flhe.keys import canonical
 from flhe.math import lanes, residue_pool, residue_worker, residues
 from flhe.math.crt import Join
-from flhe.math.fault import FaultError
 from flhe.math.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
 from flhe.math.residues import Residues, draw, exponent_bits
 

@@ -22,12 +22,15 @@ from flhe.keys.messages import Envelope
 from flhe.keys.roster import Member, Roster
 from flhe.keys.store import Store
 from flhe.mods import table
+from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import Terms
 from tests.mods.harness import RUN, SLUGS, TERMS, Group, Site, answer, arrays, refused, update
 
 STAGES = (
     "advertise",
+    "key-pair",
+    "take-pair",
     "share",
     "confirm",
     "status",
@@ -62,7 +65,8 @@ def kind_of(stage: str) -> str:
 def test_nothing_comes_before_advertise(tmp_path: Path, stage: str) -> None:
     site = Site(tmp_path / "home")
     fields = {"round": 1, "attempt": 0, "terms": TERMS.to_bytes(), "messages": [b"x"]}
-    code = 1014 if stage in ("share", "confirm") else 1020
+    before = ("share", "confirm", "key-pair", "take-pair")
+    code = 1014 if stage in before else 1020
     refused(site.ask(stage, kind_of(stage), **fields, confirms=[b"x"], sums=[]), code)
     assert not site.app.seen
 
@@ -300,13 +304,22 @@ OTHER: dict[str, Any] = {
     "unmask": "clients",
     "preset": "lwr-736",
     "neighbours": 50,
+    "key_bits": 2048,
+    "batching": "layer",
+    "advance": True,
+    "sends": "gradient",
 }
+ALSO: dict[str, dict[str, Any]] = {
+    "neighbours": {"scheme": "sash"},
+    "sends": {"optimizer": ClientOptimizer("adam")},
+    **{name: {"scheme": "batchcrypt"} for name in ("key_bits", "batching", "advance")},
+}
+"""Terms without which another one cannot be."""
 
 
 def changed(name: str) -> bytes:
-    """Terms that differ in one field; neighbours are SASH's alone, so there in two."""
-    other = {"scheme": "sash"} if name == "neighbours" else {}
-    return dataclasses.replace(TERMS, **{**other, name: OTHER[name]}).to_bytes()
+    """Terms that differ in one field; in two, where it is one scheme's alone."""
+    return dataclasses.replace(TERMS, **{**ALSO.get(name, {}), name: OTHER[name]}).to_bytes()
 
 
 @pytest.mark.parametrize("name", OTHER)

@@ -272,7 +272,7 @@ def test_a_pair_that_is_not_sound_is_not_taken(
         p = int(gmpy2.next_prime(key.p))
         while p % 4 != 1 or math.gcd(p - 1, key.q - 1) != 2:
             p = int(gmpy2.next_prime(p))
-        bad = SecretKey(p, key.q, 4)
+        bad = SecretKey(p, key.q)
         return bad.public.to_bytes(), bad.to_bytes()
 
     made: list[int] = []
