@@ -104,9 +104,9 @@ def _ready(children: list[_Child], shares: list[int]) -> bool:
 
 def _start() -> subprocess.Popen[bytes]:
     # Standard error goes nowhere: a traceback of something that holds keys is not for logs.
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 - our own interpreter, module and process id
         # -P: what lies in the working directory is not imported by whoever gets the keys.
-        [sys.executable, "-P", "-m", "flhe.math.residue_worker"],
+        [sys.executable, "-P", "-m", "flhe.math.residue_worker", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -92,10 +92,10 @@ def _watch(orders: BinaryIO) -> None:
 
 def _watch_parent() -> None:
     """Leave soon after the parent has: a pipe's end stays open as long as a process that it forked."""
-    parent = os.getppid()
+    parent = sys.argv[1] if len(sys.argv) > 1 else str(os.getppid())
 
     def wait() -> None:
-        while os.getppid() == parent:
+        while str(os.getppid()) == parent:
             time.sleep(1.0)
         os._exit(ABANDONED)
 

@@ -66,7 +66,7 @@ class Follower:
         if model.round != header["round"]:
             raise ProtocolError("the checkpoint holds another round than its header says")
         if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
-            raise ProtocolError("the checkpoint is of another server optimizer")
+            raise ProtocolError("the checkpoint is of another optimizer")
         return model
 
     def recorder(self, session: Session) -> Record:

@@ -3,10 +3,10 @@
     n = p q,  g = n + 1         c = (1 + m n) r^n mod n^2                  (Paillier, 1999, Scheme 1)
     r^n = h_s^a,  h_s = h^n,  h = -x^2 mod n,  a of ceil(|n| / 2) bits     (DJN 2010, Sec. 4.2)
 
-p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2: then the powers of h are all
-the squares, times -1, that are told from random elements of Jacobi symbol 1 by nobody who cannot factor
-n, and half as long an exponent is enough (DJN's assumption beside Paillier's). x is hashed from n, so
-nobody chooses it: an h of small order would hide nothing.
+p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2: then the powers of h are a
+subgroup of small index among the numbers of Jacobi symbol 1. That nobody who cannot factor n tells them
+from random ones of these, also with half as long an exponent, is DJN's assumption beside Paillier's. x
+is hashed from n, so nobody chooses it: an h of small order would hide nothing.
 
 Only members encrypt, and they have p and q, which make it several times faster. Both kinds of key have
 one encoding, checked when read.

@@ -6,13 +6,16 @@ lies above the slots of sender u's batch j. r and tau are pseudorandom under a k
 of one slot (the round's, not the batch's). Tags add like everything else, so the sum V of the
 senders S has
 
-    sum over S of tag_j - sum over S of tau_(j,u) = sum over k of r_(j,k) V_(j,k)   mod Q.
+    sum over S of tag_j - sum over S of tau_(j,u) = sum over k of r_(j,k) V_(j,k)   mod Q,
+    0 <= sum over S of tag_j < |S| Q.
 
 Whoever changes a batch without that key (adds to a slot, moves slots, brings another batch, adds one
-twice or one of another round) meets this with odds of 2^-63: tags that hold tau say nothing of r, and a
-slot that is changed is changed by less than Q, so by something else than 0. Nor can a batch be guessed,
-to learn from a refusal whether the guess was wrong: its tag would have to be guessed with it. A member
-that colludes with the server has the key and can forge.
+twice or one of another round) meets this with odds of 2^-63: tags that hold tau say next to nothing of
+r, and a slot that is changed is changed by less than Q, so by something else than 0. Nor can a batch be
+guessed, to learn from a refusal whether the guess was wrong: its tag would have to be guessed with it,
+all 64 bits of it, because a sum of tags is taken for what it is, between 0 and |S| Q, and not modulo Q
+(the room above would stand for half of those bits). A member that colludes with the server has the key
+and can forge.
 
 Paillier needs this. A ciphertext raised to 2^(L k) has its slots k places higher: a relay could
 bring one client's value into the slots of a training metric, whose mean members tell, or learn
@@ -89,6 +92,8 @@ class Tags:
     ) -> None:
         """Return if a sum is that of what `senders` encrypted in this slot.
 
+        Slots beyond the last value are not in it: see `flhe.coding.slots.Digits.check`.
+
         Parameters
         ----------
         tags : sequence of int
@@ -110,7 +115,8 @@ class Tags:
         for rank in senders:
             masks = self._masks(rank, len(left)).tolist()
             left = [a - b for a, b in zip(left, masks, strict=True)]
-        if any(rest % Q for rest in left):
+        most = len(senders) * Q
+        if any(rest % Q for rest in left) or not all(0 <= tag < most for tag in tags):
             raise AuthenticationError(
                 "the sum is not that of what its senders encrypted in this round: it was altered, or "
                 "opened with the wrong senders"

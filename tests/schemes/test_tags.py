@@ -143,12 +143,31 @@ def test_one_vector_for_another_is_noticed() -> None:
 
 
 def test_a_batch_that_is_zero_cannot_be_told_from_another() -> None:
-    """What a relay would do to learn whether a batch is what it guesses: add it, less the guess."""
+    """What a relay would do to learn whether a batch is what it guesses: add it, less the guess.
+
+    A multiple of it, too, that leaves a multiple of Q above the slots if some bits of the tag are what it
+    guesses: nothing that lies beyond what so many tags add up to is accepted.
+    """
     zero = np.zeros(26, np.int32)
     parts = [*vectors(2), zero]
     tags, total = summed(parts)
     own = TAGS.make(zero, PER, RUNS, 2)
     refused([tags[0] + own[0], *tags[1:]], total)
+    for multiple in (3, -1, -3, 1 << 32, 1 << 900, -(1 << 900)):
+        refused([tags[0] + multiple * Q, *tags[1:]], total)
+
+
+def test_sums_of_the_largest_and_the_smallest_tags_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zero = np.zeros(26, np.int32)
+    for tau in (0, Q - 1):
+        monkeypatch.setattr(
+            Tags, "_masks", lambda self, rank, count: np.full(count, tau, np.uint64)
+        )
+        tags, total = summed([zero] * 3)
+        assert tags == [3 * tau] * 4
+        TAGS.verify(tags, total, PER, RUNS, (0, 1, 2))
 
 
 def test_other_senders_slots_and_keys_are_noticed() -> None:
