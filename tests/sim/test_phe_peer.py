@@ -29,12 +29,12 @@ def test_rows_say_what_was_measured(peers: list[Any]) -> None:
         "phe-512 batched, projected",
     )
     assert values.projection == 1000 / 16
-    # Slots of 19 bits, 26 of them in 511: 39 ciphertexts.
-    assert batches.projection == 39 / 16
+    # Slots of 19 bits below a tag, 23 of them in 511: 44 ciphertexts.
+    assert batches.projection == 44 / 16
     assert "from 16 ciphertexts to 1,000" in values.note
-    assert "from 16 ciphertexts to 39, of 26 values" in batches.note
+    assert "from 16 ciphertexts to 44, of 23 values" in batches.note
     assert values.upload_bytes == 1000 * (128 + 4)
-    assert batches.upload_bytes == 39 * 128
+    assert batches.upload_bytes == 44 * 128
 
 
 def test_the_mean_is_the_mean(peers: list[Any]) -> None:
@@ -42,7 +42,7 @@ def test_the_mean_is_the_mean(peers: list[Any]) -> None:
     values, batches = peers
     for peer, picked, tolerance in (
         (values, np.linspace(0, 999, 16).astype(int), 1e-7),
-        (batches, np.arange(16 * 26), 2e-5),
+        (batches, np.arange(16 * 23), 2e-5),
     ):
         peer.decrypt()
         mean = np.mean([updates[j][picked].astype(np.float64) for j in SETTING.survivors], axis=0)
