@@ -713,3 +713,18 @@ def test_an_epoch_that_cannot_be(changes: dict[str, object]) -> None:
     assert epoch.rank != changes.get("rank")
     with pytest.raises(ProtocolError, match="Epoch"):
         replace(epoch, **changes)  # type: ignore[arg-type]
+
+
+def test_epochs_of_the_version_before_are_read() -> None:
+    """They have no key pair of a scheme; a node that keeps one takes part in new federations."""
+    (epoch, *_) = federate(3)
+    assert isinstance(epoch, Epoch)
+    body = loads(epoch.to_bytes(), 1 << 20, "epoch")
+    for name in ("scheme_public", "scheme_secret"):
+        assert body.pop(name) == b""
+    old = dumps({**body, "v": 1})
+    assert Epoch.from_bytes(old) == epoch
+    with pytest.raises(ProtocolError):
+        Epoch.from_bytes(dumps({**body, "v": 2}))
+    with pytest.raises(ProtocolError):
+        Epoch.from_bytes(dumps({**body, "v": 3}))

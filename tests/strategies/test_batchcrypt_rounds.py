@@ -12,13 +12,16 @@ import gmpy2
 import numpy as np
 import pytest
 import torch
+from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
+from flhe import records
 from flhe.errors import ConfigError, QuorumError
 from flhe.keys.epoch import Epoch
 from flhe.keys.store import Store
 from flhe.math.bigint import from_rows, to_rows
 from flhe.rounds.client_optimizer import ClientOptimizer
+from flhe.rounds.terms import Terms
 from flhe.schemes.paillier import Paillier, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Sealed
@@ -450,3 +453,50 @@ def test_what_cannot_work_is_refused_at_construction() -> None:
 def test_advance_scaling_needs_bits_for_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="advance scaling with bits=3"):
         run(Nodes(tmp_path, 4), 1, advance=True, bits=3)
+
+
+# --- groups that grow, terms that change ---
+
+
+def test_a_group_that_outgrows_its_terms_goes_on_without_the_newcomer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four members leave advance scaling 2 of 4 bits, five 1: the fifth cannot join."""
+    grid = Changing(tmp_path, 5, config=lambda _: {"flhe-key-bits": 2048})
+    grid.away = lambda round_: {104} if round_ < 2 else set()
+    strategy = batchcrypt_fedavg(
+        key_bits=2048,
+        max_examples=MAX,
+        clip=1.0,
+        bits=4,
+        advance=True,
+        on_round=grid.after,
+        min_available_nodes=4,
+    )
+    strategy.start(grid, initial(), num_rounds=3)
+    grid.close()
+    assert strategy._fed is not None
+    assert set(strategy._fed.members) == {100, 101, 102, 103}
+    assert [r.survivors for r in grid.reports] == [4, 4, 4]
+    assert "the epoch before goes on: advance scaling with bits=4" in caplog.text
+
+
+def test_a_pair_is_for_the_terms_that_it_was_made_for(tmp_path: Path) -> None:
+    """Who is told of other terms when the epoch begins has no part in it, and is back afterwards."""
+    grid = Nodes(tmp_path, 4)
+    told: list[int] = []
+
+    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
+        record = records.find_config(content, records.STAGE)
+        if (node, stage) != (101, "round") or told or record is None:
+            return content
+        told.append(node)
+        terms = Terms.from_bytes(records.field(record, "terms", bytes))
+        other = dataclasses.replace(terms, key_bits=3072).to_bytes()
+        return RecordDict({**content, records.STAGE: ConfigRecord({**record, "terms": other})})
+
+    grid.rewrite = rewrite
+    run(grid, 4, rekey_every=2)
+    assert told
+    assert "no key pair of the scheme for these terms" in (grid.homes[1] / "errors.log").read_text()
+    assert same(grid, range(4)).round == 4
