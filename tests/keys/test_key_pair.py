@@ -180,3 +180,21 @@ def test_a_key_that_does_not_fit_the_terms_is_refused() -> None:
     states, confirms, _, _ = made()
     with pytest.raises(ConfigError, match="no key pair"):
         key_pair.make(states[0], list(confirms), Flashe(3), TERMS)
+
+
+def test_a_pair_is_sealed_for_one_set_of_terms() -> None:
+    _, confirms, first, _ = made()
+    with pytest.raises(ProtocolError, match="made for other terms"):
+        key_pair.make(first, list(confirms), SCHEME, bytes(32))
+
+
+def test_a_public_key_that_the_secret_one_does_not_have_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the maker itself has sealed the two together."""
+    states, confirms, _, _ = made()
+    one, other = (SecretKey.generate(2048) for _ in range(2))
+    monkeypatch.setattr(key_pair, "new_pair", lambda *_: (other.public.to_bytes(), one.to_bytes()))
+    _, message = key_pair.make(states[0], list(confirms), SCHEME, TERMS)
+    with pytest.raises(ProtocolError, match="does not belong to the public one"):
+        take(1, message)

@@ -21,6 +21,7 @@ from flhe.schemes.sash import Sash, most_bits
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 ALPHA = st.floats(1e-3, 1e3)
 SASH_: dict[str, Any] = {"scheme": "sash"}
+GRADIENT: dict[str, Any] = {"sends": "gradient", "optimizer": ClientOptimizer("sgd")}
 
 TERMS = st.builds(
     Terms,
@@ -216,6 +217,19 @@ def test_lanes_of_mean_squares(bits: int) -> None:
         ({"scheme": ""}, "this version builds flashe, sash, batchcrypt"),
         ({"bits": 0}, "bits must be 2 to 32"),
         ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
+        ({"sends": "gradient"}, "optimizer 'fedavg', which steps with a mean update"),
+        ({"optimizer": ClientOptimizer("adam")}, "which steps with a mean gradient"),
+        (GRADIENT | {"top_k": 0.1}, "every client steps for itself.*leave top_k out"),
+        (GRADIENT | {"scheme": "sash"}, "every client steps for itself"),
+        ({"sends": "weights"}, r"sends='weights'\): use 'update' or 'gradient'"),
+        ({"key_bits": 2048}, "key_bits, batching and advance are BatchCrypt's"),
+        ({"batching": "layer"}, "are BatchCrypt's: leave them out with scheme 'flashe'"),
+        ({"scheme": "batchcrypt", "key_bits": 1024}, "3072 has 128 bits of security"),
+        ({"scheme": "batchcrypt", "batching": "rows"}, r"batching='rows'\): use 'vector' or 'layer'"),
+        ({"scheme": "batchcrypt", "advance": 1}, r"advance=1\): use False or True"),
+        ({"scheme": "batchcrypt", "top_k": 0.1}, "batches are added up as wholes"),
+        ({"scheme": "batchcrypt", "masking": "single"}, "that is FLASHE's"),
+        ({"scheme": "batchcrypt", "advance": True, "bits": 2}, "2 members leave 1 bits"),
         (SASH_ | {"top_k": 0.1}, "top_k with scheme 'sash'.*use scheme 'flashe'"),
         (SASH_ | {"top_k": 1.0}, "top_k with scheme 'sash'"),
         (SASH_ | {"clip": "history"}, "clip='history' with scheme 'sash'.*give clip as a number"),

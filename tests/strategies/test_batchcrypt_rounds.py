@@ -500,3 +500,41 @@ def test_a_pair_is_for_the_terms_that_it_was_made_for(tmp_path: Path) -> None:
     assert told
     assert "no key pair of the scheme for these terms" in (grid.homes[1] / "errors.log").read_text()
     assert same(grid, range(4)).round == 4
+
+
+def test_a_public_key_of_another_length_is_the_makers_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server sees that by itself: nobody is asked to take it."""
+    from flhe.keys import key_pair
+
+    honest, made = key_pair.new_pair, list[int]()
+
+    def first_is_long(scheme: Paillier, random: Any) -> tuple[bytes, bytes]:
+        made.append(len(made))
+        return honest(
+            dataclasses.replace(scheme, key_bits=3072) if len(made) == 1 else scheme, random
+        )
+
+    monkeypatch.setattr(key_pair, "new_pair", first_is_long)
+    grid = Nodes(tmp_path, 4)
+    strategy, _ = run(grid, 1)
+    assert "the public key has 3072 bits, the terms say 2048" in caplog.text
+    assert strategy._fed is not None
+    assert len(strategy._fed.members) == 3
+    assert len(grid.stages("take-pair")) == 2
+
+
+def test_a_site_without_gmpy2_says_so_when_it_is_first_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flhe.mods import agreement
+
+    def missing() -> None:
+        raise ConfigError("Paillier needs gmpy2")
+
+    monkeypatch.setattr(agreement, "gmpy", missing)
+    grid = Nodes(tmp_path, 3)
+    with pytest.raises(QuorumError, match="its configuration cannot work"):
+        run(grid, 1)
+    assert {stage for _, stage, _ in grid.sent} <= {"status", "advertise"}
