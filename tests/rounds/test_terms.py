@@ -225,7 +225,10 @@ def test_lanes_of_mean_squares(bits: int) -> None:
         ({"key_bits": 2048}, "key_bits, batching and advance are BatchCrypt's"),
         ({"batching": "layer"}, "are BatchCrypt's: leave them out with scheme 'flashe'"),
         ({"scheme": "batchcrypt", "key_bits": 1024}, "3072 has 128 bits of security"),
-        ({"scheme": "batchcrypt", "batching": "rows"}, r"batching='rows'\): use 'vector' or 'layer'"),
+        (
+            {"scheme": "batchcrypt", "batching": "rows"},
+            r"batching='rows'\): use 'vector' or 'layer'",
+        ),
         ({"scheme": "batchcrypt", "advance": 1}, r"advance=1\): use False or True"),
         ({"scheme": "batchcrypt", "top_k": 0.1}, "batches are added up as wholes"),
         ({"scheme": "batchcrypt", "masking": "single"}, "that is FLASHE's"),
