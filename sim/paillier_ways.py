@@ -19,7 +19,8 @@ from flhe.math.bigint import Big, from_rows, gmpy
 from flhe.math.crt import Crt, Join
 from flhe.math.fixed_base import GmpTable, LaneTable, window
 from flhe.math.powers import FEW, fits
-from flhe.math.residues import draw, exponent_bits, in_lanes
+from flhe.math.residue_pool import draw
+from flhe.math.residues import exponent_bits, in_lanes
 from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Slot

@@ -27,8 +27,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
-from flhe.math.lanes import LANES, Lanes
+from flhe.math.lanes import Lanes
 from flhe.math.powers import spread
 
 MAX_TABLE_BYTES = 1 << 25

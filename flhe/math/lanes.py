@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.math import BLOCK, LANES, LIMB_BITS
 from flhe.math.bigint import Big, gmpy
 
-LANES = 8
-LIMB_BITS = 52
-BLOCK = 10
-"""Limbs of a block: primes of 1024, 1536 and 2048 bits take 2, 3 and 4 of them."""
 SLACK = 6
 """R must have so many bits more than p, see the kernel."""
 SHORTEST = 256

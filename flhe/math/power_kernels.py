@@ -36,7 +36,7 @@ from numba.core import cgutils, config
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-from flhe.math.lanes import BLOCK, LANES, LIMB_BITS
+from flhe.math import BLOCK, LANES, LIMB_BITS
 
 _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 

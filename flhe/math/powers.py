@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math import lanes
+from flhe.math import LANES, lanes
 from flhe.math.bigint import Big, gmpy
 from flhe.math.fault import fault
-from flhe.math.lanes import LANES, Lanes
+from flhe.math.lanes import Lanes
 
 WINDOW = 5
 FEW = 6

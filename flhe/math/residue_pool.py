@@ -1,4 +1,4 @@
-"""Residues on child processes.
+"""Residues drawn beside other work: on threads or on child processes.
 
 GMP holds Python's lock for as long as one operation takes, and gives it to a waiting thread only
 now and then: a thread that draws residues would hold up the training loop beside it, and one that
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import selectors
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from flhe.math import residue_worker
 from flhe.math.bigint import Big, gmpy
 from flhe.math.crt import check_primes
 from flhe.math.fault import fault
-from flhe.math.residues import Residues
+from flhe.math.residues import Random, Residues, in_lanes
 
 logger = logging.getLogger("flhe")
 
@@ -50,12 +51,39 @@ class _Child:
     ended: bool = False
 
 
+def draw(
+    p: int, q: int, h: int, count: int, workers: int = 0, random: Random | None = None
+) -> list[Big]:
+    """Draw `count` residues beside other work, where that pays.
+
+    Parameters
+    ----------
+    p, q, h, count
+        As for `Residues`.
+    workers : int
+        So many compute: threads where it is done in lanes, without Python's lock; else child processes
+        of low priority. 0: this thread.
+    random : Random, optional
+        Where exponents come from; given, there are no child processes. They draw from `secrets`.
+
+    Raises
+    ------
+    ConfigError, FaultError
+        As from `Residues`; FlheError also where a child stops or takes far too long.
+    """
+    alone = random is not None or workers <= 0 or count < SMALL
+    if alone or in_lanes(p, q):
+        source = Residues(p, q, h, count, random or secrets.token_bytes, max(1, workers))
+        return source.draw(count)
+    return draw_in_children(p, q, h, count, workers)
+
+
 def seconds(bits: int, count: int) -> float:
     """Longest that `count` residues modulo an n of `bits` bits may take."""
     return _CALM + _SLOWEST * (bits / 1000) ** 3 * count
 
 
-def draw(
+def draw_in_children(
     p: int, q: int, h: int, count: int, workers: int, timeout: float | None = None
 ) -> list[Big]:
     """Draw `count` residues on `workers` child processes.

@@ -173,32 +173,3 @@ class Residues:
 
 def _exponents(rows: Digits) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in rows]
-
-
-def draw(
-    p: int, q: int, h: int, count: int, workers: int = 0, random: Random | None = None
-) -> list[Big]:
-    """Draw `count` residues beside other work, where that pays.
-
-    Parameters
-    ----------
-    p, q, h, count
-        As for `Residues`.
-    workers : int
-        So many compute: threads where it is done in lanes, without Python's lock; else child processes
-        of low priority. 0: this thread.
-    random : Random, optional
-        Where exponents come from; given, there are no child processes. They draw from `secrets`.
-
-    Raises
-    ------
-    ConfigError, FaultError
-        As from `Residues`; FlheError also where a child stops or takes far too long.
-    """
-    from flhe.math import residue_pool
-
-    alone = random is not None or workers <= 0 or count < residue_pool.SMALL
-    if alone or in_lanes(p, q):
-        source = Residues(p, q, h, count, random or secrets.token_bytes, max(1, workers))
-        return source.draw(count)
-    return residue_pool.draw(p, q, h, count, workers)

@@ -287,7 +287,7 @@ class PaillierSealer:
         return batch.lift(batch.pack(whole, runs), tags)
 
     def _powers(self, length: int, workers: int) -> list[Big]:
-        from flhe.math.residues import draw
+        from flhe.math.residue_pool import draw
 
         count = self.scheme.batch.batches(length, self.scheme.runs)
         key = self.key

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FaultError
-from flhe.math import lanes, powers
-from flhe.math.lanes import BLOCK, LANES, Lanes
+from flhe.math import BLOCK, LANES, lanes, powers
+from flhe.math.lanes import Lanes
 from flhe.math.powers import powmod_all, steps
 
 gmpy2 = pytest.importorskip("gmpy2")
