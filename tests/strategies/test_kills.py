@@ -64,8 +64,10 @@ def check(scene: Scene) -> None:
     assert all(told[r] == len(senders) for r, senders in scene.senders.items() if r in told)
 
 
-def kill_at_each_step(path: Path, who: int, *hows: str, **scene: Any) -> Counter[str]:
-    """Kill `who` at each of its steps; returns how often what came of it."""
+def kill_at_each_step(
+    path: Path, who: int, *hows: str, every: int = 1, **scene: Any
+) -> Counter[str]:
+    """Kill `who` at each of its steps, or at every second; returns how often what came of it."""
     quiet = play(path, **scene)
     assert quiet.restarts == 1
     first = tuple(range(scene["nodes"]))
@@ -73,7 +75,9 @@ def kill_at_each_step(path: Path, who: int, *hows: str, **scene: Any) -> Counter
     assert quiet.senders[2] == (*first, len(first))  # one joined
     outcomes: Counter[str] = Counter()
     failures = []
-    for step in quiet.points(who, *hows):
+    # By kind first, or every second one would always be of the same kind.
+    steps = sorted(quiet.points(who, *hows), key=lambda step: (step.how, step.index))
+    for step in steps[::every]:
         try:
             killed = play(path, step, **scene)
             assert len(killed.steps[who]) > step.index
@@ -101,18 +105,20 @@ def test_a_node_may_be_killed_at_each_step(tmp_path: Path) -> None:
     assert min(outcomes.values()) > 20
 
 
-def test_the_server_may_be_killed_at_each_step_of_a_staged_round(tmp_path: Path) -> None:
+def test_the_server_may_be_killed_in_a_staged_round(tmp_path: Path) -> None:
+    """Every second step; the sweep has all of them."""
     outcomes = kill_at_each_step(
-        tmp_path / "disks", SERVER, "before", nodes=3, rounds=2, terms=STAGED
+        tmp_path / "disks", SERVER, "before", every=2, nodes=3, rounds=2, terms=STAGED
     )
-    assert outcomes["same model"] > 120
+    assert outcomes["same model"] > 60
 
 
-def test_a_node_may_be_killed_at_each_step_of_a_staged_round(tmp_path: Path) -> None:
+def test_a_node_may_be_killed_in_a_staged_round(tmp_path: Path) -> None:
+    """Every second step; the sweep has all of them."""
     outcomes = kill_at_each_step(
-        tmp_path / "disks", 1, "before", "amid", nodes=4, rounds=2, terms=STAGED
+        tmp_path / "disks", 1, "before", "amid", every=2, nodes=4, rounds=2, terms=STAGED
     )
-    assert min(outcomes.values()) > 20
+    assert min(outcomes.values()) > 10
 
 
 def test_a_mask_used_twice_would_be_noticed(
