@@ -28,7 +28,7 @@ integrity for network coding" (ACNS 2009).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +127,7 @@ class Tags:
         key = hkdf(self.group_key, "tag-mask", *self.slot.context())
         # The key is of one slot and this one use; each sender has a stream of its own.
         stream = AesCtr().stream(key, rank)
-        return np.concatenate([w.copy() for w in _words(stream, count)]) if count else _NONE
+        return _words(stream, count)
 
     def _products(
         self, values: NDArray[Any], per: int, runs: Sequence[tuple[int, int]]
@@ -144,20 +144,17 @@ class Tags:
             batches = -(-(stop - start) // per)
             for at in range(0, batches, step):
                 out = np.empty(min(step, batches - at), np.uint64)
-                words = np.concatenate([w.copy() for w in _words(stream, out.size * stride)])
+                words = _words(stream, out.size * stride)
                 piece = values[start + at * per : min(start + (at + out.size) * per, stop)]
                 tag_kernels.products(piece, per, words.reshape(-1, stride), out)
                 parts.append(out)
-        return np.concatenate(parts) if parts else _NONE
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
-_NONE: NDArray[np.uint64] = np.empty(0, np.uint64)
-
-
-def _words(stream: Any, count: int) -> Iterator[NDArray[np.uint64]]:
-    """The next `count` words of a stream, at most CHUNK bytes at a time; overwritten by the next."""
-    out = np.empty(CHUNK + BLOCK, np.uint8)
-    for at in range(0, count, CHUNK // WORD):
-        size = min(CHUNK // WORD, count - at)
-        stream.into(out, WORD * size)
-        yield out[: WORD * size].view(np.dtype("<u8"))
+def _words(stream: Any, count: int) -> NDArray[np.uint64]:
+    """The next `count` words of a stream."""
+    size = WORD * count
+    out = np.empty(size + BLOCK, np.uint8)
+    for at in range(0, size, CHUNK):
+        stream.into(out[at:], min(CHUNK, size - at))
+    return out[:size].view(np.dtype("<u8"))
