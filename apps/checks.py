@@ -5,13 +5,16 @@ Each refuses by ConfigError, in the words of the run config.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from flhe.apps.tasks.fair import FAIR_BITS, MIN_LIMIT
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import DEFAULTS
+from flhe.schemes.eshe import Eshe
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.paillier_keys import KEY_BITS
+from flhe.schemes.presets import DEFAULT_ESHE, ESHE
 from flhe.schemes.sash import most_bits
 
 if TYPE_CHECKING:
@@ -23,6 +26,10 @@ MASKINGS = ("double", "single", "adaptive")
 NORMALIZES = ("weight", "count")
 UNMASKS = ("server", "clients")
 BATCHINGS = ("vector", "layer")
+RINGS = tuple(ESHE)
+
+MIN_ENCRYPTED_NODES = 3
+"""Nodes that keys are agreed among."""
 
 
 def key_of(name: str) -> str:
@@ -34,6 +41,51 @@ def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a value that is not among those known."""
     if value not in known:
         raise ConfigError(f"{name}={value!r} is unknown; use one of {', '.join(known)}")
+
+
+def numbers(settings: Settings) -> None:
+    """Refuse numbers outside their ranges, one by one."""
+    for name in ("num_rounds", "nodes", "local_epochs", "batch_size"):
+        if getattr(settings, name) < 1:
+            raise ConfigError(f"{key_of(name)}={getattr(settings, name)}: must be 1 or more")
+    counts = ("seed", "max_examples", "rekey_every", "checkpoint_every", "patience", "retries")
+    for name in (*counts, "warmup", "bits", "drops", "kill", "neighbours"):
+        if getattr(settings, name) < 0:
+            raise ConfigError(f"{key_of(name)}={getattr(settings, name)}: must be 0 or more")
+    for name in ("join_timeout", "round_timeout", "dirichlet_alpha", "learning_rate", "clip"):
+        value = getattr(settings, name)
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{key_of(name)}={value}: must be finite and positive")
+    rates = ("server_eta", "server_momentum", "client_lr", "client_momentum", "client_decay")
+    for name in (*rates, "proximal_mu", "fair_q", "fair_lipschitz"):
+        value = getattr(settings, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise ConfigError(f"{key_of(name)}={value}: must be finite and 0 or more")
+    if not 0 < settings.fraction_train <= 1:
+        raise ConfigError(
+            f"fraction-train={settings.fraction_train}: must be more than 0 and at most 1"
+        )
+
+
+def dropouts(settings: Settings) -> None:
+    """Refuse to lose more nodes than a sum can spare, and to kill one in a round that never is."""
+    if settings.kill > settings.num_rounds:
+        raise ConfigError(
+            f"kill={settings.kill}: the run has num-rounds={settings.num_rounds}; name one of those, "
+            "or 0 to kill nobody"
+        )
+    left = settings.nodes - settings.drops - bool(settings.kill)
+    if settings.drops and left < 2:
+        beside = " and one killed" if settings.kill else ""
+        raise ConfigError(
+            f"drops={settings.drops} of {settings.nodes} nodes{beside}: two must remain"
+        )
+    agrees_anew = settings.scheme == "esafl" and not settings.per_round_keys
+    if agrees_anew and left < min(settings.nodes, MIN_ENCRYPTED_NODES):
+        raise ConfigError(
+            f"scheme='esafl' with {left} of {settings.nodes} nodes left by drops or kill: those that "
+            f"are left agree on new keys, and {MIN_ENCRYPTED_NODES} must; use more nodes"
+        )
 
 
 def encoding(settings: Settings) -> None:
@@ -50,6 +102,7 @@ def encoding(settings: Settings) -> None:
     _batches(settings)
     if settings.scheme == "sash":
         _sash(settings)
+    _eshe(settings)
     if not 0 <= settings.top_k <= 1:
         raise ConfigError(f"top-k={settings.top_k}: must be a share of 0 (send all) to 1")
     if settings.top_k and not settings.encrypted:
@@ -110,6 +163,39 @@ def _sash(settings: Settings) -> None:
             "secret-initial with unmask='server': who reads the sums has the model; use "
             "unmask='clients'"
         )
+
+
+def _eshe(settings: Settings) -> None:
+    """Refuse what ESAFL cannot do, and what only it can, in the words of the run config."""
+    one_of("ring", settings.ring, RINGS)
+    if settings.scheme != "esafl":
+        if settings.per_round_keys or settings.ring != DEFAULT_ESHE:
+            raise ConfigError(
+                "ring and per-round-keys are ESAFL's: leave them out with scheme="
+                f"{settings.scheme!r}"
+            )
+        return
+    if settings.top_k:
+        raise ConfigError(
+            "scheme='esafl' sends all values, as coefficients of polynomials: leave top-k out, or use "
+            "scheme='flashe'"
+        )
+    if settings.per_round_keys and settings.clipping != "fixed":
+        raise ConfigError(
+            f"clipping={settings.clipping!r} with per-round-keys: thresholds are fitted on a sum of "
+            "its own, and keys open one a round; use clipping='fixed', or leave per-round-keys out"
+        )
+    if settings.fraction_train < 1 and not settings.per_round_keys:
+        raise ConfigError(
+            f"fraction-train={settings.fraction_train} with scheme='esafl': keys that last longer "
+            "than a round open sums of all nodes only; use per-round-keys=true, or fraction-train=1.0"
+        )
+    try:
+        Eshe(settings.nodes, settings.value_bits, settings.ring)
+    except ConfigError as error:
+        raise ConfigError(
+            f"bits={settings.value_bits} with scheme='esafl' and {settings.nodes} nodes: {error}"
+        ) from None
 
 
 def state(settings: Settings) -> None:

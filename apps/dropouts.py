@@ -2,7 +2,13 @@
 
 Which nodes, and where in the round, follows from the run's seed, so that two runs compare: before
 training, with the answer lost, or at one of the stages after it. Who has dropped out of a round is
-back in the next one.
+back in the next one. One node may also be killed, for good: it never answers again, not even where
+members agree on keys, until the run ends. (One that is resumed starts all its nodes, and the dead one
+dies again in its next training.)
+
+In a simulation a node is no process: the workers of Flower's backend share all nodes, and one that
+ends takes its place in the pool with it. So who drops out, or is dead, answers what the network says of
+a node that is gone.
 """
 
 from __future__ import annotations
@@ -21,6 +27,9 @@ UNAVAILABLE = 5
 STAGES = ("round", "answer", "consist", "unmask")
 """Where a node may drop out, in the order of a round; "answer" loses what it answers to the round."""
 
+KILLED = "flhe-app.killed"
+"""Record in the node's context that says that it is dead: most messages name no round of training."""
+
 Next = Callable[[Message, Context], Message]
 
 
@@ -28,6 +37,8 @@ def dropout(message: Message, context: Context, call_next: Next) -> Message:
     """A mod in front of all others: plays dead where it is this node's turn."""
     settings = Settings.from_config(context.run_config)
     found = _round_and_stage(message)
+    if settings.kill and _is_dead(settings, context, found):
+        return Message(Error(UNAVAILABLE, "killed"), reply_to=message)
     if not settings.drops or found is None:
         return call_next(message, context)
     round_, stage = found
@@ -46,6 +57,21 @@ def drops_at(seed: int, round_: int, partition: int, nodes: int, drops: int) -> 
     if partition not in order[:drops]:
         return None
     return STAGES[_hash(seed, round_, partition, 1) % len(STAGES)]
+
+
+def victim(seed: int, kill: int, nodes: int) -> int:
+    """The partition of the node that is killed in round `kill`."""
+    return _hash(seed, kill, nodes, 0, 2) % nodes
+
+
+def _is_dead(settings: Settings, context: Context, found: tuple[int, str] | None) -> bool:
+    """Whether this node is dead, from its training in round `kill` on; notes it when it dies."""
+    partition = int(context.node_config["partition-id"])
+    if partition != victim(settings.seed, settings.kill, settings.nodes):
+        return False
+    if KILLED not in context.state and found is not None and found[0] >= settings.kill:
+        context.state[KILLED] = ConfigRecord({"round": found[0]})
+    return KILLED in context.state
 
 
 def _hash(*numbers: int) -> int:

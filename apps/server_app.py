@@ -75,7 +75,7 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         if isinstance(how, ClientOptimizer):
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
-    from flhe.strategies import batchcrypt_fedavg, flashe_fedavg, sash_fedavg
+    from flhe.strategies import batchcrypt_fedavg, esafl_fedavg, flashe_fedavg, sash_fedavg
 
     common: dict[str, Any] = {
         "bits": settings.value_bits,
@@ -105,6 +105,10 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
             advance=settings.advance,
             **common,
         )
+    elif settings.scheme == "esafl":
+        strategy = esafl_fedavg(
+            ring=settings.ring, per_round_keys=settings.per_round_keys, **common
+        )
     else:
         strategy = flashe_fedavg(
             masking=cast(Any, settings.masking),
@@ -122,7 +126,7 @@ def gradient_strategy(
 ) -> FedAvg:
     """FedSGD under `settings.scheme`: the nodes step, with `optimizer`."""
     from flhe.rounds.terms import Terms
-    from flhe.strategies import HEStrategy, batchcrypt_fedsgd
+    from flhe.strategies import HEStrategy, batchcrypt_fedsgd, esafl_fedsgd
 
     if settings.scheme == "batchcrypt":
         return batchcrypt_fedsgd(
@@ -130,6 +134,13 @@ def gradient_strategy(
             key_bits=settings.key_bits,
             batching=cast(Any, settings.batching),
             advance=settings.advance,
+            **common,
+        )
+    if settings.scheme == "esafl":
+        return esafl_fedsgd(
+            optimizer=optimizer,
+            ring=settings.ring,
+            per_round_keys=settings.per_round_keys,
             **common,
         )
     own: dict[str, Any] = {"masking": settings.masking}

@@ -12,32 +12,31 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
 from flhe.apps import checks, fedsgd
-from flhe.apps.checks import key_of, one_of
+from flhe.apps.checks import MIN_ENCRYPTED_NODES, key_of, one_of
 from flhe.apps.tasks.fair import FAIR_BITS, Fair
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import Name, ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
+from flhe.schemes.presets import DEFAULT_ESHE
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
 
-BUILT = ("flashe", "sash", "batchcrypt", "plain")
+BUILT = ("flashe", "sash", "batchcrypt", "esafl", "plain")
 """The schemes of this version."""
 
 TASKS = ("digits", "cifar10", "fashion-mnist")
 PARTITIONS = ("iid", "dirichlet")
 
 BITS = 16
-"""Bits of one encrypted value under FLASHE, where `bits` does not say."""
+"""Bits of one encrypted value, where `bits` does not say; under SASH as many as there is room for."""
 
 CLASSES = 10
 """Classes of every task: guessing costs ln(CLASSES)."""
 
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
-
-MIN_ENCRYPTED_NODES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,8 @@ class Settings:
         Most examples that one node may count when encrypted; 0 lets the task decide. With fair_q it
         is the largest weight, under any scheme.
     bits : int
-        Bits of one encrypted value; with fair_q at least FAIR_BITS are used. 0 is BITS under
-        FLASHE, and under SASH as many as the number of nodes leaves room for.
+        Bits of one encrypted value; with fair_q at least FAIR_BITS are used. 0 is BITS, and under
+        SASH as many as the number of nodes leaves room for.
     server_optimizer : str
         What is made of the mean update; one of SERVER_OPTIMIZERS.
     server_eta : float
@@ -103,8 +102,14 @@ class Settings:
         What BatchCrypt's batches hold; one of BATCHINGS.
     advance : bool
         BatchCrypt's advance scaling: `bits` has room for the sum of all nodes.
+    ring : str
+        Parameters of ESAFL's ring; see `flhe.schemes.presets`.
+    per_round_keys : bool
+        ESAFL: fresh keys in each round, instead of keys that last until the group changes.
     drops : int
         Nodes that drop out of each round, at random stages; see `flhe.apps.dropouts`.
+    kill : int
+        Round in whose training one node is killed, for good; 0 for none.
     algorithm : str
         "fedavg", model averaging; or "fedsgd": in a round a node computes the gradient of one batch of
         batch_size, and every node steps with the mean. local_epochs and learning_rate are FedAvg's.
@@ -161,6 +166,9 @@ class Settings:
     key_bits: int = DEFAULT_KEY_BITS
     batching: str = "vector"
     advance: bool = False
+    ring: str = DEFAULT_ESHE
+    per_round_keys: bool = False
+    kill: int = 0
     algorithm: str = "fedavg"
     client_optimizer: str = ""
     client_lr: float = 0.0
@@ -175,34 +183,14 @@ class Settings:
             )
         one_of("task", self.task, TASKS)
         one_of("partition", self.partition, PARTITIONS)
-        for name in ("num_rounds", "nodes", "local_epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 1 or more")
-        counts = ("seed", "max_examples", "rekey_every", "checkpoint_every", "patience", "retries")
-        for name in (*counts, "warmup", "bits", "drops", "neighbours"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{key_of(name)}={getattr(self, name)}: must be 0 or more")
-        for name in ("join_timeout", "round_timeout", "dirichlet_alpha", "learning_rate", "clip"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{key_of(name)}={value}: must be finite and positive")
-        rates = ("server_eta", "server_momentum", "client_lr", "client_momentum", "client_decay")
-        for name in (*rates, "proximal_mu", "fair_q", "fair_lipschitz"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{key_of(name)}={value}: must be finite and 0 or more")
-        if not 0 < self.fraction_train <= 1:
-            raise ConfigError(
-                f"fraction-train={self.fraction_train}: must be more than 0 and at most 1"
-            )
+        checks.numbers(self)
         if self.encrypted and self.cohort < MIN_ENCRYPTED_NODES:
             raise ConfigError(
                 f"scheme={self.scheme!r} with {self.cohort} node(s) a round: a sum of two shows "
                 f"each member the other's update; use {MIN_ENCRYPTED_NODES} nodes or more, "
                 'or scheme="plain"'
             )
-        if self.drops > self.nodes - 2:
-            raise ConfigError(f"drops={self.drops} of {self.nodes} nodes: two must remain")
+        checks.dropouts(self)
         checks.state(self)
         fedsgd.check(self)
         checks.methods(self)

@@ -1,7 +1,8 @@
 """`flhe ...` on the command line.
 
 Each command imports what it needs when it runs: `flhe --help` loads neither flwr, torch nor numba.
-Whatever flhe raises on purpose becomes one line on standard error and exit code 1.
+Whatever flhe raises on purpose becomes one line on standard error and exit code 1; 2 where `keygen`
+refuses, as for a command line that cannot be read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class OneLineErrors(TyperGroup):
             if not isinstance(error, FlheError):
                 line = f"{type(error).__name__}: {line} (FLHE_DEBUG=1 shows where)"
             typer.echo(f"flhe: {line}", err=True)
-            raise typer.Exit(1) from error
+            refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)
+            raise typer.Exit(2 if refused else 1) from error
 
 
 def debugging(ctx: Any) -> bool:
@@ -72,7 +74,8 @@ def main(
 def run(
     ctx: typer.Context,
     scheme: Annotated[
-        str, typer.Option(help="flashe, sash, or plain for ordinary FedAvg.")
+        str,
+        typer.Option(help="flashe, sash, batchcrypt, esafl, or plain for ordinary FedAvg."),
     ] = "flashe",
     task: Annotated[str, typer.Option(help="digits, cifar10 or fashion-mnist.")] = "digits",
     nodes: Annotated[int, typer.Option(help="Nodes in the federation.")] = 5,
@@ -139,6 +142,15 @@ def run(
     advance: Annotated[
         bool, typer.Option("--advance", help="BatchCrypt's advance scaling.")
     ] = False,
+    ring: Annotated[
+        str, typer.Option(help="ESAFL's ring; rns-8192 and rns-16384 take fewer bytes.")
+    ] = "goldilocks-4096",
+    per_round_keys: Annotated[
+        bool, typer.Option("--per-round-keys", help="ESAFL: fresh keys in each round.")
+    ] = False,
+    kill: Annotated[
+        int, typer.Option(help="Round in which one node is killed, for good; 0: none.")
+    ] = 0,
     data_dir: Annotated[
         str, typer.Option(help="Where the files of cifar10 or fashion-mnist lie.")
     ] = "",
@@ -197,6 +209,9 @@ def run(
         "key_bits": key_bits,
         "batching": batching,
         "advance": advance,
+        "ring": ring,
+        "per_round_keys": per_round_keys,
+        "kill": kill,
         "data_dir": data_dir,
         "rekey_every": rekey_every,
         "checkpoint_every": checkpoint_every,
@@ -249,6 +264,42 @@ def open_model(
     write_model(model, out)
     count = model.layout.floats + model.layout.integers
     typer.echo(f"{out}: {len(model.layout.entries)} arrays, {count:,} values, round {model.round}")
+
+
+@app.command()
+def keygen(
+    scheme: Annotated[
+        str, typer.Option(help="What keys are dealt for: eshe (or esafl, its system).")
+    ] = "",
+    roster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The roster that the sites agreed on.")
+    ] = None,
+    roster_hash: Annotated[
+        str, typer.Option(metavar="HEX", help="Its hash, as the sites pin it.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to: one file a site.")
+    ] = None,
+    ring: Annotated[str, typer.Option(help="The ring of the keys.")] = "goldilocks-4096",
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Leave this site out; repeatable.")
+    ] = None,
+    show: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Show instead what a site may say of its file."),
+    ] = None,
+) -> None:
+    """Deal keys to the sites offline, where a federation trusts somebody to."""
+    from rich.console import Console
+
+    from flhe import keygen as dealer
+
+    if show is not None:
+        Console().print(dealer.show(show))
+        return
+    dealing = dealer.keygen(scheme, roster, roster_hash, out, ring, without or ())
+    Console().print(dealing.table())
+    Console().print(dealing.next_steps(), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("log")

@@ -17,6 +17,9 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
                        model, and sums of updates and of example counts, though no single one
     flhe-key-bits      shortest Paillier modulus (BatchCrypt) that may be used here, 3072 unless
                        said; 2048 has 112 bits of security
+    flhe-fresh-keys    true refuses keys of ESAFL that last longer than one round: with those, the
+                       server together with one member could open an update that came too late
+    flhe-dealt-key     path of the file with this site's keys, where they are dealt (ESAFL)
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
@@ -40,7 +43,7 @@ from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.paillier_keys import KEY_BITS
 
 Trust = Literal["pinned", "first-use"]
-SCHEMES = ("flashe", "sash", "batchcrypt")
+SCHEMES = ("flashe", "sash", "batchcrypt", "esafl")
 """Schemes that this version builds and a node allows by default."""
 
 METRICS = ("loss", "accuracy", "acc")
@@ -73,6 +76,10 @@ class Policy:
         Whether the server may read the sum of a round.
     key_bits : int
         Shortest modulus of a Paillier key that may be used.
+    fresh_keys : bool
+        Whether keys of ESAFL must be fresh in each round.
+    dealt_key : Path or None
+        File with this site's keys, where they are dealt.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -87,6 +94,8 @@ class Policy:
     unpermuted: bool = False
     server_reads: bool = False
     key_bits: int = DEFAULT_KEY_BITS
+    fresh_keys: bool = False
+    dealt_key: Path | None = None
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -151,6 +160,8 @@ class Policy:
             unpermuted=simulated or _flag(node_config, "flhe-unpermuted"),
             server_reads=simulated or _flag(node_config, "flhe-server-reads"),
             key_bits=_key_bits(node_config, simulated),
+            fresh_keys=_flag(node_config, "flhe-fresh-keys"),
+            dealt_key=Path(dealt) if (dealt := _text(node_config, "flhe-dealt-key")) else None,
             root=root,
         )
 
@@ -187,6 +198,18 @@ class Policy:
                 f"the server asked for a key of {terms.key_bits} bits, this node takes "
                 f"{self.key_bits} or more: raise key_bits in the strategy, or set flhe-key-bits in the "
                 "node config"
+            )
+
+        if terms.joint and self.fresh_keys:
+            raise PolicyError(
+                "the server asked for keys that last longer than one round, this node takes fresh ones "
+                "only: use per_round_keys=True in the strategy, or leave flhe-fresh-keys out of the "
+                "node config"
+            )
+        if terms.scheme == "esafl" and terms.keys == "dealt" and self.dealt_key is None:
+            raise PolicyError(
+                "the server asked for keys that were dealt, and this node was dealt none: set "
+                "flhe-dealt-key in the node config, or leave dealt_keys out of the strategy"
             )
 
     def allows_metric(self, name: str) -> bool:

@@ -4,6 +4,8 @@ from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.presets import (
     batchcrypt_fedavg,
     batchcrypt_fedsgd,
+    esafl_fedavg,
+    esafl_fedsgd,
     flashe_fedavg,
     sash_fedavg,
 )
@@ -13,6 +15,8 @@ __all__ = [
     "HEStrategy",
     "batchcrypt_fedavg",
     "batchcrypt_fedsgd",
+    "esafl_fedavg",
+    "esafl_fedsgd",
     "flashe_fedavg",
     "sash_fedavg",
     "save_sealed",

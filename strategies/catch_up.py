@@ -52,12 +52,15 @@ class CatchUp:
     _reference: bytes = field(default=b"", init=False)
     """Digest of the model that most have, where one was asked for."""
 
-    def greet(self, nodes: Iterable[int]) -> None:
-        """Ask nodes that nobody knows who they are: members come back under other node ids."""
+    def greet(self, nodes: Iterable[int]) -> set[int]:
+        """Ask nodes that nobody knows who they are: members come back under other node ids.
+
+        Returns those that said nothing: they cannot join.
+        """
         fed, trouble = self.fed, dict[int, str]()
         agreed = fed.ledger.agreed
         if agreed is None or not (unknown := [n for n in nodes if n not in fed.members]):
-            return
+            return set()
         keys, connected = set(fed.members.values()), set(fed.connected())
         placed = {node: key for node, key in fed.members.items() if node >= 0}
         content = self._status()
@@ -77,6 +80,7 @@ class CatchUp:
             self._note(node, stand)
         fed.ledger.place(placed)
         self._warn("status", trouble)
+        return set(trouble)
 
     def settle(self, nodes: Iterable[int]) -> None:
         """Bring `nodes` to the others' model, by sums where that does, else by a sealed checkpoint.

@@ -28,7 +28,6 @@ from flhe.rounds.reading import ServerReader, finite
 from flhe.rounds.session import THREADS
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.schemes.presets import sash_preset
 from flhe.schemes.sash import Sash
 from flhe.schemes.shprg import Seed
 from flhe.sealed import Sealed, Slot, from_bytes
@@ -81,6 +80,8 @@ class Federation:
         """Nodes that refused the last sum."""
         self.answered: set[int] = set()
         """Nodes whose update came in an attempt at this round that too few answered."""
+        self.missing: set[int] = set()
+        """Members that have not answered the present stage of an attempt."""
         self.mode = ""
         """Which of its ways the scheme uses in this attempt, where it has several."""
         self.dropout: float | None = None
@@ -159,7 +160,7 @@ class Federation:
         agreed = self.ledger.agreed
         assert agreed is not None
         members = tuple(sorted(self.members.values()))
-        elements = sash_preset(self.terms.preset).dimension
+        elements = self.terms.elements(len(members))
         return Circle(
             self.ledger.federation,
             agreed.number,
@@ -416,6 +417,7 @@ class Federation:
         self.at[node] = ledger.base
         self.confirmed.add(node)
         self.refusers.discard(node)
+        self.missing.discard(node)
         answer = records.find_config(content, records.REPLY)
         seconds = answer.get("crypto-s") if answer else None
         if isinstance(seconds, float):
@@ -440,6 +442,7 @@ class Federation:
             self.answered = set()
         self.survivors = 0
         self.shares = {}
+        self.missing = set(self.members)
         self.neighbours = None
         self.ledger.begin(round_, attempt)
 

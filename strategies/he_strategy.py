@@ -140,6 +140,11 @@ class HEStrategy(FedAvg):
         self.terms = replace(
             terms or Terms(), arrays_key=self.arrayrecord_key, weight_key=self.weighted_by_key
         )
+        if self.terms.joint and self.fraction_train not in (0.0, 1.0):
+            raise ConfigError(
+                f"fraction_train={self.fraction_train} with scheme 'esafl': keys that last longer than "
+                "a round open sums of all members only; use per_round_keys=True, or fraction_train=1.0"
+            )
         if self.terms.keyed:
             gmpy()  # or the first sum would be the first to miss it
         self.round_timeout = round_timeout
@@ -249,7 +254,9 @@ class HEStrategy(FedAvg):
         members = 0 if self._fed is None else len(self._fed.members)
         log(INFO, "\t├──> Encryption:")
         log(INFO, "\t│\t├──Scheme: %s, %d members", self.terms.scheme, members)
-        if self.terms.masked:
+        if self.terms.scheme == "esafl":
+            log(INFO, "\t│\t├──Ring: %s, keys: %s", self.terms.ring, self.terms.keys)
+        elif self.terms.masked:
             log(INFO, "\t│\t├──Sums are read by: the %s", self.terms.reader)
             if self.terms.neighbours and self._fed is not None:
                 log(INFO, "\t│\t├──Seeds are shared: %s", self._graph(self._fed))
@@ -317,6 +324,11 @@ class HEStrategy(FedAvg):
             time.sleep(0.2)
 
     def _needed(self, members: int) -> int:
+        """Updates that a sum needs: of all members, where no other one opens."""
+        return members if self.terms.joint and members else self._quorum(members)
+
+    def _quorum(self, members: int) -> int:
+        """Members that a round needs."""
         usual = (members - 1) // 3 + 2
         if not self.terms.masked or members == 0:
             return self.min_replies or usual
@@ -360,8 +372,12 @@ class HEStrategy(FedAvg):
         self._await_members(fed)
         catch_up = CatchUp(fed, self.stage_timeout)
         connected = fed.connected()
-        catch_up.greet(self._membership.candidates(number, connected))
+        self._membership.mute = set()
+        self._membership.mute = catch_up.greet(self._membership.candidates(number, connected))
         self._membership.see(number, fed.members, connected)
+        if self.terms.joint:
+            present = fed.present()
+            self._membership.lose([n for n in fed.members if n not in present], fed.members)
         ledger = fed.ledger
         if ledger.agreed is None:
             self._change_epoch(fed, catch_up, number, "")
@@ -374,7 +390,8 @@ class HEStrategy(FedAvg):
 
     def _await_members(self, fed: Federation) -> None:
         """Wait until as many nodes are there as a round needs; they need not be members yet."""
-        need = max(self._needed(len(fed.members)), MIN_MEMBERS if not fed.members else 2)
+        alone = MIN_MEMBERS if self.terms.joint or not fed.members else 2
+        need = max(self._quorum(len(fed.members)), alone)
         deadline = time.monotonic() + self.connect_timeout
         while len(connected := fed.connected()) < need:
             if time.monotonic() >= deadline:
@@ -390,7 +407,8 @@ class HEStrategy(FedAvg):
         first = ledger.agreed is None
         if not first:
             log(INFO, "A new epoch, because of: %s", why)
-            if ledger.chain and not fed.serves and (present := fed.present()):
+            present = [node for node in fed.present() if node not in membership.lost]
+            if ledger.chain and not fed.serves and present:
                 catch_up.settle(present)  # what is sealed under the old key is opened with it
         asked = membership.candidates(number, fed.connected())
         try:
@@ -404,7 +422,7 @@ class HEStrategy(FedAvg):
             )
         except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
             ledger.skip_agreements()
-            if first or len(fed.present()) < self._needed(len(fed.members)):
+            if first or membership.lost or len(fed.present()) < self._quorum(len(fed.members)):
                 raise
             log(WARNING, "the epoch before goes on: %s", error)
             membership.failed(number, asked, fed.members)
@@ -414,7 +432,7 @@ class HEStrategy(FedAvg):
         held = given or any(fed.stands(node) == ledger.base for node in agreed.members)
         if ledger.chain and not held:
             ledger.skip_agreements()
-            if len(fed.present()) < self._needed(len(fed.members)):
+            if len(fed.present()) < self._quorum(len(fed.members)):
                 raise QuorumError(
                     f"nobody who is connected holds the model of round {ledger.base}: start those "
                     "that do, then resume the run"
@@ -454,6 +472,8 @@ class HEStrategy(FedAvg):
                     return
                 if not isinstance(error, QuorumError) or attempt == start + self.retries:
                     raise
+                if self.terms.joint:
+                    self._membership.lose(fed.missing, fed.members)
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
                 if fed.serves or not self.terms.masked:
@@ -494,6 +514,7 @@ class HEStrategy(FedAvg):
         if self.terms.masked:
             why = "too few opened it to the end, and nobody signs two sets of survivors of a round"
         log(ERROR, "round %d is void: %s", number, why)
+        self._running().ledger.done()  # or a run that is resumed would come upon it for ever
         if self._running().serves or not self.terms.masked:
             self._lose()
 
@@ -548,6 +569,7 @@ class HEStrategy(FedAvg):
             return replies
 
         def ask(stage: str, nodes: list[int]) -> Iterator[Message]:
+            fed.missing = set(fed.members)
             asked = fed.messages("train", stage, nodes, None, "")
             # Where it takes powers of large numbers, encrypting is no matter of a moment.
             limit = timeout if self.terms.keyed else min(timeout, self.stage_timeout)

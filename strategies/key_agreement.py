@@ -3,8 +3,9 @@
 Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
 and each member verifies them before it encrypts anything. Where the scheme has a key pair, the
 member of the lowest rank makes it then, and the others take it: two relays more,
-`flhe.keys.key_pair`. A node that falls silent on the way ends the attempt; the next one starts
-over, with fresh keys, among those that answered.
+`flhe.keys.key_pair`. Where each member has a key of its own, they add them up: `flhe.keys.joint`. A
+node that falls silent on the way ends the attempt; the next one starts over, with fresh keys, among
+those that answered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe import records
 from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.keys import key_pair
+from flhe.keys import joint, key_pair
 from flhe.keys.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.messages import Envelope, Header
 from flhe.mods.codes import explain
@@ -59,7 +60,8 @@ class Agreed:
         Bound on collusion of the roster that they confirmed, as most of them say. Members go by
         their own.
     public : bytes
-        Public key of the scheme, encoded, where it has one.
+        Public key of the scheme, encoded, where it has one; or what the members call the sum of
+        their keys.
     """
 
     number: int
@@ -153,7 +155,11 @@ class _Attempt:
         third = tuple(confirms[node] for node in order)
         roster_hash, epoch_id = announced(list(third))
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
-        public = self._key_pair(order, third, epoch_id) if self.terms.keyed else b""
+        public = b""
+        if self.terms.keyed:
+            public = self._key_pair(order, third, epoch_id)
+        elif self.terms.joint:
+            public = self._sum_of_keys(order, third, epoch_id)
         bounds = list(self.bounds.values())
         return Agreed(
             self.number,
@@ -191,6 +197,36 @@ class _Attempt:
             raise
         log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
         return public
+
+    def _sum_of_keys(self, order: list[int], confirms: tuple[bytes, ...], epoch_id: bytes) -> bytes:
+        """Have each member's key drawn, or taken, and all added up; returns what the sum is called."""
+        scope = self.run_id, self.number, epoch_id, self.terms.hash()
+        fields: dict[str, Any] = {"confirms": list(confirms)}
+
+        def named(node: int, reply: ConfigRecord) -> bytes:
+            message: bytes = records.field(reply, "envelope", bytes)
+            return joint.announced(message, self.members[node], *scope)
+
+        if self.terms.keys == "joint":
+            drawn = self._relay_to_all(
+                joint.STAGE, order, lambda _, r: records.field(r, "envelope", bytes), **fields
+            )
+            fields["messages"] = [drawn[node] for node in order]
+        try:
+            names = self._relay_to_all(joint.SUM, order, named, **fields)
+        except ProtocolError:
+            refusers = self.refused & set(order)
+            if 2 * len(refusers) > len(order):  # nobody can tell whose key it is
+                for node in refusers:
+                    self.trouble.pop(node, None)
+            raise
+        told: list[bytes] = list(names.values())
+        common = max(told, key=told.count)
+        if odd := [node for node, name in names.items() if name != common]:
+            self.trouble |= dict.fromkeys(odd, "it has another sum of keys than most do")
+            raise ProtocolError(f"members have different sums of keys ({reasons(self.trouble)})")
+        log(INFO, "key agreement: %d members have one sum of keys", len(order))
+        return common
 
     def _relay(
         self, stage: str, to: list[int], read: Callable[[int, ConfigRecord], Any], **fields: Any

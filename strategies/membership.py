@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+MIN_GROUP = 3
+"""Members that a key is agreed among."""
+
 BARRED = 3
 """Rounds before a node that broke off a key agreement is asked again."""
 
@@ -25,6 +28,10 @@ class Membership:
     rekey_every: int
     asked: bool = False
     """Somebody asked for fresh keys."""
+    lost: set[int] = field(default_factory=set)
+    """Members without whom a round goes on, where it can only with new keys."""
+    mute: set[int] = field(default_factory=set)
+    """Nodes that are no members and did not say who they are before this round."""
     keyless: set[int] = field(default_factory=set)
     """Members that have no usable key."""
     left: set[int] = field(default_factory=set)
@@ -43,7 +50,7 @@ class Membership:
     def candidates(self, round_: int, connected: Collection[int]) -> list[int]:
         """Nodes that a key agreement would ask."""
         barred = {node for node, until in self._barred.items() if until > round_}
-        return sorted(set(connected) - barred - self.left)
+        return sorted(set(connected) - barred - self.left - self.lost - self.mute)
 
     def due(
         self, round_: int, since: int, members: Collection[int], connected: Collection[int]
@@ -52,7 +59,7 @@ class Membership:
 
         `since` is the round that the epoch began with.
         """
-        if round_ < self._wait:
+        if round_ < self._wait and not self.lost:
             return ""
         reasons = []
         if joining := [n for n in self.candidates(round_, connected) if n not in members]:
@@ -60,6 +67,8 @@ class Membership:
         keyless = {n for n in self.keyless & set(members) if self._served.get(n, 0) <= round_}
         if keyless := keyless & set(connected):
             reasons.append(f"{len(keyless)} lost their keys")
+        if lost := self.lost & set(members):
+            reasons.append(f"{len(lost)} did not answer")
         gone = {node for node, first in self._away.items() if round_ - first >= self.patience}
         if gone := (gone | self.left) & set(members):
             reasons.append(f"{len(gone)} left")
@@ -68,6 +77,14 @@ class Membership:
         if self.asked:
             reasons.append("asked for")
         return ", ".join(reasons)
+
+    def lose(self, nodes: Collection[int], members: Collection[int]) -> None:
+        """A sum takes all members, and `nodes` were missing: agree on new keys without them.
+
+        Unless too few would be left: then they are waited for.
+        """
+        if len(set(members) - set(nodes)) >= MIN_GROUP:
+            self.lost |= set(nodes) & set(members)
 
     def failed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
         """A key agreement came to nothing and the epoch before goes on: try again in a while."""
@@ -82,3 +99,5 @@ class Membership:
         self._away.clear()
         self._barred = {n: until for n, until in self._barred.items() if until > round_}
         self._barred |= {node: round_ + BARRED for node in asked if node not in members}
+        self._barred |= dict.fromkeys(self.lost, round_ + 1)
+        self.lost.clear()

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from flhe.coding.sparsify import Normalize
+from flhe.errors import ConfigError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import TRAIN_METRICS, Batching, Terms
+from flhe.schemes.eshe import Keys
 from flhe.schemes.flashe import Masking
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
-from flhe.schemes.presets import DEFAULT_SASH
+from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import Unmask
 from flhe.strategies.he_strategy import HEStrategy
 
@@ -243,3 +245,117 @@ def batchcrypt_fedsgd(
         sends="gradient",
     )
     return HEStrategy(terms, **strategy)
+
+
+def esafl_fedavg(
+    *,
+    bits: int = 16,
+    clip: float | Mapping[str, float] | Literal["history", "exchange"] = 1.0,
+    ring: str = DEFAULT_ESHE,
+    per_round_keys: bool = False,
+    dealt_keys: bool = False,
+    max_examples: int = 10_000,
+    weighted: bool = True,
+    train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    server_optimizer: ServerOptimizer | None = None,
+    **strategy: Any,
+) -> HEStrategy:
+    """FedAvg under ESAFL: learning with errors over rings, one key a client.
+
+    A client that conspires with the server still reads no single update. Sums are of all members: who
+    drops out of a round makes the others agree on new keys, and encrypt the same updates again.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of one quantized value, sign included, 2 to 32; 0 takes all that cost no more than 16 do.
+    clip : float, mapping of str to float, "history" or "exchange"
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer; values
+        are normalized by it. Or have it fitted, layer by layer, on the updates of the rounds before, or
+        in every round anew.
+    ring : str
+        Parameters of the ring: "goldilocks-4096" is fast, "rns-8192" and "rns-16384" take a third
+        fewer bytes; see `flhe.schemes.presets`.
+    per_round_keys : bool
+        Fresh keys in each round, whose sum members agree on by masking-key agreement: two relays more a
+        round, and a round of some members, or without those that dropped out, opens as it is. The
+        choice where a member may conspire with the server: with keys that last, the two of
+        them could open one update that came too late for its round.
+    dealt_keys : bool
+        Keys are dealt offline, by somebody whom all trust (`flhe keygen --scheme eshe`), instead of
+        made by the members.
+    max_examples : int
+        Largest example count of one client. The closer to the truth, the finer the quantization.
+    weighted : bool
+        Weigh updates by example counts, as FedAvg does.
+    train_metrics : tuple[str, ...]
+        Training metrics that are averaged under encryption.
+    server_optimizer : ServerOptimizer, optional
+        What every client makes of the mean update, identically; by default it is added, as FedAvg does.
+    **strategy
+        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+    """
+    terms = Terms(
+        "esafl",
+        bits,
+        clip,
+        max_examples,
+        weighted,
+        metrics=tuple(train_metrics),
+        optimizer=server_optimizer or ServerOptimizer(),
+        ring=ring,
+        keys=_keys(per_round_keys=per_round_keys, dealt_keys=dealt_keys),
+    )
+    return HEStrategy(terms, **strategy)
+
+
+def esafl_fedsgd(
+    *,
+    optimizer: ClientOptimizer | object,
+    bits: int = 16,
+    clip: float | Mapping[str, float] | Literal["history", "exchange"] = "exchange",
+    ring: str = DEFAULT_ESHE,
+    per_round_keys: bool = False,
+    dealt_keys: bool = False,
+    max_examples: int = 10_000,
+    weighted: bool = True,
+    train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    **strategy: Any,
+) -> HEStrategy:
+    """FedSGD under ESAFL, as its paper trains (ESAFL, Sec. 4.2 and Fig. 2).
+
+    In each round a client's app returns the gradient of one batch, under the model's names, instead
+    of a trained model; see `batchcrypt_fedsgd`.
+
+    Parameters
+    ----------
+    optimizer : ClientOptimizer, or a torch.optim.Adam, RMSprop or SGD
+        How clients step; the paper's step is `ClientOptimizer("sgd", lr)`.
+    bits, clip, ring, per_round_keys, dealt_keys, max_examples, weighted, train_metrics
+        As for `esafl_fedavg`, of gradients. With `per_round_keys` thresholds cannot be fitted: give
+        `clip` as a number.
+    **strategy
+        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+    """
+    own = optimizer if isinstance(optimizer, ClientOptimizer) else ClientOptimizer.like(optimizer)
+    terms = Terms(
+        "esafl",
+        bits,
+        clip,
+        max_examples,
+        weighted,
+        metrics=tuple(train_metrics),
+        optimizer=own,
+        sends="gradient",
+        ring=ring,
+        keys=_keys(per_round_keys=per_round_keys, dealt_keys=dealt_keys),
+    )
+    return HEStrategy(terms, **strategy)
+
+
+def _keys(*, per_round_keys: bool, dealt_keys: bool) -> Keys:
+    if per_round_keys and dealt_keys:
+        raise ConfigError(
+            "per_round_keys and dealt_keys: choose one, dealt keys are for all rounds"
+        )
+    return "round" if per_round_keys else "dealt" if dealt_keys else "joint"

@@ -30,7 +30,9 @@ from flhe.errors import ReuseError
 from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, Prg, Rounding, random_elements
 from flhe.math.ring import add
+from flhe.schemes import eshe_keys
 from flhe.schemes.base import Opener, Reader, Scheme, Sealer
+from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
@@ -286,6 +288,66 @@ def _paillier(bits: int, runs: tuple[int, ...] = ()) -> SchemeCase:
     )
 
 
+@dataclass
+class EsheReader(SashReader):
+    """Stands for masking-key agreement, as that of SASH does."""
+
+    scheme: Eshe  # type: ignore[assignment]
+    sealers: Sequence[EsheSealer]  # type: ignore[assignment]
+
+    def seed(self, slot: Slot, rank: int) -> Seed:
+        if (slot, rank) not in self.seeds:
+            try:
+                seed = self.sealers[rank].take_seed(slot)
+            except (ReuseError, IndexError):
+                own = eshe_keys.draw_own(self.scheme.sizes.n)
+                seed = eshe_keys.to_elements(own, self.scheme.cohort)
+            self.seeds[slot, rank] = seed
+        return self.seeds[slot, rank]
+
+    def decrypt(self, total: Sealed) -> NDArray[Any]:
+        scheme = self.scheme
+        seeds = [self.seed(total.slot, rank) for rank in total.senders]
+        summed = functools.reduce(add, seeds)
+        key = eshe_keys.from_elements(summed, scheme.sizes.n, scheme.cohort)
+        return EsheOpener(scheme, KEY, key, self.prg, self.threads).decrypt(total)
+
+
+def _eshe_roles(
+    cohort: int,
+    key: bytes = KEY,
+    threads: int = 1,
+    backend: Any = "openssl",
+    *,
+    bits: int,
+    ring: str,
+    replay: bool,
+) -> Roles:
+    scheme, prg = Eshe(cohort, bits, ring, "round"), AesCtr(backend)
+    sealers = [
+        EsheSealer(
+            scheme, KEY, r, None, prg, threads, drawn(key, r) if replay else secrets.token_bytes
+        )
+        for r in range(cohort)
+    ]
+    return Roles(scheme, [*sealers], EsheReader(scheme, sealers, prg, threads))
+
+
+def _eshe(bits: int, ring: str) -> SchemeCase:
+    parameters = {"bits": bits, "ring": ring}
+    sizes = Eshe(2, bits, ring).sizes
+    return SchemeCase(
+        f"esafl-{bits}-{ring}",
+        functools.partial(_eshe_roles, **parameters, replay=False),
+        sizes.n * sizes.slots.per,
+        None,
+        functools.partial(_eshe_roles, **parameters, replay=True),
+        "refused",
+        secrets=lambda sealer: [seed := sealer._seeds[SLOT].tobytes(), seed[:64]],
+        forgets=True,
+    )
+
+
 SCHEMES = [
     *(_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")),
     *(_sash(bits, "ring-2048", "server") for bits in (0, 2, 3, 8, 12, 16, 19)),
@@ -294,6 +356,8 @@ SCHEMES = [
     _sash(0, "lwr-1024", "clients"),
     *(_paillier(bits) for bits in (2, 16, 32)),
     _paillier(16, (20, 0, 3, 4)),
+    *(_eshe(bits, "goldilocks-4096") for bits in (2, 8, 16, 32)),
+    *(_eshe(16, ring) for ring in ("rns-4096", "rns-8192", "rns-16384", "paper-32768")),
 ]
 """Every parameter set of every scheme, for laws that are cheap."""
 
@@ -308,10 +372,13 @@ FEW_SCHEMES = [
         "sash-ring-2048-auto-clients",
         "sash-lwr-736-auto-server",
         "batchcrypt-16",
+        "esafl-16-goldilocks-4096",
+        "esafl-16-rns-8192",
     }
 ]
 """The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.
-SASH: as many bits as there is room for, fewer; in ring and matrix form. BatchCrypt: the usual bits."""
+SASH: as many bits as there is room for, fewer; in ring and matrix form. BatchCrypt and
+ESAFL: the usual bits, and with one limb or several."""
 
 
 def random_plain(scheme: Scheme, values: int, extras: int, rng: np.random.Generator) -> Plain:

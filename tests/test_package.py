@@ -128,11 +128,15 @@ def test_mods_and_strategies_use_flowers_public_modules() -> None:
 
 KERNELS = (
     "",
+    "coefficient_",
     "coordinate_",
     "field_",
+    "limb_",
     "mask_",
     "power_",
+    "prime_",
     "ring_",
+    "sampling_",
     "shamir_",
     "slot_",
     "sparse_",

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
-from flhe.keys import masking
+from flhe.keys import joint, masking
 from flhe.keys.identity import Random
 from flhe.keys.states import Epoch
+from flhe.schemes import eshe_keys
 from flhe.schemes.base import Opener, Scheme, Sealer
+from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
 from flhe.schemes.paillier_keys import PublicKey, SecretKey
@@ -31,6 +34,9 @@ def sealer_for(scheme: Scheme, epoch: Epoch, *, threads: int = 1) -> Sealer:
         return SashSealer(scheme, epoch.rank, threads=threads)
     if isinstance(scheme, Paillier):
         return PaillierSealer(scheme, _secret_key(epoch), epoch.group_key, epoch.rank, threads)
+    if isinstance(scheme, Eshe):
+        key = None if scheme.keys == "round" else joint.key_of(epoch)
+        return EsheSealer(scheme, epoch.group_key, epoch.rank, key, threads=threads)
     raise ConfigError(f"no sealer for scheme {scheme.name!r}")
 
 
@@ -47,17 +53,36 @@ def opener_for(
     `release` is what the senders' masking-key agreement released for that sum, where the scheme has
     one.
     """
-    if release and not isinstance(scheme, Sash):
+    if release and not shares_keys(scheme):
         raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     if isinstance(scheme, Flashe):
         return FlasheOpener(scheme, epoch.group_key, threads=threads)
     if isinstance(scheme, Sash):
-        circle = masking.Circle.of(epoch, scheme.parameters_of_prg.dimension)
-        seed = masking.combine(circle, total.slot, total.senders, release, epoch=epoch)
+        seed = _released(scheme, epoch, total, release)
         return SashOpener(scheme, seed, threads=threads)
     if isinstance(scheme, Paillier):
         return PaillierOpener(scheme, _secret_key(epoch), epoch.group_key, threads)
+    if isinstance(scheme, Eshe):
+        if scheme.keys == "round":
+            seed = _released(scheme, epoch, total, release)
+            key = eshe_keys.from_elements(seed, scheme.sizes.n, scheme.cohort)
+        else:
+            key = joint.key_of(epoch).total
+        return EsheOpener(scheme, epoch.group_key, key, threads=threads)
     raise ConfigError(f"no opener for scheme {scheme.name!r}")
+
+
+def shares_keys(scheme: Scheme) -> bool:
+    """Whether sums are opened by an agreement on masking keys, round by round."""
+    return any(phase.name == "unmask" for phase in scheme.phases)
+
+
+def _released(
+    scheme: Sash | Eshe, epoch: Epoch, total: Sealed, release: Sequence[bytes]
+) -> NDArray[np.uint64]:
+    """The sum of the senders' keys, out of their answers."""
+    circle = masking.Circle.of(epoch, scheme.elements)
+    return masking.combine(circle, total.slot, total.senders, release, epoch=epoch)
 
 
 def new_pair(scheme: Scheme, random: Random) -> tuple[bytes, bytes]:

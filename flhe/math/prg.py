@@ -149,27 +149,39 @@ class SecureRounding:
 
 # --- uniform field elements ---
 
+_ONES = (1 << 64) - 1
+
 
 class FieldElements:
-    """Uniform elements of the Goldilocks field, in blocks, under one key.
+    """Uniform elements of a prime field, of Goldilocks unless told otherwise, in blocks, under one key.
 
-    Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian. Words that
-    are not below the prime (one in 2**32) are no use: stream 1 + j replaces those of block j, in
-    order. So a block can be made on any thread, and comes out the same.
+    Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian, cut to as
+    many low bits as the modulus has. Words that are not below the modulus (one in 2**32 for Goldilocks)
+    are no use: stream 1 + j, cut likewise, replaces those of block j, in order. So a block can be made
+    on any thread, and comes out the same.
 
     Parameters
     ----------
     prg : Prg
         Who computes the streams.
     key : bytes
-        32 bytes, for these elements alone.
+        32 bytes, for these elements alone: other moduli take keys of their own.
+    modulus : int
+        What elements are below, 2 to 2**64 - 1. Replacing is slow; moduli just below a power of two
+        need hardly any.
     """
 
-    __slots__ = ("_key", "_prg")
+    __slots__ = ("_key", "_mask", "_modulus", "_prg")
 
-    def __init__(self, prg: Prg, key: bytes) -> None:
+    def __init__(self, prg: Prg, key: bytes, modulus: int = Q) -> None:
+        if not 2 <= modulus < 1 << 64:
+            raise ConfigError(
+                f"FieldElements(modulus={modulus}): the modulus must be 2 to 2**64 - 1"
+            )
         self._prg = prg
         self._key = key
+        self._modulus = modulus
+        self._mask = (1 << (modulus - 1).bit_length()) - 1
 
     def block(self, j: int, n: int) -> Elements:
         """Block j: uint64 (n,)."""
@@ -196,8 +208,10 @@ class FieldElements:
         for at in range(0, nbytes, CHUNK):
             stream.into(data[at:], min(CHUNK, nbytes - at))
         out = words[skip : skip + count * n].reshape(count, n)
-        if out.size and int(out.max()) >= Q:
-            for row in np.flatnonzero((out >= Q).any(axis=1)):
+        if self._mask != _ONES:
+            out &= np.uint64(self._mask)
+        if out.size and int(out.max()) >= self._modulus:
+            for row in np.flatnonzero((out >= self._modulus).any(axis=1)):
                 self._replace(first + int(row), out[row])
         return out
 
@@ -206,13 +220,13 @@ class FieldElements:
         stream = self._prg.stream(self._key, 1 + j)
         pair = np.empty(2 * BLOCK // 8, np.uint64)
         fresh: list[int] = []
-        for i in np.flatnonzero(block >= Q):
+        for i in np.flatnonzero(block >= self._modulus):
             while True:
                 if not fresh:
                     stream.into(pair.view(np.uint8), BLOCK)
                     fresh = pair[: BLOCK // 8].tolist()
-                word = fresh.pop(0)
-                if word < Q:
+                word = fresh.pop(0) & self._mask
+                if word < self._modulus:
                     break
             block[i] = word
 

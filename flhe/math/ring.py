@@ -8,6 +8,7 @@ of up to 2**32 points exists, and 2**64 = 2**32 - 1 modulo Q, which makes produc
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
+from flhe.math.ring_arrays import Elementwise, check_rows, target
 
 Q = (1 << 64) - (1 << 32) + 1
 """The Goldilocks prime."""
@@ -201,7 +203,7 @@ def evaluate(coefficients: Elements) -> Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Elementwise):
     """Z_Q[x] / (x**n + 1).
 
     A transform holds a polynomial's values at the odd powers of a root of order 2 n, in the order in
@@ -227,18 +229,17 @@ class Ring:
 
     def forward(self, x: Elements) -> Elements:
         """Transforms of polynomials, uint64 (..., n), as a new array."""
-        self._fits(x)
+        check_rows(self.n, x)
         return _forward(x, cyclic=False)
 
     def inverse(self, x_hat: Elements) -> Elements:
         """Polynomials whose transforms are `x_hat`, uint64 (..., n), as a new array."""
         from flhe.math import ring_kernels
 
-        self._fits(x_hat)
+        check_rows(self.n, x_hat)
         out = np.empty(x_hat.shape, np.uint64)
         rows = np.ascontiguousarray(x_hat, np.uint64).reshape(-1, self.n)
-        scale = np.uint64(pow(self.n, -1, Q))
-        ring_kernels.inverse(rows, self._inverse_roots, scale, out.reshape(-1, self.n))
+        ring_kernels.inverse(rows, self._inverse_roots, self._scale, out.reshape(-1, self.n))
         return out
 
     def multiply(self, a: Elements, b: Elements) -> Elements:
@@ -261,20 +262,29 @@ class Ring:
         """
         from flhe.math import ring_kernels
 
-        self._fits(k_hat)
-        self._fits(a_hat)
-        if out is None:
-            out = np.empty(a_hat.shape, np.uint32)
-        dimensions = k_hat.ndim, a_hat.ndim
-        if dimensions != (1, 2) or out.shape != a_hat.shape or out.dtype != np.uint32:
-            raise ConfigError(
-                f"Ring({self.n}): masks {out.dtype} {out.shape} of {a_hat.shape} and {k_hat.shape}, "
-                "takes uint64 (n,) and (blocks, n), and uint32 (blocks, n) for the masks"
-            )
-        scale = np.uint64(pow(self.n, -1, Q))
-        ring_kernels.ring_masks(k_hat, a_hat, self._inverse_roots, scale, out)
+        out = target(self.n, k_hat, a_hat, out, np.uint32)
+        ring_kernels.ring_masks(k_hat, a_hat, self._inverse_roots, self._scale, out)
         return out
 
-    def _fits(self, x: Elements) -> None:
-        if x.shape[-1:] != (self.n,) or x.dtype != np.uint64:
-            raise ConfigError(f"Ring({self.n}): got {x.dtype} {x.shape}, takes uint64 (..., n)")
+    def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
+        """The polynomials a_j s, not rounded; arguments as for `masks`, but `out` is uint64."""
+        from flhe.math import ring_kernels
+
+        out = target(self.n, s_hat, a_hat, out, np.uint64)
+        ring_kernels.ring_products(s_hat, a_hat, self._inverse_roots, self._scale, out)
+        return out
+
+    @property
+    def q(self) -> int:
+        """The modulus, as `PrimeRing` has it."""
+        return Q
+
+    def _kernel(self, name: str) -> Callable[[Elements, Elements, Elements], None]:
+        from flhe.math import field_kernels
+
+        kernel: Callable[[Elements, Elements, Elements], None] = getattr(field_kernels, name)
+        return kernel
+
+    @property
+    def _scale(self) -> np.uint64:
+        return np.uint64(pow(self.n, -1, Q))

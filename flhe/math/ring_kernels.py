@@ -119,6 +119,19 @@ def ring_masks(k, a, roots, scale, out):
         rounded(_back(one, two, roots), out[r])
 
 
+@njit
+def ring_products(s, a, roots, scale, out):
+    """Inverse transforms of a * s: s (n,), a and out uint64 (count, n)."""
+    n = a.shape[1]
+    one = np.empty(n, np.uint64)
+    two = np.empty(n, np.uint64)
+    scaled = np.empty(n, np.uint64)
+    _scaled(s, scale, scaled)
+    for r in range(a.shape[0]):
+        times(a[r], scaled, one)
+        out[r] = _back(one, two, roots)
+
+
 PIECE_BITS = 22
 RUN = 1024
 """Products of a 32-bit and a 22-bit number that add up in 64 bits."""

@@ -58,7 +58,9 @@ def finish(node: Node, record: ConfigRecord) -> None:
     agreed = epoch.finish(state, confirms)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
-    if state.scheme_terms != (terms.hash() if terms.keyed else b""):
-        raise ProtocolError("there is no key pair of the scheme for these terms: start over")
+    if state.scheme_terms != (terms.hash() if terms.keyed or terms.joint else b""):
+        raise ProtocolError("there are no keys of the scheme for these terms: start over")
+    if terms.joint and not state.scheme_public:
+        raise ProtocolError("the sum of the members' keys is not known yet: start over")
     node.start_session(agreed, terms)
     node.drop_agreement()

@@ -28,7 +28,6 @@ from flhe.keys.seed_plan import degree_of, seed_plan
 from flhe.mods.node import Kept, Node
 from flhe.mods.stages import reply
 from flhe.rounds.terms import Terms
-from flhe.schemes.presets import sash_preset
 from flhe.schemes.shprg import Seed
 from flhe.sealed import Slot
 
@@ -66,7 +65,7 @@ class Turn:
         degree = degree_of(terms.neighbours, epoch.size, epoch.roster.collusion)
         if degree is None:
             return None
-        circle = masking.Circle.of(epoch, sash_preset(terms.preset).dimension)
+        circle = masking.Circle.of(epoch, terms.elements(epoch.size))
         return cls(node, epoch, seed_plan(circle, epoch.id, round_, attempt, history, degree))
 
     @classmethod

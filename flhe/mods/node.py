@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -210,6 +210,17 @@ class Node:
             self.store.erase_epoch(epoch_id)
         for name in _SEEDS if old else ():
             self.store.erase(self._name(name))  # of an epoch that is over
+
+    def erase_keys(self) -> None:
+        """Destroy the scheme's own keys of every epoch so far; what was opened stays opened.
+
+        Their group key stays until the next epoch begins: the model is sealed under it.
+        """
+        for epoch_id in self._epochs():
+            agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
+            if agreed.scheme_secret:
+                bare = replace(agreed, scheme_secret=b"")
+                self.store.replace_epoch(epoch_id, bare.to_bytes())
 
     def current_epoch(self) -> bytes | None:
         """Id of this run's epoch, or None before there is one."""

@@ -25,9 +25,7 @@ from flhe.mods.node import Node, log_failure
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.rounds.session import Session
 from flhe.rounds.terms import Terms
-from flhe.schemes.base import Sealer
-from flhe.schemes.presets import sash_preset
-from flhe.schemes.sash import SashSealer
+from flhe.schemes.base import Sealer, SharedSealer
 from flhe.sealed import Slot
 
 Fields = Mapping[str, object]
@@ -52,8 +50,9 @@ def check_ready(node: Node, session: Session, slot: Slot) -> None:
 
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot, record: ConfigRecord) -> Fields:
     """Share the seed of what was just encrypted; {} where the scheme has none."""
-    if not isinstance(sealer, SashSealer):
+    if not session.terms.masked:
         return {}
+    assert isinstance(sealer, SharedSealer)
     seed = sealer.take_seed(slot)
     if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
         return turn.mask(seed, slot, record).fields()
@@ -100,7 +99,7 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
         boxes = records.bytes_list(record, "shares")
         try:
             agreed, signature = masking.agree(
-                epoch, node.identity, kept, proposed, boxes, _elements(terms)
+                epoch, node.identity, kept, proposed, boxes, terms.elements(epoch.size)
             )
         except SharesError as error:
             # Whose they are is no secret: the server must know whom to leave out.
@@ -128,7 +127,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
             agreed,
             ranks_in(record, "signers"),
             records.bytes_list(record, "signatures"),
-            _elements(terms),
+            terms.elements(epoch.size),
             sealed=terms.reader == "clients",
         )
     return reply(step="unmask", answer=answer, **{"crypto-s": watch.seconds})
@@ -159,10 +158,6 @@ def _among_neighbours(
     turn = Turn.of_slot(node, epoch, terms, kept.slot)
     assert turn is not None
     return turn, kept.slot
-
-
-def _elements(terms: Terms) -> int:
-    return sash_preset(terms.preset).dimension
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:

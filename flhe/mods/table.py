@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flhe.mods import agreement, handover, key_pair, staged, survivors, training
+from flhe.mods import agreement, handover, joint, key_pair, staged, survivors, training
 from flhe.mods.stages import Stage
 
 STAGES: dict[tuple[str, str], Stage] = {
@@ -11,6 +11,8 @@ STAGES: dict[tuple[str, str], Stage] = {
     ("train", "confirm"): agreement.confirm,
     ("train", "key-pair"): key_pair.make,
     ("train", "take-pair"): key_pair.take,
+    ("train", "joint"): joint.share,
+    ("train", "joint-sum"): joint.add,
     ("train", "status"): handover.status,
     ("train", "initial"): handover.initial,
     ("train", "sync"): handover.sync,

@@ -165,8 +165,12 @@ class Session:
         return codec.needs_ranges(codec.recall(self.layout, model.memory))
 
     def staged(self, model: Model) -> bool:
-        """Whether a round from `model` has more than one stage."""
-        return self.terms.sparse or self.needs_ranges(model)
+        """Whether a round from `model` has more than one stage, or may have to be encrypted again.
+
+        Where only sums of all members open, one that drops out makes the others agree on new keys, and
+        encrypt the same update under those.
+        """
+        return self.terms.sparse or self.terms.joint or self.needs_ranges(model)
 
     # --- what a client sends ---
 

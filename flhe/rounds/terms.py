@@ -23,17 +23,18 @@ from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.math.permutation import Permutation
+from flhe.rounds import scheme_terms
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.rounds.optimizers import from_parameters as optimizer_from
 from flhe.schemes.base import Reader, Scheme, fits
+from flhe.schemes.eshe import Eshe, Keys
 from flhe.schemes.flashe import Flashe, Masking
-from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier
-from flhe.schemes.paillier_keys import PublicKey, check_key_bits
-from flhe.schemes.presets import DEFAULT_SASH
+from flhe.schemes.paillier import DEFAULT_KEY_BITS
+from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import MAX_COHORT, Sash, Unmask
 
-VERSION = 3
+VERSION = 4
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
@@ -42,7 +43,7 @@ Sends = Literal["update", "gradient"]
 FITTED = ("history", "exchange")
 """What clipping thresholds may be fitted on."""
 
-BUILT = ("flashe", "sash", "batchcrypt")
+BUILT = ("flashe", "sash", "batchcrypt", "esafl")
 """Schemes of this version."""
 
 
@@ -56,11 +57,11 @@ class Terms:
 
     Parameters
     ----------
-    scheme : "flashe", "sash" or "batchcrypt"
+    scheme : "flashe", "sash", "batchcrypt" or "esafl"
         The system.
     bits : int
-        Bits of one quantized value, sign included, 2 to 32; 0 with SASH takes as many as the
-        members of an epoch leave room for.
+        Bits of one quantized value, sign included, 2 to 32; 0 with SASH and ESAFL takes as many as
+        the members of an epoch leave room for at no cost.
     clip : float, mapping of str to float, "history" or "exchange"
         Clipping threshold alpha in the update's own units; or what it is fitted on, see `Clip`.
     max_examples : int
@@ -103,6 +104,11 @@ class Terms:
     sends : "update" or "gradient"
         What a client's reply holds: the model after training, whose change is sent (model averaging);
         or a gradient, which every client then applies with its own optimizer (FedSGD).
+    ring : str
+        ESAFL: parameters of its ring; see `flhe.schemes.presets`.
+    keys : "joint", "round" or "dealt"
+        ESAFL: where keys come from. Members make them once an epoch, or agree on fresh ones in
+        each round, or are dealt them offline; see `Eshe`.
     """
 
     scheme: str = "flashe"
@@ -126,6 +132,8 @@ class Terms:
     batching: Batching = "vector"
     advance: bool = False
     sends: Sends = "update"
+    ring: str = DEFAULT_ESHE
+    keys: Keys = "joint"
 
     def __post_init__(self) -> None:
         if self.scheme not in BUILT:
@@ -151,64 +159,10 @@ class Terms:
                 "neighbours are those among whom SASH's seeds are added up for a server that reads the "
                 "sums: use scheme 'sash' with unmask='server', or leave neighbours out"
             )
-        self._check_batches()
-        if self.scheme == "sash":
-            self._check_sash()
+        Eshe(2, 16, self.ring, self.keys)
+        scheme_terms.check_terms(self)
         self.for_cohort(2)
         Extras(self.metrics)
-
-    def _check_batches(self) -> None:
-        check_key_bits(self.key_bits)
-        for name, value, known in (
-            ("batching", self.batching, ("vector", "layer")),
-            ("advance", self.advance, (False, True)),
-            ("sends", self.sends, ("update", "gradient")),
-        ):
-            if value not in known or type(value) is not type(known[0]):
-                raise ConfigError(f"Terms({name}={value!r}): use {' or '.join(map(repr, known))}")
-        if self.sends != self.optimizer.takes:
-            raise ConfigError(
-                f"sends={self.sends!r} with optimizer {self.optimizer.name!r}, which steps with a mean "
-                f"{self.optimizer.takes}: use a ClientOptimizer for gradients, a ServerOptimizer for "
-                "updates"
-            )
-        if self.sends == "gradient" and (self.sparse or self.reader == "server"):
-            raise ConfigError(
-                'sends="gradient": every client steps for itself with the sum of all gradients; leave '
-                "top_k out, and sums to the clients"
-            )
-        if self.scheme != "batchcrypt":
-            if (self.key_bits, self.batching, self.advance) != (DEFAULT_KEY_BITS, "vector", False):
-                raise ConfigError(
-                    f"key_bits, batching and advance are BatchCrypt's: leave them out with scheme "
-                    f"{self.scheme!r}"
-                )
-            return
-        if self.sparse:
-            raise ConfigError(
-                "top_k with scheme 'batchcrypt': batches are added up as wholes, so all clients must "
-                "send all values; leave top_k out, or use scheme 'flashe'"
-            )
-        if self.masking != "double":
-            raise ConfigError(
-                f"masking={self.masking!r} with scheme 'batchcrypt': that is FLASHE's, leave it out"
-            )
-
-    def _check_sash(self) -> None:
-        if self.sparse:
-            raise ConfigError(
-                "top_k with scheme 'sash': one sum of seeds opens every coordinate, so all clients "
-                "must send all of them; leave top_k out, or use scheme 'flashe'"
-            )
-        if self.masking != "double":
-            raise ConfigError(
-                f"masking={self.masking!r} with scheme 'sash': that is FLASHE's, leave it out"
-            )
-        if isinstance(self.clip, str):
-            raise ConfigError(
-                f"clip={self.clip!r} with scheme 'sash': thresholds are fitted on sums that members "
-                "open among themselves; give clip as a number, or numbers by layer"
-            )
 
     def resolved(self, cohort: int) -> Terms:
         """These terms for an epoch of `cohort` members: with the bits that it leaves room for."""
@@ -220,9 +174,13 @@ class Terms:
                     "each value; use more bits, or leave advance out"
                 )
             return replace(self, bits=bits, advance=False)
-        if self.bits != 0 or self.scheme != "sash" or not 2 <= cohort <= MAX_COHORT:
+        if self.bits != 0 or not 2 <= cohort <= MAX_COHORT:
             return self
-        return replace(self, bits=Sash(cohort, 0, self.preset, self.unmask).bits)
+        if self.scheme == "esafl":
+            return replace(self, bits=Eshe(cohort, 0, self.ring).bits)
+        if self.scheme == "sash":
+            return replace(self, bits=Sash(cohort, 0, self.preset, self.unmask).bits)
+        return self
 
     @property
     def reader(self) -> Reader:
@@ -232,12 +190,17 @@ class Terms:
     @property
     def masked(self) -> bool:
         """Whether sums are opened by an agreement on masking keys, round by round."""
-        return self.scheme == "sash"
+        return self.scheme == "sash" or (self.scheme, self.keys) == ("esafl", "round")
 
     @property
     def keyed(self) -> bool:
         """Whether an epoch has a key pair of the scheme's own; see `flhe.keys.key_pair`."""
         return self.scheme == "batchcrypt"
+
+    @property
+    def joint(self) -> bool:
+        """Whether each member of an epoch has a key of its own, and only sums of all are opened."""
+        return self.scheme == "esafl" and self.keys != "round"
 
     @property
     def sparse(self) -> bool:
@@ -287,7 +250,8 @@ class Terms:
         layout : Layout, optional
             The model's arrays, where values are batched by layer.
         public : bytes
-            The epoch's public key, encoded, where the scheme has one; nothing is added without it.
+            The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
+            what its members call the sum of their keys.
 
         Raises
         ------
@@ -299,19 +263,13 @@ class Terms:
             A public key that is none, or has another length than these terms say.
         """
         terms = self.resolved(cohort)
-        scheme: Scheme
-        if self.scheme == "batchcrypt":
-            key = PublicKey.from_bytes(public) if public else None
-            if key is not None:
-                key.check(self.key_bits)
-            runs = () if layout is None or self.batching == "vector" else terms.runs(layout)
-            scheme = Paillier(cohort, terms.bits, self.key_bits, key, runs)
-        elif self.scheme == "sash":
-            scheme = Sash(cohort, terms.bits, self.preset, self.unmask)
-        else:
-            scheme = Flashe(cohort, terms.bits, self.masking)
+        scheme = scheme_terms.build(terms, cohort, layout, public)
         fits(terms.codec(), scheme, cohort)
         return scheme
+
+    def elements(self, cohort: int) -> int:
+        """Field elements of what members share, where they agree on masking keys."""
+        return scheme_terms.elements(self, cohort)
 
     def extras(self, layout: Layout) -> Extras:
         """What travels beside the values."""
@@ -376,6 +334,8 @@ class Terms:
                 "batching": self.batching,
                 "advance": self.advance,
                 "sends": self.sends,
+                "ring": self.ring,
+                "keys": self.keys,
             }
         )
 
@@ -413,6 +373,8 @@ class Terms:
                 "batching": ("vector" | "layer") as batching,
                 "advance": bool(advance),
                 "sends": ("update" | "gradient") as sends,
+                "ring": str(ring),
+                "keys": ("joint" | "round" | "dealt") as keys,
                 **rest,
             } if (
                 not rest
@@ -459,6 +421,8 @@ class Terms:
             batching,
             advance,
             sends,
+            ring,
+            keys,
         )
         if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
             raise ProtocolError("terms: not written as flhe writes them")

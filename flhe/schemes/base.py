@@ -106,6 +106,14 @@ class Sealer(Protocol):
 
 
 @runtime_checkable
+class SharedSealer(Sealer, Protocol):
+    """A sealer with a fresh key for each ciphertext, of which readers get to know sums only."""
+
+    def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
+        """The key of a ciphertext that was made, as field elements, once; ReuseError after that."""
+
+
+@runtime_checkable
 class Opener(Protocol):
     """A reader's secrets."""
 

@@ -59,6 +59,51 @@ class SashPreset:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class EshePreset:
+    """Parameters of ESHE's ring: learning with errors in Z_q[x] / (x^dimension + 1).
+
+    Keys and errors are discrete Gaussians of one width (`flhe.math.sampling`), so a member who
+    knows the sum of all keys, with all but two of the others' keys, still faces errors of 3.2 in
+    the two that are left. That is the case which the figures rate.
+
+    Parameters
+    ----------
+    name : str
+        Name in terms and on command lines.
+    dimension : int
+        n: coefficients of a polynomial.
+    log_q : int
+        Most bits of the modulus.
+    security : int
+        Bits at that modulus; see the module. A smaller modulus is harder.
+    source : str
+        Where that figure is from.
+    goldilocks : bool
+        One limb, q = 2^64 - 2^32 + 1; else as many primes as it takes.
+    """
+
+    name: str
+    dimension: int
+    log_q: int
+    security: int
+    source: str
+    goldilocks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.security < BAR:
+            raise ConfigError(
+                f"EshePreset({self.name!r}): {self.security} bits of security, {BAR} are needed; take "
+                "a larger dimension or a smaller modulus"
+            )
+        if self.dimension not in (4096, 8192, 16384, 32768):
+            raise ConfigError(
+                f"EshePreset(dimension={self.dimension}): a power of two from 4096 to 32768"
+            )
+        if not 49 <= self.log_q <= 512 or (self.goldilocks and self.log_q != 64):
+            raise ConfigError(f"EshePreset(log_q={self.log_q}): 49 to 512, and 64 for Goldilocks")
+
+
 SASH: dict[str, SashPreset] = {
     preset.name: preset
     for preset in (
@@ -90,3 +135,33 @@ def sash_preset(name: str) -> SashPreset:
     if name not in SASH:
         raise ConfigError(f"preset {name!r}: SASH has {', '.join(SASH)}")
     return SASH[name]
+
+
+ESHE: dict[str, EshePreset] = {
+    preset.name: preset
+    for preset in (
+        EshePreset("goldilocks-4096", 4096, 64, 232, "lattice-estimator", goldilocks=True),
+        EshePreset("rns-4096", 4096, 104, 134, "lattice-estimator"),
+        EshePreset("rns-8192", 8192, 206, 134, "lattice-estimator"),
+        EshePreset("rns-16384", 16384, 420, 132, "lattice-estimator"),
+        EshePreset(
+            "paper-32768",
+            32768,
+            478,
+            192,
+            "ESAFL, Sec. 8.1.2, which says 256; by the Homomorphic Encryption Standard (2018), Table "
+            "1, up to 611 bits have 192",
+        ),
+    )
+}
+"""Presets of ESHE. Goldilocks is the fastest; the others take fewer bytes, for narrow links; the last
+one is the paper's, for its tables."""
+
+DEFAULT_ESHE = "goldilocks-4096"
+
+
+def eshe_preset(name: str) -> EshePreset:
+    """The preset called `name`; ConfigError naming those that there are."""
+    if name not in ESHE:
+        raise ConfigError(f"ring {name!r}: ESHE has {', '.join(ESHE)}")
+    return ESHE[name]

@@ -119,6 +119,11 @@ class Sash:
         return sash_preset(self.preset)
 
     @property
+    def elements(self) -> int:
+        """Field elements of one seed."""
+        return self.parameters_of_prg.dimension
+
+    @property
     def space(self) -> Integers:
         """Integers of `bits` bits, symmetric."""
         return Integers((1 << (self.bits - 1)) - 1)

@@ -81,6 +81,16 @@ def test_run_hands_its_encoding_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) == 2
 
 
+def test_run_hands_esafl_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))
+    options = ["--scheme", "esafl", "--ring", "rns-8192", "--per-round-keys", "--kill", "2"]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 0
+    assert CliRunner().invoke(app, ["run", "--scheme", "esafl"]).exit_code == 0
+    expected = Settings(scheme="esafl", ring="rns-8192", per_round_keys=True, kill=2)
+    assert seen == [expected, Settings(scheme="esafl")]
+
+
 def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, dict[str, object]]] = []
     monkeypatch.setattr(launch, "resume", lambda path, given, **_: seen.append((path, given)))

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from flhe import records
-from flhe.apps.dropouts import STAGES, dropout, drops_at
+from flhe.apps.dropouts import STAGES, dropout, drops_at, victim
 from flhe.apps.settings import Settings
 
 
@@ -106,3 +106,72 @@ def test_nobody_drops_out_unless_asked() -> None:
         dropout(message("round", round_), context(3, drops=0), app)
     assert app.calls == 29
     assert Settings().drops == 0
+
+
+AROUND: list[tuple[str | None, str]] = [
+    ("advertise", "train"),
+    ("joint-sum", "train"),
+    ("status", "train"),
+    ("sync", "train"),
+    ("evaluate", "evaluate"),
+]
+"""Messages that name no round of training."""
+
+
+def killing(partition: int, **config: Any) -> Context:
+    """A node of a run that kills one in round 2, of a seed that may be given."""
+    return context(partition, **{"drops": 0, "kill": 2, **config})
+
+
+@pytest.mark.parametrize("first", ["round", "consist", None])
+def test_who_is_killed_never_answers_again(first: str | None) -> None:
+    """`first` is the first training message that it sees from its round on; None is a plain run's."""
+    here, app = killing(victim(0, 2, 8)), App()
+    alive = [(None, 1, "train"), ("round", 1, "train"), ("unmask", 1, "train")]
+    alive += [(stage, 1, kind) for stage, kind in AROUND]
+    for stage, round_, kind in alive:
+        assert not dropout(message(stage, round_, kind), here, app).has_error()
+    assert app.calls == len(alive)
+    dead = [(first, 2, "train"), ("update", 2, "train"), ("round", 3, "train"), (None, 9, "train")]
+    dead += [(stage, 1, kind) for stage, kind in AROUND] + [(None, 1, "evaluate")]
+    for stage, round_, kind in dead:
+        reply = dropout(message(stage, round_, kind), here, app)
+        assert reply.has_error()
+        assert reply.error.code == 5
+    assert app.calls == len(alive)
+
+
+def test_the_others_live_on() -> None:
+    app, asked = App(), [(1, "round"), (2, "round"), (2, "unmask"), (3, None), (3, "status")]
+    others = [i for i in range(8) if i != victim(0, 2, 8)]
+    for partition in others:
+        here = killing(partition)
+        for round_, stage in asked:
+            assert not dropout(message(stage, round_), here, app).has_error()
+        assert not here.state
+    assert app.calls == len(others) * len(asked)
+
+
+def test_a_node_that_comes_in_later_is_as_dead() -> None:
+    """Flower starts a resumed run's nodes with empty contexts."""
+    app = App()
+    assert dropout(message("round", 4), killing(victim(0, 2, 8)), app).has_error()
+    assert app.calls == 0
+
+
+def test_the_victim_follows_from_the_seed() -> None:
+    found = Counter(victim(seed, 2, 8) for seed in range(400))
+    assert set(found) == set(range(8))
+    assert min(found.values()) > 20
+
+
+def test_one_is_killed_and_others_drop_out() -> None:
+    dead = victim(0, 2, 8)
+    contexts = [killing(i, drops=2) for i in range(8)]
+    for round_ in range(1, 30):
+        gone = {i for i in range(8) if drops_at(0, round_, i, 8, 2) in ("round", "answer")}
+        gone |= {dead} if round_ >= 2 else set()
+        lost = {
+            i for i in range(8) if dropout(message("round", round_), contexts[i], App()).has_error()
+        }
+        assert lost == gone

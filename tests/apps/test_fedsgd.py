@@ -180,7 +180,8 @@ def strategy(**config: Any) -> Any:
 
 def test_strategies() -> None:
     assert type(strategy(scheme="plain")) is PlainFedSGD
-    for scheme, own in (("flashe", {}), ("sash", {"unmask": "clients"}), ("batchcrypt", {})):
+    schemes = {"flashe": {}, "sash": {"unmask": "clients"}, "batchcrypt": {}, "esafl": {}}
+    for scheme, own in schemes.items():
         made = strategy(scheme=scheme, client_lr=0.5, batch_size=20, clip=0.25, **own)
         assert isinstance(made, HEStrategy)
         terms = made.terms
@@ -280,6 +281,7 @@ def flat(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         # The fitted thresholds clip some of it, by design.
         ("flashe", {"client_optimizer": "sgd", "client_lr": 0.1, "clipping": "exchange"}, 0.1),
         ("batchcrypt", {"client_lr": 0.003, "bits": 32, "key_bits": 2048}, 1e-3),
+        ("esafl", {"client_lr": 0.003, "bits": 32}, 1e-3),
     ],
     ids=str,
 )

@@ -76,7 +76,7 @@ def nothing_left() -> Iterator[None]:
     [
         (["--scheme", "rot13"], "unknown; use one of flashe"),
         (["--scheme", "paillier"], "unknown; use one of flashe"),
-        (["--scheme", "esafl"], "not built yet in this version"),
+        (["--scheme", "fedml-he"], "not built yet in this version"),
         (["--nodes", "2"], "a sum of two shows each member the other's update"),
         (["--task", "cifar10"], "--data-dir"),
         (["--output", "/no/such/place/model"], "name a file in a directory that exists"),

@@ -114,6 +114,26 @@ def test_the_strategy_encodes_as_the_run_config_says() -> None:
     assert (terms.masking, terms.clip, terms.top_k, terms.sparse) == ("double", 0.5, None, False)
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
+def test_esafl_as_the_run_config_says(algorithm: str) -> None:
+    def terms(**config: Any) -> Any:
+        settings = Settings(scheme="esafl", algorithm=algorithm, **config)
+        strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
+        assert isinstance(strategy, HEStrategy)
+        return strategy.terms
+
+    usual = terms()
+    assert (usual.scheme, usual.ring, usual.keys) == ("esafl", "goldilocks-4096", "joint")
+    assert (usual.bits, usual.clip, usual.optimizer.takes) == (
+        16,
+        1.0,
+        "update" if algorithm == "fedavg" else "gradient",
+    )
+    other = terms(ring="rns-8192", per_round_keys=True, bits=20, clip=0.5)
+    assert (other.ring, other.keys, other.bits, other.clip) == ("rns-8192", "round", 20, 0.5)
+    assert terms(clipping="exchange").clip == "exchange"
+
+
 @pytest.mark.parametrize("name", DEFAULTS)
 @pytest.mark.parametrize("scheme", ["plain", "flashe"])
 def test_server_optimizers(scheme: str, name: str) -> None:

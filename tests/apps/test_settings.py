@@ -16,6 +16,7 @@ from flhe.apps.tasks.fair import Fair
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import ServerOptimizer
 
+ESAFL: dict[str, Any] = {"scheme": "esafl"}
 APP = tomllib.loads((pathlib.Path(flhe.apps.__file__).parent / "pyproject.toml").read_text())
 
 
@@ -40,6 +41,8 @@ def test_toml_round_trips() -> None:
         permute=False,
     )  # fmt: skip
     assert Settings.from_config(tomllib.loads(sparse.to_toml())) == sparse
+    lattice = Settings("esafl", ring="rns-8192", per_round_keys=True, kill=2)
+    assert Settings.from_config(tomllib.loads(lattice.to_toml())) == lattice
 
 
 def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
@@ -50,7 +53,7 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
     ("config", "message"),
     [
         ({"scheme": "rot13"}, "unknown; use one of flashe, sash"),
-        ({"scheme": "esafl"}, "not built yet in this version"),
+        ({"scheme": "fedml-he"}, "not built yet in this version"),
         ({"scheme": "sash", "top-k": 0.1}, "leave top-k and clipping out"),
         ({"scheme": "sash", "clipping": "history"}, "leave top-k and clipping out"),
         ({"scheme": "sash", "nodes": 10, "bits": 25}, "has room for 24"),
@@ -59,6 +62,22 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
         ({"scheme": "sash", "unmask": "nobody"}, "use one of server, clients"),
         ({"nodes": 4, "drops": 3}, "two must remain"),
         ({"drops": -1}, "drops=-1: must be 0 or more"),
+        ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
+        ({"kill": -1}, "kill=-1: must be 0 or more"),
+        ({"kill": 6}, "kill=6: the run has num-rounds=5; name one of those"),
+        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* 3 must; use more nodes"),
+        ({**ESAFL, "nodes": 5, "drops": 3}, "2 of 5 nodes left"),
+        ({**ESAFL, "ring": "rns-2048"}, "ring='rns-2048' is unknown; use one of goldilocks-4096"),
+        ({**ESAFL, "top-k": 0.1}, "scheme='esafl' sends all values, .*leave top-k out"),
+        ({**ESAFL, "bits": 33}, "bits=33 with scheme='esafl' and 5 nodes: .*bits must be 2 to 32"),
+        ({**ESAFL, "fraction-train": 0.6}, "fraction-train=0.6 .*use per-round-keys=true"),
+        (
+            {**ESAFL, "per-round-keys": True, "clipping": "exchange"},
+            "clipping='exchange' with per-round-keys: .*use clipping='fixed'",
+        ),
+        ({**ESAFL, "per-round-keys": True, "clipping": "history"}, "clipping='history' with per"),
+        ({"per-round-keys": True}, "ring and per-round-keys are ESAFL's: .*scheme='flashe'"),
+        ({"scheme": "plain", "ring": "rns-8192"}, "ring and per-round-keys are ESAFL's"),
         ({"task": "mnist"}, "unknown; use one of digits"),
         ({"partition": "x"}, "iid, dirichlet"),
         ({"nodes": 2}, "use 3 nodes or more"),
@@ -135,6 +154,17 @@ def test_two_plain_nodes_are_fine() -> None:
     assert Settings(scheme="plain", nodes=2).cohort == 2
 
 
+def test_what_esafl_can_do() -> None:
+    for config in (
+        {"kill": 2, "nodes": 4},
+        {"kill": 2, "nodes": 3, "per_round_keys": True},
+        {"drops": 2, "clipping": "exchange"},
+        {"fraction_train": 0.6, "per_round_keys": True},
+        {"bits": 32, "ring": "paper-32768"},
+    ):
+        assert Settings(**ESAFL, **config).encrypted
+
+
 def test_bits_are_what_the_scheme_makes_of_zero() -> None:
     assert Settings().value_bits == 16
     assert Settings(bits=20).value_bits == 20
@@ -142,6 +172,7 @@ def test_bits_are_what_the_scheme_makes_of_zero() -> None:
     assert Settings(scheme="sash").value_bits == 0
     assert Settings(scheme="sash", fair_q=1.0).value_bits == 0
     assert Settings(scheme="sash", bits=12).value_bits == 12
+    assert Settings(scheme="esafl").value_bits == 16
 
 
 def test_who_has_the_model() -> None:

@@ -125,6 +125,36 @@ def test_replacements_that_are_no_use_either() -> None:
     assert FieldElements(prg, KEY).block(0, 4).tolist() == expected
 
 
+# --- other moduli ---
+
+
+@pytest.mark.parametrize("modulus", [2, 3, 1009, 2**40 - 87, 2**63 - 25, 2**63 + 29, Q, ONES])
+@pytest.mark.parametrize("first", [0, 3])
+def test_elements_of_other_moduli(modulus: int, first: int) -> None:
+    """Low bits of the same words; those that are not below the modulus come from the other stream."""
+    n, count = 31, 3
+    mask = (1 << (modulus - 1).bit_length()) - 1
+    made = FieldElements(AesCtr(), KEY, modulus).blocks(first, count, n)
+    for j in range(count):
+        spare = (w & mask for w in words(1 + first + j, 0, 200))
+        low = [w & mask for w in words(0, (first + j) * n, n)]
+        expected = [w if w < modulus else next(x for x in spare if x < modulus) for w in low]
+        assert made[j].tolist() == expected
+
+
+def test_elements_of_a_small_modulus_are_uniform() -> None:
+    """Of 5, where three words in eight are no use."""
+    counts = np.bincount(FieldElements(AesCtr(), KEY, 5).block(0, 20_000).astype(np.int64))
+    assert counts.size == 5
+    assert ((counts - 4000) ** 2 / 4000).sum() < 25
+
+
+@pytest.mark.parametrize("modulus", [-1, 0, 1, 1 << 64])
+def test_moduli_that_are_refused(modulus: int) -> None:
+    with pytest.raises(ConfigError, match="the modulus must be"):
+        FieldElements(AesCtr(), KEY, modulus)
+
+
 def test_random_elements_draw_again() -> None:
     draws = [[5, Q, 7, ONES], [Q + 1, 6], [8]]
     asked = []

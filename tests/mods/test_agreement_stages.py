@@ -31,6 +31,8 @@ STAGES = (
     "advertise",
     "key-pair",
     "take-pair",
+    "joint",
+    "joint-sum",
     "share",
     "confirm",
     "status",
@@ -65,7 +67,7 @@ def kind_of(stage: str) -> str:
 def test_nothing_comes_before_advertise(tmp_path: Path, stage: str) -> None:
     site = Site(tmp_path / "home")
     fields = {"round": 1, "attempt": 0, "terms": TERMS.to_bytes(), "messages": [b"x"]}
-    before = ("share", "confirm", "key-pair", "take-pair")
+    before = ("share", "confirm", "key-pair", "take-pair", "joint", "joint-sum")
     code = 1014 if stage in before else 1020
     refused(site.ask(stage, kind_of(stage), **fields, confirms=[b"x"], sums=[]), code)
     assert not site.app.seen
@@ -308,11 +310,14 @@ OTHER: dict[str, Any] = {
     "batching": "layer",
     "advance": True,
     "sends": "gradient",
+    "ring": "rns-8192",
+    "keys": "round",
 }
 ALSO: dict[str, dict[str, Any]] = {
     "neighbours": {"scheme": "sash"},
     "sends": {"optimizer": ClientOptimizer("adam")},
     **{name: {"scheme": "batchcrypt"} for name in ("key_bits", "batching", "advance")},
+    **{name: {"scheme": "esafl"} for name in ("ring", "keys")},
 }
 """Terms without which another one cannot be."""
 

@@ -84,10 +84,12 @@ CHANGES: dict[str, Any] = {
     "batching": "layer",
     "advance": True,
     "sends": "gradient",
+    "ring": "rns-8192",
+    "keys": "round",
 }
 SCHEME_OF = {"neighbours": "sash"} | dict.fromkeys(
     ("key_bits", "batching", "advance"), "batchcrypt"
-)
+) | dict.fromkeys(("ring", "keys"), "esafl")
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
     {"clip": "history"},
@@ -115,6 +117,13 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "batchcrypt", "batching": "layer"},
     {"scheme": "batchcrypt", "advance": True},
     {"scheme": "batchcrypt", "clip": "exchange"},
+    {"scheme": "esafl"},
+    {"scheme": "esafl", "bits": 17},
+    {"scheme": "esafl", "bits": 0, "ring": "rns-16384"},
+    {"scheme": "esafl", "ring": "rns-8192"},
+    {"scheme": "esafl", "keys": "round"},
+    {"scheme": "esafl", "keys": "dealt"},
+    {"scheme": "esafl", "clip": "exchange"},
 ]
 """Terms of which no two may be taken for each other."""
 
@@ -213,8 +222,19 @@ def test_lanes_of_mean_squares(bits: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scheme": "eshe"}, "'eshe': this version builds flashe, sash, batchcrypt"),
+        ({"scheme": "eshe"}, "'eshe': this version builds flashe, sash, batchcrypt, esafl"),
         ({"scheme": ""}, "this version builds flashe, sash, batchcrypt"),
+        ({"ring": "rns-8192"}, "ring and keys are ESAFL's: leave them out with scheme 'flashe'"),
+        (SASH_ | {"keys": "round"}, "ring and keys are ESAFL's"),
+        ({"scheme": "esafl", "ring": "rns-2048"}, "ESHE has goldilocks-4096"),
+        ({"scheme": "esafl", "keys": "weekly"}, "use 'joint', 'round', 'dealt'"),
+        ({"scheme": "esafl", "top_k": 0.1}, "coefficients are added up as wholes"),
+        ({"scheme": "esafl", "masking": "single"}, "that is FLASHE's"),
+        ({"scheme": "esafl", "bits": 1}, "bits"),
+        (
+            {"scheme": "esafl", "keys": "round", "clip": "exchange"},
+            "keys='round': thresholds are fitted.*give clip as a number",
+        ),
         ({"bits": 0}, "bits must be 2 to 32"),
         ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
         ({"sends": "gradient"}, "optimizer 'fedavg', which steps with a mean update"),
@@ -359,7 +379,12 @@ MALFORMED: dict[str, Any] = {
     "version 1 as it was": {k: v for k, v in BODY.items() if k not in ("unmask", "preset")}
     | {"v": 1},
     "version 2": {**BODY, "v": 2},
-    "version 4": {**BODY, "v": 4},
+    "version 3 as it was": {k: v for k, v in BODY.items() if k not in ("ring", "keys")} | {"v": 3},
+    "version 5": {**BODY, "v": 5},
+    "ring as bytes": {**BODY, "ring": b"rns-8192"},
+    "no ring": {k: v for k, v in BODY.items() if k != "ring"},
+    "keys true": {**BODY, "keys": True},
+    "keys of another kind": {**BODY, "keys": "weekly"},
     "version true": {**BODY, "v": True},
     "scheme as bytes": {**BODY, "scheme": b"flashe"},
     "bits as text": {**BODY, "bits": "16"},

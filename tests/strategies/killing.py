@@ -32,6 +32,8 @@ from flhe.keys.identity import Identity
 from flhe.mods import HEMod
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
+from flhe.schemes.base import Opener, Sealer
+from flhe.schemes.eshe import EsheOpener, EsheSealer
 from flhe.schemes.flashe import FlasheOpener, FlasheSealer
 from flhe.sealed import Sealed, Slot
 from flhe.strategies import HEStrategy
@@ -208,10 +210,22 @@ class Scene:
         """Have all writes, masks, openings and sums pass by here."""
         for name in WRITES:
             patch.setattr(files, name, self._write(name, getattr(files, name)))
-        encrypt, decrypt, keep = FlasheSealer.encrypt, FlasheOpener.decrypt, Ledger.keep
+        keep = Ledger.keep
+        for sealer, opener in ((FlasheSealer, FlasheOpener), (EsheSealer, EsheOpener)):
+            patch.setattr(sealer, "encrypt", self._encrypting(sealer.encrypt))
+            patch.setattr(opener, "decrypt", self._decrypting(opener.decrypt))
 
+        def kept(ledger: Ledger, total: Sealed, history: bytes, release: bytes = b"") -> Any:
+            assert ledger.agreed is not None
+            ranked = sorted(ledger.agreed.members.values())
+            self.sums[history] = tuple(self.keys.index(ranked[rank]) for rank in total.senders)
+            return keep(ledger, total, history, release)
+
+        patch.setattr(Ledger, "keep", kept)
+
+    def _encrypting(self, encrypt: Callable[..., Sealed]) -> Callable[..., Sealed]:
         def encrypted(
-            sealer: FlasheSealer,
+            sealer: Sealer,
             plain: Plain,
             slot: Slot,
             *,
@@ -227,21 +241,16 @@ class Scene:
             self.masks.add(use)
             return encrypt(sealer, plain, slot, mode=mode, support=support)
 
-        def decrypted(opener: FlasheOpener, total: Sealed) -> Any:
+        return encrypted
+
+    def _decrypting(self, decrypt: Callable[..., Any]) -> Callable[..., Any]:
+        def decrypted(opener: Opener, total: Sealed) -> Any:
             place = (self.running, total.slot.round, total.slot in self.ranges)
             if self.opened.setdefault(place, total.digest()) != total.digest():
                 self.broken.append(f"a round was opened with two sums: {place}")
             return decrypt(opener, total)
 
-        def kept(ledger: Ledger, total: Sealed, history: bytes, release: bytes = b"") -> Any:
-            assert ledger.agreed is not None
-            ranked = sorted(ledger.agreed.members.values())
-            self.sums[history] = tuple(self.keys.index(ranked[rank]) for rank in total.senders)
-            return keep(ledger, total, history, release)
-
-        patch.setattr(FlasheSealer, "encrypt", encrypted)
-        patch.setattr(FlasheOpener, "decrypt", decrypted)
-        patch.setattr(Ledger, "keep", kept)
+        return decrypted
 
     def _write(self, name: str, write: Callable[..., Any]) -> Callable[..., Any]:
         def written(path: Path, *args: Any) -> Any:

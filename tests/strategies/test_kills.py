@@ -24,6 +24,10 @@ STAGED: dict[str, Any] = {"top_k": 0.5, "warmup": 0, "clip": "exchange", "maskin
 """Mean squares, supports, update: all stages that a round can have."""
 
 
+JOINT: dict[str, Any] = {"scheme": "esafl"}
+"""Sums of all members only: who is missing makes the others agree on new keys, amid the round."""
+
+
 @pytest.fixture
 def silence() -> Iterator[None]:
     """Hundreds of runs: what they log would fill the memory. A failure names its step."""
@@ -52,7 +56,7 @@ def check(scene: Scene) -> None:
     models = [scene.model(i) for i in scene.members]
     assert len({b"".join(model.chunks()) for model in models}) == 1
     assert models[0].history == scene.ledger.history
-    if not scene.terms:  # else what is sent is a part, or clipped anew
+    if "clip" not in scene.terms:  # else what is sent is a part, or clipped anew
         for name, array in in_plain(scene.senders.values()).items():
             np.testing.assert_array_equal(models[0].masters[name], array)
     box = scene.path / "result"
@@ -121,6 +125,17 @@ def test_a_node_may_be_killed_in_a_staged_round(tmp_path: Path) -> None:
     assert min(outcomes.values()) > 10
 
 
+@pytest.mark.parametrize(
+    ("who", "hows", "nodes"), [(SERVER, ("before",), 3), (1, ("before", "amid"), 4)]
+)
+def test_anybody_may_be_killed_where_sums_are_of_all(
+    tmp_path: Path, who: int, hows: tuple[str, ...], nodes: int
+) -> None:
+    """Every eighth step; the sweep has all of them."""
+    scene = {"nodes": nodes, "rounds": 2, "terms": JOINT}
+    assert kill_at_each_step(tmp_path / "disks", who, *hows, every=8, **scene)["same model"]
+
+
 def test_a_mask_used_twice_would_be_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,12 +148,18 @@ def test_a_mask_used_twice_would_be_noticed(
         play(tmp_path / "careless", before_the_sum, nodes=3, rounds=1)
 
 
-LARGE: list[dict[str, Any]] = [{}, {"secret": True}, {"how": {"rekey_every": 1}}, {"terms": STAGED}]
+LARGE: list[dict[str, Any]] = [
+    {},
+    {"secret": True},
+    {"how": {"rekey_every": 1}},
+    {"terms": STAGED},
+    {"terms": JOINT},
+]
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("scene", LARGE, ids=["plain", "secret", "rekey", "staged"])
+@pytest.mark.parametrize("scene", LARGE, ids=["plain", "secret", "rekey", "staged", "joint"])
 @pytest.mark.parametrize("who", [SERVER, 0, 2, 4], ids=["server", "teller", "member", "joiner"])
 def test_anybody_may_be_killed_at_each_step(
     tmp_path: Path, who: int, scene: dict[str, Any]

@@ -1,0 +1,275 @@
+"""Coefficients: slots below noise, several values in one residue of a large modulus.
+
+    x = p e + m,    m = sum over k < per of (v_k + b) 2^(k width),    p = 2^(per width)
+
+A value v_k in [-b, b] travels as v_k + b, which is never negative, so that sums of slots never borrow;
+what N senders add is taken off by their number. A slot has room for N values, so m < p also in a sum,
+and floor(x / p) is the sum of the senders' noise, m the sum of their slots. Where x is known modulo q
+only, it is right as long as it lies within q / 2 of 0:
+
+    q / 2 > p (8 sigma sqrt(N) + 1) + p
+
+and noise beyond 8 sigma sqrt(N), or 40 N, is how a wrong key is told. q is odd: with an even one, p e
+would vanish modulo a common factor, and ciphertexts would give the key away.
+
+q is one modulus below 2^64, or a product of several primes below 2^63, whose residues are the limbs.
+
+Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.pack import spread
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.limbs import limbs
+from flhe.math.prime_ring import MAX_BITS
+from flhe.math.sampling import SIGMA, Gaussian
+
+MAX_BOUND = (1 << 31) - 1
+MAX_COHORT = 1024
+
+_STEP = 1 << 12
+"""Coefficients that a thread is given at least."""
+
+_DEVIATIONS = 8
+_WORD = 64
+
+Residues = NDArray[np.uint64]
+
+
+def opens(q: int, log_p: int, cohort: int) -> bool:
+    """Whether q / 2 > p (8 sigma sqrt(N) + 1) + p, exactly, for p = 2**log_p and N = cohort."""
+    room = Fraction(q, 2) - (2 << log_p)
+    spread_of_one = _DEVIATIONS * Fraction(str(SIGMA)) * (1 << log_p)
+    return room > 0 and room**2 > spread_of_one**2 * cohort
+
+
+def slot_width(bound: int, cohort: int) -> int:
+    """Bits of a slot for sums of `cohort` values from -bound to bound."""
+    return (2 * cohort * bound).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """How the values of one vector, and noise, lie in residues.
+
+    Parameters
+    ----------
+    bound : int
+        b: largest absolute value in one vector, below 2**31.
+    cohort : int
+        N, vectors that are added at most, 2 to 1024.
+    per : int
+        Slots of a coefficient.
+    moduli : tuple of int
+        q itself, odd and below 2**64, or its coprime odd factors below 2**63.
+    """
+
+    bound: int
+    cohort: int
+    per: int
+    moduli: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        start = f"Coefficients(bound={self.bound}, cohort={self.cohort}, per={self.per}): "
+        if not 1 <= self.bound <= MAX_BOUND or not 2 <= self.cohort <= MAX_COHORT or self.per < 1:
+            raise ConfigError(
+                f"{start}the bound must be 1 to 2**31 - 1, the cohort 2 to {MAX_COHORT}, and there "
+                "must be a slot"
+            )
+        bits = MAX_BITS if len(self.moduli) > 1 else _WORD
+        if not self.moduli or not all(1 < q < 1 << bits for q in self.moduli):
+            raise ConfigError(
+                f"{start}takes one modulus below 2**{_WORD}, or several below 2**{MAX_BITS}"
+            )
+        if not all(q % 2 for q in self.moduli):
+            raise ConfigError(
+                f"{start}an even modulus shares a factor with p = 2**{self.log_p}: noise would vanish "
+                "modulo it and ciphertexts give the key away; take odd moduli"
+            )
+        if math.lcm(*self.moduli) != self.q:
+            raise ConfigError(f"{start}moduli must have no common factor; take distinct primes")
+        if not opens(self.q, self.log_p, self.cohort):
+            raise ConfigError(
+                f"{start}{self.per} slots of {self.width} bits and the noise of {self.cohort} senders "
+                f"do not fit a modulus of {self.q.bit_length()} bits; take fewer slots"
+            )
+
+    @property
+    def q(self) -> int:
+        """The modulus: the product of all."""
+        return math.prod(self.moduli)
+
+    @property
+    def width(self) -> int:
+        """Bits of one slot."""
+        return slot_width(self.bound, self.cohort)
+
+    @property
+    def log_p(self) -> int:
+        """Bits below the noise."""
+        return self.per * self.width
+
+    @property
+    def dtype(self) -> type[np.int32] | type[np.int64]:
+        """Type of a slot's sum."""
+        return np.int32 if self.cohort * self.bound <= MAX_BOUND else np.int64
+
+    def noise_bound(self, count: int) -> int:
+        """Largest noise in a sum of `count`: 8 standard deviations, or what it cannot exceed."""
+        squared = Fraction(str(SIGMA)) ** 2 * _DEVIATIONS**2 * count
+        above = math.isqrt(math.ceil(squared) - 1) + 1  # the root, rounded up
+        return min(Gaussian().bound * count, above)
+
+    def count(self, length: int) -> int:
+        """Coefficients that `length` values take."""
+        return -(-length // self.per)
+
+    def lift(
+        self,
+        values: NDArray[Any],
+        noise: NDArray[np.int8],
+        products: Residues,
+        threads: int = 1,
+    ) -> None:
+        """Add p e + m to residues, in place.
+
+        Parameters
+        ----------
+        values : NDArray of signed integers
+            Shape (length,), each within the bound: that is the caller's to check.
+        noise : NDArray
+            e, int8 (count,).
+        products : NDArray
+            uint64 (limbs, count), in one piece, canonical: a s.
+        threads : int
+            Threads to work on.
+
+        Raises
+        ------
+        ConfigError
+            Arrays of other shapes or types.
+        """
+        from flhe.math import coefficient_kernels, limb_kernels
+
+        count = self.count(values.size)
+        self._fits(products, count, writeable=True)
+        if values.ndim != 1 or values.dtype.kind != "i" or noise.dtype != np.int8:
+            raise ConfigError(
+                f"Coefficients: got {values.dtype} {values.shape} and noise of {noise.dtype}, takes "
+                "signed integers (length,) and int8"
+            )
+        if noise.shape != (count,):
+            raise ConfigError(f"Coefficients: noise {noise.shape}, takes {(count,)}")
+        narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
+        held, noise = np.ascontiguousarray(narrow), np.ascontiguousarray(noise)
+        work: Callable[[int, int], Any]
+        if len(self.moduli) == 1:
+            work = functools.partial(
+                coefficient_kernels.lift_one,
+                *(held, self.per, self.bound, self.width, self.log_p, noise),
+                *(np.uint64(self.q), products[0]),
+            )
+        else:
+            tables = limbs(self.width, self.per, self.moduli)
+            work = functools.partial(
+                limb_kernels.lift,
+                *(held, self.per, self.bound, self.width, noise),
+                *(tables.lift, tables.noisy, tables.moduli, products),
+            )
+        spread(work, count, _STEP, threads)
+
+    def lower(
+        self, residues: Residues, length: int, senders: int, threads: int = 1
+    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """What a sum of `senders` vectors holds: sums of values, and of noise.
+
+        Parameters
+        ----------
+        residues : NDArray
+            uint64 (limbs, count), in one piece, canonical: the sum of p e + m.
+        length : int
+            Values of a vector.
+        senders : int
+            Vectors that were added, 1 to the cohort.
+        threads : int
+            Threads to work on.
+
+        Returns
+        -------
+        values : NDArray[int32] or NDArray[int64]
+            Sums of values, shape (length,); see `dtype`.
+        noise : NDArray[int32]
+            Sums of e, shape (count,).
+
+        Raises
+        ------
+        ProtocolError
+            A number of senders beyond the cohort; noise or sums that they do not explain; a slot beyond
+            the last value that is not empty.
+        ConfigError
+            Residues of another shape or type.
+        """
+        if not 1 <= senders <= self.cohort:
+            raise ProtocolError(
+                f"a sum of {senders} vectors, slots have room for 1 to {self.cohort}"
+            )
+        count, most, away = self.count(length), self.noise_bound(senders), senders * self.bound
+        self._fits(residues, count)
+        values = np.empty(length, self.dtype)
+        noise = np.empty(count, np.int32)
+        kernel = self._lowering(residues, most)
+        found: list[tuple[int, int, int]] = []
+
+        def work(start: int, stop: int) -> None:
+            found.append(kernel(self.width, away, most, self.log_p, noise, values, start, stop))
+
+        spread(work, count, _STEP, threads)
+        beyond, above, stray = (max((f[i] for f in found), default=0) for i in range(3))
+        if beyond > 2 * most:
+            raise ProtocolError(
+                f"noise beyond the {most} that {senders} senders explain: the sum was opened with "
+                "another key, or altered"
+            )
+        if above > 2 * away:
+            raise ProtocolError(
+                f"a slot beyond what {senders} senders can add up to: the sum was altered, or is not "
+                "what they encrypted"
+            )
+        if stray:
+            raise ProtocolError("a slot beyond the last value is not empty: the sum was altered")
+        return values, noise
+
+    def _lowering(self, residues: Residues, most: int) -> Callable[..., tuple[int, int, int]]:
+        """The kernel, with all that depends on the moduli."""
+        from flhe.math import coefficient_kernels, limb_kernels
+
+        offset = most << self.log_p
+        if len(self.moduli) == 1:
+            one = residues[0], self.per, np.uint64(offset % self.q), np.uint64(self.q)
+            return functools.partial(coefficient_kernels.lower_one, *one)
+        tables = limbs(self.width, self.per, self.moduli)
+        ascending = tables.moduli[tables.order]
+        offsets = np.array([offset % int(q) for q in ascending], np.uint64)
+        many = residues, self.per, tables.order, offsets, ascending, tables.garner
+        return functools.partial(limb_kernels.lower, *many)
+
+    def _fits(self, residues: Residues, count: int, *, writeable: bool = False) -> None:
+        flags = residues.flags
+        fits = flags.c_contiguous and flags.aligned and (flags.writeable or not writeable)
+        fits = fits and residues.shape == (len(self.moduli), count)
+        if residues.dtype != np.uint64 or not fits:
+            raise ConfigError(
+                f"Coefficients: got residues {residues.dtype} {residues.shape}, takes uint64 "
+                f"{(len(self.moduli), count)}, in one piece, and writeable where they are added to"
+            )

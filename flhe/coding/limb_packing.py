@@ -1,0 +1,97 @@
+"""LimbPacking: residues modulo several moduli as they travel, limb after limb.
+
+Each limb is packed by itself (`flhe.coding.pack`), with as many bits a residue as the longest modulus
+has; residues of 64 bits are little-endian words. Residues come out as they lie there: whether they
+are below their modulus is to be asked (`check`), before anything is computed with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.pack import Packing
+from flhe.errors import ConfigError, ProtocolError
+
+PIECE = 1 << 14
+"""Residues that are worked on at a time, a multiple of what `Packing` cuts at: they stay in a core's
+own cache."""
+
+Residues = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class LimbPacking:
+    """How residues lie in bytes.
+
+    Parameters
+    ----------
+    bits : int
+        Bits a residue, 33 to 64.
+    moduli : tuple of int
+        One for each limb, none longer than that.
+    """
+
+    bits: int
+    moduli: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 33 <= self.bits <= 64:
+            raise ConfigError(f"LimbPacking(bits={self.bits}): bits must be 33 to 64")
+        if not self.moduli or max(self.moduli) >> self.bits:
+            raise ConfigError(f"LimbPacking: a modulus is longer than {self.bits} bits")
+
+    @property
+    def _packing(self) -> Packing:
+        return Packing(self.bits)
+
+    def nbytes(self, count: int) -> int:
+        """Bytes that `count` residues of each limb take."""
+        return len(self.moduli) * self._packing.nbytes(count)
+
+    def read(self, data: NDArray[np.uint8], count: int, limb: int, at: int, out: Residues) -> None:
+        """Residues of one limb from number `at` on, a multiple of PIECE, into `out`.
+
+        `count` is the number of residues that each limb has in `data`.
+        """
+        part = self._cut(data, count, limb, at, out.size)
+        if self.bits == 64:
+            out.view(np.uint8)[:] = part
+            return
+        # Of several limbs, all but the first begin anywhere: kernels are for whole words.
+        self._packing.unpack(part.copy(), np.zeros(out.size, np.uint64), out.view(np.int64))
+        np.bitwise_and(out, np.uint64((1 << self.bits) - 1), out=out)  # it extends the sign
+
+    def write(
+        self, residues: Residues, data: NDArray[np.uint8], count: int, limb: int, at: int
+    ) -> None:
+        """Inverse of `read`."""
+        part = self._cut(data, count, limb, at, residues.size)
+        if self.bits == 64:
+            part[:] = residues.view(np.uint8)
+            return
+        part[:] = self._packing.pack(residues.view(np.int64), np.zeros(residues.size, np.uint64))
+
+    def pieces(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """(limb, start, stop) of all that is there, piece by piece."""
+        for limb in range(len(self.moduli)):
+            for at in range(0, count, PIECE):
+                yield limb, at, min(at + PIECE, count)
+
+    def check(self, data: NDArray[np.uint8], count: int) -> None:
+        """Refuse data that holds a residue which is not below its modulus; ProtocolError."""
+        space = np.empty(min(PIECE, count), np.uint64)
+        for limb, at, end in self.pieces(count):
+            self.read(data, count, limb, at, space[: end - at])
+            if int(space[: end - at].max()) >= self.moduli[limb]:
+                raise ProtocolError("a residue is not below its modulus")
+
+    def _cut(
+        self, data: NDArray[np.uint8], count: int, limb: int, at: int, size: int
+    ) -> NDArray[np.uint8]:
+        whole = self._packing.nbytes(count)
+        part = data[limb * whole : (limb + 1) * whole]
+        return self._packing.cut(part, at, at + size)

@@ -1,0 +1,183 @@
+"""Discrete Gaussians over the integers, by a table that every sample is compared with in full.
+
+A sample is taken from one 64-bit word: 63 bits say its magnitude, which is the number of table entries
+that they are not below, and the last bit says its sign. Magnitude 0 has weight rho(0), magnitude k has
+2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own. No branch and no index
+depends on a secret: time and memory accesses are the same for all samples.
+
+Words are AES-256-CTR under a fresh key, sample i being word i: slices can be made on any thread.
+
+Source: ESAFL, Sec. 5.2.1 (what keys and errors are drawn from); its ternary keys and narrow errors are
+replaced, see docs/architecture.md. The table with its sign bit: FrodoKEM, Frodo.Sample.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
+
+if TYPE_CHECKING:
+    from flhe.keys.identity import Random
+
+SIGMA = 4.53
+"""3.2 sqrt(2): between two honest parties, what the other knows leaves noise of 3.2."""
+
+TAIL = 9.0
+"""Samples stay within TAIL sigma."""
+
+PRECISION = 63
+"""Bits of a word that say a magnitude."""
+
+GROUP = 8
+"""Table entries that a loop of the kernel compares with; tables are filled up to a multiple."""
+
+_WORD = 8
+_PIECE = CHUNK // _WORD
+"""Samples that are made at a time."""
+
+_DIGITS = 60
+"""Decimal digits of the weights: three times as many as the thresholds have."""
+
+Samples = NDArray[np.int8]
+
+
+@functools.cache
+def _thresholds(sigma: float, bound: int) -> tuple[int, ...]:
+    """Entry k: 2**63 times the probability that a magnitude is at most k, rounded; k below `bound`."""
+    with decimal.localcontext(decimal.Context(prec=_DIGITS)):
+        width = 2 * decimal.Decimal(repr(sigma)) ** 2
+        weights = [
+            (2 if k else 1) * (-decimal.Decimal(k * k) / width).exp() for k in range(bound + 1)
+        ]
+        total, below, entries = sum(weights), decimal.Decimal(0), []
+        for weight in weights[:-1]:
+            below += weight
+            entries.append(int((below / total * 2**PRECISION).to_integral_value()))
+    return tuple(entries)
+
+
+@functools.cache
+def _table(sigma: float, bound: int) -> NDArray[np.int64]:
+    """Thresholds less 1, as the kernel compares them, filled up with what no word exceeds."""
+    entries = _thresholds(sigma, bound)
+    table = np.full(-(-len(entries) // GROUP) * GROUP, (1 << PRECISION) - 1, np.int64)
+    table[: len(entries)] = [t - 1 for t in entries]
+    table.flags.writeable = False
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """The discrete Gaussian over the integers, cut at its bound.
+
+    With the default parameters the statistical distance of one sample from the Gaussian over all
+    integers is 2^-59.8: 2^-61.4 is cut off, the rest is thresholds rounded to 63 bits.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation, 0.5 to 20; taken as the decimal number that it prints as.
+    tail : float
+        Where to cut, in units of sigma, 1 to 20; the bound must fit int8.
+    """
+
+    sigma: float = SIGMA
+    tail: float = TAIL
+
+    def __post_init__(self) -> None:
+        fits = 0.5 <= self.sigma <= 20 and 1 <= self.tail <= 20
+        if not fits or self.bound > 127:
+            raise ConfigError(
+                f"Gaussian(sigma={self.sigma}, tail={self.tail}): sigma must be 0.5 to 20, tail 1 to "
+                "20, and their product below 128"
+            )
+
+    @property
+    def bound(self) -> int:
+        """Largest magnitude of a sample."""
+        return math.floor(self.tail * self.sigma)
+
+    @property
+    def thresholds(self) -> tuple[int, ...]:
+        """Entry k, for k below `bound`: of 2**63 words, how many give a magnitude of at most k."""
+        return _thresholds(self.sigma, self.bound)
+
+    def draw(self, count: int, random: Random = secrets.token_bytes) -> Samples:
+        """Independent samples, int8 (count,).
+
+        Raises
+        ------
+        ConfigError
+            A random source that gives another number of bytes than it was asked for.
+        """
+        out = np.empty(count, np.int8)
+        self.noise(random).into(0, out)
+        return out
+
+    def noise(self, random: Random = secrets.token_bytes) -> Noise:
+        """Samples under a fresh key, for threads that each make a slice of them."""
+        key = random(32)
+        if len(key) != 32:
+            raise ConfigError(f"the random source gave {len(key)} bytes, 32 were asked for")
+        return Noise(key, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Samples under one key, addressed by position.
+
+    Parameters
+    ----------
+    key : bytes
+        32 bytes, for these samples alone.
+    gaussian : Gaussian
+        Their distribution.
+    prg : Prg
+        Who computes the stream.
+    """
+
+    key: bytes = field(repr=False)
+    gaussian: Gaussian = field(default_factory=Gaussian)
+    prg: Prg = field(default_factory=AesCtr, repr=False)
+
+    def into(self, start: int, out: Samples) -> None:
+        """Samples start, start + 1, ... into `out`, int8 (count,).
+
+        Sample i is made of word i of stream 0, little-endian: what a slice holds does not depend on
+        how the samples are cut.
+
+        Raises
+        ------
+        ConfigError
+            A negative start; an array that is not int8 (count,) in one piece.
+        """
+        from flhe.math import sampling_kernels
+
+        if start < 0 or out.dtype != np.int8 or out.ndim != 1 or not out.flags.c_contiguous:
+            raise ConfigError(
+                f"Noise: samples from {start} on into {out.dtype} {out.shape}, takes a start of at "
+                "least 0 and int8 (count,) in one piece"
+            )
+        table = _table(self.gaussian.sigma, self.gaussian.bound)
+        # An AES block holds two words: where the first word is the second of its two, skip one.
+        block, skip = divmod(start, BLOCK // _WORD)
+        # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
+        # every sample has a word of its own: no word is used for two.
+        stream = self.prg.stream(self.key, 0, block)
+        words = np.empty(min(_PIECE, out.size + skip) + BLOCK // _WORD, np.uint64)
+        at = 0
+        while at < out.size:
+            size = min(_PIECE - skip, out.size - at)
+            stream.into(words.view(np.uint8), _WORD * (skip + size))
+            sampling_kernels.sample(words[skip : skip + size], table, out[at : at + size])
+            at, skip = at + size, 0

@@ -1,0 +1,63 @@
+"""Stages by which the members of a new epoch come to ESHE's keys: `flhe.keys.joint`.
+
+Before a member draws a key, or takes one that was dealt, it erases those of the epoch before: from then
+on nobody here opens what was sealed for another set of senders. Its model stays, and so does the update
+that is under way: it is encrypted again, for those that are left.
+"""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flhe import records
+from flhe.errors import ProtocolError
+from flhe.keys import dealt, joint
+from flhe.keys.states import Confirmed
+from flhe.mods.node import Node
+from flhe.mods.stages import App, Stopwatch, reply
+from flhe.rounds.terms import Terms
+from flhe.schemes.eshe import Eshe
+
+
+def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Draw a key, and send it under the masks of all pairs."""
+    watch = Stopwatch()
+    with watch:
+        state, scheme, terms = _at(node, record)
+        if scheme.keys != "joint":
+            raise ProtocolError("asked to draw a key, and keys are dealt here")
+        confirms = records.bytes_list(record, "confirms")
+        node.erase_keys()
+        state, envelope = joint.share(state, confirms, scheme, terms.hash())
+        node.save_agreement(state)
+    return reply(envelope=envelope, **{"crypto-s": watch.seconds})
+
+
+def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Add up everybody's keys, or take those that were dealt, and say what the sum is called."""
+    watch = Stopwatch()
+    with watch:
+        state, scheme, terms = _at(node, record)
+        confirms = records.bytes_list(record, "confirms")
+        if scheme.keys == "dealt":
+            node.erase_keys()
+            key = dealt.load(node.policy.dealt_key, state, scheme)
+            state, envelope = joint.take(state, confirms, key, scheme, terms.hash())
+        else:
+            messages = records.bytes_list(record, "messages")
+            state, envelope = joint.add(state, confirms, messages, scheme, terms.hash())
+        node.save_agreement(state)
+    return reply(envelope=envelope, **{"crypto-s": watch.seconds})
+
+
+def _at(node: Node, record: ConfigRecord) -> tuple[Confirmed, Eshe, Terms]:
+    """Where the agreement stands, and what the keys are for."""
+    announced = records.field(record, "terms", bytes)
+    node.check_terms(announced)
+    terms = Terms.from_bytes(announced)
+    node.policy.check_terms(terms)
+    state = node.load_agreement(Confirmed)
+    scheme = terms.for_cohort(len(state.members))
+    if not terms.joint or not isinstance(scheme, Eshe):
+        raise ProtocolError("asked for a sum of keys, and the scheme has none")
+    return state, scheme, terms

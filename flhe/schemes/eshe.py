@@ -1,0 +1,464 @@
+"""Eshe: learning with errors over a ring, one key a client, one step to open a sum.
+
+    c = a s_i + p e + m             in Z_q[x] / (x^n + 1), for each block of n coefficients
+    sum of c - a s = p E + M        s = sum of s_i, E = sum of e: small; M = sum of m, below p
+
+Each client encrypts with a key of its own, and every client holds the sum s of all keys, which opens
+sums of all of them and nothing else: with one ciphertext missing s is wrong. So a client that conspires
+with the server learns no single update as long as two others do not (ESAFL, Theorem 5). The server
+holds nothing: `a` too is derived from the group key, per round, attempt and block, because two
+polynomials under one `a` show their difference (the paper's a^t serves a whole round).
+
+Where the keys come from (`keys`):
+    joint    made by the members in the key agreement, once an epoch (`flhe.keys.joint`)
+    dealt    likewise, by somebody trusted, offline
+    round    fresh for each ciphertext; masking-key agreement (`flhe.keys.masking`) gives the members s
+
+A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
+out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
+
+Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/architecture.md ("ESHE, exactly"); sizes:
+`flhe.schemes.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe.sim`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
+from flhe.coding.pack import spread
+from flhe.coding.support import Support
+from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.keys.derive import hkdf
+from flhe.keys.identity import Random
+from flhe.math.buffers import empty
+from flhe.math.prg import AesCtr, Prg
+from flhe.math.sampling import Gaussian
+from flhe.schemes import eshe_keys
+from flhe.schemes.base import Phase, Reader, check_integers
+from flhe.schemes.eshe_keys import EsheKey, Own, Total
+from flhe.schemes.presets import DEFAULT_ESHE, EshePreset, eshe_preset
+from flhe.schemes.rlwe import Products, Rlwe, most_bits, rlwe_for
+from flhe.sealed import Sealed, Slot, check_senders, merged_senders
+from flhe.spaces import Integers
+
+NAME = "esafl"
+Keys = Literal["joint", "round", "dealt"]
+KEYS: tuple[Keys, ...] = ("joint", "round", "dealt")
+
+MAX_COHORT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Eshe:
+    """Public parameters; all that the server has.
+
+    Parameters
+    ----------
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32; 0 takes all that cost no more on the wire
+        than 16 do: with one limb 24 for 10 members, 20 for 100, 16 for 1000.
+    ring : str
+        Parameters of the ring; see `flhe.schemes.presets`.
+    keys : "joint", "round" or "dealt"
+        Where keys come from.
+    key_id : bytes
+        What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
+        Empty before they have one, and where keys are fresh for each round.
+    """
+
+    cohort: int
+    bits: int = 16
+    ring: str = DEFAULT_ESHE
+    keys: Keys = "joint"
+    key_id: bytes = b""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.cohort <= MAX_COHORT:
+            raise ConfigError(f"Eshe(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+        if self.bits == 0:
+            object.__setattr__(self, "bits", most_bits(self.preset, self.cohort))
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"Eshe(bits={self.bits}): bits must be 2 to 32")
+        if self.keys not in KEYS:
+            raise ConfigError(f"Eshe(keys={self.keys!r}): use {', '.join(map(repr, KEYS))}")
+        if len(self.key_id) not in (0, 32) or (self.key_id and self.keys == "round"):
+            raise ConfigError("Eshe(key_id=...): 32 bytes, and none where keys last for one round")
+        rlwe_for(self.preset, self.cohort, self.bits)
+
+    @property
+    def name(self) -> str:
+        """Name on the wire."""
+        return NAME
+
+    @property
+    def preset(self) -> EshePreset:
+        """The preset itself."""
+        return eshe_preset(self.ring)
+
+    @property
+    def sizes(self) -> Rlwe:
+        """Ring, moduli and slots."""
+        return rlwe_for(self.preset, self.cohort, self.bits)
+
+    @property
+    def space(self) -> Integers:
+        """Integers of `bits` bits, symmetric."""
+        return Integers((1 << (self.bits - 1)) - 1)
+
+    @property
+    def reader(self) -> Reader:
+        """Clients open; the server holds nothing."""
+        return "clients"
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """With fresh keys, the set of survivors is agreed on, then the sum of its keys released."""
+        return (Phase("consist", "open"), Phase("unmask", "open")) if self.keys == "round" else ()
+
+    @property
+    def elements(self) -> int:
+        """Field elements of one key, where it is shared."""
+        return eshe_keys.elements(self.preset.dimension, self.cohort)
+
+    @property
+    def limbs(self) -> LimbPacking:
+        """How residues lie in the ciphertext."""
+        return self.sizes.limbs
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: what the key is called among them."""
+        sizes = self.sizes
+        return {
+            "name": NAME,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "ring": self.ring,
+            "keys": self.keys,
+            "key_id": self.key_id,
+            "moduli": [q.to_bytes(8, "big") for q in sizes.slots.moduli],
+            "limb_bits": sizes.limb_bits,
+            "slot_bits": sizes.slots.width,
+            "slots": sizes.slots.per,
+        }
+
+    def tolerance(self, count: int) -> float:
+        """Zero: sums are exact."""
+        return 0.0
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of a ciphertext of `length` values; of the last block only what holds values."""
+        return self.limbs.nbytes(self.sizes.slots.count(length))
+
+    def products(self, group_key: bytes, slot: Slot, key: NDArray[Any], prg: Prg) -> Products:
+        """A s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
+        keys = tuple(
+            hkdf(group_key, "eshe-a", *slot.context(), self.ring, limb)
+            for limb in range(len(self.sizes.slots.moduli))
+        )
+        return Products.of(self.sizes, keys, key, prg)
+
+    def check_mode(self, mode: str) -> None:
+        """There is one way only; ProtocolError for any other."""
+        if mode:
+            raise ProtocolError("esafl: a mode was named, and it has none")
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside the
+            cohort; a residue that is not below its modulus.
+        ReuseError
+            A sender that is already in the total.
+        """
+        self.check(part)  # all of it, before anything is added: an error must leave the total alone
+        if total is None:
+            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
+        senders = merged_senders(total, part, self.cohort)
+        limbs, count = self.limbs, self.sizes.slots.count(part.length)
+        space = np.empty((2, PIECE), np.uint64)
+        for limb, at, end in limbs.pieces(count):
+            ours, theirs = space[:, : end - at]
+            limbs.read(total.data, count, limb, at, ours)
+            limbs.read(part.data, count, limb, at, theirs)
+            self.sizes.rings[limb].add_into(ours, theirs)
+            limbs.write(ours, total.data, count, limb, at)
+        return Sealed(NAME, total.slot, senders, total.length, total.data)
+
+    def close(self, total: Sealed) -> Sealed:
+        """What travels to the readers of a sum: `total` itself."""
+        return total
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme; ProtocolError."""
+        if sealed.scheme != NAME:
+            raise ProtocolError(f"esafl: a ciphertext of {sealed.scheme!r}")
+        self.check_mode(sealed.mode)
+        if sealed.supports:
+            raise ProtocolError("esafl: a sparse ciphertext; slots hold dense vectors only")
+        check_senders(sealed.senders, self.cohort)
+        if sealed.data.size != self.nbytes(sealed.length):
+            raise ProtocolError(
+                f"esafl: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
+                f"{self.nbytes(sealed.length)}"
+            )
+        try:
+            self.limbs.check(sealed.data, self.sizes.slots.count(sealed.length))
+        except ProtocolError as error:
+            raise ProtocolError(f"esafl: {error}") from None
+
+
+Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
+"""A ciphertext in the making: key, the bytes that will travel, residues piece by piece, error."""
+
+
+@dataclass(slots=True)
+class EsheSealer:
+    """One client's side.
+
+    Parameters
+    ----------
+    scheme : Eshe
+        Public parameters.
+    group_key : bytes
+        K_G of the epoch, 32 bytes: what `a` is derived from.
+    rank : int
+        This client's rank in the agreed member list; never a number from the server.
+    key : EsheKey or None
+        The own key; None where it is fresh for each ciphertext.
+    prg : Prg
+        Who computes AES.
+    threads : int
+        Threads to encrypt on.
+    random : callable
+        Where errors, and fresh keys, come from: n -> n uniform bytes.
+    """
+
+    scheme: Eshe
+    group_key: bytes = field(repr=False)
+    rank: int
+    key: EsheKey | None = field(default=None, repr=False)
+    prg: Prg = field(default_factory=AesCtr)
+    threads: int = 1
+    random: Random = field(default=secrets.token_bytes, repr=False)
+    _used: set[Slot] = field(default_factory=set, repr=False)
+    _ready: dict[tuple[Slot, int], Draft] = field(default_factory=dict, repr=False)
+    _seeds: dict[Slot, NDArray[np.uint64]] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        check_senders((self.rank,), self.scheme.cohort)
+        if (self.key is None) != (self.scheme.keys == "round"):
+            raise ConfigError(
+                f"esafl: keys={self.scheme.keys!r}, so a sealer has "
+                + ("no key of its own" if self.scheme.keys == "round" else "a key of its own")
+            )
+        if self.key is not None:
+            self.key.check(self.scheme.sizes.n, self.scheme.cohort)
+
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
+        """Draw the error and compute a s: `encrypt` then only adds the values."""
+        self.scheme.check_mode(mode)
+        made = self._make(slot, length, None)
+        with self._lock:
+            self._ready[slot, length] = made
+
+    def encrypt(
+        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
+    ) -> Sealed:
+        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
+
+        Raises
+        ------
+        ReuseError
+            A second vector for one slot: under one `a` their difference would show.
+        RangeError
+            A value outside the space, which would run into its neighbour's sum.
+        ProtocolError
+            A mode or a support: there are none here.
+        """
+        self.scheme.check_mode(mode)
+        if support is not None or plain.coords is not None:
+            raise ProtocolError("esafl: sparse values; slots hold dense vectors only")
+        for part in (plain.values, plain.extras):
+            check_integers(NAME, part, self.scheme.space)
+        length = plain.values.size + plain.extras.size
+        with self._lock:
+            if slot in self._used:
+                raise ReuseError("esafl: this slot has encrypted a vector before")
+            self._used.add(slot)
+            ready = self._ready.pop((slot, length), None)
+        values = (plain.values, plain.extras)
+        own, data, pieces, noise = ready or self._make(slot, length, values)
+        if ready is not None:
+            self._each(length, lambda i, at, end: self._lift(values, noise, pieces[i], at, end))
+        if not self._in_place:
+            count = noise.size
+            self._each(length, lambda i, at, _: self._write(pieces[i], data, count, at))
+        if self.scheme.keys == "round":
+            with self._lock:
+                self._seeds[slot] = eshe_keys.to_elements(own, self.scheme.cohort)
+        return Sealed(NAME, slot, (self.rank,), length, data)
+
+    def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
+        """The key of a ciphertext that was made, as field elements, once: it is shared and forgotten.
+
+        Raises
+        ------
+        ReuseError
+            Nothing was encrypted for `slot` with a key of its own, or the key was taken.
+        """
+        with self._lock:
+            if slot not in self._seeds:
+                raise ReuseError("esafl: there is no key of this slot, or it was taken before")
+            return self._seeds.pop(slot)
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether residues travel as the words that they are computed in."""
+        limbs = self.scheme.limbs
+        return limbs.bits == 64 and len(limbs.moduli) == 1 and sys.byteorder == "little"
+
+    def _make(self, slot: Slot, length: int, values: Sequence[NDArray[Any]] | None) -> Draft:
+        """A ciphertext of `values`, or where there are none yet, a s and e for one."""
+        scheme = self.scheme
+        own = self.key.own if self.key else eshe_keys.draw_own(scheme.sizes.n, self.random)
+        products = scheme.products(self.group_key, slot, own, self.prg)
+        data = empty(scheme.nbytes(length), np.uint8)
+        count, limbs = scheme.sizes.slots.count(length), len(scheme.sizes.slots.moduli)
+        pieces: list[Residues] = []
+        for at in range(0, count, scheme.sizes.step):
+            size = min(scheme.sizes.step, count - at)
+            if self._in_place:
+                pieces.append(data.view(np.uint64)[at : at + size].reshape(1, size))
+            else:
+                pieces.append(np.empty((limbs, size), np.uint64))
+        noise = np.empty(count, np.int8)
+        draw = Gaussian().noise(self.random)
+        local = threading.local()
+
+        def work(i: int, at: int, end: int) -> None:
+            if not hasattr(local, "scratch"):
+                local.scratch = products.scratch
+            products.into(at, pieces[i], local.scratch)
+            draw.into(at, noise[at:end])
+            if values is not None:
+                self._lift(values, noise, pieces[i], at, end)
+
+        self._each(length, work)
+        return own, data, pieces, noise
+
+    def _lift(
+        self,
+        values: Sequence[NDArray[Any]],
+        noise: NDArray[np.int8],
+        residues: Residues,
+        at: int,
+        end: int,
+    ) -> None:
+        """Add p e + m to the residues of coefficients `at` to `end`."""
+        slots = self.scheme.sizes.slots
+        slots.lift(_window(values, at * slots.per, end * slots.per), noise[at:end], residues)
+
+    def _write(self, residues: Residues, data: NDArray[np.uint8], count: int, at: int) -> None:
+        for limb, row in enumerate(residues):
+            self.scheme.limbs.write(row, data, count, limb, at)
+
+    def _each(self, length: int, work: Callable[[int, int, int], None]) -> None:
+        """Call `work(i, start, stop)` for each piece of the coefficients, on all threads."""
+        count, step = self.scheme.sizes.slots.count(length), self.scheme.sizes.step
+
+        def run(start: int, stop: int) -> None:
+            for at in range(start, stop, step):
+                work(at // step, at, min(at + step, stop))
+
+        spread(run, count, step, self.threads)
+
+
+def _window(values: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
+    """Values `start` to `stop` of several arrays that follow each other."""
+    first, second = values
+    if stop <= first.size:
+        return first[start:stop]
+    rest = second[max(start - first.size, 0) : stop - first.size]
+    return np.concatenate([first[start:], rest]) if start < first.size else rest
+
+
+@dataclass(frozen=True, slots=True)
+class EsheOpener:
+    """A reader's side: s, for the senders whose keys it is the sum of.
+
+    Parameters
+    ----------
+    scheme : Eshe
+        Public parameters.
+    group_key : bytes
+        K_G of the epoch, 32 bytes.
+    total : NDArray[int32]
+        s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
+    prg, threads
+        As for `EsheSealer`.
+    """
+
+    scheme: Eshe
+    group_key: bytes = field(repr=False)
+    total: Total = field(repr=False)
+    prg: Prg = field(default_factory=AesCtr)
+    threads: int = 1
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed integers, shape (total.length,), int32 where the largest sum fits.
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, a sender outside the cohort, data of another length; a sum of some members
+            where the key is that of all; a sum that the key does not belong to, or that was altered.
+        """
+        scheme = self.scheme
+        scheme.check(total)
+        senders = len(total.senders)
+        if scheme.keys != "round" and senders != scheme.cohort:
+            raise ProtocolError(
+                f"esafl: a sum of {senders} of {scheme.cohort} members, and the key opens sums of all "
+                "only; the members must agree on a new one"
+            )
+        eshe_keys.check_total(self.total, senders)
+        sizes = scheme.sizes
+        slots, count = sizes.slots, sizes.slots.count(total.length)
+        limbs = len(slots.moduli)
+        products = scheme.products(self.group_key, total.slot, self.total, self.prg)
+        out = empty(total.length, slots.dtype)
+        step = sizes.step
+
+        def work(start: int, stop: int) -> None:
+            scratch = products.scratch
+            for at in range(start, stop, step):
+                end = min(at + step, stop)
+                masks, residues = np.empty((2, limbs, end - at), np.uint64)
+                products.into(at, masks, scratch)
+                for limb, ring in enumerate(sizes.rings):
+                    scheme.limbs.read(total.data, count, limb, at, residues[limb])
+                    ring.subtract_into(residues[limb], masks[limb])
+                part = out[at * slots.per : end * slots.per]
+                part[:], _ = slots.lower(residues, part.size, senders)
+
+        try:
+            spread(work, count, step, self.threads)
+        except ProtocolError as error:
+            raise ProtocolError(f"esafl: {error}; the round is refused") from None
+        return out

@@ -1,0 +1,194 @@
+"""How large ESHE's ring, modulus and slots are, for one preset, cohort and precision.
+
+A coefficient holds `per` slots of `width` bits, p = 2^(per width), and the modulus has room for noise
+above it:
+
+    q / 2  >  p (8 sigma sqrt(N) + 1) + p
+
+so log q grows with `per`, slot by slot, and its last bits are what a value pays for the noise: with one
+64-bit limb 32 bits a value where two slots fit, with more limbs as few as 21 where nine do. Of all that
+a preset's bound on log q allows, the one with the fewest bits a value is taken.
+
+p is a power of two and q is odd: were both powers of two, as the paper has them, p e would vanish
+modulo p, and a ciphertext would give the key (`flhe.sim.paper_esafl`).
+
+Source: ESAFL, Sec. 5.2 and 8.1.2, with the corrections of docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.coefficients import Coefficients, opens, slot_width
+from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
+from flhe.errors import ConfigError
+from flhe.math.prg import FieldElements, Prg
+from flhe.math.prime_ring import PrimeRing, ntt_primes
+from flhe.math.ring import Q, Ring
+from flhe.math.sampling import SIGMA
+from flhe.schemes.presets import EshePreset
+
+MAX_LIMB = 63
+"""Bits of a prime: products are reduced with 64-bit words."""
+
+SPARE = 3
+"""Words of scratch space beyond the elements: AES comes in blocks of two."""
+
+SPREAD = 8
+"""Bits that a prime is longer than the dimension, so that there are enough of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rlwe:
+    """Sizes of one ring, checked.
+
+    Parameters
+    ----------
+    n : int
+        Coefficients of a polynomial.
+    limb_bits : int
+        Bits of one residue on the wire.
+    slots : Coefficients
+        Moduli, and how values lie in a coefficient.
+    """
+
+    n: int
+    limb_bits: int
+    slots: Coefficients
+
+    def __post_init__(self) -> None:
+        for q in self.slots.moduli:
+            if q != Q and (q - 1) % (2 * self.n):
+                raise ConfigError(f"Rlwe(n={self.n}): a modulus is not 1 modulo {2 * self.n}")
+            if q.bit_length() > self.limb_bits:
+                raise ConfigError(f"Rlwe: a modulus is longer than {self.limb_bits} bits")
+
+    @property
+    def rings(self) -> tuple[Ring | PrimeRing, ...]:
+        """One ring for each limb."""
+        return tuple(_ring(self.n, q) for q in self.slots.moduli)
+
+    @property
+    def limbs(self) -> LimbPacking:
+        """How residues travel."""
+        return LimbPacking(self.limb_bits, self.slots.moduli)
+
+    @property
+    def step(self) -> int:
+        """Coefficients that are worked on at a time: whole polynomials, whole pieces of the wire."""
+        return max(PIECE, self.n)
+
+    @property
+    def value_bits(self) -> float:
+        """Bits that one value takes on the wire."""
+        return self.limb_bits * len(self.slots.moduli) / self.slots.per
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """a s for one key, piece by piece; `a` is expanded again each time.
+
+    Parameters
+    ----------
+    sizes : Rlwe
+        The ring.
+    keys : tuple of bytes
+        What `a` is expanded from, 32 bytes for each limb.
+    hats : tuple of NDArray
+        Transforms of the key, uint64 (n,) for each limb.
+    prg : Prg
+        Who computes AES.
+    """
+
+    sizes: Rlwe
+    keys: tuple[bytes, ...] = field(repr=False)
+    hats: tuple[Residues, ...] = field(repr=False)
+    prg: Prg
+
+    @classmethod
+    def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any], prg: Prg) -> Products:
+        """Those of `key`, signed coefficients of shape (n,)."""
+        hats = tuple(ring.forward(_lifted(key, ring.q)) for ring in sizes.rings)
+        return cls(sizes, keys, hats, prg)
+
+    @property
+    def scratch(self) -> Residues:
+        """Space for `into`."""
+        return np.empty(self.sizes.step + SPARE, np.uint64)
+
+    def into(self, at: int, out: Residues, scratch: Residues) -> None:
+        """Coefficients `at`, a multiple of `step`, and on, of all limbs: uint64 (limbs, count)."""
+        n, count = self.sizes.n, out.shape[1]
+        first, blocks = at // n, -(-count // n)
+        for limb, ring in enumerate(self.sizes.rings):
+            a_hat = FieldElements(self.prg, self.keys[limb], ring.q).blocks(
+                first, blocks, n, scratch
+            )
+            if count == blocks * n:
+                ring.products(self.hats[limb], a_hat, out[limb].reshape(blocks, n))
+            else:
+                out[limb] = ring.products(self.hats[limb], a_hat).reshape(-1)[:count]
+
+
+def _lifted(key: NDArray[Any], q: int) -> Residues:
+    """Small signed coefficients modulo q."""
+    wide = key.astype(np.int64)
+    lifted: Residues = wide.view(np.uint64) + np.where(wide < 0, q, 0).astype(np.uint64)
+    return lifted
+
+
+@functools.cache
+def _ring(n: int, q: int) -> Ring | PrimeRing:
+    return Ring(n) if q == Q else PrimeRing(n, q)
+
+
+@functools.lru_cache(maxsize=256)
+def rlwe_for(preset: EshePreset, cohort: int, bits: int) -> Rlwe:
+    """What a sum of `cohort` vectors of `bits`-bit values takes in the rings of `preset`.
+
+    Raises
+    ------
+    ConfigError
+        Not even one slot fits.
+    """
+    bound = (1 << (bits - 1)) - 1
+    width = slot_width(bound, cohort)
+    noise = math.log2(2 * (8 * SIGMA * math.sqrt(cohort) + 2))
+    sizes = []
+    for per in range(1, preset.log_q // width + 1):
+        need = per * width + noise
+        limbs = math.ceil(need / MAX_LIMB)
+        # Primes lie a little below a power of two: where that is a little too low, one bit more.
+        for bits_of_one in (math.ceil(need / limbs), math.ceil(need / limbs) + 1):
+            if preset.goldilocks:
+                sizes.append((64 / per, per, 1, 64))
+            elif preset.dimension.bit_length() + SPREAD <= bits_of_one <= MAX_LIMB:
+                sizes.append((limbs * bits_of_one / per, per, limbs, bits_of_one))
+    for _, per, limbs, limb_bits in sorted(sizes):
+        moduli = (Q,) if preset.goldilocks else ntt_primes(preset.dimension, limb_bits, limbs)
+        q = math.prod(moduli)
+        if q.bit_length() <= preset.log_q and opens(q, per * width, cohort):
+            return Rlwe(preset.dimension, limb_bits, Coefficients(bound, cohort, per, moduli))
+    raise ConfigError(
+        f"ring {preset.name!r}: a sum of {cohort} values of {bits} bits does not fit log q = "
+        f"{preset.log_q}; use fewer bits or another ring"
+    )
+
+
+def most_bits(preset: EshePreset, cohort: int) -> int:
+    """Bits of one value that cost no more on the wire than 16 do: slots have room for them anyway."""
+    usual = rlwe_for(preset, cohort, 16).value_bits
+    return next(bits for bits in range(32, 15, -1) if _value_bits(preset, cohort, bits) <= usual)
+
+
+def _value_bits(preset: EshePreset, cohort: int, bits: int) -> float:
+    try:
+        return rlwe_for(preset, cohort, bits).value_bits
+    except ConfigError:
+        return math.inf

@@ -1,0 +1,170 @@
+"""`flhe keygen`: one private file a site, all of one dealing, and nothing half done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from flhe import keygen
+from flhe.cli import app
+from flhe.errors import StoreError
+from flhe.keys import files
+from flhe.keys.dealt import Dealt
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Member, Roster
+
+NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")
+
+
+def roster(names: tuple[str, ...] = NAMES, schemes: tuple[str, ...] = ("*",)) -> Roster:
+    keys = (Identity(bytes([i + 1]) * 32).public for i in range(len(names)))
+    return Roster(tuple(map(Member, names, keys)), 0, 2, schemes)
+
+
+def deal(tmp: Path, *more: str, sites: Roster | None = None, out: str = "keys") -> Result:
+    """`flhe keygen --scheme eshe ...`; its files go to tmp / out."""
+    sites = sites or roster()
+    path = tmp / "roster"
+    path.write_bytes(sites.to_bytes())
+    options = ["--scheme", "eshe", "--roster", str(path), "--roster-hash", sites.hash.hex()]
+    return CliRunner().invoke(app, ["keygen", *options, "--out", str(tmp / out), *more])
+
+
+def line(result: Result) -> str:
+    """What a refusal says: one line, and exit code 2."""
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith("flhe: ")
+    assert result.output.count("\n") == 1
+    return result.output
+
+
+def read(folder: Path) -> dict[str, Dealt]:
+    found = {path.name: Dealt.from_bytes(files.read(path)) for path in folder.iterdir()}
+    return {name.removesuffix(keygen.SUFFIX): dealt for name, dealt in found.items()}
+
+
+@pytest.mark.parametrize(("ring", "dimension"), [("goldilocks-4096", 4096), ("rns-8192", 8192)])
+def test_each_site_gets_its_file(ring: str, dimension: int, tmp_path: Path) -> None:
+    result = deal(tmp_path, "--ring", ring)
+    assert result.exit_code == 0, result.output
+    folder, sites = tmp_path / "keys", roster()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
+    dealt = read(folder)
+    assert set(dealt) == set(NAMES)
+    total = np.sum([one.key.own for one in dealt.values()], axis=0, dtype=np.int32)
+    for name, one in dealt.items():
+        assert sites.name(one.member) == name
+        assert (one.ring, one.roster_hash, one.members) == (ring, sites.hash, sites.publics)
+        assert one.key.own.shape == (dimension,)
+        assert np.array_equal(one.key.total, total)
+    (serial,) = {one.serial for one in dealt.values()}
+    for said in (serial.hex(), sites.hash.hex(), "flhe-dealt-key", *NAMES):
+        assert said in result.output
+
+
+def test_without_some(tmp_path: Path) -> None:
+    result = deal(tmp_path, "--without", "lab-9")
+    assert result.exit_code == 0
+    dealt = read(tmp_path / "keys")
+    assert set(dealt) == set(NAMES) - {"lab-9"}
+    assert {len(one.members) for one in dealt.values()} == {3}
+    assert "lab-9" not in result.output
+
+
+def test_two_dealings_share_nothing(tmp_path: Path) -> None:
+    assert deal(tmp_path, out="one").exit_code == deal(tmp_path, out="two").exit_code == 0
+    one, two = read(tmp_path / "one"), read(tmp_path / "two")
+    assert one["lab-9"].serial != two["lab-9"].serial
+    for name in NAMES:
+        assert not np.array_equal(one[name].key.own, two[name].key.own)
+
+
+def test_a_site_shows_what_it_may(tmp_path: Path) -> None:
+    assert deal(tmp_path).exit_code == 0
+    path = tmp_path / "keys" / f"lab-9{keygen.SUFFIX}"
+    dealt = Dealt.from_bytes(files.read(path))
+    result = CliRunner().invoke(app, ["keygen", "--show", str(path)])
+    assert result.exit_code == 0
+    for said in (dealt.serial.hex(), dealt.ring, dealt.member.hex()):
+        assert said in result.output
+    shown = set("".join(result.output.split()))
+    assert len(result.output) < 600  # a key has thousands of digits
+    assert shown <= set("0123456789abcdefghijklmnopqrstuvwxyz-")
+    path.chmod(0o640)
+    assert "chmod 600" in line(CliRunner().invoke(app, ["keygen", "--show", str(path)]))
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "damaged" in line(CliRunner().invoke(app, ["keygen", "--show", str(path)]))
+
+
+def test_no_key_is_overwritten(tmp_path: Path) -> None:
+    assert deal(tmp_path).exit_code == 0
+    folder = tmp_path / "keys"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "is there already" in line(deal(tmp_path))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    left = folder / f"clinic_c{keygen.SUFFIX}"
+    left.rename(folder / "elsewhere")
+    assert "is there already" in line(deal(tmp_path))
+    assert not left.exists()
+    for path in folder.iterdir():
+        path.unlink()
+    left.symlink_to(tmp_path / "roster")
+    assert "is there already" in line(deal(tmp_path))
+
+
+def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, made = files.create, []
+
+    def full(path: Path, data: bytes) -> bool:
+        if len(made) == 2:
+            raise StoreError("cannot write in the state directory: No space left on device")
+        made.append(path)
+        return create(path, data)
+
+    monkeypatch.setattr(files, "create", full)
+    assert "No space left" in line(deal(tmp_path))
+    assert len(made) == 2
+    assert not list((tmp_path / "keys").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "keys are dealt for ESAFL only: say --scheme eshe. Commands for identities"),
+        (["--scheme", "flashe"], "--scheme flashe: keys can be dealt for ESAFL only"),
+        (["--scheme", "eshe"], "--roster FILE --roster-hash HEX --out DIR is missing"),
+        (["--scheme", "eshe", "--roster", "r", "--out", "o"], "--roster-hash HEX is missing"),
+        (["--show", "/no/such/file"], "--show /no/such/file: the file is missing"),
+    ],
+    ids=str,
+)
+def test_refuses_what_is_incomplete(options: list[str], message: str) -> None:
+    assert message in line(CliRunner().invoke(app, ["keygen", *options]))
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "message"),
+    [
+        (["--scheme", "esafl", "--ring", "rns-2048"], {}, "ring 'rns-2048': ESHE has goldilocks"),
+        (["--without", "nobody"], {}, "--without nobody: no site of the roster; there are Hosp"),
+        (["--without", "lab-9", "--without", "clinic_c"], {}, "keys for 2 members"),
+        (["--roster-hash", "00" * 32], {}, "the roster file has hash"),
+        (["--roster-hash", "lab"], {}, "64 hex digits"),
+        (["--roster", "/no/roster"], {}, "cannot read the roster file"),
+        ([], {"sites": roster(schemes=("flashe", "sash"))}, "it allows flashe, sash and not esafl"),
+        ([], {"sites": roster(("a", "b", "Lab", "lab"))}, "one file name"),
+        ([], {"out": "."}, "name a directory of yours that nobody else may look into"),
+        ([], {"out": "roster/keys"}, "name a directory of yours"),
+    ],
+    ids=str,
+)
+def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    assert message in line(deal(tmp_path, *options, **how))
+    assert [path.name for path in tmp_path.iterdir()] == ["roster"]

@@ -1,0 +1,296 @@
+"""Coefficients: against Python's integers, for all cohorts and widths; sums that nobody can send."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.coding.coefficients import Coefficients, opens, slot_width
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.prime_ring import ntt_primes
+from flhe.math.ring import Q
+
+MODULI = [
+    (Q,),
+    ntt_primes(4096, 52, 2),
+    ntt_primes(8192, 63, 3),
+    ntt_primes(8192, 52, 4)[::-1],
+    ntt_primes(16384, 60, 7),
+    ntt_primes(32768, 60, 8),
+    (2**62 + 1, 1009, 2**63 - 25, 2**31 - 1, 7**20),
+]
+COHORTS = [2, 10, 16, 100, 1000]
+COUNTS = [(16, 20), (100, 23), (1000, 26)]
+DEVIATIONS = 8 * 4.53
+
+
+@functools.cache
+def most_slots(bound: int, cohort: int, moduli: tuple[int, ...]) -> int:
+    per, q, width = 0, math.prod(moduli), slot_width(bound, cohort)
+    while opens(q, (per + 1) * width, cohort):
+        per += 1
+    return per
+
+
+def layout(bits: int, cohort: int, moduli: tuple[int, ...], per: int = 0) -> Coefficients:
+    bound = (1 << (bits - 1)) - 1
+    return Coefficients(bound, cohort, per or most_slots(bound, cohort, moduli), moduli)
+
+
+def numbers(on: Coefficients, values: list[int], noise: list[int]) -> list[int]:
+    """The law itself: p e + sum of (v_k + b) 2**(k width)."""
+    out = []
+    for j, e in enumerate(noise):
+        part = values[j * on.per : (j + 1) * on.per]
+        slots = sum((v + on.bound) << (on.width * k) for k, v in enumerate(part))
+        out.append((e << on.log_p) + slots)
+    return out
+
+
+def residues(on: Coefficients, xs: list[int]) -> NDArray[np.uint64]:
+    return np.array([[x % q for x in xs] for q in on.moduli], np.uint64)
+
+
+def noisy(count: int, draws: random.Random) -> list[int]:
+    return [max(-40, min(40, round(draws.gauss(0, 4.53)))) for _ in range(count)]
+
+
+# --- the law ---
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(MODULI),
+    st.integers(2, 32),
+    st.sampled_from(COHORTS),
+    st.integers(0, 70),
+    st.sampled_from([np.int16, np.int32, np.int64]),
+    st.integers(0, 2**32),
+)
+def test_sums_come_out_exactly(
+    moduli: tuple[int, ...], bits: int, cohort: int, length: int, dtype: Any, seed: int
+) -> None:
+    draws = random.Random(seed)
+    on = layout(min(bits, 16) if dtype is np.int16 else bits, cohort, moduli)
+    on = layout(on.bound.bit_length() + 1, cohort, moduli, draws.randint(1, on.per))
+    senders = draws.randint(1, min(cohort, 12))
+    count = on.count(length)
+    start = [draws.randrange(on.q) for _ in range(count)]
+    held, total = residues(on, start), [0] * count
+    values, errors = np.zeros(length, np.int64), np.zeros(count, np.int64)
+    for _ in range(senders):
+        v = [draws.randint(-on.bound, on.bound) for _ in range(length)]
+        e = noisy(count, draws)
+        on.lift(np.array(v, dtype), np.array(e, np.int8), held)
+        total = [a + b for a, b in zip(total, numbers(on, v, e), strict=True)]
+        values, errors = values + np.array(v, np.int64), errors + np.array(e, np.int64)
+    assert np.array_equal(held, residues(on, [a + b for a, b in zip(start, total, strict=True)]))
+    opened, noise = on.lower(residues(on, total), length, senders)
+    assert opened.dtype == on.dtype
+    assert opened.tolist() == values.tolist()
+    assert noise.dtype == np.int32
+    assert noise.tolist() == errors.tolist()
+
+
+@pytest.mark.parametrize("moduli", MODULI, ids=lambda m: f"{len(m)}x{m[0].bit_length()}")
+@pytest.mark.parametrize("cohort", COHORTS)
+@pytest.mark.parametrize("bits", [2, 16, 32])
+def test_borders(bits: int, cohort: int, moduli: tuple[int, ...]) -> None:
+    """All senders at +b or -b, and noise as large as it may be, either way."""
+    on = layout(bits, cohort, moduli)
+    length = 2 * on.per + 1
+    count, most = on.count(length), on.noise_bound(cohort)
+    for sign in (1, -1):
+        one = numbers(on, [sign * on.bound] * length, [0] * count)
+        for e in (most, -most, 0):
+            total = [cohort * x + (e << on.log_p) for x in one]
+            opened, noise = on.lower(residues(on, total), length, cohort)
+            assert opened.tolist() == [cohort * sign * on.bound] * length
+            assert noise.tolist() == [e] * count
+
+
+@pytest.mark.parametrize("moduli", [MODULI[0], MODULI[2]], ids=["one", "several"])
+@pytest.mark.parametrize("per", [1, 2, 3])
+def test_long_vectors_on_threads(moduli: tuple[int, ...], per: int) -> None:
+    """More than one tile and one thread, a last coefficient in part: as on one thread."""
+    on = layout(12, 10, moduli, per)
+    length = 3 * 4096 * per + 517 * per - 1
+    count = on.count(length)
+    rng = np.random.default_rng(per)
+    values = rng.integers(-on.bound, on.bound, length, np.int32, endpoint=True)
+    noise = rng.integers(-40, 40, count, np.int8, endpoint=True)
+    held = np.zeros((len(moduli), count), np.uint64)
+    on.lift(values, noise, held, threads=3)
+    assert np.array_equal(held, residues(on, numbers(on, values.tolist(), noise.tolist())))
+    noise[np.abs(noise) > on.noise_bound(1)] = 0
+    held[:] = 0
+    on.lift(values[::-1], noise, held, threads=2)
+    opened, errors = on.lower(held, length, 1, threads=3)
+    assert np.array_equal(opened, values[::-1])
+    assert np.array_equal(errors, noise)
+
+
+# --- figures ---
+
+
+@pytest.mark.parametrize(("cohort", "width"), COUNTS)
+def test_slots_are_as_wide_as_the_table_says(cohort: int, width: int) -> None:
+    on = layout(16, cohort, (Q,))
+    assert (on.width, on.per, on.log_p) == (width, 2, 2 * width)
+
+
+@given(st.integers(2, 32), st.integers(2, 1024))
+def test_a_slot_is_the_narrowest_that_holds_the_sum(bits: int, cohort: int) -> None:
+    bound = (1 << (bits - 1)) - 1
+    assert 2 * bound * cohort < 1 << slot_width(bound, cohort)
+    assert 2 * bound * cohort >= 1 << (slot_width(bound, cohort) - 1)
+    on = Coefficients(bound, cohort, 1, MODULI[2])
+    assert on.dtype == (np.int32 if cohort * bound < 2**31 else np.int64)
+
+
+def test_noise_bound() -> None:
+    on = layout(16, 1000, (Q,))
+    assert [on.noise_bound(count) for count in (1, 2, 10, 100, 1000)] == [37, 52, 115, 363, 1147]
+    for count in range(1, 1001):
+        bound = on.noise_bound(count)
+        assert bound - 1 < DEVIATIONS * math.sqrt(count) <= bound
+
+
+@pytest.mark.parametrize("cohort", [2, 3, 16, 999, 1000, 1024])
+@pytest.mark.parametrize("log_p", [1, 20, 52, 200])
+def test_the_condition_is_exact(cohort: int, log_p: int) -> None:
+    """The least modulus that is enough, found by halving, is where the inequality turns."""
+    p = 1 << log_p
+    low, high = 4 * p, 4096 * p
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if opens(middle, log_p, cohort) else (middle, high)
+    # q > 2 p (8 sigma sqrt(N) + 2), the root in integers: 8 sigma = 906 / 25
+    for q, enough in ((high, True), (low, False)):
+        assert (
+            25 * (q - 4 * p) > 0 and (25 * (q - 4 * p)) ** 2 > (2 * p * 906) ** 2 * cohort
+        ) == enough
+    assert abs(high / p - 2 * (DEVIATIONS * math.sqrt(cohort) + 2)) < 1
+
+
+def test_a_layout_uses_what_the_condition_leaves() -> None:
+    assert layout(16, 16, MODULI[2]).per == 9
+    with pytest.raises(ConfigError, match="take fewer slots"):
+        layout(16, 16, MODULI[2], 10)
+
+
+# --- what no senders can add up to ---
+
+
+@pytest.mark.parametrize("per", [0, 1, 2])
+@pytest.mark.parametrize("moduli", MODULI, ids=lambda m: f"{len(m)}x{m[0].bit_length()}")
+def test_sums_that_are_refused(moduli: tuple[int, ...], per: int) -> None:
+    """In full coefficients, in those with room for noise of many words, and in pairs."""
+    on = layout(8, 20, moduli, per)
+    senders, length = 3, 3 * on.per
+    count, most = on.count(length), on.noise_bound(senders)
+    right = numbers(on, [0] * length, [0] * count)
+
+    def lower(at: int, change: int, length: int = length) -> None:
+        xs = list(right)
+        xs[at] += change
+        on.lower(residues(on, xs), length, senders)
+
+    p, last = 1 << on.log_p, on.width * (on.per - 1)
+    for e in (most, -most):
+        lower(0, e * p)
+    room = on.q // (2 * p)
+    words = [e for e in (1 << 63, 1 << 64, 1 << 65, 1 << 128) if e < room]
+    for e in (most + 1, -most - 1, 2 * most, room - 1, 2 - room, room // 3, *words):
+        with pytest.raises(ProtocolError, match=f"noise beyond the {most} that 3 senders explain"):
+            lower(1, e * p)
+    most_in_slot = 2 * senders * on.bound - on.bound  # b is there already
+    for k in {0, on.per - 1}:
+        lower(2, most_in_slot << on.width * k)
+        with pytest.raises(ProtocolError, match="a slot beyond what 3 senders"):
+            lower(2, (most_in_slot + 1) << on.width * k)
+    if on.per > 1:
+        lower(2, -on.bound << last, length - 1)
+        for change in (0, 1 - on.bound << last):
+            with pytest.raises(ProtocolError, match="beyond the last value is not empty"):
+                lower(2, change, length - 1)
+
+
+@pytest.mark.parametrize("moduli", MODULI, ids=lambda m: f"{len(m)}x{m[0].bit_length()}")
+def test_residues_of_another_key_are_told(moduli: tuple[int, ...]) -> None:
+    on, draws = layout(16, 10, moduli), random.Random(1)
+    wrong = residues(on, [draws.randrange(on.q) for _ in range(600)])
+    with pytest.raises(ProtocolError, match="opened with another key, or altered"):
+        on.lower(wrong, 600 * on.per, 10)
+
+
+@pytest.mark.parametrize("senders", [0, -1, 11])
+def test_numbers_of_senders_that_are_refused(senders: int) -> None:
+    on = layout(16, 10, (Q,))
+    with pytest.raises(ProtocolError, match="slots have room for 1 to 10"):
+        on.lower(np.zeros((1, 2), np.uint64), 4, senders)
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("bound", "cohort", "per", "moduli", "text"),
+    [
+        (0, 10, 1, (Q,), "the bound must be"),
+        (2**31, 10, 1, (Q,), "the bound must be"),
+        (7, 1, 1, (Q,), "the cohort 2 to 1024"),
+        (7, 1025, 1, (Q,), "the cohort 2 to 1024"),
+        (7, 10, 0, (Q,), "there must be a slot"),
+        (7, 10, 1, (), "several below"),
+        (7, 10, 1, (2**64 + 1,), "one modulus below"),
+        (7, 10, 1, (Q, 1009), "several below"),
+        (7, 10, 1, (1,), "one modulus"),
+        (7, 10, 1, (2**63,), "give the key away"),
+        (7, 10, 1, (2**62 + 1, 2**40), "give the key away"),
+        (7, 10, 1, (2**61 - 1, 2**61 - 1), "no common factor"),
+        (7, 10, 1, (3**30, 3**31), "no common factor"),
+        (7, 10, 8, (Q,), "take fewer slots"),
+        (7, 2, 1, (1009,), "take fewer slots"),
+    ],
+)
+def test_layouts_that_are_refused(
+    bound: int, cohort: int, per: int, moduli: tuple[int, ...], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Coefficients(bound, cohort, per, moduli)
+
+
+@pytest.mark.parametrize("moduli", [MODULI[0], MODULI[2]], ids=["one", "several"])
+def test_arrays_that_are_refused(moduli: tuple[int, ...]) -> None:
+    on = layout(8, 10, moduli, 2)
+    values, noise = np.zeros(7, np.int32), np.zeros(4, np.int8)
+    held = np.zeros((len(moduli), 4), np.uint64)
+    fixed = held.copy()
+    fixed.flags.writeable = False
+    on.lift(values, noise, held)
+    for v, e, r in [
+        (values.astype(np.float32), noise, held),
+        (values.astype(np.uint32), noise, held),
+        (values.reshape(1, 7), noise, held),
+        (values[:6], noise, held),
+        (values, noise[:3], held),
+        (values, noise.astype(np.int16), held),
+        (values, noise, held[:, :3]),
+        (values, noise, np.zeros((len(moduli), 8), np.uint64)[:, ::2]),
+        (values, noise, held.view(np.int64)),
+        (values, noise, fixed),
+    ]:
+        with pytest.raises(ConfigError, match="takes"):
+            on.lift(v, e, r)
+    for wrong, length in [(held, 5), (held, 9), (held.view(np.int64), 7), (held[0], 7)]:
+        with pytest.raises(ConfigError, match="takes uint64"):
+            on.lower(wrong, length, 1)

@@ -1,0 +1,144 @@
+"""Keys that somebody trusted deals offline: one file a site, for one set of sites."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import dealt
+from flhe.keys.canonical import dumps, loads
+from flhe.keys.dealt import Dealt
+from flhe.keys.epoch import Confirmed, advertise, confirm, share
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Member, Roster
+from flhe.schemes.eshe import Eshe
+from flhe.schemes.eshe_keys import EsheKey
+
+IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(5)), key=lambda one: one.public)
+ROSTER = Roster(tuple(Member(f"site-{i}", one.public) for i, one in enumerate(IDS)), 1, 2, ("*",))
+RING = "goldilocks-4096"
+FILES = dealt.deal(ROSTER, RING)
+
+
+def state_of(rank: int, ids: list[Identity], roster: Roster = ROSTER) -> Confirmed:
+    started = [advertise(identity, 7, 0, roster) for identity in ids]
+    shared = [share(state, [m for _, m in started]) for state, _ in started]
+    sent = [m for _, messages in shared for m in messages]
+    return confirm(shared[rank][0], sent)[0]
+
+
+def written(path: Path, file: Dealt) -> Path:
+    path.touch(0o600)
+    path.write_bytes(file.to_bytes())
+    return path
+
+
+def test_each_site_has_a_key_of_its_own_and_the_sum_of_all() -> None:
+    assert sorted(FILES) == sorted(ROSTER.publics)
+    total = np.sum([file.key.own.astype(np.int32) for file in FILES.values()], axis=0)
+    assert all(np.array_equal(file.key.total, total) for file in FILES.values())
+    assert len({file.key.own.tobytes() for file in FILES.values()}) == 5
+    assert len({file.serial for file in FILES.values()}) == 1
+    for file in FILES.values():
+        again = Dealt.from_bytes(file.to_bytes())
+        assert again.to_bytes() == file.to_bytes()
+        assert "key" not in repr(file)
+
+
+def test_two_dealings_share_nothing() -> None:
+    other = dealt.deal(ROSTER, RING)
+    for public, file in FILES.items():
+        assert other[public].serial != file.serial
+        assert not np.array_equal(other[public].key.own, file.key.own)
+
+
+def test_a_site_loads_its_own(tmp_path: Path) -> None:
+    state = state_of(2, IDS)
+    path = written(tmp_path / "key", FILES[IDS[2].public])
+    key = dealt.load(path, state, Eshe(5))
+    assert np.array_equal(key.own, FILES[IDS[2].public].key.own)
+
+
+def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
+    state = state_of(2, IDS)
+    own = FILES[IDS[2].public]
+    smaller = dealt.deal(ROSTER, RING, [IDS[0].public])
+    other_roster = dataclasses.replace(ROSTER, collusion=0)
+    cases = [
+        (FILES[IDS[1].public], Eshe(5), "another site"),
+        (own, Eshe(5, ring="rns-4096"), "another ring"),
+        (dealt.deal(other_roster, RING)[IDS[2].public], Eshe(5), "another roster"),
+        (smaller[IDS[2].public], Eshe(5), "dealt to 4 sites, and 5 take part"),
+    ]
+    for i, (file, scheme, why) in enumerate(cases):
+        with pytest.raises(ConfigError, match=why):
+            dealt.load(written(tmp_path / str(i), file), state, scheme)
+    fewer = state_of(1, IDS[1:])
+    with pytest.raises(ConfigError, match="dealt to 5 sites, and 4 take part"):
+        dealt.load(written(tmp_path / "all", own), fewer, Eshe(4))
+    key = dealt.load(written(tmp_path / "four", smaller[IDS[2].public]), fewer, Eshe(4))
+    assert not np.array_equal(key.own, own.key.own)  # no s_i is in two sums
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    state = state_of(2, IDS)
+    own = FILES[IDS[2].public]
+    with pytest.raises(ConfigError, match="set flhe-dealt-key"):
+        dealt.load(None, state, Eshe(5))
+    with pytest.raises(ConfigError, match="missing") as caught:
+        dealt.load(tmp_path / "nowhere", state, Eshe(5))
+    assert str(tmp_path) not in str(caught.value)
+    path = written(tmp_path / "open", own)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        dealt.load(path, state, Eshe(5))
+    link = tmp_path / "link"
+    link.symlink_to(written(tmp_path / "key", own))
+    with pytest.raises(ConfigError, match="a link"):
+        dealt.load(link, state, Eshe(5))
+    garbage = tmp_path / "garbage"
+    garbage.touch(0o600)
+    garbage.write_bytes(b"\xa0")
+    with pytest.raises(ConfigError, match="no file of"):
+        dealt.load(garbage, state, Eshe(5))
+
+
+def test_too_few_or_strange_members() -> None:
+    with pytest.raises(ConfigError, match="keys for 3 members, this roster's bounds need 4"):
+        dealt.deal(ROSTER, RING, [IDS[0].public, IDS[1].public])
+    with pytest.raises(ConfigError, match="no member's"):
+        dealt.deal(ROSTER, RING, [bytes(32)])
+    with pytest.raises(ConfigError, match="ESHE has"):
+        dealt.deal(ROSTER, "rns-2048")
+
+
+BODY = loads(FILES[IDS[0].public].to_bytes(), dealt.MAX_FILE, "")
+ZERO = EsheKey(np.zeros(4096, np.int8), FILES[IDS[0].public].key.total)
+MALFORMED = {
+    "no map": [1],
+    "a field more": BODY | {"x": 1},
+    "a field less": {k: v for k, v in BODY.items() if k != "serial"},
+    "version 2": BODY | {"v": 2},
+    "version true": BODY | {"v": True},
+    "of another kind": BODY | {"kind": "flhe-key"},
+    "a short serial": BODY | {"serial": bytes(15)},
+    "members out of order": BODY | {"members": BODY["members"][::-1]},
+    "a member twice": BODY | {"members": [*BODY["members"], BODY["members"][-1]]},
+    "members as text": BODY | {"members": ["a"]},
+    "a stranger": BODY | {"member": bytes(32)},
+    "no key": BODY | {"key": b""},
+    "a key cut short": BODY | {"key": BODY["key"][:-1]},
+    "a key of zeros": BODY | {"key": ZERO.to_bytes()},
+    "a ring that nobody knows": BODY | {"ring": "rns-2048"},
+    "a ring of another dimension": BODY | {"ring": "rns-8192"},
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_files_are_refused(name: str) -> None:
+    with pytest.raises((ProtocolError, ConfigError)):
+        Dealt.from_bytes(dumps(MALFORMED[name]))

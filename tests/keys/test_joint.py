@@ -1,0 +1,377 @@
+"""Keys that nobody dealt, against a server that carries what it likes and members that conspire."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.errors import AuthenticationError, FlheError, NoKeyError, ProtocolError
+from flhe.keys import joint, seal
+from flhe.keys.canonical import dumps
+from flhe.keys.epoch import Confirmed, Epoch, advertise, confirm, finish, share
+from flhe.keys.identity import Identity
+from flhe.keys.messages import Envelope
+from flhe.schemes.eshe import Eshe
+from flhe.schemes.eshe_keys import EsheKey, draw_own, total_bound
+
+SIZE = 4
+IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda one: one.public)
+SCHEME = Eshe(SIZE)
+N = SCHEME.sizes.n
+TERMS = bytes(range(32))
+RUN = 77
+
+
+def confirmed(number: int = 0) -> tuple[list[Confirmed], list[bytes]]:
+    """Every member, by rank, once all have confirmed; and what they said."""
+    started = [advertise(identity, RUN, number, None) for identity in IDS]
+    shared = [share(state, [m for _, m in started]) for state, _ in started]
+    sent = [m for _, messages in shared for m in messages]
+    done = [confirm(state, sent) for state, _ in shared]
+    return [state for state, _ in done], [message for _, message in done]
+
+
+@dataclasses.dataclass
+class Made:
+    """One agreement up to the JOINT messages."""
+
+    states: list[Confirmed]
+    confirms: list[bytes]
+    messages: list[bytes]
+
+    @property
+    def epoch(self) -> Epoch:
+        return finish(self.states[0], self.confirms)
+
+    def add(self, rank: int, messages: list[bytes] | None = None) -> tuple[Confirmed, bytes]:
+        inbox = self.messages if messages is None else messages
+        return joint.add(self.states[rank], self.confirms, inbox, SCHEME, TERMS)
+
+
+def drawn(number: int = 0) -> Made:
+    states, confirms = confirmed(number)
+    made = [joint.share(state, confirms, SCHEME, TERMS) for state in states]
+    return Made([state for state, _ in made], confirms, [message for _, message in made])
+
+
+@functools.cache
+def once() -> Made:
+    return drawn()
+
+
+@functools.cache
+def other() -> Made:
+    return drawn(1)
+
+
+def own_of(state: Confirmed) -> np.ndarray[Any, Any]:
+    return joint._own_in(state, SCHEME, TERMS).astype(np.int64)
+
+
+def plain_of(message: bytes) -> np.ndarray[Any, Any]:
+    """v_i in a JOINT, as anybody reads it who has the group key."""
+    envelope = Envelope.from_bytes(message, joint.MAX_SHARE)
+    _, plain = seal.unseal(once().epoch.group_key, envelope.payload)
+    return np.frombuffer(plain, "<u4")
+
+
+def forged(rank: int, lanes: Any = None, **changes: object) -> bytes:
+    """The JOINT of a member with another v_i, or another header, signed by it."""
+    envelope = Envelope.from_bytes(once().messages[rank], joint.MAX_SHARE)
+    payload = envelope.payload
+    if lanes is not None:
+        agreed = once().epoch
+        header = joint._box_header(agreed, rank)
+        payload = seal.seal(agreed.group_key, header, np.asarray(lanes, "<u4").tobytes())
+    header_ = dataclasses.replace(envelope.header, **changes)  # type: ignore[arg-type]
+    signer = next(one for one in IDS if one.public == header_.sender)
+    return Envelope.seal(signer, header_, payload).to_bytes()
+
+
+def test_all_have_the_sum_of_all() -> None:
+    made = once()
+    done = [made.add(rank) for rank in range(SIZE)]
+    total = sum(own_of(state) for state in made.states)
+    epochs = [finish(state, made.confirms) for state, _ in done]
+    keys = [joint.key_of(epoch) for epoch in epochs]
+    for rank, key in enumerate(keys):
+        assert np.array_equal(key.total, total)
+        assert np.array_equal(key.own, own_of(made.states[rank]))
+    assert len({epoch.scheme_public for epoch in epochs}) == 1
+    agreed = made.epoch
+    names = {
+        joint.announced(m, IDS[r].public, RUN, 0, agreed.id, TERMS) for r, (_, m) in enumerate(done)
+    }
+    assert names == {epochs[0].scheme_public}
+    for (state, _), identity in zip(done, IDS, strict=True):
+        assert Confirmed.from_bytes(state.to_bytes(), identity) == state
+    assert Epoch.from_bytes(epochs[1].to_bytes()) == epochs[1]
+
+
+def test_the_order_of_messages_does_not_matter() -> None:
+    made = once()
+    _, one = made.add(0)
+    _, other_ = made.add(0, made.messages[::-1])
+    assert one == other_
+
+
+def test_asked_twice_a_member_sends_the_same_share() -> None:
+    made = once()
+    state, again = joint.share(made.states[1], made.confirms, SCHEME, TERMS)
+    assert state == made.states[1]
+    assert again != made.messages[1]  # sealed with another salt
+    assert np.array_equal(plain_of(again), plain_of(made.messages[1]))
+
+
+def test_the_sum_of_what_is_sent_is_the_sum_of_keys_and_no_part_of_it_is() -> None:
+    made = once()
+    lanes = [plain_of(message) for message in made.messages]
+    for size in range(1, SIZE):
+        for ranks in itertools.combinations(range(SIZE), size):
+            part = np.sum([lanes[r] for r in ranks], axis=0, dtype=np.uint32).view(np.int32)
+            # Masked: uniform, so hardly any lane is as small as a key's.
+            assert np.mean(np.abs(part.astype(np.int64)) < 1 << 20) < 0.01, ranks
+
+
+def test_all_but_two_learn_the_sum_of_those_two_only() -> None:
+    """Colluders take off every mask that they know: between the two others one is left."""
+    made = once()
+    epochs = [finish(state, made.confirms) for state in made.states]
+    lanes = {}
+    for rank in (0, 1):
+        left = plain_of(made.messages[rank]).copy()
+        for colluder in (2, 3):
+            left -= joint._mask(epochs[colluder], epochs[colluder].pair_keys[rank], N)
+        lanes[rank] = left
+    both = (lanes[0] + lanes[1]).view(np.int32)
+    assert np.array_equal(both, own_of(made.states[0]) + own_of(made.states[1]))
+    for rank in (0, 1):
+        spread = np.abs(lanes[rank].view(np.int32).astype(np.int64))
+        assert np.mean(spread < 1 << 20) < 0.01
+
+
+def test_masks_are_of_one_agreement() -> None:
+    """Keys and pair keys are fresh: no lane of two agreements has a known difference."""
+    one = plain_of(once().messages[0])
+    later = Envelope.from_bytes(other().messages[0], joint.MAX_SHARE)
+    _, plain = seal.unseal(other().epoch.group_key, later.payload)
+    difference = (one - np.frombuffer(plain, "<u4")).view(np.int32)
+    assert np.mean(np.abs(difference.astype(np.int64)) < 1 << 20) < 0.01
+
+
+def test_the_relay_sees_no_key_and_no_sum() -> None:
+    made = once()
+    wire = b"".join(made.messages) + made.add(0)[1]
+    key = joint.key_of(finish(made.add(0)[0], made.confirms))
+    for secret in (key.own.tobytes(), key.total.astype("<i4").tobytes()):
+        for at in range(0, len(secret), 97):
+            assert secret[at : at + 24] not in wire
+    assert plain_of(made.messages[0]).tobytes()[:24] not in wire
+
+
+ATTACKS: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
+    "one missing": (lambda: once().messages[:-1], ProtocolError, "3 JOINT messages, all 4"),
+    "one twice": (
+        lambda: [*once().messages[:3], once().messages[2]],
+        ProtocolError,
+        "two JOINT messages by",
+    ),
+    "one more": (
+        lambda: [*once().messages, once().messages[0]],
+        ProtocolError,
+        "5 JOINT messages",
+    ),
+    "of another agreement": (
+        lambda: [*once().messages[:3], other().messages[3]],
+        ProtocolError,
+        "epoch",
+    ),
+    "bits flipped": (
+        lambda: [*once().messages[:3], once().messages[3][:-9] + b"\0" * 9],
+        AuthenticationError,
+        "signature",
+    ),
+    "another's box under one's own name": (
+        lambda: [*once().messages[:3], _with_box_of(2, 3)],
+        ProtocolError,
+        "rank",
+    ),
+    "of other terms": (
+        lambda: [*once().messages[:3], forged(3, policy_hash=bytes(32))],
+        ProtocolError,
+        "policy_hash",
+    ),
+    "of another stage": (
+        lambda: [*once().messages[:3], forged(3, stage="joint-sum")],
+        ProtocolError,
+        "stage",
+    ),
+    "shorter": (
+        lambda: [*once().messages[:3], forged(3, plain_of(once().messages[3])[:-1])],
+        ProtocolError,
+        "another length",
+    ),
+    "a coefficient beyond 9 sigma": (
+        lambda: [*once().messages[:3], _shifted(3, 10_000)],
+        ProtocolError,
+        "beyond 9 sigma sqrt",
+    ),
+    "no key at all": (
+        lambda: [*once().messages[:3], forged(3, np.zeros(N, np.uint32))],
+        ProtocolError,
+        "beyond 9 sigma sqrt",  # the others' masks do not go away
+    ),
+}
+
+
+def _with_box_of(other_rank: int, rank: int) -> bytes:
+    box = Envelope.from_bytes(once().messages[other_rank], joint.MAX_SHARE).payload
+    header = Envelope.from_bytes(once().messages[rank], joint.MAX_SHARE).header
+    return Envelope.seal(IDS[rank], header, box).to_bytes()
+
+
+def _shifted(rank: int, by: int) -> bytes:
+    lanes = plain_of(once().messages[rank]).copy()
+    lanes[5] += np.uint32(by)
+    return forged(rank, lanes)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_a_server_or_a_member_may_try(name: str) -> None:
+    build, error, why = ATTACKS[name]
+    with pytest.raises(error, match=why):
+        once().add(0, build())
+
+
+def test_a_member_finds_its_own_share_changed() -> None:
+    with pytest.raises(ProtocolError, match="own JOINT was changed"):
+        once().add(3, [*once().messages[:3], forged(3, plain_of(once().messages[2]))])
+
+
+def test_a_sparse_sum_is_refused() -> None:
+    """All members but one send next to nothing: s would be that member's key."""
+    made = once()
+    owns = [own_of(state) for state in made.states]
+    shifted = [
+        forged(r, plain_of(made.messages[r]) - owns[r].astype(np.int32).view(np.uint32))
+        for r in (1, 2, 3)
+    ]
+    with pytest.raises(ProtocolError, match="too small, too few or too large"):
+        made.add(0, [made.messages[0], *shifted])
+
+
+def test_members_that_were_told_different_shares_name_different_sums() -> None:
+    """A member that conspires with the server: no two of the others may take it for one epoch."""
+    made = once()
+    lanes = plain_of(made.messages[3]).copy()
+    lanes[0] += np.uint32(1)
+    _, left = made.add(0)
+    _, right = made.add(1, [*made.messages[:3], forged(3, lanes)])
+    agreed = made.epoch
+    names = [
+        joint.announced(m, IDS[r].public, RUN, 0, agreed.id, TERMS)
+        for r, m in enumerate((left, right))
+    ]
+    assert names[0] != names[1]
+    hashes = {Eshe(SIZE, key_id=name).parameters()["key_id"] for name in names}
+    assert len(hashes) == 2  # so their slots differ, and nobody adds their ciphertexts
+
+
+def test_a_second_sum_in_one_agreement_is_refused() -> None:
+    made = once()
+    state, _ = made.add(0)
+    lanes = plain_of(made.messages[3]).copy()
+    lanes[0] += np.uint32(1)
+    messages = [*made.messages[:3], forged(3, lanes)]
+    with pytest.raises(ProtocolError, match="a second sum of keys"):
+        joint.add(state, made.confirms, messages, SCHEME, TERMS)
+    again, _ = joint.add(state, made.confirms, made.messages, SCHEME, TERMS)
+    assert again == state
+    with pytest.raises(ProtocolError, match="the sum of keys is known"):
+        joint.share(state, made.confirms, SCHEME, TERMS)
+
+
+def test_other_terms_start_over() -> None:
+    made, wider = once(), Eshe(SIZE, ring="rns-8192")
+    for step in (
+        lambda: joint.share(made.states[0], made.confirms, SCHEME, bytes(32)),
+        lambda: joint.add(made.states[0], made.confirms, made.messages, SCHEME, bytes(32)),
+        lambda: joint.add(made.states[0], made.confirms, made.messages, wider, TERMS),
+    ):
+        with pytest.raises(ProtocolError, match=r"other terms|another ring"):
+            step()
+
+
+def test_nothing_is_drawn_before_everybody_confirmed() -> None:
+    states, confirms = confirmed(5)
+    with pytest.raises(FlheError):
+        joint.share(states[0], confirms[:-1], SCHEME, TERMS)
+    with pytest.raises(ProtocolError, match=r"no key was drawn|other terms"):
+        joint.add(states[0], confirms, once().messages, SCHEME, TERMS)
+
+
+def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
+    made = once()
+    _, message = made.add(0)
+    agreed = made.epoch
+    with pytest.raises(FlheError):
+        joint.announced(message, IDS[1].public, RUN, 0, agreed.id, TERMS)
+    with pytest.raises(FlheError):
+        joint.announced(message, IDS[0].public, RUN, 1, agreed.id, TERMS)
+    with pytest.raises(FlheError):
+        joint.announced(message, IDS[0].public, RUN, 0, bytes(16), TERMS)
+    header = Envelope.from_bytes(message, joint.MAX_SUM).header
+    short = Envelope.seal(IDS[0], header, dumps([bytes(31)])).to_bytes()
+    with pytest.raises(ProtocolError, match="32 bytes"):
+        joint.announced(short, IDS[0].public, RUN, 0, agreed.id, TERMS)
+
+
+def test_states_and_keys_show_nothing() -> None:
+    made = once()
+    state, _ = made.add(0)
+    key = joint.key_of(finish(state, made.confirms))
+    for shown in (repr(state), repr(key), repr(made.states[0])):
+        assert "own" not in shown or "array" not in shown
+        assert str(key.own[:4].tolist())[1:-1] not in shown
+        assert key.own.tobytes()[:8].hex() not in shown
+    bare = dataclasses.replace(finish(state, made.confirms), scheme_secret=b"")
+    with pytest.raises(NoKeyError, match="erased"):
+        joint.key_of(bare)
+
+
+def test_keys_that_were_dealt_take_no_joint() -> None:
+    states, confirms = confirmed(9)
+    owns = [draw_own(N) for _ in range(SIZE)]
+    total = np.sum(owns, axis=0, dtype=np.int32)
+    done = [
+        joint.take(state, confirms, EsheKey(own, total), SCHEME, TERMS)
+        for state, own in zip(states, owns, strict=True)
+    ]
+    epochs = [finish(state, confirms) for state, _ in done]
+    assert len({epoch.scheme_public for epoch in epochs}) == 1
+    assert np.array_equal(joint.key_of(epochs[2]).own, owns[2])
+    ternary = np.zeros(N, np.int8)
+    ternary[:64] = 1
+    with pytest.raises(ProtocolError, match="too small, too few or too large"):
+        joint.take(states[0], confirms, EsheKey(ternary, total), SCHEME, TERMS)
+    made = once()
+    with pytest.raises(ProtocolError, match="keys were drawn in this key agreement"):
+        joint.take(made.states[0], made.confirms, EsheKey(owns[0], total), SCHEME, TERMS)
+
+
+def test_the_bound_of_a_sum() -> None:
+    assert [total_bound(n) for n in (2, 4, 100, 1000)] == [58, 82, 408, 1290]
+
+
+def test_a_wrong_signature_is_an_authentication_error() -> None:
+    made = once()
+    envelope = Envelope.from_bytes(made.messages[3], joint.MAX_SHARE)
+    broken = dataclasses.replace(envelope, signature=bytes(64))
+    with pytest.raises(AuthenticationError):
+        made.add(0, [*made.messages[:3], broken.to_bytes()])

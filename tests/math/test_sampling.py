@@ -1,0 +1,207 @@
+"""Discrete Gaussians: the table against integers, words at its borders, distribution, slices."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from Crypto.Cipher import AES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.math.prg import CHUNK, Stream
+from flhe.math.sampling import Gaussian, Noise
+
+KEY = bytes(range(32))
+WORDS = 2**63
+POINT = 300
+"""Binary places of the weights here."""
+
+
+def decay(rate: Fraction) -> int:
+    """exp(-rate) for a rate below 1, POINT binary places, by its series in integers."""
+    term = total = 1 << POINT
+    k = 1
+    while term:
+        term = term * rate.numerator // (rate.denominator * k)
+        total += -term if k % 2 else term
+        k += 1
+    return total
+
+
+def probabilities(sigma: str, count: int = 150) -> list[Fraction]:
+    """Of magnitudes 0, 1, ... of the Gaussian over all integers; few bits of which lie beyond."""
+    base = decay(1 / (2 * Fraction(sigma) ** 2))
+    weight, step, weights = 1 << POINT, base, [1 << POINT]
+    for _ in range(1, count):  # (k + 1)**2 = k**2 + 2 k + 1
+        weight, step = weight * step >> POINT, step * base**2 >> 2 * POINT
+        weights.append(2 * weight)
+    return [Fraction(w, sum(weights)) for w in weights]
+
+
+def words(start: int, count: int) -> list[int]:
+    """Words of stream 0 under KEY, by PyCryptodome."""
+    cipher = AES.new(KEY, AES.MODE_CTR, nonce=bytes(8), initial_value=start // 2)
+    data = cipher.encrypt(bytes(8 * (count + start % 2)))[start % 2 * 8 :]
+    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+
+
+def sample(word: int, thresholds: tuple[int, ...]) -> int:
+    magnitude = bisect.bisect_right(thresholds, word // 2)
+    return -magnitude if word % 2 else magnitude
+
+
+class Scripted:
+    """A Prg that gives these words."""
+
+    name = "scripted"
+
+    def __init__(self, script: list[int]) -> None:
+        self.script = np.array(script, np.uint64).view(np.uint8)
+
+    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
+        assert (number, block) == (0, 0)
+        return self
+
+    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        out[:nbytes] = self.script[:nbytes]
+
+
+# --- the table ---
+
+
+@pytest.mark.parametrize(
+    ("sigma", "tail", "bound"),
+    [("4.53", 9.0, 40), ("3.2", 6.0, 19), ("0.5", 20.0, 10), ("14", 9, 126)],
+)
+def test_thresholds_are_the_rounded_distribution(sigma: str, tail: float, bound: int) -> None:
+    gaussian = Gaussian(float(sigma), tail)
+    inside = probabilities(sigma)[: bound + 1]
+    below, expected = Fraction(0), []
+    for probability in inside[:-1]:
+        below += probability / sum(inside)
+        expected.append(math.floor(below * WORDS + Fraction(1, 2)))
+    assert gaussian.bound == bound
+    assert gaussian.thresholds == tuple(expected)
+
+
+def test_distance_is_what_the_documentation_says() -> None:
+    ideal = probabilities("4.53")
+    borders = [0, *Gaussian().thresholds, WORDS]
+    made = [Fraction(b - a, WORDS) for a, b in pairwise(borders)]
+    made += [Fraction(0)] * (len(ideal) - len(made))
+    distance = sum(abs(x - y) for x, y in zip(made, ideal, strict=True)) / 2
+    assert round(math.log2(distance), 1) == -59.8
+    assert round(math.log2(sum(ideal[41:])), 1) == -61.4
+
+
+@pytest.mark.parametrize("gaussian", [Gaussian(), Gaussian(0.5, 3.0), Gaussian(12.7, 9.5)])
+def test_words_at_every_threshold(gaussian: Gaussian) -> None:
+    """Just below, at and above each entry, with both signs; no word is beyond the bound."""
+    at = [0, 1, WORDS - 1]
+    at += [t + d for t in gaussian.thresholds for d in (-1, 0, 1) if t + d < WORDS]
+    script = [2 * x + sign for x in at for sign in (0, 1)]
+    out = np.empty(len(script), np.int8)
+    Noise(KEY, gaussian, Scripted(script)).into(0, out)
+    assert out.tolist() == [sample(word, gaussian.thresholds) for word in script]
+    most = sum(t < WORDS for t in gaussian.thresholds)  # 2**-63 is the least that a word can say
+    assert out[4:6].tolist() == [most, -most]
+    assert most <= gaussian.bound
+
+
+# --- the distribution ---
+
+
+def test_moments_tail_and_chi_square() -> None:
+    """Of 4 million samples under a fixed key; the same test tells sigma 4.55 from 4.53."""
+    count = 4_000_000
+    x = Gaussian().draw(count, lambda size: KEY[:size]).astype(np.float64)
+    variance = 4.53**2
+    assert abs(x.mean()) < 5 * math.sqrt(variance / count)
+    assert abs((x**2).mean() - variance) < 5 * variance * math.sqrt(2 / count)
+    assert abs((x**4).mean() - 3 * variance**2) < 5 * variance**2 * math.sqrt(96 / count)
+    assert np.abs(x).max() <= 40
+    edge = 19  # what lies further out is counted as one
+    seen = np.bincount(np.clip(x, -edge, edge).astype(np.int64) + edge, minlength=2 * edge + 1)
+
+    def chi_square(sigma: str) -> float:
+        one = [float(p) for p in probabilities(sigma)]
+        half = [p / 2 for p in one[1:edge]] + [sum(one[edge:]) / 2]
+        expected = count * np.array([*half[::-1], one[0], *half])
+        return float(((seen - expected) ** 2 / expected).sum())
+
+    degrees = 2 * edge
+    assert chi_square("4.53") < degrees + 4 * math.sqrt(2 * degrees)
+    assert chi_square("4.55") > degrees + 4 * math.sqrt(2 * degrees)
+
+
+# --- where samples come from ---
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**40), st.integers(0, 70))
+def test_sample_i_is_made_of_word_i(start: int, count: int) -> None:
+    out = np.empty(count, np.int8)
+    Noise(KEY).into(start, out)
+    thresholds = Gaussian().thresholds
+    assert out.tolist() == [sample(word, thresholds) for word in words(start, count)]
+
+
+def test_slices_on_threads_are_the_whole() -> None:
+    count = 3 * CHUNK // 8 + 5
+    noise, whole, parts = Noise(KEY), np.empty(count, np.int8), np.zeros(count, np.int8)
+    noise.into(0, whole)
+    cuts = [0, 1, 1000, 1000, 1003, CHUNK // 8 + 1, 2 * CHUNK // 8 + 7, count]
+    with ThreadPoolExecutor(3) as pool:
+        pairs = pairwise(cuts)
+        list(pool.map(lambda cut: noise.into(cut[0], parts[cut[0] : cut[1]]), pairs))
+    assert np.array_equal(parts, whole)
+    tail = [sample(word, Gaussian().thresholds) for word in words(count - 40, 40)]
+    assert whole[-40:].tolist() == tail
+
+
+def test_the_key_is_fresh_unless_it_is_given() -> None:
+    fixed = Gaussian().draw(500, lambda size: KEY[:size])
+    assert fixed.dtype == np.int8
+    assert np.array_equal(fixed, Gaussian().draw(500, lambda size: KEY[:size]))
+    one, two = Gaussian().draw(500), Gaussian().draw(500)
+    assert not np.array_equal(one, two)
+    assert Gaussian().draw(0).size == 0
+
+
+def test_no_key_in_sight() -> None:
+    noise = Gaussian().noise(lambda size: b"\xab" * size)
+    assert repr(noise) == "Noise(gaussian=Gaussian(sigma=4.53, tail=9.0))"
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("sigma", "tail"), [(0.4, 9), (20.1, 1), (4.53, 0.9), (4.53, 21), (20, 6.4), (math.nan, 9)]
+)
+def test_parameters_that_are_refused(sigma: float, tail: float) -> None:
+    with pytest.raises(ConfigError, match="sigma must be"):
+        Gaussian(sigma, tail)
+
+
+def test_sources_and_arrays_that_are_refused() -> None:
+    with pytest.raises(ConfigError, match="gave 16 bytes, 32 were asked for"):
+        Gaussian().draw(4, lambda size: bytes(16))
+    out = np.zeros(8, np.int8)
+    for start, wrong in [
+        (-1, out),
+        (0, out.view(np.uint8)),
+        (0, out[::2]),
+        (0, out.reshape(2, 4)),
+        (0, out.astype(np.int16)),
+    ]:
+        with pytest.raises(ConfigError, match="int8"):
+            Noise(KEY).into(start, wrong)
