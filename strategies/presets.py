@@ -280,7 +280,8 @@ def esafl_fedavg(
         Fresh keys in each round, whose sum members agree on by masking-key agreement: two relays more a
         round, and a round of some members, or without those that dropped out, opens as it is. The
         choice where a member may conspire with the server: with keys that last, the two of
-        them could open one update that came too late for its round.
+        them could open one update that came too late for its round. As many may conspire as the roster
+        says, a third unless it says more; with keys that last, all but two.
     dealt_keys : bool
         Keys are dealt offline, by somebody whom all trust (`flhe keygen --scheme eshe`), instead of
         made by the members.

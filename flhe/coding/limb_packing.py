@@ -82,7 +82,13 @@ class LimbPacking:
                 yield limb, at, min(at + PIECE, count)
 
     def check(self, data: NDArray[np.uint8], count: int) -> None:
-        """Refuse data that holds a residue which is not below its modulus; ProtocolError."""
+        """Refuse what no residues are written as; ProtocolError.
+
+        That is a residue which is not below its modulus, and bits after a limb's last residue.
+        """
+        whole, used = self._packing.nbytes(count), count * self.bits % 8
+        if used and (data[whole - 1 :: whole] >> used).any():
+            raise ProtocolError("bits after the last residue")
         space = np.empty(min(PIECE, count), np.uint64)
         for limb, at, end in self.pieces(count):
             self.read(data, count, limb, at, space[: end - at])

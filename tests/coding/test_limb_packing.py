@@ -72,6 +72,20 @@ def test_a_residue_beyond_its_modulus_is_found(place: int) -> None:
         limbs.check(packed(limbs, rows), count)
 
 
+@pytest.mark.parametrize("limb", [0, 1])
+def test_spare_bits_must_be_zero(limb: int) -> None:
+    limbs = LimbPacking(61, ((1 << 61) - 1, (1 << 61) - 31))
+    data = packed(limbs, np.ones((2, 3), np.uint64))
+    limbs.check(data, 3)
+    for bit in range(8):
+        changed = data.copy()
+        changed[(limb + 1) * data.size // 2 - 1] ^= 1 << bit
+        if bit < 3 * 61 % 8:  # of the last residue itself
+            continue
+        with pytest.raises(ProtocolError, match="bits after the last residue"):
+            limbs.check(changed, 3)
+
+
 def test_what_cannot_be_is_refused() -> None:
     for bits, moduli in ((32, (7,)), (65, (7,)), (40, ()), (40, (1 << 40,))):
         with pytest.raises(ConfigError, match="LimbPacking"):

@@ -353,7 +353,8 @@ def test_residues_beyond_their_modulus_are_refused(ring: str) -> None:
     width = scheme.limbs.nbytes(3) // len(scheme.limbs.moduli)
     for limb in range(len(scheme.sizes.slots.moduli)):
         data = bad.data.copy()
-        data[limb * width : (limb + 1) * width] = 255
+        data[limb * width : (limb + 1) * width - 1] = 255
+        data[limb * width : limb * width + 8] = 255
         with pytest.raises(ProtocolError, match="not below its modulus"):
             scheme.add(good, dataclasses.replace(bad, data=data))
     with pytest.raises(ProtocolError, match="values take"):
@@ -368,13 +369,13 @@ def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
     total = summed(scheme, xs, [0, 1])
     before = total.data.copy()
     bad = sealer(scheme, 2).encrypt(Plain(xs[2], NOTHING), SLOT)
-    bad.data[-8:] = 255
+    bad.data[-24:-1] = 255
     with pytest.raises(ProtocolError, match="not below its modulus"):
         scheme.add(total, bad)
     assert np.array_equal(total.data, before)
     total = scheme.add(total, sealer(scheme, 2).encrypt(Plain(xs[2], NOTHING), SLOT))
     assert opener(scheme).decrypt(total).tolist() == np.sum(xs, axis=0).tolist()
-    total.data[-8:] = 255
+    total.data[-24:-1] = 255
     with pytest.raises(ProtocolError, match="not below its modulus"):
         opener(scheme).decrypt(total)
 
