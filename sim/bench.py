@@ -100,6 +100,10 @@ def bench(
 
             contenders += [MaskPart(setting), SashContender(setting, updates, MATRIX)]
             contenders.append(MaskPart(setting, MATRIX))
+        if "esafl" in schemes:
+            from flhe.sim.esafl_contender import NARROW, EsaflContender
+
+            contenders.append(EsaflContender(setting, updates, NARROW))
         if top_k is not None:
             from flhe.sim.sparse_contender import SparseContender
 

@@ -28,8 +28,8 @@ Kind = Literal["scheme", "part", "peer", "limit"]
 Vector = NDArray[np.float32]
 Timed = Callable[[], object]
 
-BUILT = ("flashe", "sash", "batchcrypt", "plain")
-PLANNED = ("esafl", "fedml-he")
+BUILT = ("flashe", "sash", "batchcrypt", "esafl", "plain")
+PLANNED = ("fedml-he",)
 EXAMPLES = 1_000
 """Example count of every simulated client, and the bound that `Weigh` is given."""
 
@@ -317,6 +317,10 @@ def scheme_named(name: str, setting: Setting, updates: Sequence[Vector]) -> Cont
         from flhe.sim.batchcrypt_contender import BatchcryptContender
 
         return BatchcryptContender(setting, updates)
+    if name == "esafl":
+        from flhe.sim.esafl_contender import EsaflContender
+
+        return EsaflContender(setting, updates)
     if name in PLANNED:
         raise ConfigError(
             f"scheme {name!r} is not built yet; this version times {', '.join(BUILT)}"

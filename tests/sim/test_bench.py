@@ -124,7 +124,7 @@ def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
     assert pow(3, modulus - 1, modulus) == 1
 
 
-@pytest.mark.parametrize(("name", "says"), [("esafl", "not built yet"), ("rot13", "unknown")])
+@pytest.mark.parametrize(("name", "says"), [("fedml-he", "not built yet"), ("rot13", "unknown")])
 def test_schemes_that_cannot_be_timed(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         scheme_named(name, SMALL, SMALL.updates())

@@ -1,0 +1,233 @@
+"""ESHE as its paper has it: p and q powers of two, ternary keys of weight 64; for comparison only.
+
+    c_i = a^t s_i + p~ e_i + m_i  mod q        in Z[x] / (x^n + 1)                      (Eq. 3)
+    sum of c_i opens to [[C - a^t s]_q]_p,     s = sum of s_i                           (Eq. 5)
+
+n = 2^15, q = 2^478, p = 2^460, p~ the polynomial whose coefficients are all p, keys of 64 coefficients
+-1 or 1, errors of variance 1.22 (Sec. 8.1.2). As printed it breaks in several ways, which
+`tests/schemes/test_eshe_attacks.py` runs:
+
+- p~ e vanishes modulo p, so low bits of c are those of a s + m: known ones give the key;
+- where p is odd instead, p~ e still has all its coefficients of one parity, and the support leaks;
+- `a` is one polynomial for all ciphertexts of a round, so differences of them open modulo p;
+- who knows s, and a key of its own, knows where the other two keys are not zero;
+- `a^t` is drawn from t xor B, as many bits as the number of rounds has, and a^1 = a^0 is public.
+
+What the text leaves open, and what is built here:
+
+- *Weight or uniform?* "each coefficient is sampled uniformly from {-1, 0, 1} with parameter 64" is two
+  distributions; 64 is taken for the Hamming weight. `weight=0` draws coefficients uniformly.
+- *PRG.* Of [4] in the paper: AES in counter mode, here under HKDF of the k-bit seed.
+- *[.]_q and [.]_p.* The first is centered, the second is not: slots are unsigned.
+
+Coefficients are Python integers, products are made by Kronecker's substitution: one product of two
+integers of megabits, by GMP where gmpy2 is installed.
+
+Source: Wu, Zhang, Luo, "ESAFL", Sec. 5.2.1, Fig. 2. Ours: `flhe.schemes.eshe`.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.keys.derive import hkdf
+from flhe.keys.identity import Random
+from flhe.math.prg import BLOCK, CHUNK, AesCtr
+
+Poly = list[int]
+"""Coefficients, lowest first."""
+
+TAIL = 9
+"""Where the error's distribution is cut, in standard deviations."""
+
+
+class BrokenSchemeWarning(UserWarning):
+    """A scheme that gives its keys away as printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperEshe:
+    """The paper's scheme among `cohort` clients.
+
+    Parameters
+    ----------
+    cohort : int
+        N, 2 or more.
+    n : int
+        Dimension, a power of two.
+    log_q : int
+        q = 2^log_q.
+    p : int
+        Plaintext modulus; the paper's is a power of two.
+    tilde : bool
+        Whether all coefficients of p~ are p, as printed, or the constant one alone.
+    weight : int
+        Coefficients of a key that are not zero; 0 for uniform ternary keys.
+    variance : float
+        Of an error's coefficients.
+    seed_bits : int
+        k: bits of B, as many as numbers of rounds have.
+    """
+
+    cohort: int
+    n: int = 1 << 15
+    log_q: int = 478
+    p: int = 1 << 460
+    tilde: bool = True
+    weight: int = 64
+    variance: float = 1.22
+    seed_bits: int = 16
+
+    def __post_init__(self) -> None:
+        n = self.n
+        if self.cohort < 2 or n < 2 or n & (n - 1) or not 0 <= self.weight <= n:
+            raise ConfigError(
+                f"PaperEshe(cohort={self.cohort}, n={n}, weight={self.weight}): takes 2 clients or "
+                "more, n a power of two, a weight of 0 to n"
+            )
+        if not 1 <= self.seed_bits <= 64 or self.variance <= 0:
+            raise ConfigError(
+                f"PaperEshe(seed_bits={self.seed_bits}, variance={self.variance}): takes 1 to 64 bits "
+                "and a positive variance"
+            )
+        noise = 8 * math.sqrt(self.cohort * self.variance * (n if self.tilde else 1))
+        if self.p < 2 or self.q < 2 * self.p * (math.ceil(noise) + 1):
+            raise ConfigError(
+                f"PaperEshe(log_q={self.log_q}): q has no room for p times the noise of "
+                f"{self.cohort} ciphertexts, {noise:.0f} at 8 sigma"
+            )
+        warnings.warn(
+            "ESHE as printed gives its keys away: for comparison only, use flhe.schemes.eshe",
+            BrokenSchemeWarning,
+            stacklevel=3,
+        )
+
+    @property
+    def q(self) -> int:
+        """Ciphertext modulus."""
+        return 1 << self.log_q
+
+    def key(self, random: Random = secrets.token_bytes) -> Poly:
+        """s_i, n coefficients -1, 0 or 1."""
+        if not self.weight:
+            trits = bytearray()
+            while len(trits) < self.n:
+                trits += bytes(x % 3 for x in random(self.n) if x < 255)
+            return [x - 1 for x in trits[: self.n]]
+        out = [0] * self.n
+        while self.n - out.count(0) < self.weight:
+            word = int.from_bytes(random(8), "big")
+            out[(word >> 1) % self.n] = 2 * (word & 1) - 1
+        return out
+
+    def error(self, random: Random = secrets.token_bytes) -> Poly:
+        """e_i, n coefficients, discrete Gaussian."""
+        reach = math.ceil(TAIL * math.sqrt(self.variance))
+        support = np.arange(-reach, reach + 1)
+        mass = np.exp(-(support.astype(np.float64) ** 2) / (2 * self.variance))
+        borders = np.cumsum(mass)[:-1] / mass.sum()
+        words = np.frombuffer(random(8 * self.n), np.uint64) >> np.uint64(11)
+        found: Poly = support[np.searchsorted(borders, words * 2.0**-53, side="right")].tolist()
+        return found
+
+    def public(self, random: Random = secrets.token_bytes) -> Poly:
+        """a^0: uniform, public, and `a` of round 1 (Fig. 2)."""
+        return self._cut(random(self.n * self._bytes))
+
+    def polynomial(self, t: int, b: int) -> Poly:
+        """a^t of round t >= 2, from the k bits of B (Eq. 6)."""
+        if not (0 <= t < 1 << self.seed_bits and 0 <= b < 1 << self.seed_bits):
+            raise ConfigError(f"PaperEshe(seed_bits={self.seed_bits}): t or B does not fit")
+        key = hkdf((t ^ b).to_bytes(8, "big"), "sim/paper-esafl")
+        nbytes = self.n * self._bytes
+        # Stream 0 from block 0: the paper has nothing but the seed to tell rounds apart by.
+        stream = AesCtr().stream(key, 0)
+        data: NDArray[np.uint8] = np.empty(nbytes + BLOCK, np.uint8)
+        for at in range(0, nbytes, CHUNK):
+            stream.into(data[at:], min(CHUNK, nbytes - at))
+        return self._cut(data[:nbytes].tobytes())
+
+    def encrypt(
+        self, a: Poly, key: Poly, m: Sequence[int], random: Random = secrets.token_bytes
+    ) -> Poly:
+        """c_i = [a s_i + p~ e_i + m]_q, coefficients below q (Eq. 3)."""
+        e = self.error(random)
+        if self.tilde:
+            e = times_ones(e)
+        masks, q, p = multiply(a, key), self.q, self.p
+        return [(x + p * y + z) % q for x, y, z in zip(masks, e, m, strict=True)]
+
+    def add(self, parts: Iterable[Poly]) -> Poly:
+        """C, the sum of ciphertexts (Eq. 4)."""
+        return [sum(column) % self.q for column in zip(*parts, strict=True)]
+
+    def decrypt(self, a: Poly, s: Poly, total: Poly) -> Poly:
+        """[[C - a s]_q]_p, coefficients below p (Eq. 5)."""
+        q, half = self.q, self.q >> 1
+        masks = multiply(a, s)
+        return [((x - y + half) % q - half) % self.p for x, y in zip(total, masks, strict=True)]
+
+    @property
+    def _bytes(self) -> int:
+        return (self.log_q + 7) // 8
+
+    def _cut(self, data: bytes) -> Poly:
+        width, mask = self._bytes, self.q - 1
+        return [
+            int.from_bytes(data[at : at + width], "little") & mask
+            for at in range(0, len(data), width)
+        ]
+
+
+# --- Z[x] / (x^n + 1), coefficients of any size ---
+
+
+def multiply(x: Sequence[int], y: Sequence[int]) -> Poly:
+    """Product modulo x^n + 1 of signed polynomials of one length n, exact.
+
+    Both are evaluated at 256^w, w so large that no coefficient of the product reaches the next one.
+    """
+    n = len(x)
+    bound = n * max(1, *map(abs, x)) * max(1, *map(abs, y))
+    width = (bound.bit_length() + 8) // 8  # below 256^w / 2, whatever its sign
+    # Half of 256^w everywhere makes digits of what may be negative.
+    half, ones = 1 << (8 * width - 1), b"\1" + bytes(width - 1)
+    product = _at(x, width) * _at(y, width) + half * _integer(ones * (2 * n))
+    data = product.to_bytes(2 * n * width + 1, "little")
+    digits = [
+        int.from_bytes(data[at : at + width], "little") for at in range(0, 2 * n * width, width)
+    ]
+    return [low - high for low, high in zip(digits[:n], digits[n:], strict=True)]
+
+
+def times_ones(x: Sequence[int]) -> Poly:
+    """Product with 1 + x + ... + x^(n-1), modulo x^n + 1."""
+    total, before, out = sum(x), 0, []
+    for each in x:
+        before += each
+        out.append(2 * before - total)
+    return out
+
+
+def _at(x: Sequence[int], width: int) -> Any:
+    """The polynomial's value at 256^width."""
+    low = min(x)
+    value = _integer(b"".join((each - low).to_bytes(width, "little") for each in x))
+    return value + low * _integer((b"\1" + bytes(width - 1)) * len(x)) if low else value
+
+
+def _integer(data: bytes) -> Any:
+    try:
+        from gmpy2 import mpz
+    except ImportError:
+        return int.from_bytes(data, "little")
+    return mpz.from_bytes(data, "little")
