@@ -87,9 +87,11 @@ CHANGES: dict[str, Any] = {
     "ring": "rns-8192",
     "keys": "round",
 }
-SCHEME_OF = {"neighbours": "sash"} | dict.fromkeys(
-    ("key_bits", "batching", "advance"), "batchcrypt"
-) | dict.fromkeys(("ring", "keys"), "esafl")
+SCHEME_OF = (
+    {"neighbours": "sash"}
+    | dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
+    | dict.fromkeys(("ring", "keys"), "esafl")
+)
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
     {"clip": "history"},
