@@ -1,6 +1,6 @@
 """Tables 3 and 4 of ESAFL's paper as data: ciphertexts, traffic, error; its encoding and ours.
 
-    python -m flhe.sim.esafl_tables [--full] [--json FILE]
+    python -m flhe.sim.esafl_tables [--full] [--json FILE] [--figure FILE.png]
 
 Nine clients, three models. Who takes part, each with and without packing:
 
@@ -49,6 +49,7 @@ from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed, Slot
+from flhe.sim import figures
 from flhe.sim.bench import Progress, machine, write_json
 from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe
 from flhe.sim.paper_packing import PaperPacking, added, unpacked
@@ -269,12 +270,18 @@ def command(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw the results.")
+    ] = None,
 ) -> None:
     """Count and measure Tables 3 and 4 of ESAFL's paper."""
     from flhe.sim.bench_table import progress
+    from flhe.sim.esafl_plot import plot
     from flhe.sim.esafl_report import tables
 
     try:
+        if figure is not None:
+            figures.check(figure)
         found: Results = {model: [] for model in MODELS}
         turns = [(model, bits) for bits in BITS for model in MODELS]
         with progress(Console(stderr=True)) as advance:
@@ -284,6 +291,8 @@ def command(
                 found[model] += measure(model, bits, sample=sample, progress=advance, done=done)
         if json_file is not None:
             write_json(json_file, json.dumps(to_data(found), indent=2))
+        if figure is not None:
+            plot(found, figure)
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None

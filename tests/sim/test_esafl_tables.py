@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from flhe.sim import bench, esafl_tables
 from flhe.sim.contenders import Setting
+from flhe.sim.esafl_plot import BARS, plot
 from flhe.sim.esafl_report import tables
 from flhe.sim.esafl_tables import COHORT, MODELS, Model, Row, command, measure
 from flhe.sim.paper_packing import PaperPacking, unpacked
@@ -45,6 +46,14 @@ def test_the_text_counts_otherwise() -> None:
     assert [packing.plaintexts(m.values) for m in MODELS] == [1, 2, 7]
     zero = PaperPacking(COHORT, 16, halves=False)
     assert [zero.plaintexts(m.values) for m in MODELS] == [1, 4, 13]
+
+
+def test_the_figure(rows: dict[tuple[str, bool], Row], tmp_path: Path) -> None:
+    found = {TINY: [*rows.values()]}
+    plot(found, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
+    labels = {encoding for encoding, _ in BARS.values()}
+    assert labels <= {encoding for encoding, _ in rows}
 
 
 def test_counts(rows: dict[tuple[str, bool], Row]) -> None:
