@@ -1,7 +1,8 @@
 """Exchange: the stages of a round between training and the update, as the server sees them.
 
 Mean squares are added, supports collected, and the cheaper masking is announced. Nodes whose models
-differ never come into one sum: those of most of them go on, the others are named and caught up.
+differ, or whose apps were told different things, never come into one sum: those of most of them go on,
+the others are named and caught up.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from flwr.app import ConfigRecord, Message
 from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError
+from flhe.rounds.start import Start
 from flhe.schemes import masking
 from flhe.sealed import Sealed, from_bytes
-from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.federation import Federation
 from flhe.strategies.key_agreement import reasons
 
 log = getLogger("flwr").log
@@ -55,7 +57,7 @@ class Exchange:
         """
         fed = self.fed
         assert fed.ledger.layout is not None
-        slot, length = fed.ranges_slot(), fed.resolved.range_lanes(fed.ledger.layout)
+        length = fed.resolved.range_lanes(fed.ledger.layout)
 
         def read(node: int, answer: ConfigRecord) -> Sealed:
             part = from_bytes(records.field(answer, "sealed", bytes))
@@ -65,6 +67,7 @@ class Exchange:
                 raise ProtocolError(
                     "its mean squares are masked in another mode than they should be"
                 )
+            slot = fed.ranges_slot(fed.start_in(answer))
             fed.check_part(node, answer, part, slot, length, "ranges")
             fed.scheme.add(None, part)  # what is refused here costs its sender alone
             return part
@@ -116,7 +119,7 @@ class Exchange:
     def _collect(self, stage: str, replies: Iterable[Message], read: Reader[T]) -> dict[int, T]:
         """What nodes with one model tell in a stage; the others are named."""
         fed = self.fed
-        told: dict[bytes, dict[int, T]] = {}
+        told: dict[Start, dict[int, T]] = {}
         trouble: dict[int, str] = {}
         for reply in replies:
             node = fed.grid.node_of(reply)
@@ -124,10 +127,10 @@ class Exchange:
                 content, answer = fed.opened(node, reply)
                 if records.field(answer, "step", str) != stage:
                     raise ProtocolError("it answered with another stage of the round")
-                digest: bytes = records.field(answer, "digest", bytes)
+                start = fed.start_in(answer)
                 value = read(node, answer)
                 fed.heard(node, content)
-                told.setdefault(digest, {})[node] = value
+                told.setdefault(start, {})[node] = value
             except FlheError as error:
                 trouble[node] = str(error)
             del reply
@@ -136,15 +139,14 @@ class Exchange:
         agreed = fed.ledger.agreed
         assert agreed is not None
         chosen = max(
-            told, key=lambda d: (len(told[d]), -min(map(agreed.rank, told[d]))), default=b""
+            told, key=lambda s: (len(told[s]), -min(map(agreed.rank, told[s]))), default=None
         )
-        for digest, nodes in told.items():
-            for node in nodes if digest != chosen else ():
-                fed.at[node] = LOST
-                trouble[node] = "its model has drifted from the others': it will be caught up"
+        for start, nodes in told.items():
+            if chosen is not None and start != chosen:
+                trouble |= {node: fed.apart(node, start, chosen) for node in nodes}
         for node, why in trouble.items():
             log(WARNING, "%s: node %d is left out: %s", stage, node, why)
-        found = told.get(chosen, {})
+        found = {} if chosen is None else told[chosen]
         if len(found) < self.needed:
             raise QuorumError(
                 f"round {fed.ledger.round}: {len(found)} nodes answered stage {stage!r}, "

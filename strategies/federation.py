@@ -26,6 +26,7 @@ from flhe.rounds.model import next_history
 from flhe.rounds.ranges import fitted_layout, own_layout
 from flhe.rounds.reading import ServerReader, finite
 from flhe.rounds.session import THREADS
+from flhe.rounds.start import Start
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
 from flhe.schemes.sash import Sash
@@ -180,12 +181,12 @@ class Federation:
         attempt = ledger.round, ledger.attempt
         return seed_plan(self.circle, ledger.agreed.epoch, *attempt, ledger.history, degree)
 
-    def slot(self) -> Slot:
-        """The slot of the round under way."""
+    def slot(self, start: Start) -> Slot:
+        """The slot of the round under way, for those who start there."""
         self._derive()
         ledger = self.ledger
         assert ledger.agreed is not None
-        layout_hash = self._layout_hash
+        layout_hash = start.layout(self._layout_hash)
         if fitted_on := ledger.ranges.get(ledger.round):
             layout_hash = fitted_layout(layout_hash, from_bytes(fitted_on).digest())
         return Slot(
@@ -198,9 +199,10 @@ class Federation:
             ledger.history,
         )
 
-    def ranges_slot(self) -> Slot:
+    def ranges_slot(self, start: Start) -> Slot:
         """The slot of the mean squares of the round under way, before their sum is known."""
-        return replace(self.slot(), layout_hash=own_layout(self._layout_hash))
+        layout_hash = start.layout(self._layout_hash)
+        return replace(self.slot(start), layout_hash=own_layout(layout_hash))
 
     @property
     def needs_ranges(self) -> bool:
@@ -266,6 +268,7 @@ class Federation:
             "sums": [ledger.sums[r][0] for r in rounds],
             "ranges": [ledger.ranges.get(r, b"") for r in rounds],
             "releases": [ledger.releases.get(r, b"") for r in rounds],
+            "told": [ledger.told.get(r, b"") for r in rounds],
             "base": ledger.base,
             "fitted-on": ledger.ranges.get(ledger.round, b"") if training else b"",
             "mode": self.mode,
@@ -316,8 +319,8 @@ class Federation:
 
     def receive(
         self, node: int, reply: Message, supports: Mapping[int, Support] | None = None
-    ) -> tuple[Sealed, bytes]:
-        """The verified update in a reply, and the digest of the model that it starts from.
+    ) -> tuple[Sealed, Start]:
+        """The verified update in a reply, and what it starts from.
 
         `supports` are those that nodes told in this attempt, where updates are sparse.
 
@@ -327,7 +330,8 @@ class Federation:
             An error reply, or an update that is not this node's for this round.
         """
         content, answer = self.opened(node, reply)
-        slot = self.slot()
+        start = self.start_in(answer)
+        slot = self.slot(start)
         arrays = content.get(records.UPDATE)
         if not isinstance(arrays, ArrayRecord):
             raise ProtocolError("the reply holds no encrypted update")
@@ -349,7 +353,26 @@ class Federation:
         elif self.terms.masked:
             self._take_shares(node, answer)
         self.heard(node, content)
-        return part, records.field(answer, "digest", bytes)
+        return part, start
+
+    def apart(self, node: int, start: Start, chosen: Start) -> str:
+        """Note that a node started from elsewhere than most; returns why it is left out."""
+        if start.digest == chosen.digest:
+            return (
+                "its app was told other settings than most: what is for one node alone belongs into "
+                "that node's own config"
+            )
+        self.at[node] = LOST
+        return "its model has drifted from the others': it will be caught up"
+
+    @staticmethod
+    def start_in(answer: ConfigRecord) -> Start:
+        """What a reply says that it starts from; `check_part` sees that it was encrypted for that."""
+        told: bytes = records.field(answer, "told", bytes)
+        digest: bytes = records.field(answer, "digest", bytes)
+        if len(told) != 32:
+            raise ProtocolError("what its app was told is no hash")
+        return Start(told, digest)
 
     def _take_shares(self, node: int, answer: ConfigRecord) -> None:
         """The shares of an update's seed; ProtocolError unless there is one for each other member."""
@@ -446,10 +469,11 @@ class Federation:
         self.neighbours = None
         self.ledger.begin(round_, attempt)
 
-    def keep(self, total: Sealed, release: Release = ()) -> ArrayRecord:
+    def keep(self, total: Sealed, release: Release = (), told: bytes = b"") -> ArrayRecord:
         """Keep a round's sum until every member has it, or read it where the server does.
 
         `release` is what the senders' masking-key agreement released: answers, or the seed itself.
+        `told` is the hash of what the senders' apps were told.
         """
         self.refusers = set()
         total = self.scheme.close(total)
@@ -458,6 +482,7 @@ class Federation:
         else:
             answers = cast(Sequence[bytes], release)
             history = next_history(self.ledger.history, total.digest())
+            self.ledger.told[total.slot.round] = told
             arrays = self.ledger.keep(total, history, pack(answers) if answers else b"")
         self.survivors = len(total.senders)
         missing = 1 - self.survivors / len(self.members)

@@ -34,6 +34,7 @@ from flhe.keys.thresholds import Thresholds
 from flhe.math.bigint import gmpy
 from flhe.policy import default_root
 from flhe.rounds.model import Model
+from flhe.rounds.start import Start
 from flhe.rounds.terms import Terms
 from flhe.schemes import masking
 from flhe.sealed import Sealed
@@ -662,19 +663,19 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return None, None
         exchanged = self._exchanged or Exchange(fed, self._needed(len(fed.members)))
-        views: dict[bytes, Sealed] = {}
-        senders: dict[bytes, list[int]] = {}
+        views: dict[Start, Sealed] = {}
+        senders: dict[Start, list[int]] = {}
         trouble: dict[int, str] = {}
         for reply in replies:
             node = fed.grid.node_of(reply)
             try:
-                part, digest = fed.receive(node, reply, exchanged.supports)
-                if digest not in views and len(views) == MAX_VIEWS:
+                part, start = fed.receive(node, reply, exchanged.supports)
+                if start not in views and len(views) == MAX_VIEWS:
                     self._drop_view(fed, views, senders, trouble)
                 began = time.perf_counter()
-                views[digest] = fed.scheme.add(views.get(digest), part)
+                views[start] = fed.scheme.add(views.get(start), part)
                 fed.adding_s += time.perf_counter() - began
-                senders.setdefault(digest, []).append(node)
+                senders.setdefault(start, []).append(node)
                 del part
             except FlheError as error:
                 trouble[node] = str(error)
@@ -682,34 +683,33 @@ class HEStrategy(FedAvg):
         for node in fed.grid.silent:
             trouble[node] = "no reply in time"
         # Most senders; of equals, those with the lowest rank.
-        chosen = max(views, key=lambda d: (len(senders[d]), -min(views[d].senders)), default=b"")
-        for digest, nodes in senders.items():
-            for node in nodes if digest != chosen else ():
-                fed.at[node] = LOST
-                trouble[node] = "its model has drifted from the others': it will be caught up"
+        chosen = max(views, key=lambda s: (len(senders[s]), -min(views[s].senders)), default=None)
+        for start, nodes in senders.items():
+            if chosen is not None and start != chosen:
+                trouble |= {node: fed.apart(node, start, chosen) for node in nodes}
         for node, why in trouble.items():
             log(WARNING, "aggregate_train: node %d is left out: %s", node, why)
-        total = views.get(chosen)
+        total = None if chosen is None else views[chosen]
         survivors = len(total.senders) if total else 0
         log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
         needed = self._needed(len(fed.members))
-        if total is None or survivors < needed:
+        if total is None or chosen is None or survivors < needed:
             fed.answered |= {node for nodes in senders.values() for node in nodes}
             _too_few(f"round {server_round}: {survivors} updates", needed, trouble)
         for node in sorted(fed.answered - set(senders[chosen]) - set(trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         release: Release = self._release(fed, total) if self.terms.masked else ()
-        return fed.keep(total, release), None
+        return fed.keep(total, release, chosen.told), None
 
     @staticmethod
     def _drop_view(
         fed: Federation,
-        views: dict[bytes, Sealed],
-        senders: dict[bytes, list[int]],
+        views: dict[Start, Sealed],
+        senders: dict[Start, list[int]],
         trouble: dict[int, str],
     ) -> None:
         """Make room for another model's updates: what is alone goes first."""
-        least = min(views, key=lambda digest: len(senders[digest]))
+        least = min(views, key=lambda start: len(senders[start]))
         for node in senders.pop(least):
             fed.at[node] = LOST
             trouble[node] = "its model is one of more than three different ones"

@@ -30,7 +30,7 @@ from flhe.rounds.model import Model
 from flhe.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 
-VERSION = 4
+VERSION = 5
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -75,6 +75,8 @@ class Ledger:
     members may have signed its survivors."""
     releases: dict[int, bytes] = field(default_factory=dict)
     """Round -> what opens its sum, sealed for the members."""
+    told: dict[int, bytes] = field(default_factory=dict)
+    """Round -> hash of what its senders' apps were told."""
     model: Model | None = None
     """The model, where the server reads the sums."""
 
@@ -168,6 +170,7 @@ class Ledger:
             del self.sums[round_]
             self.ranges.pop(round_, None)
             self.releases.pop(round_, None)
+            self.told.pop(round_, None)
         self.save()
         self._unlink(*_files_of(gone))
 
@@ -182,7 +185,8 @@ class Ledger:
         if self.phase == "training" and self.round in self.ranges:
             self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
-        self.sums, self.box, self.box_round, self.ranges, self.releases = {}, None, -1, {}, {}
+        self.sums, self.box, self.box_round = {}, None, -1
+        self.ranges, self.releases, self.told = {}, {}, {}
         self.save()
         self._unlink("checkpoint", *gone)
 
@@ -193,6 +197,7 @@ class Ledger:
         self.sums.pop(lost, None)
         self.ranges.pop(lost, None)
         self.releases.pop(lost, None)
+        self.told.pop(lost, None)
         self.save()
         self._unlink(*_files_of([lost]))
         return lost
@@ -233,6 +238,7 @@ class Ledger:
                 "ranges": [[round_, kept] for round_, kept in self.ranges.items()],
                 "spoiled": self.spoiled,
                 "releases": sorted(self.releases),
+                "told": [[round_, told] for round_, told in self.told.items()],
             }
         )
 
@@ -273,7 +279,7 @@ class Ledger:
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
         match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
             case {
-                "v": 4,
+                "v": 5,
                 "federation": int(federation),
                 "terms": bytes(kept),
                 "number": int(number),
@@ -289,6 +295,7 @@ class Ledger:
                 "ranges": list(ranges),
                 "spoiled": int(spoiled),
                 "releases": list(releases),
+                "told": list(told),
             }:
                 pass
             case _:
@@ -300,7 +307,7 @@ class Ledger:
             )
         ledger = cls(federation, terms, directory, number, since=since, spoiled=spoiled)
         ledger.layout = None if layout is None else Layout.from_fields(layout)
-        if not all(_is_entry(entry) for entry in chain):
+        if not all(_is_entry(entry) for entry in (*chain, *told)):
             raise StoreError("the ledger is damaged: its chain of histories cannot be read")
         ledger.chain = dict(chain)
         ledger.round, ledger.attempt, ledger.phase = round_, attempt, phase
@@ -325,6 +332,7 @@ class Ledger:
                 n, epoch, roster_hash, members, tuple(confirms), colluders, least, public
             )
         ledger.ranges = _read_ranges(ranges)
+        ledger.told = dict(told)
         for kept_round in sums:
             ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
         ledger.releases = {r: files.read(directory / f"release-{r}") for r in releases}

@@ -74,10 +74,16 @@ class Follower:
         return lambda r, digest, what: self.node.record_opening(session, r, digest, what)
 
     def fit(
-        self, session: Session, model: Model, round_: int, ranges: Sealed | None, digest: bytes
+        self,
+        session: Session,
+        model: Model,
+        round_: int,
+        ranges: Sealed | None,
+        digest: bytes,
+        told: bytes,
     ) -> State:
         """The codecs' state in the round under way; see `flhe.rounds.ranges`."""
-        return fit(session, model, round_, ranges, self.recorder(session), digest)
+        return fit(session, model, round_, ranges, self.recorder(session), digest, told)
 
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""
@@ -106,12 +112,18 @@ class Follower:
             return session.digest(one) == session.digest(other)
 
     def open(
-        self, header: bytes, arrays: ArrayRecord, ranges: bytes = b"", release: bytes = b""
+        self,
+        header: bytes,
+        arrays: ArrayRecord,
+        ranges: bytes = b"",
+        release: bytes = b"",
+        told: bytes = b"",
     ) -> None:
         """Open one round's sum, unless that was done before.
 
         `ranges` is the sum that the round's thresholds were fitted on, `release` what its senders'
-        masking-key agreement released, where there was one.
+        masking-key agreement released, where there was one, `told` the hash of what their apps were
+        told. A wrong one opens nothing: it is in the slot that they encrypted for.
         """
         session, model = self.session()
         floats = session.layout.floats if self.terms.sparse else 0
@@ -119,7 +131,9 @@ class Follower:
         if total.slot.round <= model.round:
             return  # the server had not heard of it
         fitted_on = from_bytes(ranges) if ranges else None
-        session.check(model, total, fitted_on)  # before the store is asked about its slot
+        with self.watch:
+            digest = session.digest(model)
+        session.check(model, total, fitted_on, told, digest)  # before the store is asked
         node, slot = self.node, total.slot
         sent = self.epoch.rank in total.senders
         lost = node.tried(slot) and not sent
@@ -127,7 +141,9 @@ class Follower:
             # By the digest of the model that is here: the one of a claim may have been given up.
             record = self.recorder(session)
             answers = unpack(release) if release else ()
-            self.model, totals = session.open(model, total, record, None, fitted_on, answers)
+            self.model, totals = session.open(
+                model, total, record, digest, fitted_on, answers, told
+            )
             node.settle_draft(slot.round, sent=sent)
         self.changed = True
         self.missed |= lost
@@ -139,12 +155,12 @@ class Follower:
         if self.epoch.rank == 0:  # one teller, so a round is told of in one view only
             means = finite(totals.metrics)
             # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
-            told = {
+            rounded = {
                 name: float(f"{v:.3g}")
                 for name, v in means.items()
                 if node.policy.allows_metric(name)
             }
-            self.told[f"{records.MEANS}{slot.round}"] = MetricRecord(told)  # type: ignore[arg-type]
+            self.told[f"{records.MEANS}{slot.round}"] = MetricRecord(rounded)  # type: ignore[arg-type]
 
 
 def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch) -> Follower:
@@ -180,11 +196,12 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
     try:
         headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
         releases = records.bytes_list(record, "releases")
+        told = records.bytes_list(record, "told")
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
-            beside = [kept[i] if i < len(kept) else b"" for kept in (ranges, releases)]
+            beside = [kept[i] if i < len(kept) else b"" for kept in (ranges, releases, told)]
             follower.open(header, arrays, *beside)
     finally:
         # Also what came before a sum that fails.

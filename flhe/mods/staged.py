@@ -28,22 +28,22 @@ from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.ranges import encode
 from flhe.rounds.session import Session, check_ahead
-from flhe.sealed import Sealed, from_bytes, to_bytes
+from flhe.sealed import Sealed, Slot, from_bytes, to_bytes
 
 
 def begin(
-    node: Node, record: ConfigRecord, follower: Follower, make: Callable[[], Draft]
+    node: Node, record: ConfigRecord, follower: Follower, told: bytes, make: Callable[[], Draft]
 ) -> RecordDict:
     """First stage of a round: train, unless an attempt before did, and tell what comes first.
 
-    `make` lets the app train, and gives back what it changed.
+    `told` is the hash of what the app is told, `make` lets it train, and gives back what it changed.
     """
     session, model = follower.session()
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
-    digest = node.claimed(session.slot(model, round_, attempt)) or session.digest(model)
+    digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
-    if draft is None or not draft.is_of(round_, model):
+    if draft is None or not draft.is_of(round_, model, told):
         # Another round's from the same model came to nothing: this one is trained in its place.
         node.make_room(session.epoch.id, draft, round_, attempt)
         draft = make()
@@ -79,7 +79,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     check_ahead(model, round_)
     if not session.staged(model):
         raise ProtocolError("a stage that this round does not have")
-    digest = node.claimed(session.slot(model, round_, attempt))
+    digest = node.claimed(session.place(model, round_, attempt))
     draft = node.load_draft()
     if digest is None or draft is None or not draft.is_of(round_, model):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
@@ -113,7 +113,9 @@ class _Turn:
     def tell_ranges(self) -> RecordDict:
         """The draft's mean squares, encrypted."""
         node, session = self.node, self.session
-        slot = session.ranges_slot(self.model, self.draft.round, self.attempt)
+        slot = session.ranges_slot(
+            self.model, self.draft.round, self.attempt, told=self.draft.told, digest=self.digest
+        )
         kept = node.load_output(slot, "ranges")
         if kept is None:
             encoded = encode(session, self.model, self.draft, self.digest)
@@ -134,7 +136,7 @@ class _Turn:
         if not session.terms.sparse:
             raise ProtocolError("asked for a support, and updates are dense")
         self._fit()  # opens and checks the mean squares, before anything is told
-        slot = session.slot(self.model, self.draft.round, self.attempt, self.ranges)
+        slot = self._slot()
         support = session.support(self.draft, slot)
         told, digest = self.node.told_support(slot), support.digest()
         if told is None:
@@ -153,10 +155,10 @@ class _Turn:
 
     def tell_update(self, mode: str) -> RecordDict:
         """The update, encrypted in `mode`."""
-        node, session = self.node, self.session
-        slot = session.slot(self.model, self.draft.round, self.attempt, self.ranges)
+        node, session, told_app = self.node, self.session, self.draft.told
+        slot = self._slot()
         if kept := node.load_output(slot):
-            return update_reply(*kept, self.digest, self.follower, resent=True)
+            return update_reply(*kept, self.digest, told_app, self.follower, resent=True)
         session.scheme.check_mode(mode)
         encoded, support = session.encode_draft(self.draft, self._fit(), slot, self.digest)
         told = b"" if support is None else support.digest()
@@ -174,17 +176,34 @@ class _Turn:
         )
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
-        return update_reply(sealed, envelope, self.digest, self.follower)
+        return update_reply(sealed, envelope, self.digest, told_app, self.follower)
+
+    def _slot(self) -> Slot:
+        """The slot of the update."""
+        return self.session.slot(
+            self.model,
+            self.draft.round,
+            self.attempt,
+            self.ranges,
+            told=self.draft.told,
+            digest=self.digest,
+        )
 
     def _fit(self) -> State:
         return self.follower.fit(
-            self.session, self.model, self.draft.round, self.ranges, self.digest
+            self.session,
+            self.model,
+            self.draft.round,
+            self.ranges,
+            self.digest,
+            self.draft.told,
         )
 
     def _reply(self, step: str, **fields: object) -> RecordDict:
         content = reply(
             step=step,
             digest=self.digest,
+            told=self.draft.told,
             **fields,
             **{"crypto-s": self.follower.watch.seconds},
         )

@@ -17,6 +17,7 @@ from flhe.mods.updates import sign, update_reply
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session, check_ahead
+from flhe.rounds.start import told_hash
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Sealer
 from flhe.sealed import Slot
@@ -34,21 +35,24 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     follower = follow(node, record, message, watch)
     session, model = follower.session()
     round_ = records.field(record, "round", int)
+    attempt = records.field(record, "attempt", int)
     check_ahead(model, round_)
+    told = _told(session.terms, message, app)
     if session.staged(model):
         return staged.begin(
-            node, record, follower, lambda: _draft(node, follower, message, app, round_)
+            node, record, follower, told, lambda: _draft(node, follower, message, app, round_, told)
         )
     mode = records.optional(record, "mode", "")
     session.scheme.check_mode(mode)
-    slot = session.slot(model, round_, records.field(record, "attempt", int))
+    with watch:
+        digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
+        slot = session.slot(model, round_, attempt, told=told, digest=digest)
     if cached := node.load_output(slot):
         beside = survivors.dealt(node, session, slot)
-        claimed = node.claimed(slot) or b""
-        return update_reply(*cached, claimed, follower, resent=True, beside=beside)
+        return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
     survivors.check_ready(node, session, slot)
     sealer = session.sealer()
-    ahead = _Ahead(session, sealer, slot, model, mode)
+    ahead = _Ahead(session, sealer, slot, mode)
     ahead.start()  # while the app trains
     try:
         answer = app.run(_app_message(session.terms, message, model))
@@ -59,9 +63,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     give_back()
     trained, examples, metrics = _trained(node, session.terms, answer)
     with watch:
-        digest = ahead.digest or session.digest(model)
         encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
-        del answer, trained, model, ahead  # a model each, and no longer needed
+        del answer, trained, model  # a model each, and no longer needed
         follower.model = None
         sealed = session.seal(
             sealer,
@@ -74,10 +77,12 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         beside = survivors.deal(node, session, sealer, slot, record)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
-    return update_reply(sealed, envelope, digest, follower, beside=beside)
+    return update_reply(sealed, envelope, digest, told, follower, beside=beside)
 
 
-def _draft(node: Node, follower: Follower, message: Message, app: App, round_: int) -> Draft:
+def _draft(
+    node: Node, follower: Follower, message: Message, app: App, round_: int, told: bytes
+) -> Draft:
     """Let the app train; what it changed, and of it what is to be sent."""
     session, model = follower.session()
     answer = app.run(_app_message(session.terms, message, model))
@@ -87,7 +92,7 @@ def _draft(node: Node, follower: Follower, message: Message, app: App, round_: i
     with follower.watch:
         residual = node.residual() if session.terms.sparse else None
         arrays = records.to_numpy(trained)
-        return session.draft(model, arrays, examples, metrics, round_, residual)
+        return session.draft(model, arrays, examples, metrics, round_, residual, told)
 
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
@@ -111,17 +116,13 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
 class _Ahead(threading.Thread):
     """What a round needs besides the update, computed while the app trains."""
 
-    def __init__(
-        self, session: Session, sealer: Sealer, slot: Slot, model: Model, mode: str
-    ) -> None:
+    def __init__(self, session: Session, sealer: Sealer, slot: Slot, mode: str) -> None:
         super().__init__(name="flhe-masks", daemon=True)
-        self._work = session, sealer, slot, model, mode
-        self.digest = b""
+        self._work = session, sealer, slot, mode
 
     def run(self) -> None:
-        session, sealer, slot, model, mode = self._work
+        session, sealer, slot, mode = self._work
         session.prepare(sealer, slot, mode)
-        self.digest = session.digest(model)
 
 
 def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
@@ -133,13 +134,26 @@ def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
     return node.policy.allows_metric(key)
 
 
+def _told(terms: Terms, message: Message, app: App) -> bytes:
+    """Hash of all that the app is about to be told: what `_app_message` leaves, the run's config."""
+    shown = {
+        name: dict(value)
+        for name, value in message.content.items()
+        if _shown(terms, name) and not isinstance(value, ArrayRecord)
+    }
+    return told_hash(shown, app.context.run_config)
+
+
+def _shown(terms: Terms, name: str) -> bool:
+    return not name.startswith(records.PREFIX) and name != terms.arrays_key
+
+
 def _app_message(terms: Terms, message: Message, model: Model) -> Message:
     """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
     content = RecordDict()
     content[terms.arrays_key] = records.from_numpy(model.arrays())
     for name, value in message.content.items():
-        ours = name.startswith(records.PREFIX) or name == terms.arrays_key
-        if not ours and not isinstance(value, ArrayRecord):
+        if _shown(terms, name) and not isinstance(value, ArrayRecord):
             content[name] = value
     message.content = content
     return message

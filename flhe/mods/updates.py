@@ -36,6 +36,7 @@ def update_reply(
     sealed: Sealed,
     envelope: bytes,
     digest: bytes,
+    told: bytes,
     follower: Follower,
     *,
     resent: bool = False,
@@ -52,6 +53,7 @@ def update_reply(
         header=sealed.header(),
         envelope=envelope,
         digest=digest,
+        told=told,
         **(beside or {}),
         **{"crypto-s": follower.watch.seconds},
     )

@@ -1,7 +1,7 @@
 """Draft: what one client is about to encrypt, on its own disk until its round is over.
 
     magic | be32(length of head) | head | residual | values | coords, little-endian
-    head = CBOR {v, round, history, extras, length, count, sparse, base}
+    head = CBOR {v, round, history, extras, length, count, sparse, base, told}
 
 A round with more than one stage encrypts long after it trained, perhaps in another process, and a round
 that is asked for again encrypts the same update again. Under sparsification the residual is what error
@@ -22,9 +22,10 @@ from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
 from flhe.keys import canonical
 from flhe.rounds.model import Model
+from flhe.rounds.start import UNTOLD
 
 MAGIC = b"flhe-draft/1\n"
-VERSION = 1
+VERSION = 2
 MAX_HEAD = 32 << 20
 
 
@@ -49,6 +50,8 @@ class Draft:
     base : bytes
         SHA-256 of the model that it starts from, 32 bytes. The history may be everybody's and the model
         not: a bad disk, another arithmetic. It stays here; what others see of a model is keyed.
+    told : bytes
+        Hash of what the app was told, 32 bytes; see `flhe.rounds.start`.
     """
 
     round: int
@@ -58,13 +61,15 @@ class Draft:
     coords: NDArray[np.uint32] | None = field(default=None, repr=False)
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
     base: bytes = b""
+    told: bytes = UNTOLD
 
-    def is_of(self, round_: int, model: Model) -> bool:
-        """Whether it was trained for that round, from this very model."""
-        return (self.round, self.history) == (
-            round_,
-            model.history,
-        ) and self.base == model.fingerprint()
+    def is_of(self, round_: int, model: Model, told: bytes | None = None) -> bool:
+        """Whether it was trained for that round, from this very model, and as told, where given."""
+        return (
+            (self.round, self.history) == (round_, model.history)
+            and self.base == model.fingerprint()
+            and told in (None, self.told)
+        )
 
     def plain(self) -> Plain:
         """As codecs take it."""
@@ -92,6 +97,7 @@ class Draft:
                 "count": self.values.size,
                 "sparse": self.coords is not None,
                 "base": self.base,
+                "told": self.told,
             }
         )
         yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
@@ -112,9 +118,11 @@ class Draft:
             raise StoreError("a kept update is damaged, or of another version of flhe: remove it")
         start += int.from_bytes(data[start - 4 : start], "big")
         head = canonical.loads(data[len(MAGIC) + 4 : start], MAX_HEAD, "kept update")
+        if isinstance(head, dict) and head.get("v") == 1 and "told" not in head:
+            head = {**head, "v": VERSION, "told": UNTOLD}  # nobody knows: it is trained anew
         match head:
             case {
-                "v": 1,
+                "v": 2,
                 "round": int(round_),
                 "history": bytes(history),
                 "extras": list(extras),
@@ -122,6 +130,7 @@ class Draft:
                 "count": int(count),
                 "sparse": bool(sparse),
                 "base": bytes(base),
+                "told": bytes(told),
                 **rest,
             } if (
                 not rest
@@ -131,6 +140,7 @@ class Draft:
                 and min(round_, length, count) >= 0
                 and len(history) == 32
                 and len(base) in (0, 32)
+                and len(told) == 32
             ):
                 pass
             case _:
@@ -156,4 +166,5 @@ class Draft:
             None if coords is None else coords.astype(np.uint32, copy=False),
             residual.astype(np.float32, copy=False) if sparse else None,
             base,
+            told,
         )

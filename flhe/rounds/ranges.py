@@ -19,6 +19,7 @@ from flhe.keys import canonical
 from flhe.keys.roles import opener_for
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
+from flhe.rounds.start import UNTOLD
 from flhe.sealed import Sealed
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def fit(
     ranges: Sealed | None,
     record: Record,
     base: bytes,
+    told: bytes = UNTOLD,
 ) -> State:
     """The codecs' state in a round from `model`, thresholds fitted on `ranges` where they are due.
 
@@ -65,6 +67,8 @@ def fit(
         Called before anything is decrypted.
     base : bytes
         Keyed digest of `model`.
+    told : bytes
+        Hash of what the senders' apps were told.
 
     Raises
     ------
@@ -84,7 +88,8 @@ def fit(
     if ranges is None:
         raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
     slot = ranges.slot
-    session.check_slot(model, slot, session.ranges_slot(model, round_, slot.attempt))
+    expected = session.ranges_slot(model, round_, slot.attempt, told=told, digest=base)
+    session.check_slot(model, slot, expected)
     session.check_shape(ranges, session.terms.range_lanes(session.layout), sparse=False)
     record(slot.round, ranges.digest(), RANGES)
     lanes = opener_for(session.scheme, session.epoch, ranges, threads=1).decrypt(ranges)

@@ -39,6 +39,7 @@ from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.ranges import fit, fitted_layout, own_layout
 from flhe.rounds.reading import apply
+from flhe.rounds.start import UNTOLD, start_layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.sparse import union_of
@@ -88,11 +89,8 @@ class Session:
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
 
-    def slot(self, model: Model, round_: int, attempt: int, ranges: Sealed | None = None) -> Slot:
-        """The slot of one attempt at a round that starts from `model`.
-
-        `ranges` is the sum that the round's thresholds are fitted on, where they are.
-        """
+    def place(self, model: Model, round_: int, attempt: int) -> Slot:
+        """Which attempt at which round, whatever was told: for looking up claims, never for masks."""
         epoch = self.epoch
         return Slot(
             epoch.run_id,
@@ -100,16 +98,53 @@ class Session:
             epoch.id,
             round_,
             attempt,
-            self.layout_hash
-            if ranges is None
-            else fitted_layout(self.layout_hash, ranges.digest()),
+            self.layout_hash,
             model.history,
         )
 
-    def ranges_slot(self, model: Model, round_: int, attempt: int) -> Slot:
+    def slot(
+        self,
+        model: Model,
+        round_: int,
+        attempt: int,
+        ranges: Sealed | None = None,
+        *,
+        told: bytes = UNTOLD,
+        digest: bytes | None = None,
+    ) -> Slot:
+        """The slot of one attempt at a round that starts from `model`.
+
+        Parameters
+        ----------
+        model : Model
+            The model before the round.
+        round_, attempt : int
+            Which.
+        ranges : Sealed, optional
+            The sum that the round's thresholds are fitted on, where they are.
+        told : bytes
+            Hash of what the app was told; see `flhe.rounds.start`.
+        digest : bytes, optional
+            `digest(model)`, where it is known; computed otherwise.
+        """
+        base = self.digest(model) if digest is None else digest
+        layout_hash = start_layout(self.layout_hash, told, base)
+        if ranges is not None:
+            layout_hash = fitted_layout(layout_hash, ranges.digest())
+        return replace(self.place(model, round_, attempt), layout_hash=layout_hash)
+
+    def ranges_slot(
+        self,
+        model: Model,
+        round_: int,
+        attempt: int,
+        *,
+        told: bytes = UNTOLD,
+        digest: bytes | None = None,
+    ) -> Slot:
         """The slot of an attempt's mean squares: they have masks of their own."""
-        slot = self.slot(model, round_, attempt)
-        return replace(slot, layout_hash=own_layout(self.layout_hash))
+        slot = self.slot(model, round_, attempt, told=told, digest=digest)
+        return replace(slot, layout_hash=own_layout(slot.layout_hash))
 
     def permutation(self, slot: Slot) -> Permutation | None:
         """The secret order of coordinates in one attempt; None where they keep their places."""
@@ -236,10 +271,12 @@ class Session:
         metrics: Mapping[str, float],
         round_: int,
         residual: NDArray[np.float32] | None,
+        told: bytes = UNTOLD,
     ) -> Draft:
         """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
 
-        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send.
+        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send,
+        `told` the hash of what the app was told.
         """
         codec = self.terms.codec()
         extras = self._extras(old, trained, examples, metrics)
@@ -249,7 +286,8 @@ class Session:
         if not self.terms.sparse:
             if not np.all(np.isfinite(change)):
                 raise_not_finite()
-            return Draft(round_, old.history, change, extras, base=old.fingerprint())
+            base = old.fingerprint()
+            return Draft(round_, old.history, change, extras, base=base, told=told)
         _, *rest = state.local
         selected, after = codec.select(
             Plain(change, extras), State(state.shared, (residual, *rest))
@@ -262,6 +300,7 @@ class Session:
             selected.coords,
             after.local[0],
             old.fingerprint(),
+            told,
         )
 
     def encode_draft(
@@ -324,6 +363,7 @@ class Session:
         digest: bytes | None = None,
         ranges: Sealed | None = None,
         release: Sequence[bytes] = (),
+        told: bytes = UNTOLD,
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
@@ -341,6 +381,8 @@ class Session:
             The sum that the round's thresholds were fitted on, where they were.
         release : sequence of bytes
             What the senders' masking-key agreement released, where the scheme has one.
+        told : bytes
+            Hash of what the senders' apps were told.
 
         Raises
         ------
@@ -352,9 +394,9 @@ class Session:
             A sum of another round, epoch, layout or parameter set, one that does not decode, or one in
             which a sender started from another model.
         """
-        self.check(model, total, ranges)
         base = self.digest(model) if digest is None else digest
-        state = fit(self, model, total.slot.round, ranges, record, base)
+        self.check(model, total, ranges, told, base)
+        state = fit(self, model, total.slot.round, ranges, record, base, told)
         result = total.digest()
         record(total.slot.round, result, SUM)
         opener = opener_for(self.scheme, self.epoch, total, release, threads=THREADS)
@@ -369,10 +411,18 @@ class Session:
         pairs = zip(total.senders, total.supports, strict=True)
         return sum(self.check_of(base, rank, support) for rank, support in pairs)
 
-    def check(self, model: Model, total: Sealed, ranges: Sealed | None = None) -> None:
+    def check(
+        self,
+        model: Model,
+        total: Sealed,
+        ranges: Sealed | None = None,
+        told: bytes = UNTOLD,
+        digest: bytes | None = None,
+    ) -> None:
         """Refuse a sum that may not be opened; see `open`."""
         slot = total.slot
-        self.check_slot(model, slot, self.slot(model, slot.round, slot.attempt, ranges))
+        expected = self.slot(model, slot.round, slot.attempt, ranges, told=told, digest=digest)
+        self.check_slot(model, slot, expected)
         length = self.terms.lanes(self.layout)
         if total.supports:
             if total.supports[0].length != self.layout.floats:
@@ -390,7 +440,7 @@ class Session:
         if slot != expected:
             raise ProtocolError(
                 f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
-                "a model with another history"
+                "a model with another history or other weights, or its senders were told otherwise"
             )
 
     def check_shape(self, total: Sealed, length: int, *, sparse: bool) -> None:

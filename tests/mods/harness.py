@@ -20,6 +20,7 @@ from flhe.keys.messages import Envelope
 from flhe.mods import HEMod
 from flhe.mods.codes import refusal_for
 from flhe.rounds.model import Model
+from flhe.rounds.start import told_hash
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed
 
@@ -160,6 +161,11 @@ class Site:
         return (self.home / "errors.log").read_text()
 
 
+CONFIG = {"lr": 0.1}
+TOLD = told_hash({"config": CONFIG}, {})
+"""What all apps are told."""
+
+
 class Group:
     """Some sites and the server between them; after `agree` they are in order of rank."""
 
@@ -219,7 +225,7 @@ class Group:
         **fields: Any,
     ) -> Message:
         """A message of a round; it carries everything that a node may lack."""
-        content: dict[str, Any] = {**self.start, "config": ConfigRecord({"lr": 0.1})}
+        content: dict[str, Any] = {**self.start, "config": ConfigRecord(CONFIG)}
         for i, total in enumerate(sums):
             content[f"{records.SUM}.{i}"] = records.from_sealed(total)
         said = {
@@ -228,6 +234,7 @@ class Group:
             "terms": self.terms.to_bytes(),
             "confirms": self.confirms,
             "sums": [total.header() for total in sums],
+            "told": [TOLD for _ in sums],
             **fields,
         }
         return site.ask(stage, kind, {**content, **(extra or {})}, **said)

@@ -25,7 +25,7 @@ from flhe.mods import table
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import Terms
-from tests.mods.harness import RUN, SLUGS, TERMS, Group, Site, answer, arrays, refused, update
+from tests.mods.harness import RUN, SLUGS, TERMS, TOLD, Group, Site, answer, arrays, refused, update
 
 STAGES = (
     "advertise",
@@ -481,7 +481,7 @@ class Stand:
         common["confirms"] = group.confirms
         self._keep("confirmed", path, {**common, "stage": "round"})
         total = group.total(group.parts())
-        common["sums"] = [total.header()]
+        common["sums"], common["told"] = [total.header()], [TOLD]
         self.extra = {
             "flhe.sum.0": records.from_sealed(total),
             "arrays": records.from_numpy(arrays()),

@@ -296,7 +296,7 @@ def test_each_step_is_claimed_and_tells_the_same_again(group: Group) -> None:
     assert claims(site) == ["1-0-1"]
     told = support(first, site)
     assert set(first.content) == {records.REPLY}
-    assert set(answer(first)) == {"v", "step", "support", "digest", "crypto-s"}
+    assert set(answer(first)) == {"v", "step", "support", "digest", "told", "crypto-s"}
     assert support(group.ask(site), site) == told
     part = sent(group.ask(site, "update"), told)
     assert claims(site) == ["1-0-2"]

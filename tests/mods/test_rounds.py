@@ -315,6 +315,7 @@ def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group) -> 
         "v",
         "step",
         "resent",
+        "told",
         "header",
         "envelope",
         "digest",

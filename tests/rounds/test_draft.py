@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from flhe.errors import FlheError, StoreError
 from flhe.keys import canonical
 from flhe.rounds.draft import MAGIC, VERSION, Draft
+from flhe.rounds.start import UNTOLD
 
 LENGTH = 40
 HISTORY = bytes(range(32))
@@ -124,6 +126,7 @@ def test_every_field_is_in_the_encoding() -> None:
         Draft(3, good.history, good.values, good.extras, other, good.residual),
         Draft(3, good.history, good.values, good.extras, good.coords, -good.residual),
         Draft(3, good.history, good.values, good.extras),
+        replace(good, told=bytes([1]) * 32),
     ]
     assert len({encoded(draft) for draft in made}) == len(made)
 
@@ -210,13 +213,14 @@ def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 + 1)) + b"\4\0\0
         "count": 2,
         "sparse": True,
         "base": b"",
+        "told": bytes(32),
         **change,
     }
     text = canonical.dumps({name: value for name, value in body.items() if value is not ...})
     return MAGIC + len(text).to_bytes(4, "big") + text + data
 
 
-FIELDS = ("v", "round", "history", "extras", "length", "count", "sparse")
+FIELDS = ("v", "round", "history", "extras", "length", "count", "sparse", "told")
 MALFORMED: dict[str, bytes] = {
     "empty": b"",
     "another magic": b"flhe-model/1\n" + bytes(40),
@@ -224,7 +228,10 @@ MALFORMED: dict[str, bytes] = {
     "no head": MAGIC + bytes(4),
     "a head longer than the file": MAGIC + b"\xff\xff\xff\xff" + bytes(40),
     "version 0": head({"v": 0}),
-    "version 2": head({"v": 2}),
+    "version 3": head({"v": 3}),
+    "version 1 with what it had not": head({"v": 1}),
+    "told of 31 bytes": head({"told": bytes(31)}),
+    "told as text": head({"told": "t" * 32}),
     "a field more": head({"more": 1}),
     **{f"no {name}": head({name: ...}) for name in FIELDS},
     "round as text": head({"round": "3"}),
@@ -257,6 +264,12 @@ MALFORMED: dict[str, bytes] = {
     "data cut short": head({}, bytes(35)),
     "more data": head({}, bytes(37)),
 }
+
+
+def test_a_draft_of_the_version_before_was_told_nobody_knows_what() -> None:
+    old = Draft.from_bytes(head({"v": 1, "told": ...}))
+    assert old.told == UNTOLD
+    assert old.values.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("name", MALFORMED)

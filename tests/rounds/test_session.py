@@ -28,6 +28,7 @@ from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.ranges import RANGES, encode, fit, fitted_layout, own_layout
 from flhe.rounds.reading import finite
 from flhe.rounds.session import SUM, Session
+from flhe.rounds.start import UNTOLD, start_layout
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, Slot
 
@@ -237,7 +238,7 @@ def test_moments_are_the_same_everywhere_and_go_on(name: Any) -> None:
     stored = Model.from_bytes(encoded(first))
     assert encoded(again.open(again.total(0, 1, 2), rank=2, model=stored)) == encoded(second)
     lost = dataclasses.replace(first, moments={})  # the same arrays and another memory
-    with pytest.raises(ProtocolError, match="started from another model"):
+    with pytest.raises(ProtocolError, match="or other weights"):
         again.open(again.total(0, 1, 2), rank=2, model=lost)
 
 
@@ -295,7 +296,14 @@ def test_a_sender_that_started_from_another_model(odd: set[int]) -> None:
         for s in played.sessions
     ]
     again = Round(played.sessions, played.model, parts)
-    refused(again, again.total(0, 1, 2), ProtocolError, "started from another model")
+    with pytest.raises(ProtocolError, match="slot"):
+        again.total(0, 1, 2)
+    # Nor where a relay writes one slot over the others: the masks are those of two.
+    right = next(p for rank, p in enumerate(parts) if rank not in odd).slot
+    lied = [dataclasses.replace(p, slot=right) for p in parts]
+    refused(
+        again, Round(played.sessions, played.model, lied).total(0, 1, 2), ProtocolError, "refused"
+    )
     whole = [rank for rank in range(3) if rank not in odd]
     if len(whole) == 2:
         assert again.open(again.total(*whole)).round == 1
@@ -305,14 +313,14 @@ def test_a_reader_whose_model_is_not_the_senders() -> None:
     played = play(3)
     total = played.total(0, 1, 2)
     other = drifted(played.model)
-    with pytest.raises(ProtocolError, match="started from another model"):
+    with pytest.raises(ProtocolError, match="or other weights"):
         played.open(total, model=other)
     session = played.sessions[0]
     known = session.digest(played.model)
     assert encoded(session.open(played.model, total, ignore, known)[0]) == encoded(
         played.open(total)
     )
-    with pytest.raises(ProtocolError, match="started from another model"):
+    with pytest.raises(ProtocolError, match="or other weights"):
         session.open(played.model, total, ignore, session.digest(other))
 
 
@@ -619,8 +627,12 @@ def test_another_groups_key_does_not_open() -> None:
     played = play(3)
     stranger = dataclasses.replace(group(3)[0], group_key=bytes(32))
     session = Session(stranger, TERMS, played.model.layout)
-    with pytest.raises(ProtocolError, match="refused"):
+    with pytest.raises(ProtocolError, match="or other weights"):  # digests are keyed too
         session.open(played.model, played.total(0, 1, 2), ignore)
+    right = session.slot(played.model, 1, 0)
+    lied = dataclasses.replace(played.total(0, 1, 2), slot=right)
+    with pytest.raises(ProtocolError, match="refused"):
+        session.open(played.model, lied, ignore)
 
 
 def test_members_with_other_terms_do_not_add_up() -> None:
@@ -933,8 +945,12 @@ def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
     played = stage(3, "sparse, exchange")
     other = Staged(played.sessions, drifted(played.model))
     squares = [(other if rank in odd else played).squares[rank] for rank in range(3)]
-    total, digest = played.sum_of(squares), played.first.digest(played.model)
-    with pytest.raises(ProtocolError, match="started from another model"):
+    with pytest.raises(ProtocolError, match="slot"):
+        played.sum_of(squares)
+    right = played.squares[0].slot
+    lied = [dataclasses.replace(part, slot=right) for part in squares]
+    total, digest = played.sum_of(lied), played.first.digest(played.model)
+    with pytest.raises(ProtocolError):
         fit(played.first, played.model, 1, total, ignore, digest)
 
 
@@ -1023,8 +1039,8 @@ def test_slots_of_a_staged_round() -> None:
     assert played.ranges is not None
     plain, squares = session.slot(model, 1, 0), session.ranges_slot(model, 1, 0)
     fitted = session.slot(model, 1, 0, played.ranges)
-    assert squares == dataclasses.replace(plain, layout_hash=own_layout(session.layout_hash))
-    hashed = fitted_layout(session.layout_hash, played.ranges.digest())
+    assert squares == dataclasses.replace(plain, layout_hash=own_layout(plain.layout_hash))
+    hashed = fitted_layout(plain.layout_hash, played.ranges.digest())
     assert fitted == dataclasses.replace(plain, layout_hash=hashed)
     assert len({plain.layout_hash, squares.layout_hash, fitted.layout_hash}) == 3
     assert hashed != fitted_layout(session.layout_hash, bytes(32))
@@ -1085,11 +1101,17 @@ def test_a_cohort_without_room_is_refused_when_the_session_is_built() -> None:
 
 
 def test_the_slot_says_everything() -> None:
-    session = play(3).sessions[1]
-    model = Model.initial(arrays()).after(3, bytes(32), {}, {})
+    played = play(3)
+    session, model, other = played.sessions[1], played.model, drifted(played.model)
     slot = session.slot(model, 9, 5)
     epoch = session.epoch
-    assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, session.layout_hash, model.history)
+    start = start_layout(session.layout_hash, UNTOLD, session.digest(model))
+    assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, start, model.history)
+    assert session.place(model, 9, 5) == dataclasses.replace(slot, layout_hash=session.layout_hash)
+    told = session.slot(model, 9, 5, told=bytes([1]) * 32)
+    hashes = {slot.layout_hash, told.layout_hash, session.slot(other, 9, 5).layout_hash}
+    assert len(hashes) == 3
+    assert {s.slot(model, 9, 5) for s in played.sessions} == {slot}
 
 
 def test_no_repr_shows_a_key() -> None:

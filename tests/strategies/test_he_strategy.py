@@ -562,13 +562,18 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
         replaced(records.UPDATE, lambda: ConfigRecord({"a": 1})),
         "the reply holds no encrypted update",
     ),
-    "an empty reply record": (replaced(records.REPLY, ConfigRecord), "field 'header'"),
+    "an empty reply record": (replaced(records.REPLY, ConfigRecord), "field 'told'"),
     "garbage": (
         replaced(records.REPLY, lambda: ConfigRecord({"header": b"\xff", "envelope": b""})),
         "",
     ),
     "a huge header": (
-        replaced(records.REPLY, lambda: ConfigRecord({"header": bytes(1 << 20), "envelope": b""})),
+        replaced(
+            records.REPLY,
+            lambda: ConfigRecord(
+                {"told": bytes(32), "digest": b"", "header": bytes(1 << 20), "envelope": b""}
+            ),
+        ),
         "at most 65536 are accepted",
     ),
 }
