@@ -156,7 +156,7 @@ class CatchUp:
                     ledger.keep_box(box, ledger.base)
                     self._warn("checkpoint", trouble)
                     return box
-                trouble[node] = "its checkpoint is not the others' model"
+                trouble.setdefault(node, "its checkpoint is not the others' model")
             trouble.setdefault(node, "no sealed checkpoint in time")
         return _nobody("no member sealed a checkpoint", trouble)
 
@@ -165,6 +165,10 @@ class CatchUp:
     ) -> bool:
         """Whether one of up to three others finds its own model in the box."""
         fed = self.fed
+        there = set(fed.connected()) & set(fed.members) - {sealer}
+        if not others and there & fed.membership.keyless:
+            trouble[sealer] = "nobody else who is there has a key to open its checkpoint with"
+            return False
         if not others:
             log(WARNING, "the checkpoint by node %d is not verified: nobody else is there", sealer)
             return True
@@ -223,6 +227,27 @@ class CatchUp:
                 ledger.drop_box()
             trouble.setdefault(node, "no initial model in time")
         _nobody("no member made an initial model", trouble)
+
+    def ask_run(self) -> bytes:
+        """Hash of the run's config that most members have: what their apps are told besides ours.
+
+        Raises
+        ------
+        QuorumError
+            Nobody says.
+        """
+        fed, trouble = self.fed, dict[int, str]()
+        content, said = self._status(), list[bytes]()
+        messages = [Message(content, node, "train") for node in fed.present()]
+        for node, reply in fed.ask(messages, self.timeout, trouble):
+            answer = records.find_config(reply, records.REPLY)
+            run = None if answer is None else answer.get("run")
+            if isinstance(run, bytes) and len(run) == 32:
+                said.append(run)
+            else:
+                trouble[node] = "it does not say what the run's config is"
+        self._warn("status", trouble)
+        return max(said, key=said.count) if said else _nobody("nobody answered", trouble)
 
     # --- steps ---
 

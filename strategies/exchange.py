@@ -20,7 +20,7 @@ from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.rounds.start import Start
 from flhe.schemes import masking
 from flhe.sealed import Sealed, from_bytes
-from flhe.strategies.federation import Federation
+from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.key_agreement import reasons
 
 log = getLogger("flwr").log
@@ -146,6 +146,8 @@ class Exchange:
                 trouble |= {node: fed.apart(node, start, chosen) for node in nodes}
         for node, why in trouble.items():
             log(WARNING, "%s: node %d is left out: %s", stage, node, why)
+            if fed.stands(node) != LOST or fed.ledger.attempt > 0:
+                fed.missing.add(node)
         found = {} if chosen is None else told[chosen]
         if len(found) < self.needed:
             raise QuorumError(

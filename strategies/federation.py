@@ -26,7 +26,7 @@ from flhe.rounds.model import next_history
 from flhe.rounds.ranges import fitted_layout, own_layout
 from flhe.rounds.reading import ServerReader, finite
 from flhe.rounds.session import THREADS
-from flhe.rounds.start import Start
+from flhe.rounds.start import Start, shared_start
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
 from flhe.schemes.sash import Sash
@@ -94,6 +94,8 @@ class Federation:
         """Shares of the seed that came with each node's update, in this attempt."""
         self.barred: set[int] = set()
         """Nodes that are asked for no more updates: others could not open what came with them."""
+        self.run_told = b""
+        """Hash of the run's config, as most nodes say; asked for where neighbours add up seeds."""
         self.neighbours: NeighbourAgreement | None = None
         """Who adds up the seeds in this attempt, where members share them with some neighbours only."""
         if ledger.model is not None:
@@ -171,15 +173,19 @@ class Federation:
             elements,
         )
 
-    def seed_plan(self) -> Plan | None:
-        """The plan by which neighbours add up seeds in this attempt; None where all share with all."""
+    def seed_plan(self, told: bytes) -> Plan | None:
+        """The plan by which neighbours add up seeds in this attempt; None where all share with all.
+
+        `told` is the hash of what all apps are going to be told.
+        """
         ledger = self.ledger
         assert ledger.agreed is not None
         degree = degree_of(self.terms.neighbours, len(self.members), ledger.agreed.colluders)
         if degree is None:
             return None
         attempt = ledger.round, ledger.attempt
-        return seed_plan(self.circle, ledger.agreed.epoch, *attempt, ledger.history, degree)
+        start = shared_start(ledger.history, told)
+        return seed_plan(self.circle, ledger.agreed.epoch, *attempt, start, degree)
 
     def slot(self, start: Start) -> Slot:
         """The slot of the round under way, for those who start there."""

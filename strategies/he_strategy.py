@@ -15,6 +15,7 @@ Memory: one sum, one reply at a time, and what some member has not received yet.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from flhe.keys.thresholds import Thresholds
 from flhe.math.bigint import gmpy
 from flhe.policy import default_root
 from flhe.rounds.model import Model
-from flhe.rounds.start import Start
+from flhe.rounds.start import Start, told_in_run
 from flhe.rounds.terms import Terms
 from flhe.schemes import masking
 from flhe.sealed import Sealed
@@ -159,8 +160,6 @@ class HEStrategy(FedAvg):
         self._membership = Membership(patience, rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
-        self._chosen: list[int] | None = None
-        """Nodes that an attempt was prepared with, where it was."""
         self._lost = 0
         """Rounds in a row that came to nothing."""
         self._reached = 0
@@ -326,7 +325,19 @@ class HEStrategy(FedAvg):
 
     def _needed(self, members: int) -> int:
         """Updates that a sum needs: of all members, where no other one opens."""
-        return members if self.terms.joint and members else self._quorum(members)
+        if self.terms.joint and members:
+            return max(members, self.min_replies or 0)
+        return self._quorum(members)
+
+    def _lose_members(self, fed: Federation, nodes: set[int]) -> bool:
+        """Go on without `nodes` where sums are of all members; whether the group becomes smaller.
+
+        Keys that were dealt are for one set of members, which is asked again.
+        """
+        if self.terms.keys == "dealt":
+            return False
+        least = max(MIN_MEMBERS, self.min_replies or 0)
+        return self._membership.lose(nodes, fed.members, least)
 
     def _quorum(self, members: int) -> int:
         """Members that a round needs."""
@@ -378,12 +389,18 @@ class HEStrategy(FedAvg):
         self._membership.see(number, fed.members, connected)
         if self.terms.joint:
             present = fed.present()
-            self._membership.lose([n for n in fed.members if n not in present], fed.members)
+            self._lose_members(fed, {n for n in fed.members if n not in present})
         ledger = fed.ledger
         if ledger.agreed is None:
             self._change_epoch(fed, catch_up, number, "")
-        elif why := self._membership.due(number, ledger.since, fed.members, connected):
+        for _ in range(2):  # the second time where the first has cost members their keys
+            why = self._membership.due(number, ledger.since, fed.members, connected)
+            if not why:
+                break
+            before = ledger.number
             self._change_epoch(fed, catch_up, number, why)
+            if ledger.agreed is not None and ledger.agreed.number >= before:
+                break
         if ledger.layout is None:  # a run before this one ended between its keys and its model
             catch_up.fetch_initial()
         if lost := [node for node in fed.present() if fed.lacks(node) is None]:
@@ -423,10 +440,9 @@ class HEStrategy(FedAvg):
             )
         except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
             ledger.skip_agreements()
-            if first or membership.lost or len(fed.present()) < self._quorum(len(fed.members)):
+            if first or len(fed.present()) < self._quorum(len(fed.members)):
                 raise
-            log(WARNING, "the epoch before goes on: %s", error)
-            membership.failed(number, asked, fed.members)
+            self._stay(fed, number, asked, str(error))
             return
         # Then nobody has to hold it.
         given = fed.serves or (ledger.base == 0 and fed.initial is not None)
@@ -438,8 +454,7 @@ class HEStrategy(FedAvg):
                     f"nobody who is connected holds the model of round {ledger.base}: start those "
                     "that do, then resume the run"
                 )
-            membership.failed(number, asked, fed.members)
-            log(WARNING, "the epoch before goes on: nobody in the new one holds the model")
+            self._stay(fed, number, asked, "nobody in the new one holds the model")
             return
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
@@ -450,13 +465,23 @@ class HEStrategy(FedAvg):
         if not fed.serves and (ledger.base > 0 or fed.initial is None):
             catch_up.settle(fed.present())
 
+    def _stay(self, fed: Federation, number: int, asked: list[int], why: str) -> None:
+        """A new epoch came to nothing."""
+        if self.terms.joint:
+            self._membership.broken(number, asked, fed.members)
+            log(WARNING, "the members' keys may be gone, they agree on new ones: %s", why)
+        else:
+            self._membership.failed(number, asked, fed.members)
+            log(WARNING, "the epoch before goes on: %s", why)
+
     # --- training ---
 
     def _train(self, fed: Federation, number: int, timeout: float, config: ConfigRecord) -> None:
         """One round, asked for until enough answer."""
         again = fed.ledger.round == number and fed.ledger.phase == "training"
         start = fed.ledger.attempt if again else 0
-        for attempt in range(start, start + self.retries + 1):
+        left = self.retries
+        for attempt in itertools.count(start):
             self._prepare(fed, number)
             if attempt == start:
                 self._count_progress(fed, number)
@@ -471,10 +496,13 @@ class HEStrategy(FedAvg):
                     log(WARNING, "%s", error)
                     self._void(number)
                     return
-                if not isinstance(error, QuorumError) or attempt == start + self.retries:
+                if not isinstance(error, QuorumError):
                     raise
-                if self.terms.joint:
-                    self._membership.lose(fed.missing, fed.members)
+                # A group that becomes smaller does so a few times at most: that is no retry.
+                if not (self.terms.joint and self._lose_members(fed, fed.missing)):
+                    if left == 0:
+                        raise
+                    left -= 1
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
                 if fed.serves or not self.terms.masked:
@@ -561,10 +589,8 @@ class HEStrategy(FedAvg):
         """All stages of a round up to the replies that hold updates."""
         fed.mode = self._mode(fed)
         self._exchanged = exchange = Exchange(fed, self._needed(len(fed.members)))
-        beside = self._among_neighbours(fed)
         asked = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
-        messages = [_with(message, beside) for message in asked]
-        self._chosen = None
+        messages = self._among_neighbours(fed, list(asked))
         replies = fed.grid.send_and_receive(messages, timeout=timeout)
         if self.fraction_train == 0.0:
             return replies
@@ -584,20 +610,27 @@ class HEStrategy(FedAvg):
             replies = ask("update", nodes)
         return replies
 
-    def _among_neighbours(self, fed: Federation) -> dict[int, ConfigRecord]:
-        """SASH+: have the members of this attempt share keys; what each is sent with the round.
+    def _among_neighbours(self, fed: Federation, asked: list[Message]) -> list[Message]:
+        """SASH+: have the members of this attempt share keys; `asked`, each with what was shared.
 
         Raises
         ------
         QuorumError
             Too few of them did.
         """
-        plan = fed.seed_plan() if self.fraction_train > 0.0 else None
-        if plan is None:
-            return {}
         agreed = fed.ledger.agreed
         assert agreed is not None
-        nodes = self._sample(self.fraction_train, self.min_train_nodes)
+        if (
+            not asked
+            or degree_of(self.terms.neighbours, len(fed.members), agreed.colluders) is None
+        ):
+            return asked
+        # Keys are shared for what apps will be told: a node that is told otherwise has none.
+        fed.run_told = fed.run_told or CatchUp(fed, self.stage_timeout).ask_run()
+        shown = records.shown(asked[0].content, self.terms.arrays_key)
+        plan = fed.seed_plan(told_in_run(shown, fed.run_told))
+        assert plan is not None
+        nodes = [message.metadata.dst_node_id for message in asked]
         fed.neighbours = NeighbourAgreement(
             fed.grid,
             plan,
@@ -609,8 +642,8 @@ class HEStrategy(FedAvg):
         )
         beside = fed.neighbours.prepare()
         fed.confirmed.update(beside)
-        self._chosen = list(beside)
-        return beside
+        ready = [message for message in asked if message.metadata.dst_node_id in beside]
+        return [_with(message, beside) for message in ready]
 
     def _stage_fields(self, fed: Federation, nodes: Iterable[int]) -> dict[str, Any]:
         """What stages say that are not about a model."""
@@ -639,9 +672,7 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         fed = self._running()
-        nodes = self._chosen
-        if nodes is None:
-            nodes = self._sample(self.fraction_train, self.min_train_nodes)
+        nodes = self._sample(self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
         config["server-round"] = server_round
         return fed.messages("train", "round", nodes, config, self.configrecord_key)
@@ -689,6 +720,8 @@ class HEStrategy(FedAvg):
                 trouble |= {node: fed.apart(node, start, chosen) for node in nodes}
         for node, why in trouble.items():
             log(WARNING, "aggregate_train: node %d is left out: %s", node, why)
+            if fed.stands(node) != LOST or fed.ledger.attempt > 0:  # else it is caught up first
+                fed.missing.add(node)
         total = None if chosen is None else views[chosen]
         survivors = len(total.senders) if total else 0
         log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))

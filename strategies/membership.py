@@ -40,6 +40,7 @@ class Membership:
     """Member -> first round that it was away."""
     _barred: dict[int, int] = field(default_factory=dict)
     _served: dict[int, int] = field(default_factory=dict)
+    _losses: dict[int, int] = field(default_factory=dict)
     _wait: int = 0
 
     def see(self, round_: int, members: Iterable[int], connected: Collection[int]) -> None:
@@ -78,13 +79,30 @@ class Membership:
             reasons.append("asked for")
         return ", ".join(reasons)
 
-    def lose(self, nodes: Collection[int], members: Collection[int]) -> None:
+    def lose(
+        self, nodes: Collection[int], members: Collection[int], least: int = MIN_GROUP
+    ) -> bool:
         """A sum takes all members, and `nodes` were missing: agree on new keys without them.
 
-        Unless too few would be left: then they are waited for.
+        Unless fewer than `least` would be left: then they are waited for. Returns whether the group
+        becomes smaller.
         """
-        if len(set(members) - set(nodes)) >= MIN_GROUP:
-            self.lost |= set(nodes) & set(members)
+        gone = (set(nodes) & set(members)) - self.lost - self.keyless
+        if not gone or len(set(members) - gone - self.lost) < least:
+            return False
+        self.lost |= gone
+        return True
+
+    def broken(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
+        """An agreement failed on the way, and members may have erased the keys of the epoch before.
+
+        So they agree anew at once, among themselves: who was to join is asked again in a while.
+        """
+        self.lost.clear()
+        self.keyless |= set(members)
+        for node in members:
+            self._served.pop(node, None)
+        self._barred |= {node: round_ + BARRED for node in asked if node not in members}
 
     def failed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
         """A key agreement came to nothing and the epoch before goes on: try again in a while."""
@@ -99,5 +117,7 @@ class Membership:
         self._away.clear()
         self._barred = {n: until for n, until in self._barred.items() if until > round_}
         self._barred |= {node: round_ + BARRED for node in asked if node not in members}
-        self._barred |= dict.fromkeys(self.lost, round_ + 1)
+        for node in self.lost:  # back in the next round; who goes missing again and again, later
+            self._losses[node] = times = self._losses.get(node, 0) + 1
+            self._barred[node] = round_ + (1 if times == 1 else BARRED * (times - 1))
         self.lost.clear()

@@ -233,7 +233,7 @@ class NeighbourAgreement:
             stage,
             round=plan.round,
             attempt=plan.attempt,
-            history=plan.layout_hash,
+            start=plan.layout_hash,
             **self.fields,
             **own,
         )

@@ -90,6 +90,18 @@ def replace(path: Path, chunks: Iterable[Buffer]) -> None:
         _sync(path.parent)
 
 
+def replace_erasing(path: Path, chunks: Iterable[Buffer]) -> None:
+    """As `replace`, and what was there before is overwritten, as far as that helps.
+
+    A crash leaves the older file or the new one; what is left of the older one goes with `sweep`.
+    """
+    old = path.parent / f".{secrets.token_hex(8)}"
+    with os_errors("write"):
+        old.hardlink_to(path)
+    replace(path, chunks)
+    erase(old)
+
+
 def move(path: Path, to: Path) -> None:
     """Rename a file, in place of what had that name; both in one directory."""
     with os_errors("rename"):

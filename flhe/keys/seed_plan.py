@@ -101,12 +101,12 @@ def min_set(circle: Circle, degree: int | None) -> int:
 
 
 def seed_plan(
-    circle: Circle, epoch_id: bytes, round_: int, attempt: int, history: bytes, degree: int
+    circle: Circle, epoch_id: bytes, round_: int, attempt: int, start: bytes, degree: int
 ) -> Plan:
     """The plan of one attempt; the same on members and server.
 
-    `history` is that of the model that the round starts from: members who are told different models
-    have different plans, and sign different sets.
+    `start` says what the round starts from (`flhe.rounds.start.shared_start`): members whose models
+    differ, or whose apps are told different things, have different plans, and share no keys.
     """
     members = len(circle.members)
     bounds = bounds_of(members, degree, circle.colluders)
@@ -125,5 +125,5 @@ def seed_plan(
         min_set=bounds.min_set,
         length=circle.elements,
         elements=True,
-        layout_hash=history,
+        layout_hash=start,
     )

@@ -237,12 +237,11 @@ class Store:
     def replace_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> None:
         """Put other secrets in the place of an epoch's; what was claimed and opened in it stays so.
 
-        What was there is overwritten, as far as that helps. A crash in between leaves no keys.
+        What was there is overwritten, as far as that helps.
         """
         keys, _ = self._claims(epoch_id)
         kept = KeyFile.from_bytes(files.read(keys))
-        files.erase(keys)
-        files.replace(keys, [replace(kept, epoch=epoch_bytes).to_bytes()])
+        files.replace_erasing(keys, [replace(kept, epoch=epoch_bytes).to_bytes()])
 
     def erase_epoch(self, epoch_id: bytes) -> None:
         """Destroy the keys of an epoch; its claims stay, should a backup bring the keys back."""

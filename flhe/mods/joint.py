@@ -1,8 +1,9 @@
 """Stages by which the members of a new epoch come to ESHE's keys: `flhe.keys.joint`.
 
-Before a member draws a key, or takes one that was dealt, it erases those of the epoch before: from then
-on nobody here opens what was sealed for another set of senders. Its model stays, and so does the update
-that is under way: it is encrypted again, for those that are left.
+Once everybody has confirmed, and before a member draws a key, it erases those of the epoch before: from
+then on nobody here opens what was sealed for another set of senders. (Dealt keys are for one set only.)
+Its model stays, and so does the update that is under way: it is encrypted again, for those that are
+left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe import records
 from flhe.errors import ProtocolError
 from flhe.keys import dealt, joint
+from flhe.keys.epoch import finish
 from flhe.keys.states import Confirmed
 from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply
@@ -27,6 +29,7 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
         if scheme.keys != "joint":
             raise ProtocolError("asked to draw a key, and keys are dealt here")
         confirms = records.bytes_list(record, "confirms")
+        finish(state, confirms)  # or anybody could have keys erased
         node.erase_keys()
         state, envelope = joint.share(state, confirms, scheme, terms.hash())
         node.save_agreement(state)
@@ -40,9 +43,9 @@ def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Recor
         state, scheme, terms = _at(node, record)
         confirms = records.bytes_list(record, "confirms")
         if scheme.keys == "dealt":
-            node.erase_keys()
             key = dealt.load(node.policy.dealt_key, state, scheme)
             state, envelope = joint.take(state, confirms, key, scheme, terms.hash())
+            node.erase_keys()
         else:
             messages = records.bytes_list(record, "messages")
             state, envelope = joint.add(state, confirms, messages, scheme, terms.hash())

@@ -27,6 +27,7 @@ from flhe.keys.pairwise_plan import Plan
 from flhe.keys.seed_plan import degree_of, seed_plan
 from flhe.mods.node import Kept, Node
 from flhe.mods.stages import reply
+from flhe.rounds.start import shared_start
 from flhe.rounds.terms import Terms
 from flhe.schemes.shprg import Seed
 from flhe.sealed import Slot
@@ -50,28 +51,42 @@ class Turn:
     node, epoch
         The node, and its epoch.
     plan : Plan
-        Of the attempt; its layout_hash is the history of the model that the round starts from.
+        Of the attempt; its layout_hash says what the round starts from, model and settings.
+    told : bytes
+        Hash of what the app was told, where that is known by now.
     """
 
     node: Node
     epoch: Epoch
     plan: Plan
+    told: bytes = b""
 
     @classmethod
     def of(
-        cls, node: Node, epoch: Epoch, terms: Terms, round_: int, attempt: int, history: bytes
+        cls,
+        node: Node,
+        epoch: Epoch,
+        terms: Terms,
+        round_: int,
+        attempt: int,
+        start: bytes,
+        told: bytes = b"",
     ) -> Turn | None:
         """The node's turn; None where all members share with all."""
         degree = degree_of(terms.neighbours, epoch.size, epoch.roster.collusion)
         if degree is None:
             return None
         circle = masking.Circle.of(epoch, terms.elements(epoch.size))
-        return cls(node, epoch, seed_plan(circle, epoch.id, round_, attempt, history, degree))
+        plan = seed_plan(circle, epoch.id, round_, attempt, start, degree)
+        return cls(node, epoch, plan, told)
 
     @classmethod
-    def of_slot(cls, node: Node, epoch: Epoch, terms: Terms, slot: Slot) -> Turn | None:
-        """The same for the slot of an update."""
-        return cls.of(node, epoch, terms, slot.round, slot.attempt, slot.history)
+    def of_slot(
+        cls, node: Node, epoch: Epoch, terms: Terms, slot: Slot, told: bytes
+    ) -> Turn | None:
+        """The same for the slot of an update, of an app that was told this."""
+        start = shared_start(slot.history, told)
+        return cls.of(node, epoch, terms, slot.round, slot.attempt, start, told)
 
     def load(self, *kinds: str) -> tuple[State, bytes]:
         """The kept state, which must be one of `kinds` of this very attempt, and the masked seed.
@@ -90,7 +105,7 @@ class Turn:
     def save(self, state: State, slot: Slot | None = None, seed: bytes = b"") -> None:
         """Keep a state in the place of the one before; from the update on, with its slot."""
         kind = next(name for name, each in _STATES.items() if type(state) is each)
-        self.node.save_pairwise(Kept(kind, self.plan.hash, state.to_bytes(), slot, seed))
+        self.node.save_pairwise(Kept(kind, self.plan.hash, state.to_bytes(), slot, seed, self.told))
 
     def check_ready(self) -> None:
         """Refuse to train for an attempt whose seed could not be masked; ProtocolError."""
@@ -195,7 +210,7 @@ def ranks_in(record: ConfigRecord, name: str) -> list[int]:
 
 def _turn(node: Node, epoch: Epoch, terms: Terms, record: ConfigRecord) -> Turn:
     round_, attempt = records.field(record, "round", int), records.field(record, "attempt", int)
-    turn = Turn.of(node, epoch, terms, round_, attempt, records.field(record, "history", bytes))
+    turn = Turn.of(node, epoch, terms, round_, attempt, records.field(record, "start", bytes))
     if turn is None:
         raise ProtocolError("a stage that this group does not have: all members share with all")
     return turn

@@ -80,6 +80,8 @@ class Kept:
         Of the update, once there is one.
     seed : bytes
         The masked seed as it was sent with the update, while that may be sent again.
+    told : bytes
+        Hash of what the app was told, once there is an update.
     """
 
     kind: str
@@ -87,19 +89,20 @@ class Kept:
     state: bytes = field(repr=False)
     slot: Slot | None = None
     seed: bytes = field(default=b"", repr=False)
+    told: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Encode; the bytes are secret."""
         slot = None if self.slot is None else list(self.slot.context())
-        return canonical.dumps([1, self.kind, self.plan, self.state, slot, self.seed])
+        return canonical.dumps([2, self.kind, self.plan, self.state, slot, self.seed, self.told])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Kept:
         """Inverse of `to_bytes`; ProtocolError for anything else."""
         match canonical.loads(data, 64 << 20, "stored masking"):
-            case [1, str(kind), bytes(plan), bytes(state), slot, bytes(seed)]:
+            case [2, str(kind), bytes(plan), bytes(state), slot, bytes(seed), bytes(told)]:
                 at = None if slot is None else Slot.from_fields(slot)
-                return cls(kind, plan, state, at, seed)
+                return cls(kind, plan, state, at, seed, told)
         raise ProtocolError("stored masking: malformed, or of another version")
 
 
@@ -235,6 +238,8 @@ class Node:
             return None
         pinned = self.policy.roster
         agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
+        if Terms.from_bytes(self._session()[1]).joint and not agreed.scheme_secret:
+            return None  # erased, for another epoch that never began
         return current if pinned is None or pinned.hash == agreed.roster.hash else None
 
     def encrypted_before(self) -> bool:

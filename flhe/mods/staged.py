@@ -39,6 +39,7 @@ def begin(
     `told` is the hash of what the app is told, `make` lets it train, and gives back what it changed.
     """
     session, model = follower.session()
+    session.sealer()  # without a key nothing is trained, and nothing sent again that nobody opens
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
     digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
@@ -74,6 +75,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     """What an earlier stage of the same attempt left."""
     follower = follow(node, record, message, Stopwatch())
     session, model = follower.session()
+    session.sealer()
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
     check_ahead(model, round_)

@@ -32,7 +32,7 @@ Fields = Mapping[str, object]
 """What goes into a reply beside the ciphertext."""
 
 
-def check_ready(node: Node, session: Session, slot: Slot) -> None:
+def check_ready(node: Node, session: Session, slot: Slot, told: bytes) -> None:
     """Refuse to train for an attempt in which nothing may be encrypted.
 
     Raises
@@ -44,28 +44,30 @@ def check_ready(node: Node, session: Session, slot: Slot) -> None:
     """
     if session.terms.masked:
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
-        if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
+        if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
             turn.check_ready()
 
 
-def deal(node: Node, session: Session, sealer: Sealer, slot: Slot, record: ConfigRecord) -> Fields:
+def deal(
+    node: Node, session: Session, sealer: Sealer, slot: Slot, told: bytes, record: ConfigRecord
+) -> Fields:
     """Share the seed of what was just encrypted; {} where the scheme has none."""
     if not session.terms.masked:
         return {}
     assert isinstance(sealer, SharedSealer)
     seed = sealer.take_seed(slot)
-    if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
+    if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
         return turn.mask(seed, slot, record).fields()
     dealt = masking.deal(session.epoch, slot, seed)
     node.save_dealt(dealt)
     return {"shares": list(dealt.boxes)}
 
 
-def dealt(node: Node, session: Session, slot: Slot) -> Fields:
+def dealt(node: Node, session: Session, slot: Slot, told: bytes) -> Fields:
     """The shares of an update that is sent again; {} where the scheme has none."""
     if not session.terms.masked:
         return {}
-    if turn := Turn.of_slot(node, session.epoch, session.terms, slot):
+    if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
         return turn.masked().fields()
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
@@ -155,7 +157,7 @@ def _among_neighbours(
     kept = node.load_pairwise()
     if kept is None or kept.slot is None or not _is_of(kept.slot, epoch, record):
         raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
-    turn = Turn.of_slot(node, epoch, terms, kept.slot)
+    turn = Turn.of_slot(node, epoch, terms, kept.slot, kept.told)
     assert turn is not None
     return turn, kept.slot
 

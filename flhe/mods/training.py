@@ -48,9 +48,9 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
         slot = session.slot(model, round_, attempt, told=told, digest=digest)
     if cached := node.load_output(slot):
-        beside = survivors.dealt(node, session, slot)
+        beside = survivors.dealt(node, session, slot, told)
         return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
-    survivors.check_ready(node, session, slot)
+    survivors.check_ready(node, session, slot, told)
     sealer = session.sealer()
     ahead = _Ahead(session, sealer, slot, mode)
     ahead.start()  # while the app trains
@@ -74,7 +74,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             mode,
         )
         del encoded
-        beside = survivors.deal(node, session, sealer, slot, record)
+        beside = survivors.deal(node, session, sealer, slot, told, record)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
     return update_reply(sealed, envelope, digest, told, follower, beside=beside)
@@ -136,25 +136,16 @@ def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
 
 def _told(terms: Terms, message: Message, app: App) -> bytes:
     """Hash of all that the app is about to be told: what `_app_message` leaves, the run's config."""
-    shown = {
-        name: dict(value)
-        for name, value in message.content.items()
-        if _shown(terms, name) and not isinstance(value, ArrayRecord)
-    }
+    shown = records.shown(message.content, terms.arrays_key)
     return told_hash(shown, app.context.run_config)
-
-
-def _shown(terms: Terms, name: str) -> bool:
-    return not name.startswith(records.PREFIX) and name != terms.arrays_key
 
 
 def _app_message(terms: Terms, message: Message, model: Model) -> Message:
     """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
     content = RecordDict()
     content[terms.arrays_key] = records.from_numpy(model.arrays())
-    for name, value in message.content.items():
-        if _shown(terms, name) and not isinstance(value, ArrayRecord):
-            content[name] = value
+    for name in records.shown(message.content, terms.arrays_key):
+        content[name] = message.content[name]
     message.content = content
     return message
 

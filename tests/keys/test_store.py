@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
-from flhe.keys import canonical
+from flhe.keys import canonical, files
 from flhe.keys.identity import Identity
 from flhe.keys.keyfile import KeyFile, Mark
 from flhe.keys.store import Store
@@ -833,3 +833,36 @@ def test_own_mistakes(store: Store) -> None:
 
 def test_repr_has_no_path(store: Store, root: Path) -> None:
     assert str(root) not in repr(store)
+
+
+def test_other_secrets_in_the_place_of_an_epochs(store: Store, root: Path) -> None:
+    """What was claimed and opened stays so, and nothing of the secrets before is left there."""
+    store.put_epoch(b"keys and a secret", EPOCH, opened=2, ranged=3)
+    store.claim(EPOCH, 5, 1, step=2)
+    store.record_opening(EPOCH, 4, bytes(32))
+    store.replace_epoch(EPOCH, b"keys alone")
+    assert store.get_epoch(EPOCH) == b"keys alone"
+    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (4, 3)
+    assert store.last_claim(EPOCH) == (5, 1, 2)
+    assert store.usable(EPOCH)
+    with pytest.raises(ReuseError):
+        store.claim(EPOCH, 5, 1, step=2)
+    left = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
+    assert not any(b"a secret" in data for data in left)
+    with pytest.raises(NoKeyError):
+        store.replace_epoch(OTHER, b"keys")
+
+
+def test_a_crash_while_secrets_are_replaced_loses_no_mark(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_epoch(b"keys and a secret", EPOCH, opened=2, ranged=3)
+    for name in ("replace", "erase"):
+        with monkeypatch.context() as patch:
+            patch.setattr(files, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                store.replace_epoch(EPOCH, b"keys alone")
+        assert (store.opened(EPOCH), store.ranged(EPOCH)) == (2, 3)
+        assert store.get_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
+    store.replace_epoch(EPOCH, b"keys alone")
+    assert store.get_epoch(EPOCH) == b"keys alone"

@@ -156,9 +156,10 @@ def test_nobody_puts_a_model_in_everybodys_place(
         digest: bytes | None = None,
         ranges: Sealed | None = None,
         release: Sequence[bytes] = (),
+        told: bytes = b"",
     ) -> tuple[Model, Totals]:
         try:
-            return honest(self, model, total, record, digest, ranges, release)
+            return honest(self, model, total, record, digest, ranges, release, told)
         except ProtocolError:
             if self.epoch.rank != rank:
                 raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from flwr.serverapp.strategy import Result
 
 from flhe import records
 from flhe.errors import ConfigError, QuorumError
-from flhe.keys import dealt
+from flhe.keys import dealt, joint
 from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
@@ -443,15 +445,154 @@ def test_a_run_that_ends_on_a_void_round_can_be_resumed(tmp_path: Path) -> None:
     grid.fate = lambda node, stage, round_: (
         "dead" if (node, stage, round_) == (102, "update", 2) else None
     )
-    with pytest.raises(QuorumError):
-        run(grid, 4, on_round=grid.after, **how)
-    again = Changing(tmp_path, 5, run_id=8)
-    again.round = 3
-    again.away = lambda _: {102}
     with pytest.raises(QuorumError, match="void"):  # its mean squares are open, and one is away
-        run(again, 4, start={"resume": True}, on_round=again.after, **how)
+        run(grid, 4, on_round=grid.after, **how)
     last = Changing(tmp_path, 5, run_id=9)
     run(last, 4, start={"resume": True}, on_round=last.after, **how)
     models = [(home / "runs/7/model").read_bytes() for home in last.homes]
     assert len(set(models)) == 1
     assert Model.from_bytes(models[0]).round == 4
+
+
+# --- what must not be lost ---
+
+
+def test_a_lost_answer_costs_dealt_keys_nothing(tmp_path: Path) -> None:
+    """They are for all sites, who are asked again."""
+    grid = _dealt(tmp_path, 4)
+    count = itertools.count()
+    grid.forge = lambda node, stage, reply: (
+        _lost(reply) if (node, stage) == (101, "round") and next(count) == 1 else reply
+    )
+    reports: list[int] = []
+    run(grid, 3, dealt_keys=True, on_round=lambda report: reports.append(report.survivors))
+    assert reports == [4, 4, 4]
+    assert epochs(grid, 0) == 1
+
+
+def _lost(reply: Message) -> Message:
+    reply._content = None
+    reply._error = Error(code=4)
+    return reply
+
+
+def test_a_stranger_costs_dealt_keys_nothing(tmp_path: Path) -> None:
+    """A site of the roster without a file comes: the keys of the others stay."""
+    grid = _dealt(tmp_path, 5, without=lambda publics: [publics[4]])
+    grid.fate = lambda node, stage, round_: (
+        "dead" if node == 104 and ("round", 1) not in seen else None
+    )
+    seen: set[tuple[str, int]] = set()
+    reports: list[int] = []
+
+    def after(report: Any) -> None:
+        seen.add(("round", 1))
+        reports.append(report.survivors)
+
+    run(grid, 3, dealt_keys=True, on_round=after)
+    assert reports == [4, 4, 4]
+
+
+def test_a_bad_share_of_who_joins_leaves_the_others_their_federation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every agreement with it fails, once the others' keys are gone: they agree among themselves."""
+    grid = Changing(tmp_path, 5)
+    grid.away = lambda round_: {104} if round_ < 2 else set()
+    honest = joint._masked
+
+    def masked(agreed: Epoch, own: Any) -> bytes:
+        lanes = np.frombuffer(honest(agreed, own), "<u4")
+        bad = agreed.members[agreed.rank] == publics[-1]
+        return (lanes + np.uint32(100_000 if bad else 0)).tobytes()
+
+    publics: list[bytes] = []
+    monkeypatch.setattr(joint, "_masked", masked)
+
+    def before() -> None:
+        publics.append(Store(grid.homes[4]).identity().public)
+
+    publics.append(b"")
+    grid.before[2] = before
+    grid.homes[4].parent.mkdir(exist_ok=True)
+    run(grid, 4, on_round=grid.after)
+    assert [report.survivors for report in grid.reports] == [4, 4, 4, 4]
+    assert len({key_of(grid, i).total.tobytes() for i in range(4)}) == 1
+
+
+def test_min_replies_holds_for_sums_of_all_too(tmp_path: Path) -> None:
+    grid = Changing(tmp_path, 6)
+    grid.fate = lambda node, stage, round_: (
+        "dead" if node > 102 and stage == "round" and round_ == 2 else None
+    )
+    with pytest.raises(QuorumError, match="6 needed"):
+        run(grid, 3, min_replies=5, on_round=grid.after)
+    assert [report.survivors for report in grid.reports] == [6]
+
+
+@pytest.mark.parametrize("what", ["a residue", "a digest"])
+def test_who_spoils_its_answers_is_left_out(tmp_path: Path, what: str) -> None:
+    grid = Changing(tmp_path, 5)
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if node != 102 or stage != "round" or reply.has_error():
+            return reply
+        if what == "a residue":
+            arrays = reply.content[records.UPDATE]
+            name, array = next(iter(arrays.items()))  # type: ignore[union-attr]
+            array.data = b"\xff" * len(array.data)  # type: ignore[union-attr]
+            arrays[name] = array  # type: ignore[index]
+        else:
+            answer = records.find_config(reply.content, records.REPLY)
+            assert answer is not None
+            answer["digest"] = secrets.token_bytes(32)
+        return reply
+
+    grid.forge = forge
+    run(grid, 2, on_round=grid.after)
+    assert [report.survivors for report in grid.reports] == [4, 4]
+
+
+def test_several_lost_one_after_the_other_are_no_retries(tmp_path: Path) -> None:
+    grid = Changing(tmp_path, 8)
+    grid.app.examples = lambda p: 10  # type: ignore[attr-defined]
+    asked = itertools.count()
+    turn: dict[int, int] = {}
+
+    def fate(node: int, stage: str, round_: int) -> Fate:
+        if stage == "round" and round_ == 2 and node == 100:
+            turn["attempt"] = next(asked)
+        gone = [107, 106, 105, 104][: turn.get("attempt", -1) + 1]
+        return "dead" if node in gone and round_ == 2 and stage == "round" else None
+
+    grid.fate = fate
+    run(grid, 3, on_round=grid.after, retries=1)
+    survivors = [report.survivors for report in grid.reports]
+    assert survivors[0] == 8
+    assert 3 <= survivors[1] <= 5
+
+
+def test_without_a_key_nothing_is_trained_or_sent_again(tmp_path: Path) -> None:
+    """A new epoch that never began has cost them theirs: what was sent opens for nobody any more."""
+    how = {"state_dir": tmp_path / "server"}
+    grid = Changing(tmp_path, 4)
+    run(grid, 1, on_round=grid.after, **how)
+    node = Store(grid.homes[0])
+    (epoch_id,) = node.epochs()
+    bare = dataclasses.replace(Epoch.from_bytes(node.peek_epoch(epoch_id)), scheme_secret=b"")
+    node.replace_epoch(epoch_id, bare.to_bytes())
+    again = Changing(tmp_path, 4, run_id=8)
+    run(again, 3, start={"resume": True}, on_round=again.after, **how)
+    stages = stages_of(again, 100)
+    assert stages.index("joint") < stages.index("round")
+    assert [report.survivors for report in again.reports] == [4, 4]
+
+
+def test_a_resumed_server_still_knows_what_the_sum_of_keys_is_called(tmp_path: Path) -> None:
+    how = {"state_dir": tmp_path / "server"}
+    grid = Changing(tmp_path, 4)
+    run(grid, 1, on_round=grid.after, **how)
+    again = Changing(tmp_path, 4, run_id=8)
+    run(again, 2, start={"resume": True}, on_round=again.after, **how)
+    assert "joint" not in stages_of(again, 100)
+    assert [report.survivors for report in again.reports] == [4]
