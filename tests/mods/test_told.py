@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flhe.errors import ProtocolError
 from flhe.rounds.start import UNTOLD, Start, start_layout, told_hash
 from tests.mods.harness import CONFIG, TOLD, Group, answer, refused, update
+from tests.mods.masked import Masked
 
 VALUES = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -143,3 +144,19 @@ def test_an_update_that_was_kept_is_sent_as_it_was_told_only(tmp_path: Path) -> 
     answer(group.ask(site, attempt=2, extra={"config": ConfigRecord({"lr": 0.5})}))
     assert len(site.app.seen) == 2
     assert np.isfinite(site.model.masters["w"]).all()
+
+
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_nobody_signs_a_set_with_one_that_was_told_otherwise(tmp_path: Path, unmask: Any) -> None:
+    """SASH: shares are sealed for a slot, so those of another do not open, and no seed is released."""
+    group = Masked(tmp_path, 4, unmask)
+    group.agree()
+    for rank in range(4):
+        extra = {"config": ConfigRecord({"lr": 0.0})} if rank != 2 else {}
+        assert not group.upload(rank, extra=extra).has_error()
+    for rank in range(4):
+        said = answer(group.consist(rank, range(4)))
+        assert "signature" not in said
+        assert said["bad"] == ([2] if rank != 2 else [0, 1, 3])
+    signatures = group.signatures((0, 1, 3), (0, 1, 3))
+    assert len(group.answers((0, 1, 3), signatures)) == 3
