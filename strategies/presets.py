@@ -262,8 +262,9 @@ def esafl_fedavg(
 ) -> HEStrategy:
     """FedAvg under ESAFL: learning with errors over rings, one key a client.
 
-    A client that conspires with the server still reads no single update. Sums are of all members: who
-    drops out of a round makes the others agree on new keys, and encrypt the same updates again.
+    A client that conspires with a server that follows the protocol still reads no single update. Sums
+    are of all members: who drops out of a round makes the others agree on new keys, and encrypt the
+    same updates again.
 
     Parameters
     ----------
@@ -279,9 +280,9 @@ def esafl_fedavg(
     per_round_keys : bool
         Fresh keys in each round, whose sum members agree on by masking-key agreement: two relays more a
         round, and a round of some members, or without those that dropped out, opens as it is. The
-        choice where a member may conspire with the server: with keys that last, the two of
-        them could open one update that came too late for its round. As many may conspire as the roster
-        says, a third unless it says more; with keys that last, all but two.
+        choice where a member may conspire with a server that lies: with keys that last, the two of them
+        open any update that the server calls lost. As many may conspire as the roster says, a third
+        unless it says more.
     dealt_keys : bool
         Keys are dealt offline, by somebody whom all trust (`flhe keygen --scheme eshe`), instead of
         made by the members.

@@ -4,9 +4,8 @@ The dealer draws s_i for each site, adds them up, and writes one file a site, {s
 nothing else, and should forget all of it. Files go to the sites by hand, or by whatever the sites
 trust, never through the server. `flhe keygen --scheme eshe` is this.
 
-Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no two sums over
-one s_i ever exist. When a site drops out for good the dealer deals anew for the others, with fresh
-keys.
+Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no s_i is ever in
+the sums of two. When a site drops out for good the dealer deals anew for the others, with fresh keys.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1 (HE.KeyGen, by the AS).
 """
@@ -50,7 +49,8 @@ class Dealt:
     member : bytes
         Which of them this file is for.
     serial : bytes
-        16 random bytes that all files of one dealing share: two dealings cannot be mixed.
+        16 random bytes that all files of one dealing share, for sites to compare. Mixed dealings have
+        different sums, so different names for them, and no two nodes' ciphertexts add up.
     key : EsheKey
         s_i and s.
     """
