@@ -7,8 +7,9 @@
     once
 
 The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
-mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL,
-Theorem 5, for one epoch; docs/architecture.md says what a server that begins several may do). Each member checks that s is as wide as a sum of N keys is, and that its own v_i is in it.
+mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
+for one epoch; docs/architecture.md says what a server that begins several may do). Each member checks
+that s is as wide as a sum of N keys is, and that its own v_i is in it.
 
 Masks belong to one key agreement: k_ij comes from X25519 keys that were fresh for it. Asked twice in
 one, a member masks the same s_i again, so the same v_i; who starts over draws everything anew. (One
