@@ -28,20 +28,19 @@ Bonawitz et al., CCS 2017, Sec. 4; docs/architecture.md.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import NoKeyError, ProtocolError
-from flhe.keys import canonical, epoch, seal
+from flhe.keys import canonical, epoch, seal, wide
 from flhe.keys.canonical import dumps, loads
-from flhe.keys.derive import PREFIX, hkdf
+from flhe.keys.derive import hkdf
 from flhe.keys.identity import Random
-from flhe.keys.messages import EVERYONE, Envelope, Header
+from flhe.keys.messages import Envelope
 from flhe.keys.states import Confirmed, Epoch
 from flhe.math.prg import BLOCK, AesCtr
 from flhe.schemes.eshe import Eshe
@@ -92,7 +91,7 @@ def share(
     box = seal.seal(
         agreed.group_key, _box_header(agreed, agreed.rank), _masked(agreed, own), random
     )
-    header = _header(agreed, STAGE, state.identity.public, policy_hash)
+    header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, box).to_bytes()
 
 
@@ -118,7 +117,7 @@ def add(
         raise ProtocolError(
             f"{len(messages)} JOINT messages, all {agreed.size} members must send one: start over"
         )
-    expect = _expect(agreed, STAGE, policy_hash)
+    expect = wide.expected(agreed, STAGE, STAGE, policy_hash)
     total = np.zeros(scheme.sizes.n, np.uint32)
     seen: set[bytes] = set()
     for data in messages:
@@ -166,16 +165,8 @@ def announced(
     ProtocolError, AuthenticationError
         A message of another exchange, or not by `sender`.
     """
-    envelope = Envelope.from_bytes(message, MAX_SUM)
-    expect: dict[str, int | str | bytes] = {
-        "stage": SUM,
-        "run_id": run_id,
-        "epoch": number,
-        "policy_hash": policy_hash,
-        "layout_hash": _scope(epoch_id),
-    }
-    envelope.verify(expect, senders=[sender])
-    return _name_in(envelope.payload)
+    scope = run_id, number, epoch_id, policy_hash
+    return _name_in(wide.read(message, MAX_SUM, STAGE, SUM, sender, *scope))
 
 
 def key_of(agreed: Epoch) -> EsheKey:
@@ -222,7 +213,7 @@ def _with_sum(
     state = replace(
         state, scheme_public=name, scheme_secret=key.to_bytes(), scheme_terms=policy_hash
     )
-    header = _header(agreed, SUM, state.identity.public, policy_hash)
+    header = wide.header(agreed, STAGE, SUM, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, dumps([name])).to_bytes()
 
 
@@ -262,32 +253,6 @@ def _mask(agreed: Epoch, pair_key: bytes, count: int) -> Lanes:
 
 
 # --- messages ---
-
-
-def _scope(epoch_id: bytes) -> bytes:
-    """What stands where later messages have a layout: these belong to the epoch as a whole."""
-    return hashlib.sha256(dumps([PREFIX + STAGE, epoch_id])).digest()
-
-
-def _header(agreed: Epoch, stage: str, sender: bytes, policy_hash: bytes) -> Header:
-    return Header(
-        roster_hash=agreed.roster.hash,
-        run_id=agreed.run_id,
-        epoch=agreed.number,
-        round=0,
-        attempt=0,
-        stage=stage,
-        sender=sender,
-        receiver=EVERYONE,
-        policy_hash=policy_hash,
-        layout_hash=_scope(agreed.id),
-    )
-
-
-def _expect(agreed: Epoch, stage: str, policy_hash: bytes) -> dict[str, int | str | bytes]:
-    expect = asdict(_header(agreed, stage, agreed.members[0], policy_hash))
-    del expect["sender"]
-    return expect
 
 
 def _box_header(agreed: Epoch, rank: int) -> dict[str, int | str | bytes]:

@@ -21,13 +21,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from flhe.errors import ProtocolError
-from flhe.keys import epoch, seal
+from flhe.keys import epoch, seal, wide
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.identity import Random
-from flhe.keys.messages import EVERYONE, Envelope, Header
+from flhe.keys.messages import Envelope
 from flhe.keys.roles import check_pair, new_pair
 from flhe.keys.states import Confirmed, Epoch
 from flhe.schemes.base import Scheme
@@ -72,7 +72,7 @@ def make(
         raise ProtocolError("a key pair was made for other terms in this key agreement: start over")
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
-    header = _header(agreed, state.identity.public, policy_hash)
+    header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, dumps([public, box])).to_bytes()
 
 
@@ -91,8 +91,8 @@ def take(
     """
     agreed = epoch.finish(state, confirms)
     envelope = Envelope.from_bytes(message, MAX_PAIR)
-    envelope.verify(_expect(agreed, policy_hash), senders=[agreed.members[0]])
-    public, box = _payload(envelope)
+    envelope.verify(wide.expected(agreed, STAGE, STAGE, policy_hash), senders=[agreed.members[0]])
+    public, box = _payload(envelope.payload)
     _, secret = seal.unseal(agreed.group_key, box, _box_header(agreed, public))
     taken = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
     if not state.scheme_secret:
@@ -112,49 +112,15 @@ def announced(
     ProtocolError, AuthenticationError
         A message of another exchange, or not by `sender`.
     """
-    envelope = Envelope.from_bytes(message, MAX_PAIR)
-    expect: dict[str, int | str | bytes] = {
-        "stage": STAGE,
-        "run_id": run_id,
-        "epoch": number,
-        "policy_hash": policy_hash,
-        "layout_hash": _scope(epoch_id),
-    }
-    envelope.verify(expect, senders=[sender])
-    return _payload(envelope)[0]
+    scope = run_id, number, epoch_id, policy_hash
+    return _payload(wide.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope))[0]
 
 
-def _payload(envelope: Envelope) -> tuple[bytes, bytes]:
-    match loads(envelope.payload, MAX_PAIR, "KEY-PAIR"):
+def _payload(payload: bytes) -> tuple[bytes, bytes]:
+    match loads(payload, MAX_PAIR, "KEY-PAIR"):
         case [bytes(public), bytes(box)] if public:
             return public, box
     raise ProtocolError("KEY-PAIR: the payload must be a public key and a sealed box")
-
-
-def _scope(epoch_id: bytes) -> bytes:
-    """What stands where later messages have a layout: this one belongs to the epoch as a whole."""
-    return hashlib.sha256(dumps(["flhe/v1/key-pair", epoch_id])).digest()
-
-
-def _header(agreed: Epoch, sender: bytes, policy_hash: bytes) -> Header:
-    return Header(
-        roster_hash=agreed.roster.hash,
-        run_id=agreed.run_id,
-        epoch=agreed.number,
-        round=0,
-        attempt=0,
-        stage=STAGE,
-        sender=sender,
-        receiver=EVERYONE,
-        policy_hash=policy_hash,
-        layout_hash=_scope(agreed.id),
-    )
-
-
-def _expect(agreed: Epoch, policy_hash: bytes) -> dict[str, int | str | bytes]:
-    expect = asdict(_header(agreed, agreed.members[0], policy_hash))
-    del expect["sender"]
-    return expect
 
 
 def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:
