@@ -501,6 +501,8 @@ class HEStrategy(FedAvg):
                 # A group that becomes smaller does so a few times at most: that is no retry.
                 if not (self.terms.joint and self._lose_members(fed, fed.missing)):
                     if left == 0:
+                        # Nodes send what they have sent again, so a resumed run asks for another.
+                        fed.ledger.begin(number, attempt + 1)
                         raise
                     left -= 1
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)

@@ -502,7 +502,7 @@ class World:
 
         def drafted(session: Session, *args: Any) -> Draft:
             draft = draft_(session, *args)
-            self._drafts(session, args[0], args[-1], draft)
+            self._drafts(session, args[0], args[5], draft)
             return draft
 
         def saved(node: NodeState, draft: Draft) -> None:
