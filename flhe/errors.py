@@ -12,6 +12,7 @@ FlheError
     ├── AuthenticationError      a signature, tag or confirmation that does not verify
     │   └── SharesError          shares of some members that do not open, or do not fit
     ├── ReuseError               a mask, an opening or a claim that was used before
+    │   └── ClaimedError         an attempt that is claimed: another one may be made
     ├── DriftError               a model that is not the one the others have
     ├── QuorumError              too few members or survivors
     └── PolicyError              asked for something that this node's policy refuses
@@ -72,6 +73,10 @@ class SharesError(AuthenticationError):
 
 class ReuseError(ProtocolError):
     """A mask, an opening or a claim that was used before."""
+
+
+class ClaimedError(ReuseError):
+    """An attempt that is claimed. Nothing is wrong with the model: another attempt may be made."""
 
 
 class DriftError(ProtocolError):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flhe.errors import NoKeyError, ReuseError
+from flhe.errors import ClaimedError, NoKeyError
 from flhe.keys.canonical import dumps, loads
 
 VERSION = 2
@@ -56,9 +56,9 @@ class KeyFile:
         return ".unused" if self.mark == UNUSED else "-".join(map(str, self.mark))
 
     def check_rising(self, mark: Mark) -> None:
-        """Refuse a step of an attempt that is not beyond the last one; ReuseError."""
+        """Refuse a step of an attempt that is not beyond the last one; ClaimedError."""
         if mark <= self.mark:
-            raise ReuseError(
+            raise ClaimedError(
                 f"round {mark[0]}, attempt {mark[1]} or a later one was claimed before: resend the "
                 "cached message, or retry under a new attempt"
             )

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys import files
 from flhe.keys.files import Buffer
 from flhe.keys.identity import Identity, Random
@@ -261,7 +261,7 @@ class Store:
         """Claim the masks of one step of an attempt, for ever. Call it before encrypting, never after.
 
         Steps only rise: (round, attempt, step) must be beyond the last one claimed, which is kept with
-        the keys themselves. `note` is kept in the claim, and durable with it. Raises ReuseError if
+        the keys themselves. `note` is kept in the claim, and durable with it. Raises ClaimedError if
         this step or a later one was claimed before: resend the cached message, or make a new attempt;
         StoreError in a copied state directory.
         """
@@ -271,7 +271,7 @@ class Store:
         if not files.create(claims / after.claim, note):
             # A crash came between this file and the mark; nothing was encrypted in between, but a new
             # attempt is as cheap.
-            raise ReuseError(
+            raise ClaimedError(
                 f"round {round}, attempt {attempt} was claimed before: resend the cached message, "
                 "or retry under a new attempt"
             )

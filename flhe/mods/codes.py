@@ -46,6 +46,10 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
         Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
     ),
     (
+        errors.ClaimedError,
+        Refusal(1022, "flhe/claimed", "it has answered this attempt otherwise: another one is due"),
+    ),
+    (
         errors.ReuseError,
         Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
     ),

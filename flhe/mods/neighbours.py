@@ -148,6 +148,7 @@ def mask_key(node: Node, epoch: Epoch, terms: Terms, record: ConfigRecord) -> Re
     """Begin an attempt: a fresh key."""
     turn = _turn(node, epoch, terms, record)
     plan = turn.plan
+    node.check_unsigned(epoch.id, plan.round)
     node.check_unclaimed(epoch.id, plan.round, plan.attempt)
     kept = node.load_pairwise()
     if kept is not None and kept.plan == plan.hash:

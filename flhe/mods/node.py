@@ -27,7 +27,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import NoKeyError, PolicyError, ProtocolError, ReuseError
+from flhe.errors import ClaimedError, NoKeyError, PolicyError, ProtocolError, ReuseError
 from flhe.keys import canonical, epoch, masking
 from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
@@ -373,10 +373,12 @@ class Node:
             raise ReuseError(f"round {round_} was opened or given up here: go on with the next one")
 
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
-        """Refuse to begin an attempt that is not beyond the last one; ReuseError."""
-        self.check_unsigned(epoch_id, round_)
+        """Refuse to begin an attempt that is not beyond the last one; ClaimedError."""
         if (round_, attempt) <= self.store.last_claim(epoch_id)[:2]:
-            raise ReuseError(f"round {round_}, attempt {attempt} or a later one was claimed before")
+            raise ClaimedError(
+                f"round {round_}, attempt {attempt} or a later one was answered here, from another "
+                "start or under other settings: ask for another one"
+            )
 
     # --- whose seeds are added up ---
 

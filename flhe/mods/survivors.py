@@ -43,6 +43,7 @@ def check_ready(node: Node, session: Session, slot: Slot, told: bytes) -> None:
         Neighbours have not shared keys for it.
     """
     if session.terms.masked:
+        node.check_unsigned(slot.epoch, slot.round)
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
         if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
             turn.check_ready()

@@ -51,6 +51,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         beside = survivors.dealt(node, session, slot, told)
         return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
     survivors.check_ready(node, session, slot, told)
+    node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
     sealer = session.sealer()
     ahead = _Ahead(session, sealer, slot, mode)
     ahead.start()  # while the app trains

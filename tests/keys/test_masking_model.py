@@ -81,7 +81,7 @@ class Unmask:
 Letter = Round | Consist | Unmask
 Said = Literal["update", "again", "signature", "answer"] | int
 """What a member answers, or the code that it refuses with."""
-PROTOCOL, QUORUM, REUSE, AUTHENTICATION = 1014, 1011, 1012, 1013
+PROTOCOL, QUORUM, REUSE, AUTHENTICATION, CLAIMED = 1014, 1011, 1012, 1013, 1022
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,10 @@ class Member:
     def _round(self, rules: Rules, attempt: int) -> tuple[Said, Member]:
         if attempt == self.attempt:
             return "again", self
-        if (self.signed and rules.quiet) or attempt < max(self.uploads, default=0):
+        if self.signed and rules.quiet:
             return REUSE, self
+        if attempt < max(self.uploads, default=0):
+            return CLAIMED, self
         return "update", replace(self, uploads=(*self.uploads, attempt))
 
     def _consist(self, rules: Rules, attempt: int, survivors: Set) -> tuple[Said, Member]:

@@ -297,6 +297,7 @@ SLUGS = {
     1010: "flhe/policy",
     1011: "flhe/quorum",
     1012: "flhe/reuse",
+    1022: "flhe/claimed",
     1013: "flhe/authentication",
     1014: "flhe/protocol",
     1015: "flhe/store",

@@ -318,7 +318,7 @@ def test_another_attempt_tells_another_support_of_the_same_update(group: Group) 
     assert other.count == told.count
     assert claims(site) == ["1-1-1"]
     refused(group.ask(site, "update", attempt=0), 1014)
-    refused(group.ask(site, attempt=0), 1012)
+    refused(group.ask(site, attempt=0), 1022)
     assert sent(group.ask(site, "update", attempt=1), other).supports == (other,)
     assert (site.run / "draft").read_bytes() == draft_before
     assert len(site.app.seen) == 1  # trained once, for both
@@ -424,7 +424,7 @@ def test_a_crash_after_the_claim_needs_another_attempt(
         with pytest.raises(KeyboardInterrupt):
             group.ask(site, "update")
     assert claims(site) == ["1-0-2"]
-    refused(group.ask(site, "update"), 1012)
+    refused(group.ask(site, "update"), 1022)
     told = support(group.ask(site, attempt=1), site)
     sent(group.ask(site, "update", attempt=1), told)
     assert len(site.app.seen) == 1

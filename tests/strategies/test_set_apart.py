@@ -82,3 +82,37 @@ def test_settings_that_all_are_told_change_nothing(tmp_path: Path) -> None:
         reference.round(range(4))
     slack = 3 * 4 * (1 / (2**15 - 1)) / (40 / MAX) + 1e-5
     close(same(grid, range(4)), reference, slack)
+
+
+class Cut(Partial):
+    """Its server dies in round 2, with all answers on their way."""
+
+    dead = False
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        replies = list(super().pull_messages(message_ids))
+        if self.round == 2 and replies and not self.dead:
+            self.dead = True
+            raise ConnectionError("cut off")
+        return replies
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_round_that_was_answered_is_asked_for_again_under_other_settings(
+    name: str, tmp_path: Path
+) -> None:
+    """A resumed run is one, and so is one that its user has changed: it costs an attempt."""
+    make, how, size = SCHEMES[name]
+    grid = Cut(tmp_path / "nodes", size, set())
+    how = {"max_examples": MAX, "state_dir": tmp_path / "server", **how}
+    with pytest.raises(ConnectionError):
+        make(on_round=grid.after, **how).start(grid, initial(), num_rounds=3)
+    grid.close()
+    assert [report.survivors for report in grid.reports] == [size]
+    again = Partial(tmp_path / "nodes", size, set())
+    changed = ConfigRecord({"momentum": 0.5})
+    make(on_round=again.after, **how).start(
+        again, initial(), num_rounds=3, train_config=changed, resume=True
+    )
+    again.close()
+    assert [report.survivors for report in again.reports][-2:] == [size, size]
