@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from flhe import records
 from flhe.apps.dropouts import dropout
@@ -16,6 +17,7 @@ from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Data, Examples, Score, evaluate, new_model, shuffler, train
 from flhe.apps.tasks.gradients import batch_gradient
 from flhe.apps.tasks.split import node_data
+from flhe.coding.sensitivity import sensitivity
 from flhe.mods import HEMod
 
 
@@ -29,7 +31,19 @@ def initial(ctx: Context) -> ArrayRecord:
     return ArrayRecord(new_model(task_named(settings.task), settings.seed).state_dict())
 
 
-app = ClientApp(mods=[dropout, HEMod(initial=initial)])
+def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
+    """How much the gradient of each parameter tells of this node's labels."""
+    settings = Settings.from_config(ctx.run_config)
+    examples = _data(settings, ctx).train
+    batches = zip(
+        examples.images.split(settings.batch_size),  # type: ignore[no-untyped-call]
+        examples.labels.split(settings.batch_size),  # type: ignore[no-untyped-call]
+        strict=True,
+    )
+    return sensitivity(_model(settings, msg), functional.cross_entropy, batches)
+
+
+app = ClientApp(mods=[dropout, HEMod(initial=initial, sensitivity=sensitive)])
 
 
 @app.train()

@@ -59,7 +59,7 @@ class FlowerRun:
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
         try:
             self._dir.remember(children.tag)
-            with RoundDisplay(self._console, self._settings.num_rounds) as display:
+            with RoundDisplay(self._console, self._settings.total_rounds) as display:
                 self._display = display
                 for report in self._outcome.rounds:
                     display.round(report)
@@ -151,7 +151,7 @@ class FlowerRun:
         while stream.poll() is None and time.monotonic() < limit:
             self._tick()
         self._tick()
-        reported = len(self._outcome.rounds) == self._settings.num_rounds
+        reported = len(self._outcome.rounds) == self._settings.total_rounds
         complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
         if status == "finished:completed" and complete:
             return
@@ -160,7 +160,7 @@ class FlowerRun:
         if not reason:
             reason = (
                 f"the simulation's process ended after {len(self._outcome.rounds)} of "
-                f"{self._settings.num_rounds} rounds; Flower says {status or 'nothing'!r}"
+                f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
             )
         self._fail(reason)
 
@@ -183,7 +183,7 @@ class FlowerRun:
         if time.monotonic() > self._deadline:
             self._fail(
                 f"the run took longer than --timeout {self._timeout:g} s "
-                f"({len(self._outcome.rounds)} of {self._settings.num_rounds} rounds done)"
+                f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
 
     def _fail(self, reason: str) -> NoReturn:

@@ -55,6 +55,9 @@ __all__ = [
 NEEDS = ("flwr", "flwr_datasets", "psutil", "ray", "sklearn", "torch", "torchvision")
 """What the [apps] extra brings, by import name."""
 
+CKKS_NEEDS = ("tenseal", "zstandard")
+"""What the [ckks] extra brings."""
+
 
 def run(
     settings: Settings,
@@ -107,6 +110,8 @@ def _train(
             run_dir, scratch=scratch, timeout=timeout, verbose=verbose, console=console
         ).run()
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
+    if outcome.privacy and outcome.privacy["warning"]:
+        console.print(outcome.privacy["warning"], style="yellow", markup=False, highlight=False)
     _say_where(console, run_dir)
     if json_path:
         _write_json(json_path, outcome.to_json(settings))
@@ -144,6 +149,12 @@ def check(settings: Settings, json_path: Path | None, timeout: float) -> None:
         raise ConfigError(
             f"`flhe run` needs the [apps] extra, missing: {', '.join(missing)}; "
             "install it: pip install 'flhe[apps]'"
+        )
+    extra = [name for name in CKKS_NEEDS if importlib.util.find_spec(name) is None]
+    if settings.scheme == "fedml-he" and extra:
+        raise ConfigError(
+            f"scheme='fedml-he' needs the [ckks] extra, missing: {', '.join(extra)}; "
+            "install it: pip install 'flhe[ckks]'"
         )
     if not timeout > 0:
         raise ConfigError(f"--timeout {timeout:g}: must be positive")

@@ -20,6 +20,8 @@ class Outcome:
     done: bool = False
     failure: str = ""
     sealed_model: str | None = None
+    privacy: dict[str, Any] | None = None
+    """What left in clear, or with noise; see `flhe.coding.privacy_report`."""
 
     @classmethod
     def earlier(cls, events: Iterable[dict[str, Any]]) -> Outcome:
@@ -47,6 +49,8 @@ class Outcome:
         elif kind == "done":
             self.done = True
             self.sealed_model = event["sealed_model"]
+        elif kind == "privacy":
+            self.privacy = {name: value for name, value in event.items() if name != "event"}
         elif kind == "failed":
             self.failure = event["error"]
         return True
@@ -60,6 +64,7 @@ class Outcome:
             "rounds": self.rounds,
             "final_accuracy": self.rounds[-1]["accuracy"] if self.rounds else None,
             "sealed_model": self.sealed_model,
+            "privacy": self.privacy,
         }
 
 

@@ -59,6 +59,8 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     if settings.sealed_model:
         sealed = settings.encrypted and not settings.server_reads
         write_model(Path(settings.sealed_model), result, sealed=sealed)
+    if (privacy := getattr(strategy, "privacy", None)) is not None:
+        reporter.emit("privacy", **privacy.to_data(), warning=privacy.warning())
     reporter.emit("done", sealed_model=settings.sealed_model or None)
 
 
@@ -75,7 +77,13 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         if isinstance(how, ClientOptimizer):
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
-    from flhe.strategies import batchcrypt_fedavg, esafl_fedavg, flashe_fedavg, sash_fedavg
+    from flhe.strategies import (
+        batchcrypt_fedavg,
+        esafl_fedavg,
+        fedml_he_fedavg,
+        flashe_fedavg,
+        sash_fedavg,
+    )
 
     common: dict[str, Any] = {
         "bits": settings.value_bits,
@@ -88,6 +96,9 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         "patience": settings.patience,
         "retries": settings.retries,
         "on_round": reporter.round,
+        "select": settings.selects,
+        "noise": settings.laplace,
+        "weighted": settings.weighted,
         **fedavg,
     }
     if isinstance(how, ClientOptimizer):
@@ -109,6 +120,8 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         strategy = esafl_fedavg(
             ring=settings.ring, per_round_keys=settings.per_round_keys, **common
         )
+    elif settings.scheme == "fedml-he":
+        strategy = fedml_he_fedavg(ckks_ring=settings.ckks_ring, **common)
     else:
         strategy = flashe_fedavg(
             masking=cast(Any, settings.masking),
@@ -146,7 +159,10 @@ def gradient_strategy(
     own: dict[str, Any] = {"masking": settings.masking}
     if settings.scheme == "sash":
         own = {"unmask": settings.unmask, "neighbours": settings.neighbours}
-    encoding = {key: common.pop(key) for key in ("bits", "clip", "max_examples")}
+    elif settings.scheme == "fedml-he":
+        own = {"ckks_ring": settings.ckks_ring}
+    keys = ("bits", "clip", "max_examples", "weighted", "select", "noise")
+    encoding = {key: common.pop(key) for key in keys}
     terms = Terms(settings.scheme, optimizer=optimizer, sends="gradient", **encoding, **own)
     return HEStrategy(terms, **common)
 

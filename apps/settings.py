@@ -11,20 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
-from flhe.apps import checks, fedsgd
+from flhe.apps import checks, fedsgd, selection
 from flhe.apps.checks import MIN_ENCRYPTED_NODES, key_of, one_of
 from flhe.apps.tasks.fair import FAIR_BITS, Fair
+from flhe.coding.laplace import Laplace, Scope
+from flhe.coding.select import Rest, Select
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import Name, ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
-from flhe.schemes.presets import DEFAULT_ESHE
+from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
-
-BUILT = ("flashe", "sash", "batchcrypt", "esafl", "plain")
-"""The schemes of this version."""
 
 TASKS = ("digits", "cifar10", "fashion-mnist")
 PARTITIONS = ("iid", "dirichlet")
@@ -110,6 +109,20 @@ class Settings:
         Nodes that drop out of each round, at random stages; see `flhe.apps.dropouts`.
     kill : int
         Round in whose training one node is killed, for good; 0 for none.
+    ckks_ring : str
+        Parameters of FedML-HE's CKKS; see `flhe.schemes.presets`.
+    select : float
+        Share of each update that is encrypted, under any encrypted scheme; 1 is all of it. Example
+        counts then weigh nothing, unless `rest` is "drop": in clear they would show.
+    rule : str
+        What chooses it: "sensitivity", "magnitude", "random" or "layers:REGEX"; see
+        `flhe.coding.select`. The first two take a round of their own, before those of training.
+    rest : str
+        What happens to the rest: it travels in "clear", or "drop": it is not sent, and stays as it was.
+    noise : float
+        Scale of the Laplace noise that a node adds, in units of the update; 0 adds none.
+    noise_scope : str
+        What gets noise: what travels in "clear", or "all".
     algorithm : str
         "fedavg", model averaging; or "fedsgd": in a round a node computes the gradient of one batch of
         batch_size, and every node steps with the mean. local_epochs and learning_rate are FedAvg's.
@@ -169,6 +182,12 @@ class Settings:
     ring: str = DEFAULT_ESHE
     per_round_keys: bool = False
     kill: int = 0
+    ckks_ring: str = DEFAULT_CKKS
+    select: float = 1.0
+    rule: str = "sensitivity"
+    rest: str = "clear"
+    noise: float = 0.0
+    noise_scope: str = "clear"
     algorithm: str = "fedavg"
     client_optimizer: str = ""
     client_lr: float = 0.0
@@ -177,10 +196,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         one_of("scheme", self.scheme, SCHEMES)
-        if self.scheme not in BUILT:
-            raise ConfigError(
-                f"scheme={self.scheme!r} is not built yet in this version; use {' or '.join(BUILT)}"
-            )
         one_of("task", self.task, TASKS)
         one_of("partition", self.partition, PARTITIONS)
         checks.numbers(self)
@@ -195,6 +210,27 @@ class Settings:
         fedsgd.check(self)
         checks.methods(self)
         checks.encoding(self)
+        selection.check(self)
+
+    @property
+    def selects(self) -> Select:
+        """What is encrypted of an update."""
+        return Select(self.select, self.rule, cast(Rest, self.rest))
+
+    @property
+    def laplace(self) -> Laplace | None:
+        """What is added to an update; None for nothing."""
+        return Laplace(self.noise, cast(Scope, self.noise_scope)) if self.noise else None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether example counts weigh."""
+        return not self.selects.clear
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds in all: those of training, and one for the map where there is one."""
+        return self.num_rounds + self.selects.mapped
 
     @property
     def server_reads(self) -> bool:

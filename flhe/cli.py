@@ -75,7 +75,9 @@ def run(
     ctx: typer.Context,
     scheme: Annotated[
         str,
-        typer.Option(help="flashe, sash, batchcrypt, esafl, or plain for ordinary FedAvg."),
+        typer.Option(
+            help="flashe, sash, batchcrypt, esafl, fedml-he, or plain for ordinary FedAvg."
+        ),
     ] = "flashe",
     task: Annotated[str, typer.Option(help="digits, cifar10 or fashion-mnist.")] = "digits",
     nodes: Annotated[int, typer.Option(help="Nodes in the federation.")] = 5,
@@ -148,6 +150,23 @@ def run(
     per_round_keys: Annotated[
         bool, typer.Option("--per-round-keys", help="ESAFL: fresh keys in each round.")
     ] = False,
+    select: Annotated[
+        float,
+        typer.Option(help="Share of an update that is encrypted; the server sees the rest."),
+    ] = 1.0,
+    rule: Annotated[
+        str,
+        typer.Option(help="What chooses it: sensitivity, magnitude, random or layers:REGEX."),
+    ] = "sensitivity",
+    rest: Annotated[
+        str, typer.Option(help="The rest travels in clear, or drop: it is not sent.")
+    ] = "clear",
+    noise: Annotated[
+        float, typer.Option(help="Scale of Laplace noise on updates, in their units; 0: none.")
+    ] = 0.0,
+    noise_scope: Annotated[
+        str, typer.Option(help="What gets noise: what travels in clear, or all.")
+    ] = "clear",
     kill: Annotated[
         int, typer.Option(help="Round in which one node is killed, for good; 0: none.")
     ] = 0,
@@ -211,6 +230,11 @@ def run(
         "advance": advance,
         "ring": ring,
         "per_round_keys": per_round_keys,
+        "select": select,
+        "rule": rule,
+        "rest": rest,
+        "noise": noise,
+        "noise_scope": noise_scope,
         "kill": kill,
         "data_dir": data_dir,
         "rekey_every": rekey_every,
@@ -355,6 +379,12 @@ def bench(
         float | None,
         typer.Option("--top-k", help="Time FLASHE of so large a share of each update beside it."),
     ] = None,
+    select: Annotated[
+        float | None,
+        typer.Option(
+            "--select", help="Time FedML-HE with so large a share of each update encrypted."
+        ),
+    ] = None,
     whole_round: Annotated[
         bool,
         typer.Option("--round", help="Time whole rounds instead: a CNN, 1,500 images a client."),
@@ -401,8 +431,49 @@ def bench(
             repeats=repeats,
             peers=peers,
             top_k=top_k,
+            select=select,
             json_file=json_file,
         )
+
+
+@app.command()
+def audit(
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.png", help="The picture; its data and a curve go beside it."),
+    ] = Path("privacy_audit.png"),
+    select: Annotated[
+        float, typer.Option("--select", help="Share encrypted in the picture.")
+    ] = 0.1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images and a weaker attack: half a minute.")
+    ] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Your own images; else some that come with scikit-learn."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="How many images.")] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="Clipping threshold of what is in clear; none unless said.")
+    ] = None,
+    noise: Annotated[
+        float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the models and the attacks.")] = 0,
+) -> None:
+    """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
+    from flhe.sim import commands
+
+    commands.privacy_audit(
+        out,
+        select=select,
+        quick=quick,
+        data=images,
+        count=count,
+        clip=clip,
+        noise=noise,
+        seed=seed,
+    )
 
 
 if __name__ == "__main__":

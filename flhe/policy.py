@@ -20,11 +20,17 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-fresh-keys    true refuses keys of ESAFL that last longer than one round: with those, the
                        server together with one member could open an update that came too late
     flhe-dealt-key     path of the file with this site's keys, where they are dealt (ESAFL)
+    flhe-min-select    smallest share of an update that must be encrypted, 1 unless said: below that
+                       the rest of each update is shown to the server, as it is
+    flhe-select-rules  rules that may choose that share, separated by commas: "sensitivity" unless
+                       said; "magnitude", "random" and "layers" are weaker
+    flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
-updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, and a run
-passes unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
+updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, any part of an
+update may travel in clear, and a run passes unencrypted if its run config says so: `scheme="plain"` or
+`flhe-plain=true`.
 """
 
 from __future__ import annotations
@@ -36,6 +42,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flhe.coding.flatten import Layout
+from flhe.coding.select import MAPS
 from flhe.errors import ConfigError, PolicyError
 from flhe.keys.roster import Roster, load_pinned
 from flhe.rounds.terms import Terms
@@ -43,8 +51,11 @@ from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.paillier_keys import KEY_BITS
 
 Trust = Literal["pinned", "first-use"]
-SCHEMES = ("flashe", "sash", "batchcrypt", "esafl")
+SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
 """Schemes that this version builds and a node allows by default."""
+
+RULES = (*MAPS, "random", "layers")
+"""Rules of selection; see `flhe.coding.select`."""
 
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
@@ -80,6 +91,12 @@ class Policy:
         Whether keys of ESAFL must be fresh in each round.
     dealt_key : Path or None
         File with this site's keys, where they are dealt.
+    min_select : float
+        Smallest share of an update that must be encrypted, where the rest travels in clear.
+    select_rules : tuple[str, ...]
+        Rules that may choose it.
+    min_noise : float
+        Least scale of the Laplace noise on what travels in clear; 0 asks for none.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -96,6 +113,9 @@ class Policy:
     key_bits: int = DEFAULT_KEY_BITS
     fresh_keys: bool = False
     dealt_key: Path | None = None
+    min_select: float = 1.0
+    select_rules: tuple[str, ...] = ("sensitivity",)
+    min_noise: float = 0.0
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +126,8 @@ class Policy:
                 "no roster is pinned on this node: set flhe-roster and flhe-roster-hash in its node "
                 'config (or flhe-trust="first-use" where nobody has to be authenticated)'
             )
+        if unknown := [rule for rule in self.select_rules if rule not in RULES]:
+            raise ConfigError(f"flhe-select-rules: {unknown[0]!r} is none of {', '.join(RULES)}")
         if self.trust == "first-use" and self.roster is not None:
             raise ConfigError("a roster is pinned and flhe-trust is 'first-use': choose one")
 
@@ -162,6 +184,10 @@ class Policy:
             key_bits=_key_bits(node_config, simulated),
             fresh_keys=_flag(node_config, "flhe-fresh-keys"),
             dealt_key=Path(dealt) if (dealt := _text(node_config, "flhe-dealt-key")) else None,
+            min_select=_share(node_config, "flhe-min-select", 0.0 if simulated else 1.0),
+            select_rules=_names(node_config, "flhe-select-rules")
+            or (RULES if simulated else ("sensitivity",)),
+            min_noise=_share(node_config, "flhe-min-noise", 0.0, most=float("inf")),
             root=root,
         )
 
@@ -193,7 +219,7 @@ class Policy:
                 'unmask="clients" in the strategy, or set flhe-server-reads in the node config'
             )
 
-        if terms.keyed and terms.key_bits < self.key_bits:
+        if terms.scheme == "batchcrypt" and terms.key_bits < self.key_bits:
             raise PolicyError(
                 f"the server asked for a key of {terms.key_bits} bits, this node takes "
                 f"{self.key_bits} or more: raise key_bits in the strategy, or set flhe-key-bits in the "
@@ -210,6 +236,40 @@ class Policy:
             raise PolicyError(
                 "the server asked for keys that were dealt, and this node was dealt none: set "
                 "flhe-dealt-key in the node config, or leave dealt_keys out of the strategy"
+            )
+
+        if terms.clear:
+            self._check_clear(terms)
+
+    def _check_clear(self, terms: Terms) -> None:
+        select = terms.select
+        if select.kind not in self.select_rules:
+            raise PolicyError(
+                f"the server asked to have {select.kind!r} choose what is encrypted, this node takes "
+                f"{', '.join(self.select_rules)}: change the rule in the strategy, or "
+                "flhe-select-rules in the node config"
+            )
+        if not select.by_layer:
+            self._check_selected(select.ratio)
+        scale = 0.0 if terms.noise is None else terms.noise.scale
+        if scale < self.min_noise:
+            raise PolicyError(
+                f"the server asked for clear values with noise of scale {scale:g}, this node adds "
+                f"{self.min_noise:g} or more: raise the strategy's noise, or lower flhe-min-noise in "
+                "the node config"
+            )
+
+    def check_layers(self, terms: Terms, layout: Layout) -> None:
+        """Refuse terms whose encrypted layers are too small a part of this model."""
+        if terms.clear and terms.select.by_layer:
+            self._check_selected(terms.select.count(layout) / layout.floats)
+
+    def _check_selected(self, share: float) -> None:
+        if share < self.min_select:
+            raise PolicyError(
+                f"the server asked to encrypt {share:.3g} of each update and to see the rest, this "
+                f"node encrypts {self.min_select:g} or more: raise select in the strategy, or lower "
+                "flhe-min-select in the node config"
             )
 
     def allows_metric(self, name: str) -> bool:
@@ -252,6 +312,13 @@ def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
     if type(value) is not int or value not in KEY_BITS:
         raise ConfigError(f"flhe-key-bits must be one of {', '.join(map(str, KEY_BITS))}")
     return value
+
+
+def _share(config: Mapping[str, object], key: str, default: float, most: float = 1.0) -> float:
+    value = config.get(key, default)
+    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
+        raise ConfigError(f"{key} must be a number of 0 to {most:g}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _flag(config: Mapping[str, object], key: str) -> bool:

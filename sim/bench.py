@@ -74,11 +74,13 @@ def bench(
     repeats: int = 20,
     with_peers: bool = False,
     top_k: float | None = None,
+    select: float | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
     """Time everything; check every mean.
 
-    With `top_k`, FLASHE of so large a share of each update is a row of its own.
+    With `top_k`, FLASHE of so large a share of each update is a row of its own; with `select`, FedML-HE
+    with so large a share encrypted, and what it leaves in clear.
 
     Raises
     ------
@@ -89,6 +91,10 @@ def bench(
     """
     if top_k is not None and not 0 < top_k < 1:
         raise ConfigError(f"--top-k {top_k}: must be a share between 0 and 1")
+    if select is not None and not 0 < select < 1:
+        raise ConfigError(f"--select {select}: must be a share between 0 and 1")
+    if select is not None and "fedml-he" not in schemes:
+        raise ConfigError("--select is timed with scheme fedml-he: name that scheme")
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")
     with pinned(setting.threads):
@@ -104,6 +110,11 @@ def bench(
             from flhe.sim.esafl_contender import NARROW, EsaflContender
 
             contenders.append(EsaflContender(setting, updates, NARROW))
+        if select is not None:
+            from flhe.sim.fedml_contender import ClearPart, FedmlContender
+
+            part = FedmlContender(setting, updates, select)
+            contenders += [part, ClearPart(part, setting)]
         if top_k is not None:
             from flhe.sim.sparse_contender import SparseContender
 

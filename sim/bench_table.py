@@ -65,6 +65,45 @@ def matrix_note(rows: Sequence[Row]) -> str:
     return f"The paper's form, LWR with mu = 736, takes {' and '.join(said)}." if said else ""
 
 
+def selected_note(rows: Sequence[Row]) -> str:
+    """What selecting costs beyond the clear part, against encrypting all; "" where it was not timed."""
+    by_name = {row.name.partition(",")[0].partition(" select")[0]: row for row in rows if row.name}
+    found = [row for row in rows if row.name.startswith("fedml-he select")]
+    everything = next((row for row in rows if row.name == "fedml-he"), None)
+    clear = by_name.get("its clear part")
+    if not found or everything is None or clear is None:
+        return ""
+    least, middle = (
+        (_whole(found[0], how) - _whole(clear, how)) / _whole(everything, how)
+        for how in ("min", "median")
+    )
+    sizes = [row.upload_bytes or 0 for row in (found[0], clear, everything)]
+    return (
+        f"Beyond the clear part, {found[0].name} costs {least:.3f}x of encrypting all in time "
+        f"({middle:.3f}x by medians; encode and encrypt, one addition, decrypt and decode), "
+        f"{(sizes[0] - sizes[1]) / sizes[2]:.3f}x in bytes."
+    )
+
+
+def bare_note(rows: Sequence[Row]) -> str:
+    """FedML-HE against TenSEAL alone; "" where one of them was not timed."""
+    everything = next((row for row in rows if row.name == "fedml-he"), None)
+    bare = next((row for row in rows if row.name == "tenseal-ckks-8192-60-60"), None)
+    if everything is None or bare is None:
+        return ""
+    least, middle = (_whole(everything, how) / _whole(bare, how) for how in ("min", "median"))
+    return (
+        f"FedML-HE, quantizing and all, takes {least:.3f}x of TenSEAL alone ({bare.name}), "
+        f"{middle:.3f}x by medians."
+    )
+
+
+def _whole(row: Row, how: str) -> float:
+    """Seconds of all three phases."""
+    phases = (row.encrypt_s, row.add_s, row.decrypt_s)
+    return float(sum(getattr(phase, how) for phase in phases if phase is not None))
+
+
 def round_table(cost: RoundCost, cohort: int) -> Table:
     """Whole rounds: seconds by scheme, and encrypted to plain, round by round."""
     out = Table(title=f"one round, {cohort} clients, {cost.parameters:,} parameters")

@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from flhe.sim import bench
-from flhe.sim.bench_table import matrix_note, progress, round_table, table
+from flhe.sim.bench_table import (
+    bare_note,
+    matrix_note,
+    progress,
+    round_table,
+    selected_note,
+    table,
+)
 
 
 def times(
@@ -22,6 +30,7 @@ def times(
     repeats: int | None,
     peers: bool,
     top_k: float | None,
+    select: float | None,
     json_file: Path | None,
 ) -> None:
     """Time encryption, addition and decryption of one update."""
@@ -37,6 +46,7 @@ def times(
             repeats=20 if repeats is None else repeats,
             with_peers=peers,
             top_k=top_k,
+            select=select,
             progress=advance,
         )
     if json_file is not None:
@@ -44,8 +54,9 @@ def times(
     Console().print(table(rows))
     if note := next((row.note for row in rows if row.name.startswith("flashe top")), None):
         Console().print(note)
-    if beside := matrix_note(rows):
-        Console().print(beside)
+    for beside in (matrix_note(rows), selected_note(rows), bare_note(rows)):
+        if beside:
+            Console().print(beside)
 
 
 def whole_rounds(
@@ -89,3 +100,15 @@ def mask_counts(path: Path) -> None:
     from flhe.sim.mask_counts import report
 
     Console().print(report(path))
+
+
+def privacy_audit(out: Path, *, quick: bool, **how: Any) -> None:
+    """Attack what a server sees: a picture, a curve, their data, and what was found in words."""
+    from flhe.sim import privacy_audit as auditing
+
+    with progress(Console(stderr=True)) as advance:
+        found = auditing.run(out, quick=quick, progress=advance, **how)
+    Console().print(auditing.table(found))
+    for line in auditing.words(found):
+        Console().print(line, highlight=False)
+    Console().print(f"Picture: {out}", highlight=False, soft_wrap=True)

@@ -28,8 +28,7 @@ Kind = Literal["scheme", "part", "peer", "limit"]
 Vector = NDArray[np.float32]
 Timed = Callable[[], object]
 
-BUILT = ("flashe", "sash", "batchcrypt", "esafl", "plain")
-PLANNED = ("fedml-he",)
+BUILT = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 EXAMPLES = 1_000
 """Example count of every simulated client, and the bound that `Weigh` is given."""
 
@@ -303,7 +302,7 @@ def scheme_named(name: str, setting: Setting, updates: Sequence[Vector]) -> Cont
     Raises
     ------
     ConfigError
-        A scheme that this version does not build, or that nobody knows.
+        A scheme that nobody knows.
     """
     if name == "flashe":
         return FlasheContender(setting, updates)
@@ -321,8 +320,8 @@ def scheme_named(name: str, setting: Setting, updates: Sequence[Vector]) -> Cont
         from flhe.sim.esafl_contender import EsaflContender
 
         return EsaflContender(setting, updates)
-    if name in PLANNED:
-        raise ConfigError(
-            f"scheme {name!r} is not built yet; this version times {', '.join(BUILT)}"
-        )
-    raise ConfigError(f"unknown scheme {name!r}; choose from {', '.join(BUILT + PLANNED)}")
+    if name == "fedml-he":
+        from flhe.sim.fedml_contender import FedmlContender
+
+        return FedmlContender(setting, updates)
+    raise ConfigError(f"unknown scheme {name!r}; choose from {', '.join(BUILT)}")

@@ -6,6 +6,7 @@ from flhe.strategies.presets import (
     batchcrypt_fedsgd,
     esafl_fedavg,
     esafl_fedsgd,
+    fedml_he_fedavg,
     flashe_fedavg,
     sash_fedavg,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "batchcrypt_fedsgd",
     "esafl_fedavg",
     "esafl_fedsgd",
+    "fedml_he_fedavg",
     "flashe_fedavg",
     "sash_fedavg",
     "save_sealed",

@@ -69,15 +69,15 @@ class Exchange:
                 )
             slot = fed.ranges_slot(fed.start_in(answer))
             fed.check_part(node, answer, part, slot, length, "ranges")
-            fed.scheme.add(None, part)  # what is refused here costs its sender alone
+            fed.whole.add(None, part)  # what is refused here costs its sender alone
             return part
 
         parts = self._collect("ranges", replies, read)
         total = None
         for part in parts.values():
-            total = fed.scheme.add(total, part)
+            total = fed.whole.add(total, part)
         assert total is not None
-        fed.ledger.keep_ranges(fed.scheme.close(total))
+        fed.ledger.keep_ranges(fed.whole.close(total))
         log(INFO, "ranges: Added %d mean squares", len(parts))
         return list(parts)
 

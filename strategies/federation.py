@@ -36,6 +36,7 @@ from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.neighbour_agreement import NeighbourAgreement
+from flhe.strategies.privacy import Spending
 from flhe.strategies.report import RoundReport, scalar
 
 log = getLogger("flwr").log
@@ -98,6 +99,7 @@ class Federation:
         """Hash of the run's config, as most nodes say; asked for where neighbours add up seeds."""
         self.neighbours: NeighbourAgreement | None = None
         """Who adds up the seeds in this attempt, where members share them with some neighbours only."""
+        self._spending: Spending | None = None
         if ledger.model is not None:
             self.initial = records.from_numpy(ledger.model.arrays())
 
@@ -142,10 +144,21 @@ class Federation:
     # --- the parameters of the epoch ---
 
     @property
-    def scheme(self) -> Scheme:
-        """The scheme, for this epoch's cohort."""
+    def whole(self) -> Scheme:
+        """The scheme for all of a vector, and all that is no update, for this epoch's cohort."""
         self._derive()
-        return self._scheme
+        return self._whole
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of what is added up in the round under way."""
+        self._derive()
+        return self._whole if self.maps else self._scheme
+
+    @property
+    def maps(self) -> bool:
+        """Whether the round under way adds up the map that says what is selected."""
+        return self.terms.mapped and self.ledger.base == 0
 
     @property
     def resolved(self) -> Terms:
@@ -214,8 +227,18 @@ class Federation:
     def needs_ranges(self) -> bool:
         """Whether the round under way begins with mean squares, which are yet to be added."""
         ledger, clip = self.ledger, self.terms.clip
-        due = clip == "exchange" or (clip == "history" and ledger.base == 0)
+        first = len(ledger.chain) == (2 if self.terms.mapped else 1)
+        due = (clip == "exchange" and not self.maps) or (clip == "history" and first)
         return due and ledger.round not in ledger.ranges
+
+    @property
+    def spending(self) -> Spending | None:
+        """What left in clear, or with noise; None where neither is asked for, or no model known."""
+        layout = self.ledger.layout
+        if self._spending is None and layout is not None and Spending.due(self.terms):
+            before = max(len(self.ledger.chain) - 1 - self.terms.mapped, 0)
+            self._spending = Spending(self.terms, layout, before)
+        return self._spending
 
     def _derive(self) -> None:
         """Compute what depends on cohort and layout, once an epoch."""
@@ -225,10 +248,12 @@ class Federation:
         key = (len(self.members), layout, public)
         if self._for != key:
             self._resolved = terms = self.terms.resolved(len(self.members))
-            self._scheme = terms.for_cohort(len(self.members), layout, public)
+            self._whole = terms.for_cohort(len(self.members), layout, public)
+            self._scheme = terms.selective(self._whole, layout)
             self._layout_hash = terms.layout_hash(layout, self._scheme)
             self._extra_lanes = terms.extra_lanes(layout)
-            self._floats = layout.floats
+            self._lanes = terms.lanes(layout)
+            self._map_lanes = terms.map_lanes(layout)
             self._for = key
 
     # --- what is sent ---
@@ -348,12 +373,14 @@ class Federation:
             told = [supports[node]]
         header = records.field(answer, "header", bytes)
         part = records.to_sealed(header, arrays, take=True, supports=told, floats=0)
-        values = self._floats if told is None else told[0].count
+        lanes = self._map_lanes if self.maps else self._lanes
+        if told is not None:
+            lanes = told[0].count + self._extra_lanes
         if bool(part.supports) != self.terms.sparse:
             raise ProtocolError("the update is sparse, or should be")
         if part.mode != self.mode:
             raise ProtocolError("the update is masked in another mode than was announced")
-        self.check_part(node, answer, part, slot, values + self._extra_lanes, "update")
+        self.check_part(node, answer, part, slot, lanes, "update")
         if self.neighbours is not None:
             self.neighbours.take(node, answer)
         elif self.terms.masked:
@@ -531,4 +558,5 @@ class Federation:
             crypto_s=max(self.crypto_s.values(), default=0.0) + self.adding_s,
             round_s=time.monotonic() - self.began,
             survivors=self.survivors,
+            epsilon=None if self.spending is None else self.spending.epsilon,
         )

@@ -29,6 +29,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
+from flhe.coding.laplace import Laplace
+from flhe.coding.privacy_report import PrivacyReport
+from flhe.coding.select import Select, describe
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.keys.seed_plan import degree_of, min_set
 from flhe.keys.thresholds import Thresholds
@@ -89,6 +92,10 @@ class HEStrategy(FedAvg):
         Directory in which the server keeps what it needs to go on after a crash.
     on_round : callable, optional
         Receives a RoundReport after each round.
+    select : Select, optional
+        Encrypt a part of each update only; see `flhe.coding.select`. In place of that of the terms.
+    noise : Laplace, optional
+        Noise that clients add, to what travels in clear or to all. In place of that of the terms.
     **fedavg
         FedAvg's own arguments, with FedAvg's meaning.
 
@@ -112,6 +119,8 @@ class HEStrategy(FedAvg):
         checkpoint_every: int = 10,
         state_dir: str | Path | None = None,
         on_round: OnRound | None = None,
+        select: Select | None = None,
+        noise: Laplace | None = None,
         **fedavg: Any,
     ) -> None:
         if fedavg.get("train_metrics_aggr_fn") is not None:
@@ -139,15 +148,20 @@ class HEStrategy(FedAvg):
         if min_replies is not None and min_replies < 2:
             raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
         # What the app calls its arrays and its weight is part of what everybody agrees on.
+        terms = terms or Terms()
         self.terms = replace(
-            terms or Terms(), arrays_key=self.arrayrecord_key, weight_key=self.weighted_by_key
+            terms,
+            arrays_key=self.arrayrecord_key,
+            weight_key=self.weighted_by_key,
+            select=select or terms.select,
+            noise=noise or terms.noise,
         )
         if self.terms.joint and self.fraction_train not in (0.0, 1.0):
             raise ConfigError(
                 f"fraction_train={self.fraction_train} with scheme 'esafl': keys that last longer than "
                 "a round open sums of all members only; use per_round_keys=True, or fraction_train=1.0"
             )
-        if self.terms.keyed:
+        if self.terms.scheme == "batchcrypt":
             gmpy()  # or the first sum would be the first to miss it
         self.round_timeout = round_timeout
         self.stage_timeout = stage_timeout
@@ -185,6 +199,9 @@ class HEStrategy(FedAvg):
 
         Parameters
         ----------
+        num_rounds : int
+            Rounds of training. Where a map says what is selected, it takes one more, the first; apps
+            are told `server-round` without it.
         initial_arrays : ArrayRecord or None
             The initial model; None where a member's app makes it (`HEMod(initial=...)`), so that the
             server does not see even that.
@@ -219,9 +236,11 @@ class HEStrategy(FedAvg):
         began = time.monotonic()
         if first == 1:
             self._evaluate_here(fed, 0, evaluate_fn, result)
-        for number in range(first, num_rounds + 1):
+        last = num_rounds + self.terms.mapped  # the map takes a round of its own
+        for number in range(first, last + 1):
             log(INFO, "")
-            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            what = " the map of what is selected" if fed.maps else ""
+            log(INFO, "[ROUND %s/%s]%s", number, last, what)
             if fed.ledger.phase != "summed":
                 self._train(fed, number, seconds, train_config or ConfigRecord())
             self._evaluate_here(fed, number, evaluate_fn, result)
@@ -241,6 +260,11 @@ class HEStrategy(FedAvg):
                 "simulation here: %s)",
                 default_root(),
             )
+        if fed.spending is not None and fed.spending.epsilon is None:
+            log(WARNING, "%s", fed.spending.report.warning())
+        elif fed.spending is not None:
+            for name, figure in fed.spending.report.lines().items():
+                log(INFO, "Privacy: %s: %s", name, figure)
         log(INFO, "Train metrics, averaged under encryption: %s", dict(fed.means))
         log(INFO, "Evaluation metrics: %s", dict(result.evaluate_metrics_clientapp))
         return result
@@ -248,6 +272,12 @@ class HEStrategy(FedAvg):
     def rekey(self) -> None:
         """Have the group agree on fresh keys before the next round."""
         self._membership.asked = True
+
+    @property
+    def privacy(self) -> PrivacyReport | None:
+        """What left in clear, or with noise, and what that is worth; None where nothing did."""
+        spending = None if self._fed is None else self._fed.spending
+        return None if spending is None else spending.report
 
     def summary(self) -> None:
         """Log the configuration."""
@@ -260,8 +290,10 @@ class HEStrategy(FedAvg):
             log(INFO, "\t│\t├──Sums are read by: the %s", self.terms.reader)
             if self.terms.neighbours and self._fed is not None:
                 log(INFO, "\t│\t├──Seeds are shared: %s", self._graph(self._fed))
-        elif self.terms.keyed:
+        elif self.terms.scheme == "batchcrypt":
             log(INFO, "\t│\t├──Paillier modulus: %d bits", self.terms.key_bits)
+        elif self.terms.scheme == "fedml-he":
+            log(INFO, "\t│\t├──CKKS ring: %s", self.terms.ckks_ring)
         else:
             log(INFO, "\t│\t├──Masking: %s", self.terms.masking)
         bits = self.terms.resolved(members).bits
@@ -269,9 +301,17 @@ class HEStrategy(FedAvg):
         if self.terms.sparse:
             hidden = "permuted" if self.terms.permuted else "NOT permuted"
             log(INFO, "\t│\t├──Sparsification: top %s, coordinates %s", self.terms.top_k, hidden)
+        if self.terms.select.partial:
+            select = self.terms.select
+            log(INFO, "\t│\t├──Encrypted part: %s", describe(select))
+        if self.terms.noise is not None:
+            noise = self.terms.noise
+            log(INFO, "\t│\t├──Laplace noise: scale %g on %s", noise.scale, noise.scope)
         log(INFO, "\t│\t├──Server optimizer: %s", self.terms.optimizer.name)
         log(INFO, "\t│\t└──Replies needed: %d", self._needed(members))
         super().summary()
+        if self.privacy is not None and (warning := self.privacy.warning()):
+            log(WARNING, "%s", warning)
 
     def _graph(self, fed: Federation) -> str:
         agreed, asked = fed.ledger.agreed, self.terms.neighbours
@@ -676,7 +716,7 @@ class HEStrategy(FedAvg):
         fed = self._running()
         nodes = self._sample(self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
-        config["server-round"] = server_round
+        config["server-round"] = server_round - self.terms.mapped
         return fed.messages("train", "round", nodes, config, self.configrecord_key)
 
     def aggregate_train(
@@ -699,8 +739,10 @@ class HEStrategy(FedAvg):
         views: dict[Start, Sealed] = {}
         senders: dict[Start, list[int]] = {}
         trouble: dict[int, str] = {}
+        left = False
         for reply in replies:
             node = fed.grid.node_of(reply)
+            left |= not reply.has_error()
             try:
                 part, start = fed.receive(node, reply, exchanged.supports)
                 if start not in views and len(views) == MAX_VIEWS:
@@ -715,6 +757,8 @@ class HEStrategy(FedAvg):
             del reply  # before the next one is unpacked
         for node in fed.grid.silent:
             trouble[node] = "no reply in time"
+        if fed.spending is not None and not fed.maps and (left or fed.grid.silent):
+            fed.spending.add()  # whether or not it comes to a sum
         # Most senders; of equals, those with the lowest rank.
         chosen = max(views, key=lambda s: (len(senders[s]), -min(views[s].senders)), default=None)
         for start, nodes in senders.items():
@@ -781,7 +825,7 @@ class HEStrategy(FedAvg):
             return []
         nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
-        config["server-round"] = server_round
+        config["server-round"] = server_round - self.terms.mapped
         fed = self._running()
         return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
 from flhe.coding.sparsify import Normalize
 from flhe.errors import ConfigError
 from flhe.rounds.client_optimizer import ClientOptimizer
@@ -13,7 +15,7 @@ from flhe.rounds.terms import TRAIN_METRICS, Batching, Terms
 from flhe.schemes.eshe import Keys
 from flhe.schemes.flashe import Masking
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
-from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
+from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import Unmask
 from flhe.strategies.he_strategy import HEStrategy
 
@@ -307,6 +309,66 @@ def esafl_fedavg(
         optimizer=server_optimizer or ServerOptimizer(),
         ring=ring,
         keys=_keys(per_round_keys=per_round_keys, dealt_keys=dealt_keys),
+    )
+    return HEStrategy(terms, **strategy)
+
+
+def fedml_he_fedavg(
+    *,
+    select: float | Select = 1.0,
+    noise: Laplace | None = None,
+    bits: int = 16,
+    clip: float | Mapping[str, float] | Literal["history", "exchange"] = 1.0,
+    ckks_ring: str = DEFAULT_CKKS,
+    max_examples: int = 10_000,
+    weighted: bool | None = None,
+    train_metrics: tuple[str, ...] = TRAIN_METRICS,
+    server_optimizer: ServerOptimizer | None = None,
+    **strategy: Any,
+) -> HEStrategy:
+    """FedAvg under FedML-HE: CKKS, for all of an update or for its most sensitive part.
+
+    Members share one key: any of them, together with the server, opens the others' updates.
+
+    Parameters
+    ----------
+    select : float or Select
+        Share of an update that is encrypted: the most sensitive values, by a map that a first round
+        adds up under encryption (`HEMod(sensitivity=...)`). Whatever is not selected the server sees,
+        of every client and in every round. `Select` has other rules, and can leave the rest unsent.
+    noise : Laplace, optional
+        Noise that clients add to what travels in clear, or to everything.
+    bits : int
+        Bits of one quantized value, sign included, 2 to 32.
+    clip : float, mapping of str to float, "history" or "exchange"
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer. Or have
+        it fitted, layer by layer, on the updates of the rounds before, or in every round anew.
+    ckks_ring : str
+        Parameters of CKKS; see `flhe.schemes.presets`.
+    max_examples : int
+        Largest example count of one client. The closer to the truth, the finer the quantization.
+    weighted : bool, optional
+        Weigh updates by example counts, as FedAvg does. By default where nothing travels in clear:
+        values in clear that are multiples of an example count show it.
+    train_metrics : tuple[str, ...]
+        Training metrics that are averaged under encryption.
+    server_optimizer : ServerOptimizer, optional
+        What every client makes of the mean update, identically; by default it is added, as FedAvg does.
+    **strategy
+        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+    """
+    part = select if isinstance(select, Select) else Select(select)
+    terms = Terms(
+        "fedml-he",
+        bits,
+        clip,
+        max_examples,
+        not part.clear if weighted is None else weighted,
+        metrics=tuple(train_metrics),
+        optimizer=server_optimizer or ServerOptimizer(),
+        ckks_ring=ckks_ring,
+        select=part,
+        noise=noise,
     )
     return HEStrategy(terms, **strategy)
 

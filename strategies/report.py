@@ -37,6 +37,9 @@ class RoundReport:
         Wall-clock seconds from the first message to the last metric.
     survivors : int
         Nodes whose update is in the round's model.
+    epsilon : float or None
+        What noise is worth so far, against the server (`flhe.coding.epsilon`); None where nothing is
+        guaranteed, or nothing of the kind was asked for.
     """
 
     round: int
@@ -47,6 +50,7 @@ class RoundReport:
     crypto_s: float
     round_s: float
     survivors: int
+    epsilon: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values, in the order of the fields."""

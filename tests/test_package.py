@@ -128,15 +128,18 @@ def test_mods_and_strategies_use_flowers_public_modules() -> None:
 
 KERNELS = (
     "",
+    "ckks_",
     "coefficient_",
     "coordinate_",
     "field_",
+    "laplace_",
     "limb_",
     "mask_",
     "power_",
     "prime_",
     "ring_",
     "sampling_",
+    "select_",
     "shamir_",
     "slot_",
     "sparse_",
@@ -151,7 +154,17 @@ def test_numba_is_imported_by_the_kernels_alone() -> None:
         for imported in imports(tree)
         if of(imported, "numba") and not of(name, "flhe.sim")
     }
-    kinds = ("", "coordinate_", "field_", "mask_", "power_", "slot_", "sparse_")
+    kinds = (
+        "",
+        "coordinate_",
+        "field_",
+        "laplace_",
+        "mask_",
+        "power_",
+        "select_",
+        "slot_",
+        "sparse_",
+    )
     assert users == {f"flhe.math.{kind}kernels" for kind in kinds}
 
 

@@ -12,22 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.keys import joint, masking
 from flhe.keys.identity import Random
 from flhe.keys.states import Epoch
 from flhe.schemes import eshe_keys
 from flhe.schemes.base import Opener, Scheme, Sealer
+from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
 from flhe.schemes.paillier_keys import PublicKey, SecretKey
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
+from flhe.schemes.selective import Selective, SelectiveOpener, selective_sealer
 from flhe.sealed import Sealed, Slot
 
 
-def sealer_for(scheme: Scheme, epoch: Epoch, *, threads: int = 1) -> Sealer:
-    """The sealer of the member that holds `epoch`, at its own rank."""
+def sealer_for(
+    scheme: Scheme, epoch: Epoch, *, mask: Support | None = None, threads: int = 1
+) -> Sealer:
+    """The sealer of the member that holds `epoch`, at its own rank.
+
+    `mask` says which values are encrypted, where the scheme is for a part of them.
+    """
+    if isinstance(scheme, Selective):
+        assert mask is not None
+        inner = sealer_for(scheme.inner, epoch, threads=threads)
+        return selective_sealer(scheme, inner, mask, threads=threads)
+    if isinstance(scheme, Ckks):
+        secret = CkksSecret.from_bytes(_secret(epoch))
+        return CkksSealer(scheme, secret, epoch.group_key, epoch.rank, threads=threads)
     if isinstance(scheme, Flashe):
         return FlasheSealer(scheme, epoch.group_key, epoch.rank, threads=threads)
     if isinstance(scheme, Sash):
@@ -46,13 +62,18 @@ def opener_for(
     total: Sealed,
     release: Sequence[bytes] = (),
     *,
+    mask: Support | None = None,
     threads: int = 1,
 ) -> Opener:
     """The opener of a member of `epoch` for `total`.
 
     `release` is what the senders' masking-key agreement released for that sum, where the scheme has
-    one.
+    one; `mask` says which values are encrypted, where the scheme is for a part of them.
     """
+    if isinstance(scheme, Selective):
+        assert mask is not None
+        opener = opener_for(scheme.inner, epoch, total, release, threads=threads)
+        return SelectiveOpener(scheme, opener, mask, threads)
     if release and not shares_keys(scheme):
         raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     if isinstance(scheme, Flashe):
@@ -62,6 +83,9 @@ def opener_for(
         return SashOpener(scheme, seed, threads=threads)
     if isinstance(scheme, Paillier):
         return PaillierOpener(scheme, _secret_key(epoch), epoch.group_key, threads)
+    if isinstance(scheme, Ckks):
+        secret = CkksSecret.from_bytes(_secret(epoch))
+        return CkksOpener(scheme, secret, epoch.group_key, threads=threads)
     if isinstance(scheme, Eshe):
         if scheme.keys == "round":
             seed = _released(scheme, epoch, total, release)
@@ -90,6 +114,9 @@ def new_pair(scheme: Scheme, random: Random) -> tuple[bytes, bytes]:
     if isinstance(scheme, Paillier):
         key = SecretKey.generate(scheme.key_bits, random)
         return key.public.to_bytes(), key.to_bytes()
+    if isinstance(scheme, Ckks):
+        secret = CkksSecret.generate(scheme.ring, random)
+        return secret.public(scheme.sizes).to_bytes(), secret.to_bytes()
     raise ConfigError(f"scheme {scheme.name!r} has no key pair")
 
 
@@ -101,29 +128,46 @@ def check_pair(scheme: Scheme, public: bytes, secret: bytes) -> None:
     ProtocolError
         What is wrong with it.
     """
-    if not isinstance(scheme, Paillier):
+    tried: Scheme
+    sealers: list[Sealer]
+    opener: Opener
+    group_key = bytes(32)  # of nobody: nothing that is encrypted here leaves this function
+    if isinstance(scheme, Paillier):
+        key = SecretKey.from_bytes(secret)
+        if key.public != PublicKey.from_bytes(public):
+            raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
+        key.check(scheme.key_bits)
+        tried = replace(scheme, public=key.public, runs=())
+        sealers = [PaillierSealer(tried, key, group_key, rank) for rank in range(2)]
+        opener = PaillierOpener(tried, key, group_key)
+    elif isinstance(scheme, Ckks):
+        own = CkksSecret.from_bytes(secret)
+        own.check(scheme.ring)
+        named = scheme.check_public(public)
+        if own.public(scheme.sizes) != named:
+            raise ProtocolError("fedml-he: the secret key does not belong to the public context")
+        tried = replace(scheme, public=named)
+        sealers = [CkksSealer(tried, own, group_key, rank) for rank in range(2)]
+        opener = CkksOpener(tried, own, group_key)
+    else:
         raise ProtocolError(f"a key pair, and scheme {scheme.name!r} has none")
-    key = SecretKey.from_bytes(secret)
-    if key.public != PublicKey.from_bytes(public):
-        raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
-    key.check(scheme.key_bits)
-    tried = replace(scheme, public=key.public, runs=())
-    # The slot is of no round: nothing that is encrypted here leaves this function.
+    # The slot is of no round, for the same reason.
     slot = Slot(0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32))
-    bound = tried.space.bound
+    bound = scheme.space.bound
     values = np.array([bound, -bound, 0, 1], np.int32)
-    tag_key = bytes(32)  # of nobody: as above
-    parts = [PaillierSealer(tried, key, tag_key, rank) for rank in range(2)]
     total = None
-    for part in parts:
-        total = tried.add(total, part.encrypt(Plain(values, np.empty(0, np.int64)), slot))
+    for sealer in sealers:
+        total = tried.add(total, sealer.encrypt(Plain(values, np.empty(0, np.int64)), slot))
     assert total is not None
-    opened = PaillierOpener(tried, key, tag_key).decrypt(total)
-    if not np.array_equal(opened, 2 * values.astype(np.int64)):
-        raise ProtocolError("batchcrypt: the key pair does not open what it sealed")
+    if not np.array_equal(opener.decrypt(total), 2 * values.astype(np.int64)):
+        raise ProtocolError(f"{scheme.name}: the key pair does not open what it sealed")
+
+
+def _secret(epoch: Epoch) -> bytes:
+    if not epoch.scheme_secret:
+        raise NoKeyError("this epoch has no key pair: the group must agree anew")
+    return epoch.scheme_secret
 
 
 def _secret_key(epoch: Epoch) -> SecretKey:
-    if not epoch.scheme_secret:
-        raise NoKeyError("this epoch has no key pair: the group must agree anew")
-    return SecretKey.from_bytes(epoch.scheme_secret)
+    return SecretKey.from_bytes(_secret(epoch))

@@ -41,10 +41,19 @@ class HEMod:
     initial : callable, optional
         Context -> ArrayRecord: the initial model, for federations whose strategy is started with
         `initial_arrays=None` because the server must not see even that. Asked of one member only.
+    sensitivity : callable, optional
+        (message, Context) -> sensitivity of each parameter on this node's data, by the model's names:
+        for federations that encrypt the most sensitive part of an update. The message is one of
+        training; `flhe.coding.sensitivity` computes it for any model of torch.
     """
 
-    def __init__(self, initial: stages.Initial | None = None) -> None:
+    def __init__(
+        self,
+        initial: stages.Initial | None = None,
+        sensitivity: stages.Sensitivity | None = None,
+    ) -> None:
         self._initial = initial
+        self._sensitivity = sensitivity
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answer one message. Never raises: Flower would send the exception's text to the server."""
@@ -88,7 +97,7 @@ class HEMod:
             if policy.leave:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
-            app = stages.App(context, call_next, self._initial)
+            app = stages.App(context, call_next, self._initial, self._sensitivity)
             if record is None:
                 return _plain(node, message, app)
             node.mark_encrypted(context.run_id)

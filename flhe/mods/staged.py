@@ -161,13 +161,15 @@ class _Turn:
         slot = self._slot()
         if kept := node.load_output(slot):
             return update_reply(*kept, self.digest, told_app, self.follower, resent=True)
-        session.scheme.check_mode(mode)
-        encoded, support = session.encode_draft(self.draft, self._fit(), slot, self.digest)
+        session.scheme_of(self.model).check_mode(mode)
+        encoded, support = session.encode_draft(
+            self.draft, self.model, self._fit(), slot, self.digest
+        )
         told = b"" if support is None else support.digest()
         if support is not None and node.told_support(slot) != told:
             raise ReuseError("another support was told in this attempt: ask under a new one")
         sealed = session.seal(
-            session.sealer(),
+            session.sealer(self.model),
             encoded,
             slot,
             lambda r, a: node.claim(

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flhe import records
+from flhe.errors import ConfigError
 from flhe.mods.node import Node
 
 logger = logging.getLogger("flhe")
+
+Sensitivity = Callable[[Message, Context], Mapping[str, Any]]
+"""(message with the model, Context) -> sensitivity of each parameter, by the model's names."""
 
 Initial = Callable[[Context], ArrayRecord]
 """Context -> the initial model, for federations whose server must not see even that."""
@@ -42,6 +47,7 @@ class App:
     context: Context
     call_next: Callable[[Message, Context], Message]
     make_initial: Initial | None = None
+    find_sensitivity: Sensitivity | None = None
 
     def run(self, message: Message) -> RecordDict:
         """Call it; AppError when it fails or answers with an error."""
@@ -52,6 +58,24 @@ class App:
         if reply.has_error():
             raise AppError("the app answered with an error")
         return reply.content
+
+    def sensitivity(self, message: Message) -> Mapping[str, Any]:
+        """Ask it for the sensitivity of each parameter; AppError when it fails.
+
+        Raises
+        ------
+        ConfigError
+            It was given no function for that.
+        """
+        if self.find_sensitivity is None:
+            raise ConfigError(
+                "the strategy selects by sensitivity, and this app has no function for it: give one, "
+                "HEMod(sensitivity=...), or use another rule"
+            )
+        try:
+            return dict(self.find_sensitivity(message, self.context))
+        except Exception as error:
+            raise AppError from error
 
 
 @dataclass(slots=True)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
+from flhe.coding.base import Plain
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
 from flhe.mods import staged, survivors
 from flhe.mods.follow import Follower, follow
+from flhe.mods.mapping import own_map
 from flhe.mods.node import Node
+from flhe.mods.shown import app_message, told_of
 from flhe.mods.stages import App, Stopwatch, reply, say_once
 from flhe.mods.updates import sign, update_reply
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session, check_ahead
-from flhe.rounds.start import told_hash
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Sealer
 from flhe.sealed import Slot
@@ -34,16 +37,17 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     watch = Stopwatch()
     follower = follow(node, record, message, watch)
     session, model = follower.session()
+    node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
     check_ahead(model, round_)
-    told = _told(session.terms, message, app)
+    told = told_of(session.terms, message, app)
     if session.staged(model):
         return staged.begin(
             node, record, follower, told, lambda: _draft(node, follower, message, app, round_, told)
         )
     mode = records.optional(record, "mode", "")
-    session.scheme.check_mode(mode)
+    session.scheme_of(model).check_mode(mode)
     with watch:
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
         slot = session.slot(model, round_, attempt, told=told, digest=digest)
@@ -52,20 +56,17 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
     survivors.check_ready(node, session, slot, told)
     node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
-    sealer = session.sealer()
-    ahead = _Ahead(session, sealer, slot, mode)
+    sealer = session.sealer(model)
+    ahead = _Ahead(session, sealer, model, slot, mode)
     ahead.start()  # while the app trains
     try:
-        answer = app.run(_app_message(session.terms, message, model))
+        encode = _worked(node, session, model, digest, message, app)
     finally:
         with watch:
             ahead.join()
-    message.content = RecordDict()  # the app is done with its copy of the model
-    give_back()
-    trained, examples, metrics = _trained(node, session.terms, answer)
     with watch:
-        encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
-        del answer, trained, model  # a model each, and no longer needed
+        encoded = encode()
+        del encode, model  # a model each, and no longer needed
         follower.model = None
         sealed = session.seal(
             sealer,
@@ -81,12 +82,30 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     return update_reply(sealed, envelope, digest, told, follower, beside=beside)
 
 
+def _worked(
+    node: Node, session: Session, model: Model, digest: bytes, message: Message, app: App
+) -> Callable[[], Plain]:
+    """Let the app do its part of a round; what encodes it."""
+    if session.maps(model):
+        found = own_map(session, model, message, app)
+        return lambda: session.encode_map(found, digest)
+    answer = app.run(app_message(session.terms, message, model))
+    message.content = RecordDict()  # the app is done with its copy of the model
+    give_back()
+    trained, examples, metrics = _trained(node, session.terms, answer)
+    return lambda: session.encode(model, records.to_numpy(trained), examples, metrics, digest)
+
+
 def _draft(
     node: Node, follower: Follower, message: Message, app: App, round_: int, told: bytes
 ) -> Draft:
     """Let the app train; what it changed, and of it what is to be sent."""
     session, model = follower.session()
-    answer = app.run(_app_message(session.terms, message, model))
+    if session.maps(model):
+        found = own_map(session, model, message, app)
+        with follower.watch:
+            return session.draft_map(model, found, round_, told)
+    answer = app.run(app_message(session.terms, message, model))
     message.content = RecordDict()
     give_back()
     trained, examples, metrics = _trained(node, session.terms, answer)
@@ -101,7 +120,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     watch = Stopwatch()
     follower = follow(node, record, message, watch)
     session, model = follower.session()
-    answer = app.run(_app_message(session.terms, message, model))
+    answer = app.run(app_message(session.terms, message, model))
     content = reply(round=model.round, history=model.history, **{"crypto-s": watch.seconds})
     content.update(follower.told)
     for name, metrics in answer.metric_records.items():
@@ -117,13 +136,15 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
 class _Ahead(threading.Thread):
     """What a round needs besides the update, computed while the app trains."""
 
-    def __init__(self, session: Session, sealer: Sealer, slot: Slot, mode: str) -> None:
+    def __init__(
+        self, session: Session, sealer: Sealer, model: Model, slot: Slot, mode: str
+    ) -> None:
         super().__init__(name="flhe-masks", daemon=True)
-        self._work = session, sealer, slot, mode
+        self._work = session, sealer, model, slot, mode
 
     def run(self) -> None:
-        session, sealer, slot, mode = self._work
-        session.prepare(sealer, slot, mode)
+        session, sealer, model, slot, mode = self._work
+        session.prepare(sealer, model, slot, mode)
 
 
 def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
@@ -133,22 +154,6 @@ def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
     if key == terms.weight_key and key in COUNTS and node.policy.counts:
         return True
     return node.policy.allows_metric(key)
-
-
-def _told(terms: Terms, message: Message, app: App) -> bytes:
-    """Hash of all that the app is about to be told: what `_app_message` leaves, the run's config."""
-    shown = records.shown(message.content, terms.arrays_key)
-    return told_hash(shown, app.context.run_config)
-
-
-def _app_message(terms: Terms, message: Message, model: Model) -> Message:
-    """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
-    content = RecordDict()
-    content[terms.arrays_key] = records.from_numpy(model.arrays())
-    for name in records.shown(message.content, terms.arrays_key):
-        content[name] = message.content[name]
-    message.content = content
-    return message
 
 
 def _trained(

@@ -1,33 +1,34 @@
 """Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
 
-    magic | be32(length of head) | head | data of arrays, then moments, then memory, little-endian
-    head = CBOR {v, round, steps, layout, history, moments, memory: [[name, length]...]}
+    magic | be32(length of head) | head | data of arrays, moments, memory, mask, little-endian
+    head = CBOR {v, round, steps, layout, history, moments, memory: [[name, length]...], mask: bytes}
 
 The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what an
 optimizer remembers (see `flhe.rounds.optimizers`), a vector over the float lane each, and steps how
 often it has stepped; memory is what codecs remember (see `flhe.coding.base`: their shared state), a few
-numbers. All are a function of what everybody opened, so they are the same everywhere and travel with
-the model.
+numbers. The mask says which values are encrypted, where a map has chosen them (`flhe.coding.select`).
+All are a function of what everybody opened, so they are the same everywhere and travel with the model.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
+from flhe.coding.support import HEADER, Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 
 Memory = dict[str, NDArray[np.float64]]
 
 MAGIC = b"flhe-model/1\n"
-VERSION = 3
+VERSION = 4
 MAX_MOMENTS = 8
 MAX_MEMORY = 8
 """Most vectors of a codec's memory; each has a number for each array at most."""
@@ -55,7 +56,9 @@ class Model:
     memory : dict[str, NDArray[float64]]
         What codecs remember of the sums that were opened, by name; empty before the first.
     steps : int
-        Sums that are in it, 0 to `round`: what an optimizer's bias correction counts.
+        Sums of updates that are in it, 0 to `round`: what an optimizer's bias correction counts.
+    mask : Support, optional
+        Which values of an update are encrypted, once a map has chosen them.
     """
 
     layout: Layout
@@ -65,6 +68,7 @@ class Model:
     moments: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
     memory: Memory = field(repr=False, default_factory=dict)
     steps: int = 0
+    mask: Support | None = field(repr=False, default=None)
 
     @classmethod
     def initial(cls, arrays: Arrays) -> Model:
@@ -104,7 +108,12 @@ class Model:
         """The model once the sum with this `digest`, that of `round_`, has made `masters` of these."""
         history = next_history(self.history, digest)
         steps = self.steps + 1
-        return Model(self.layout, round_, history, masters, moments, memory or {}, steps)
+        return Model(self.layout, round_, history, masters, moments, memory or {}, steps, self.mask)
+
+    def masked(self, round_: int, digest: bytes, mask: Support) -> Model:
+        """The same model once the map with this `digest`, that of `round_`, has chosen `mask`."""
+        history = next_history(self.history, digest)
+        return replace(self, round=round_, history=history, mask=mask)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays in their own types, as the app knows them."""
@@ -128,12 +137,15 @@ class Model:
                 "history": self.history,
                 "moments": list(self.moments),
                 "memory": [[name, kept.size] for name, kept in self.memory.items()],
+                "mask": 0 if self.mask is None else len(self.mask.data),
             }
         )
         yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
         yield from _raw(self.layout, self.masters)
         kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
         yield from map(_little, kept)
+        if self.mask is not None:
+            yield memoryview(self.mask.data)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray) -> Model:
@@ -159,12 +171,13 @@ class Model:
                 "history": bytes(history),
                 "moments": list(names),
                 "memory": list(memory_sizes),
+                "mask": int(masked),
                 **rest,
             } if all(type(name) is str for name in names):
                 pass
             case _:
                 raise ProtocolError("model: malformed head")
-        if rest or {type(version), type(round_), type(steps)} != {int}:
+        if rest or {type(n) for n in (version, round_, steps, masked)} != {int}:
             raise ProtocolError("model: malformed head")
         if not 0 <= steps <= round_ or len(names) > MAX_MOMENTS or len(set(names)) != len(names):
             raise ProtocolError("model: malformed head")
@@ -172,17 +185,10 @@ class Model:
             raise ProtocolError("model: malformed head, or of another version of flhe")
         layout = Layout.from_fields(layout_fields)
         sizes = _sizes(memory_sizes, layout)
-        at = start + size
-        masters: dict[str, NDArray[Any]] = {}
-        for entry in layout.entries:
-            dtype = np.dtype(entry.master).newbyteorder("<")
-            stop = at + entry.size * dtype.itemsize
-            if stop > len(data):
-                raise ProtocolError("model: cut short")
-            flat = np.frombuffer(data, dtype, entry.size, at)
-            masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
-            at = stop
-        left = 4 * layout.floats * len(names) + 8 * sum(sizes.values())
+        if masked and not HEADER <= masked <= HEADER + (layout.floats + 7) // 8:
+            raise ProtocolError("model: malformed mask")
+        masters, at = _masters(layout, data, start + size)
+        left = 4 * layout.floats * len(names) + 8 * sum(sizes.values()) + masked
         if at + left != len(data):
             raise ProtocolError("model: shorter or longer than its head says")
         moments = {}
@@ -195,7 +201,24 @@ class Model:
             kept = np.frombuffer(data, np.dtype("<f8"), length, at)
             memory[name] = kept.astype(np.float64, copy=False)
             at += 8 * length
-        return cls(layout, round_, history, masters, moments, memory, steps)
+        mask = Support.from_bytes(bytes(data[at:]), layout.floats) if masked else None
+        return cls(layout, round_, history, masters, moments, memory, steps, mask)
+
+
+def _masters(
+    layout: Layout, data: bytes | bytearray, at: int
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """The arrays that lie in `data` from `at` on, and where they end."""
+    masters: dict[str, NDArray[Any]] = {}
+    for entry in layout.entries:
+        dtype = np.dtype(entry.master).newbyteorder("<")
+        stop = at + entry.size * dtype.itemsize
+        if stop > len(data):
+            raise ProtocolError("model: cut short")
+        flat = np.frombuffer(data, dtype, entry.size, at)
+        masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
+        at = stop
+    return masters, at
 
 
 def _sizes(fields: list[object], layout: Layout) -> dict[str, int]:

@@ -81,7 +81,7 @@ def fit(
     """
     codec = session.terms.codec()
     state = codec.recall(session.layout, model.memory)
-    if not codec.needs_ranges(state):
+    if not session.needs_ranges(model):
         if ranges is not None:
             raise ProtocolError("a sum of mean squares in a round that needs none")
         return state
@@ -90,9 +90,11 @@ def fit(
     slot = ranges.slot
     expected = session.ranges_slot(model, round_, slot.attempt, told=told, digest=base)
     session.check_slot(model, slot, expected)
-    session.check_shape(ranges, session.terms.range_lanes(session.layout), sparse=False)
+    session.check_shape(
+        ranges, session.whole, session.terms.range_lanes(session.layout), sparse=False
+    )
     record(slot.round, ranges.digest(), RANGES)
-    lanes = opener_for(session.scheme, session.epoch, ranges, threads=1).decrypt(ranges)
+    lanes = opener_for(session.whole, session.epoch, ranges, threads=1).decrypt(ranges)
     quantize = Quantize(session.terms.bits)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
     sums = quantize.join(lanes)

@@ -17,6 +17,8 @@ from flhe.coding.base import Plain, State
 from flhe.coding.chain import Chain
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays
+from flhe.coding.quantize import Quantize
+from flhe.coding.weigh import Weigh
 from flhe.errors import ProtocolError
 from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
@@ -48,7 +50,7 @@ def apply(
     total : Sealed
         The sum.
     lanes : NDArray
-        What is in it: signed values, then extras, shape (total.length,); overwritten.
+        What is in it: signed values, then extras, shape (values + extras,); overwritten.
     state : State
         The codec's, in this round.
     check : int
@@ -60,7 +62,7 @@ def apply(
         Integers that these senders cannot have added up to, or a check that differs.
     """
     layout = model.layout
-    length = total.length - terms.extra_lanes(layout)
+    length = lanes.size - terms.extra_lanes(layout)
     plain = Plain(lanes[:length], lanes[length:])
     if total.supports:
         coords = covered(total.supports)
@@ -69,18 +71,42 @@ def apply(
         plain = plain._replace(coords=coords, counts=counts)
     opened, state = codec.decode(plain, total.senders, state, reuse=True)
     totals = terms.extras(layout).decode(opened.extras)
-    if totals.check != check:
-        raise ProtocolError(
-            "a sender of the sum started from another model, or sent other coordinates; it is refused"
-        )
+    _check(totals, check)
     optimizer = terms.optimizer
     moments = model.moments or optimizer.init(layout.floats)
     # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.
-    number = total.slot.round if optimizer.takes == "update" else model.steps + 1
+    trained = total.slot.round - terms.mapped  # a round for the map is none of training
+    number = trained if optimizer.takes == "update" else model.steps + 1
     change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
     memory = codec.memory(state)
     return model.after(total.slot.round, total.digest(), masters, moments, memory), totals
+
+
+def choose(
+    terms: Terms, model: Model, total: Sealed, lanes: NDArray[Any], check: int
+) -> tuple[Model, Totals]:
+    """Decode an opened sum of maps; the model with the mask that it gives.
+
+    Parameters and errors as for `apply`.
+    """
+    layout, senders = model.layout, total.senders
+    quantize = Quantize(terms.bits)
+    # The map is used as the integers that it is: all members come to the same mask, to the last tie.
+    quantize.check_sum(int(max(lanes.max(), -int(lanes.min()))), len(senders))
+    sums, extras = lanes[: layout.floats], quantize.join(lanes[layout.floats :])
+    Weigh(1).mean_factor(Plain(sums, extras), senders)
+    totals = terms.extras(layout).decode(extras)
+    _check(totals, check)
+    mask = terms.select.of_map(sums, layout)
+    return model.masked(total.slot.round, total.digest(), mask), totals
+
+
+def _check(totals: Totals, check: int) -> None:
+    if totals.check != check:
+        raise ProtocolError(
+            "a sender of the sum started from another model, or sent other coordinates; it is refused"
+        )
 
 
 def served(arrays: Arrays, round_: int) -> Model:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from flhe.errors import ConfigError
 from flhe.schemes import eshe_keys
 from flhe.schemes.base import Scheme
+from flhe.schemes.ckks import Ckks
+from flhe.schemes.ckks_keys import CkksPublic
 from flhe.schemes.eshe import Eshe
 from flhe.schemes.flashe import Flashe
 from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier
 from flhe.schemes.paillier_keys import PublicKey, check_key_bits
-from flhe.schemes.presets import DEFAULT_ESHE, eshe_preset, sash_preset
+from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, eshe_preset, sash_preset
 from flhe.schemes.sash import Sash
 
 if TYPE_CHECKING:
@@ -70,12 +72,15 @@ def _check_owners(terms: Terms) -> None:
         )
     if terms.scheme != "esafl" and (terms.ring, terms.keys) != (DEFAULT_ESHE, "joint"):
         raise ConfigError(f"ring and keys are ESAFL's: leave them out with scheme {terms.scheme!r}")
+    if terms.scheme != "fedml-he" and terms.ckks_ring != DEFAULT_CKKS:
+        raise ConfigError(f"ckks_ring is FedML-HE's: leave it out with scheme {terms.scheme!r}")
 
 
 _WHOLE = {
     "sash": "one sum of seeds opens every coordinate",
     "batchcrypt": "batches are added up as wholes",
     "esafl": "coefficients are added up as wholes",
+    "fedml-he": "blocks of values are added up as wholes",
 }
 """Why a scheme is for dense updates only."""
 
@@ -109,6 +114,9 @@ def build(terms: Terms, cohort: int, layout: Layout | None, public: bytes) -> Sc
         return Paillier(cohort, terms.bits, terms.key_bits, key, runs)
     if terms.scheme == "sash":
         return Sash(cohort, terms.bits, terms.preset, terms.unmask)
+    if terms.scheme == "fedml-he":
+        pair = CkksPublic.from_bytes(public) if public else None
+        return Ckks(cohort, terms.bits, terms.ckks_ring, pair)
     if terms.scheme == "esafl":
         return Eshe(cohort, terms.bits, terms.ring, terms.keys, public)
     return Flashe(cohort, terms.bits, terms.masking)

@@ -37,8 +37,10 @@ from flhe.keys.roles import opener_for, sealer_for
 from flhe.math.permutation import Permutation
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
+from flhe.rounds.noising import add_noise, noised
 from flhe.rounds.ranges import fit, fitted_layout, own_layout
-from flhe.rounds.reading import apply
+from flhe.rounds.reading import apply, choose
+from flhe.rounds.selection import changes, fixed_mask, map_of
 from flhe.rounds.start import UNTOLD, start_layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
@@ -79,13 +81,18 @@ class Session:
     epoch: Epoch
     terms: Terms
     layout: Layout
+    whole: Scheme = field(init=False)
+    """The scheme for all of a vector, and for all that is no update."""
     scheme: Scheme = field(init=False)
+    """The scheme of an update: that for the selected part of it, where a part is selected."""
     layout_hash: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         terms = self.terms.resolved(self.epoch.size)
-        scheme = terms.for_cohort(self.epoch.size, self.layout, self.epoch.scheme_public)
+        whole = terms.for_cohort(self.epoch.size, self.layout, self.epoch.scheme_public)
+        scheme = terms.selective(whole, self.layout)
         object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "whole", whole)
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
 
@@ -184,18 +191,44 @@ class Session:
         derived = hkdf(epoch.group_key, "check", *scope, digest, *bound)
         return int.from_bytes(derived[:4], "big") >> 1
 
-    def sealer(self) -> Sealer:
-        """This member's sealer."""
-        return sealer_for(self.scheme, self.epoch, threads=THREADS)
+    def sealer(self, model: Model | None = None) -> Sealer:
+        """This member's sealer: of updates to `model`, or of all that is none."""
+        if model is None or not self._selects(model):
+            return sealer_for(self.whole, self.epoch, threads=THREADS)
+        mask = self.mask(model)
+        return sealer_for(self.scheme, self.epoch, mask=mask, threads=THREADS)
 
-    def prepare(self, sealer: Sealer, slot: Slot, mode: str) -> None:
+    def prepare(self, sealer: Sealer, model: Model, slot: Slot, mode: str) -> None:
         """Compute a dense round's masks ahead of time; meant for another thread."""
-        sealer.prepare(slot, self.terms.lanes(self.layout), mode)
+        sealer.prepare(slot, self._lanes(model), mode)
+
+    # --- which part of an update is encrypted ---
+
+    def maps(self, model: Model) -> bool:
+        """Whether a round from `model` adds up the map that says what is selected."""
+        return self.terms.mapped and model.mask is None
+
+    def mask(self, model: Model) -> Support:
+        """Which values of an update to `model` are encrypted, where a part is selected."""
+        if self.terms.mapped:
+            assert model.mask is not None
+            return model.mask
+        return fixed_mask(self.terms.select, self.layout)
+
+    def _selects(self, model: Model) -> bool:
+        return self.terms.select.partial and not self.maps(model)
+
+    def _lanes(self, model: Model) -> int:
+        """Integers that are encrypted in a dense round from `model`."""
+        lanes = self.terms.map_lanes if self.maps(model) else self.terms.lanes
+        return lanes(self.layout)
 
     # --- what is fitted on earlier sums ---
 
     def needs_ranges(self, model: Model) -> bool:
         """Whether a round from `model` begins with a sum of mean squares."""
+        if self.maps(model):
+            return False
         codec = self.terms.codec()
         return codec.needs_ranges(codec.recall(self.layout, model.memory))
 
@@ -245,8 +278,42 @@ class Session:
         gradients = self.terms.sends == "gradient"
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
+        if self.terms.noise is not None:
+            parts = noised(self, old, parts)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
         return encoded
+
+    # --- what a client sends in the round for the map ---
+
+    def map_of(self, found: Arrays) -> NDArray[np.float32]:
+        """A member's sensitivities, by the model's names, as they are added up; see `map_of`."""
+        return map_of(self.terms.select, self.layout, found)
+
+    def map_of_change(self, model: Model, trained: Arrays) -> NDArray[np.float32]:
+        """How much training changed each value, as such maps are added up; errors as `encode`."""
+        gradients = self.terms.sends == "gradient"
+        change = changes(self.layout, trained, model.masters, gradients=gradients)
+        return self.terms.select.normalized(change)
+
+    def encode_map(self, values: NDArray[np.float32], digest: bytes) -> Plain:
+        """Encode a map, shape (layout.floats,), in a round of one stage."""
+        return self._encoded_map(values, self._map_extras(self.check_of(digest)))
+
+    def _encoded_map(self, values: NDArray[np.float32], extras: NDArray[np.int64]) -> Plain:
+        codec = self.terms.map_codec()
+        encoded, _ = codec.encode(Plain(values, extras), codec.init(self.layout))
+        return encoded
+
+    def _map_extras(self, check: int = 0) -> NDArray[np.int64]:
+        zeros = [0] * self.layout.integers
+        return self.terms.extras(self.layout).encode(1, {}, zeros, check)
+
+    def draft_map(
+        self, model: Model, values: NDArray[np.float32], round_: int, told: bytes = UNTOLD
+    ) -> Draft:
+        """As `encode_map`, for a round that may have to be encrypted again."""
+        base = model.fingerprint()
+        return Draft(round_, model.history, values, self._map_extras(), base=base, told=told)
 
     def _extras(
         self,
@@ -284,6 +351,9 @@ class Session:
         change, _ = self.layout.change(trained, old.masters, gradients=gradients)
         state = codec.recall(self.layout, old.memory)
         if not self.terms.sparse:
+            if self.terms.noise is not None:
+                # Here, and once: what is encrypted again is the same, noise and all.
+                add_noise(self, old, change)
             if not np.all(np.isfinite(change)):
                 raise_not_finite()
             base = old.fingerprint()
@@ -304,12 +374,14 @@ class Session:
         )
 
     def encode_draft(
-        self, draft: Draft, state: State, slot: Slot, digest: bytes
+        self, draft: Draft, model: Model, state: State, slot: Slot, digest: bytes
     ) -> tuple[Plain, Support | None]:
         """A draft as integers, and which coordinates they are of as the server knows them.
 
         Parameters
         ----------
+        model : Model
+            What the draft starts from.
         draft : Draft
             What is to be sent.
         state : State
@@ -319,8 +391,11 @@ class Session:
         digest : bytes
             Keyed digest of the model that the draft starts from.
         """
-        codec = self.terms.codec(self.permutation(slot))
-        encoded, _ = codec.finish(draft.plain(), state)
+        if self.maps(model):
+            encoded = self._encoded_map(draft.values, draft.extras)
+        else:
+            codec = self.terms.codec(self.permutation(slot))
+            encoded, _ = codec.finish(draft.plain(), state)
         support = None
         if encoded.coords is not None:
             support = Support.of(encoded.coords, self.layout.floats)
@@ -399,11 +474,24 @@ class Session:
         state = fit(self, model, total.slot.round, ranges, record, base, told)
         result = total.digest()
         record(total.slot.round, result, SUM)
-        opener = opener_for(self.scheme, self.epoch, total, release, threads=THREADS)
+        scheme, mask = self._opened_with(model)
+        opener = opener_for(scheme, self.epoch, total, release, mask=mask, threads=THREADS)
         lanes = opener.decrypt(total)
-        codec = self.terms.codec(self.permutation(total.slot))
         check = self._expected_check(base, total)
+        if self.maps(model):
+            return choose(self.terms, model, total, lanes, check)
+        codec = self.terms.codec(self.permutation(total.slot))
         return apply(self.terms, codec, model, total, lanes, state, check)
+
+    def _opened_with(self, model: Model) -> tuple[Scheme, Support | None]:
+        """The scheme of a round from `model`, and the mask where it has one."""
+        if not self._selects(model):
+            return self.whole, None
+        return self.scheme, self.mask(model)
+
+    def scheme_of(self, model: Model) -> Scheme:
+        """The scheme of a round from `model`."""
+        return self.scheme if self._selects(model) else self.whole
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:
@@ -423,12 +511,12 @@ class Session:
         slot = total.slot
         expected = self.slot(model, slot.round, slot.attempt, ranges, told=told, digest=digest)
         self.check_slot(model, slot, expected)
-        length = self.terms.lanes(self.layout)
+        length = self._lanes(model)
         if total.supports:
             if total.supports[0].length != self.layout.floats:
                 raise ProtocolError(f"the sum of round {slot.round} is of another model")
             length = union_of(total.supports)[1] + self.terms.extra_lanes(self.layout)
-        self.check_shape(total, length, sparse=self.terms.sparse)
+        self.check_shape(total, self.scheme_of(model), length, sparse=self.terms.sparse)
 
     def check_slot(self, model: Model, slot: Slot, expected: Slot) -> None:
         """Refuse a sum of another round, or of what is not expected; ProtocolError."""
@@ -443,18 +531,18 @@ class Session:
                 "a model with another history or other weights, or its senders were told otherwise"
             )
 
-    def check_shape(self, total: Sealed, length: int, *, sparse: bool) -> None:
+    def check_shape(self, total: Sealed, scheme: Scheme, length: int, *, sparse: bool) -> None:
         """Refuse a sum that has another scheme, form or length, or too few senders; see `open`."""
         round_ = total.slot.round
-        if total.scheme != self.scheme.name:
+        if total.scheme != scheme.name:
             raise ProtocolError(f"the sum of round {round_} is of another scheme")
-        self.scheme.check_mode(total.mode)
-        check_senders(total.senders, self.scheme.cohort)
+        scheme.check_mode(total.mode)
+        check_senders(total.senders, scheme.cohort)
         if bool(total.supports) != sparse:
             raise ProtocolError(f"the sum of round {round_} is sparse, or should be")
         if total.length != length:
             raise ProtocolError(f"the sum of round {round_} has another length than the model")
-        if total.data.size != self.scheme.nbytes(total.length):
+        if total.data.size != scheme.nbytes(total.length):
             raise ProtocolError(f"the sum of round {round_} was cut short or extended")
         need = self.epoch.roster.min_opening
         if len(total.senders) < need:

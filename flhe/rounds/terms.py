@@ -16,25 +16,29 @@ from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.extras import FIXED, Extras
 from flhe.coding.flatten import Layout
+from flhe.coding.laplace import Laplace
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
+from flhe.coding.select import Select
 from flhe.coding.sparsify import Normalize, TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.math.permutation import Permutation
-from flhe.rounds import scheme_terms
+from flhe.rounds import scheme_terms, select_terms
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.rounds.optimizers import from_parameters as optimizer_from
 from flhe.schemes.base import Reader, Scheme, fits
+from flhe.schemes.ckks import Ckks
 from flhe.schemes.eshe import Eshe, Keys
 from flhe.schemes.flashe import Flashe, Masking
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
-from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
+from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import MAX_COHORT, Sash, Unmask
+from flhe.schemes.selective import Selective
 
-VERSION = 4
+VERSION = 5
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
@@ -43,7 +47,7 @@ Sends = Literal["update", "gradient"]
 FITTED = ("history", "exchange")
 """What clipping thresholds may be fitted on."""
 
-BUILT = ("flashe", "sash", "batchcrypt", "esafl")
+BUILT = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
 """Schemes of this version."""
 
 
@@ -57,7 +61,7 @@ class Terms:
 
     Parameters
     ----------
-    scheme : "flashe", "sash", "batchcrypt" or "esafl"
+    scheme : "flashe", "sash", "batchcrypt", "esafl" or "fedml-he"
         The system.
     bits : int
         Bits of one quantized value, sign included, 2 to 32; 0 with SASH and ESAFL takes as many as
@@ -109,6 +113,12 @@ class Terms:
     keys : "joint", "round" or "dealt"
         ESAFL: where keys come from. Members make them once an epoch, or agree on fresh ones in
         each round, or are dealt them offline; see `Eshe`.
+    ckks_ring : str
+        FedML-HE: parameters of CKKS; see `flhe.schemes.presets`.
+    select : Select
+        Which part of an update is encrypted, under any scheme; all of it by default.
+    noise : Laplace or None
+        Noise that each client adds to its update, after clipping.
     """
 
     scheme: str = "flashe"
@@ -134,6 +144,9 @@ class Terms:
     sends: Sends = "update"
     ring: str = DEFAULT_ESHE
     keys: Keys = "joint"
+    ckks_ring: str = DEFAULT_CKKS
+    select: Select = field(default_factory=Select)
+    noise: Laplace | None = None
 
     def __post_init__(self) -> None:
         if self.scheme not in BUILT:
@@ -160,6 +173,8 @@ class Terms:
                 "sums: use scheme 'sash' with unmask='server', or leave neighbours out"
             )
         Eshe(2, 16, self.ring, self.keys)
+        Ckks(2, 16, self.ckks_ring)
+        select_terms.check(self)
         scheme_terms.check_terms(self)
         self.for_cohort(2)
         Extras(self.metrics)
@@ -195,7 +210,7 @@ class Terms:
     @property
     def keyed(self) -> bool:
         """Whether an epoch has a key pair of the scheme's own; see `flhe.keys.key_pair`."""
-        return self.scheme == "batchcrypt"
+        return self.scheme in ("batchcrypt", "fedml-he")
 
     @property
     def joint(self) -> bool:
@@ -206,6 +221,16 @@ class Terms:
     def sparse(self) -> bool:
         """Whether a client sends some of its coordinates only."""
         return self.top_k is not None
+
+    @property
+    def clear(self) -> bool:
+        """Whether a part of an update may travel in clear."""
+        return self.select.clear
+
+    @property
+    def mapped(self) -> bool:
+        """Whether a first round adds up the map that says what is selected."""
+        return self.select.mapped
 
     @property
     def ranges_mode(self) -> str:
@@ -228,6 +253,10 @@ class Terms:
         if self.permuted:
             codecs.append(Permute(permutation))
         return chain(*codecs)
+
+    def map_codec(self) -> Chain:
+        """Quantize a member's map, which is within [0, 1] and counts as much as everybody's."""
+        return chain(Clip(1.0), Weigh(1), Quantize(self.bits))
 
     def _clip(self) -> Clip:
         if self.clip == "history":
@@ -267,6 +296,17 @@ class Terms:
         fits(terms.codec(), scheme, cohort)
         return scheme
 
+    def selective(self, whole: Scheme, layout: Layout) -> Scheme:
+        """The scheme of an update: `whole`, or that for the selected part of it.
+
+        `whole` is what `for_cohort` gives, and what all else is encrypted under. ConfigError where
+        nothing of this layout is selected.
+        """
+        if not self.select.partial:
+            return whole
+        count = self.select.count(layout)
+        return Selective(whole, layout.floats, count, clear=self.clear)
+
     def elements(self, cohort: int) -> int:
         """Field elements of what members share, where they agree on masking keys."""
         return scheme_terms.elements(self, cohort)
@@ -276,8 +316,13 @@ class Terms:
         return Extras(self.metrics, layout.integers)
 
     def lanes(self, layout: Layout) -> int:
-        """Integers in one encoded dense update: values and extras."""
-        return layout.floats + self.extra_lanes(layout)
+        """Integers that are encrypted of a dense update: values, all or selected, and extras."""
+        values = self.select.count(layout) if self.select.partial else layout.floats
+        return values + self.extra_lanes(layout)
+
+    def map_lanes(self, layout: Layout) -> int:
+        """Integers in an encoded map, with its extras."""
+        return layout.floats + self.map_codec().lanes(self.extras(layout).length, layout)
 
     def extra_lanes(self, layout: Layout) -> int:
         """Integers that carry the extras of an update."""
@@ -336,6 +381,9 @@ class Terms:
                 "sends": self.sends,
                 "ring": self.ring,
                 "keys": self.keys,
+                "ckks_ring": self.ckks_ring,
+                "select": select_terms.select_fields(self.select),
+                "noise": select_terms.noise_fields(self.noise),
             }
         )
 
@@ -375,6 +423,9 @@ class Terms:
                 "sends": ("update" | "gradient") as sends,
                 "ring": str(ring),
                 "keys": ("joint" | "round" | "dealt") as keys,
+                "ckks_ring": str(ckks_ring),
+                "select": list(select),
+                "noise": list(noise),
                 **rest,
             } if (
                 not rest
@@ -423,6 +474,9 @@ class Terms:
             sends,
             ring,
             keys,
+            ckks_ring,
+            select_terms.select_from(select),
+            select_terms.noise_from(noise),
         )
         if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
             raise ProtocolError("terms: not written as flhe writes them")

@@ -104,6 +104,43 @@ class EshePreset:
             raise ConfigError(f"EshePreset(log_q={self.log_q}): 49 to 512, and 64 for Goldilocks")
 
 
+@dataclass(frozen=True, slots=True)
+class CkksPreset:
+    """The ring of FedML-HE's CKKS, with ternary keys and one modulus.
+
+    Parameters
+    ----------
+    name : str
+        Name in terms and on command lines.
+    dimension : int
+        n: coefficients of a polynomial.
+    log_q : int
+        Bits that the modulus has at most: what fits one of SEAL's primes, 60, or security allows. Sums
+        take as few of them as they need.
+    security : int
+        Bits, at log_q; see the module. A smaller modulus is harder.
+    source : str
+        Where that figure is from.
+    """
+
+    name: str
+    dimension: int
+    log_q: int
+    security: int
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.security < BAR:
+            raise ConfigError(
+                f"CkksPreset({self.name!r}): {self.security} bits of security, {BAR} are needed; take "
+                "a larger dimension or a smaller modulus"
+            )
+        if self.dimension not in (2048, 4096, 8192):
+            raise ConfigError(f"CkksPreset(dimension={self.dimension}): 2048, 4096 or 8192")
+        if not 40 <= self.log_q <= 60:
+            raise ConfigError(f"CkksPreset(log_q={self.log_q}): 40 to 60")
+
+
 SASH: dict[str, SashPreset] = {
     preset.name: preset
     for preset in (
@@ -165,3 +202,25 @@ def eshe_preset(name: str) -> EshePreset:
     if name not in ESHE:
         raise ConfigError(f"ring {name!r}: ESHE has {', '.join(ESHE)}")
     return ESHE[name]
+
+
+_STANDARD = "Homomorphic Encryption Standard (2018), Table 1, ternary keys"
+
+CKKS: dict[str, CkksPreset] = {
+    preset.name: preset
+    for preset in (
+        CkksPreset("2048", 2048, 54, 128, f"{_STANDARD}: up to 54 bits"),
+        CkksPreset("4096", 4096, 60, 192, f"{_STANDARD}: up to 75 bits; 128 up to 109"),
+        CkksPreset("8192", 8192, 60, 256, f"{_STANDARD}: up to 118 bits; 128 up to 218"),
+    )
+}
+"""Presets of CKKS. All take as many bytes a value; larger ones have more margin in security."""
+
+DEFAULT_CKKS = "4096"
+
+
+def ckks_preset(name: str) -> CkksPreset:
+    """The preset called `name`; ConfigError naming those that there are."""
+    if name not in CKKS:
+        raise ConfigError(f"ring {name!r}: CKKS has {', '.join(CKKS)}")
+    return CKKS[name]

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flhe import records
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
 from flhe.keys import canonical, files
 from flhe.keys.identity import Identity
 from flhe.keys.keyfile import KeyFile
@@ -312,12 +314,17 @@ OTHER: dict[str, Any] = {
     "sends": "gradient",
     "ring": "rns-8192",
     "keys": "round",
+    "ckks_ring": "8192",
+    "select": Select(0.9, "random"),
+    "noise": Laplace(0.5, "all"),
 }
 ALSO: dict[str, dict[str, Any]] = {
     "neighbours": {"scheme": "sash"},
     "sends": {"optimizer": ClientOptimizer("adam")},
     **{name: {"scheme": "batchcrypt"} for name in ("key_bits", "batching", "advance")},
     **{name: {"scheme": "esafl"} for name in ("ring", "keys")},
+    "ckks_ring": {"scheme": "fedml-he"},
+    "select": {"weighted": False},
 }
 """Terms without which another one cannot be."""
 

@@ -702,9 +702,9 @@ def test_masks_prepared_or_not_make_one_model(
     prepare = Session.prepare
     skip: set[int] = set()
 
-    def sometimes(self: Session, sealer: Any, slot: Any, mode: str) -> None:
+    def sometimes(self: Session, sealer: Any, model: Any, slot: Any, mode: str) -> None:
         if self.epoch.rank not in skip:
-            prepare(self, sealer, slot, mode)
+            prepare(self, sealer, model, slot, mode)
 
     monkeypatch.setattr(Session, "prepare", sometimes)
     # The same vectors under the same masks, as if no claim had been made: only then can two runs agree.

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.keys import canonical
 from flhe.rounds.model import MAGIC, VERSION, Memory, Model
@@ -152,6 +153,20 @@ def test_memory_goes_there_and_back() -> None:
         assert again.moments["m"].tobytes() == model.moments["m"].tobytes()
 
 
+def test_a_mask_goes_there_and_back_and_stays() -> None:
+    first = Model.initial(arrays())
+    mask = Support.of(np.array([0, 2], np.uint32), first.layout.floats)
+    chosen = first.masked(1, bytes(32), mask)
+    again = Model.from_bytes(b"".join(chosen.chunks()))
+    assert again.mask == mask
+    assert (again.round, again.steps, again.history) == (1, 0, chosen.history)
+    assert chosen.history == first.after(1, bytes(32), first.masters, {}).history
+    assert again.after(2, bytes(32), first.masters, {}).mask == mask
+    other = first.masked(1, bytes(32), Support.of(np.array([0, 1], np.uint32), mask.length))
+    assert other.fingerprint() != chosen.fingerprint()
+    assert first.mask is None
+
+
 def test_memory_is_the_last_sums_alone() -> None:
     first = Model.initial(arrays())
     assert first.memory == {}
@@ -190,12 +205,16 @@ def layout(*entries: list[Any]) -> dict[str, Any]:
         "history": bytes(32),
         "moments": [],
         "memory": [],
+        "mask": 0,
     }
 
 
 def remembering(*sizes: list[Any]) -> dict[str, Any]:
     return {**GOOD, "memory": list(sizes)}
 
+
+MASK = Support.of(np.array([1], np.uint32), 2).data
+"""The second of two values."""
 
 GOOD = layout(["w", [2], "float32"])
 MALFORMED: dict[str, bytes] = {
@@ -214,7 +233,19 @@ MALFORMED: dict[str, bytes] = {
     "version 2 as it was": head(
         {**{k: v for k, v in GOOD.items() if k != "steps"}, "v": 2}, bytes(8)
     ),
-    "version 4": head({**GOOD, "v": 4}, bytes(8)),
+    "version 3 as it was": head(
+        {**{k: v for k, v in GOOD.items() if k != "mask"}, "v": 3}, bytes(8)
+    ),
+    "version 5": head({**GOOD, "v": 5}, bytes(8)),
+    "no mask told of": head({k: v for k, v in GOOD.items() if k != "mask"}, bytes(8)),
+    "mask true": head({**GOOD, "mask": True}, bytes(8 + 6)),
+    "mask negative": head({**GOOD, "mask": -6}, bytes(2)),
+    "mask without data": head({**GOOD, "mask": 6}, bytes(8)),
+    "mask cut short": head({**GOOD, "mask": 6}, bytes(8) + MASK[:5]),
+    "a mask that is too short": head({**GOOD, "mask": 4}, bytes(8) + MASK[:4]),
+    "a mask that is too long": head({**GOOD, "mask": 7}, bytes(8) + MASK + b"\0"),
+    "a mask of another layout": head({**GOOD, "mask": 6}, bytes(8) + MASK[:5] + b"\4"),
+    "data of a mask that is not named": head(GOOD, bytes(8) + MASK),
     "version true": head({**GOOD, "v": True}, bytes(8)),
     "round negative": head({**GOOD, "round": -1}, bytes(8)),
     "steps negative": head({**GOOD, "steps": -1}, bytes(8)),

@@ -196,7 +196,7 @@ def test_prepared_masks_are_the_ones_used() -> None:
     encoded = session.encode(played.model, trained(1), 10, {}, bytes(32))
     plain = session.seal(session.sealer(), encoded, slot, ignore)
     ahead = session.sealer()
-    session.prepare(ahead, slot, "")
+    session.prepare(ahead, played.model, slot, "")
     assert session.seal(ahead, encoded, slot, ignore).digest() == plain.digest()
 
 
@@ -705,7 +705,7 @@ class Staged:
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
         state = fit(session, self.model, self.round, self.ranges, ignore, digest)
-        plain, support = session.encode_draft(draft, state, self.slot, digest)
+        plain, support = session.encode_draft(draft, self.model, state, self.slot, digest)
         assert (support is None) == (not session.terms.sparse)
         if support is not None:
             assert support == session.support(draft, self.slot)
@@ -1079,10 +1079,11 @@ def test_no_draft_is_made_of_what_cannot_be_sent(kind: str, name: str) -> None:
             ranges = stage(3, kind).ranges
             slot = session.slot(model, 1, 0, ranges)
             session.encode_draft(
-                draft, fit(session, model, 1, ranges, ignore, digest), slot, digest
+                draft, model, fit(session, model, 1, ranges, ignore, digest), slot, digest
             )
         else:
-            session.encode_draft(draft, fit(session, model, 1, None, ignore, digest), slot, digest)
+            state = fit(session, model, 1, None, ignore, digest)
+            session.encode_draft(draft, model, state, slot, digest)
 
     with pytest.raises(error):
         send()

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.coding.flatten import Entry, Layout
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
 from flhe.errors import ConfigError, FlheError, MisfitError, ProtocolError
 from flhe.keys import canonical
 from flhe.rounds.client_optimizer import ClientOptimizer
@@ -86,11 +88,15 @@ CHANGES: dict[str, Any] = {
     "sends": "gradient",
     "ring": "rns-8192",
     "keys": "round",
+    "ckks_ring": "8192",
+    "select": Select(0.5, "random"),
+    "noise": Laplace(0.01, "all"),
 }
 SCHEME_OF = (
     {"neighbours": "sash"}
     | dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
     | dict.fromkeys(("ring", "keys"), "esafl")
+    | {"ckks_ring": "fedml-he"}
 )
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
@@ -126,6 +132,18 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "esafl", "keys": "round"},
     {"scheme": "esafl", "keys": "dealt"},
     {"scheme": "esafl", "clip": "exchange"},
+    {"scheme": "fedml-he"},
+    {"scheme": "fedml-he", "ckks_ring": "8192"},
+    {"select": Select(0.5), "weighted": False},
+    {"select": Select(0.5, rest="drop")},
+    {"select": Select(0.25), "weighted": False},
+    {"select": Select(0.5, "random"), "weighted": False},
+    {"select": Select(rule="layers:w"), "weighted": False},
+    {"scheme": "fedml-he", "select": Select(0.5), "weighted": False},
+    {"noise": Laplace(0.5, "all")},
+    {"noise": Laplace(0.25, "all")},
+    {"noise": Laplace(0.5, "all"), "select": Select(0.5), "weighted": False},
+    {"noise": Laplace(0.5, "clear"), "select": Select(0.5), "weighted": False},
 ]
 """Terms of which no two may be taken for each other."""
 
@@ -150,6 +168,8 @@ def test_every_term_is_in_both_hashes(field: str) -> None:
     assert {*CHANGES, "scheme"} == {f.name for f in dataclasses.fields(Terms)}
     terms = Terms(SCHEME_OF.get(field, "flashe"))
     change = {field: CHANGES[field]}
+    if field == "select":
+        terms = dataclasses.replace(terms, weighted=False)
     if field == "sends":  # a gradient is for an optimizer of the client's
         change["optimizer"] = ClientOptimizer("adam")
     other = dataclasses.replace(terms, **change)
@@ -382,7 +402,7 @@ MALFORMED: dict[str, Any] = {
     | {"v": 1},
     "version 2": {**BODY, "v": 2},
     "version 3 as it was": {k: v for k, v in BODY.items() if k not in ("ring", "keys")} | {"v": 3},
-    "version 5": {**BODY, "v": 5},
+    "version 6": {**BODY, "v": 6},
     "ring as bytes": {**BODY, "ring": b"rns-8192"},
     "no ring": {k: v for k, v in BODY.items() if k != "ring"},
     "keys true": {**BODY, "keys": True},

@@ -1,0 +1,249 @@
+"""Select: which part of an update is encrypted; the rest travels in clear, or not at all.
+
+    sensitivity    the values whose gradients say most of the labels, by a map that all members
+                   make of their own data and that only its encrypted sum is known of
+    magnitude      the values that training changes most, by such a map of everybody's first changes
+    random         a share of the values, the same for everybody
+    layers:REGEX   every array whose name REGEX is found in
+
+What a rule selects is the same for all members, or nothing could be added. A map's selection is kept
+with the model, whose keyed digest is part of every slot and signed with every update. The others follow
+from the layout and the terms alone, so nobody has a choice in them but who writes the terms.
+
+What is left in clear is protected by nothing but noise, if there is any; see `flhe.coding.epsilon`.
+
+Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1. Its map rule, "encrypt the top
+p of the aggregated map", is kept; a member's map is divided by one of its own quantiles before it is
+added, so that nobody's scale outweighs the others' (`normalized`). With rest="drop" the selection is a
+fixed sparse mask for training itself (Sung et al., 2021).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import Layout
+from flhe.coding.support import Support
+from flhe.errors import ConfigError, RangeError
+from flhe.math.permutation import Permutation
+
+Rest = Literal["clear", "drop"]
+"""What happens to the values that are not selected."""
+
+MAPS = ("sensitivity", "magnitude")
+"""Rules that need a round of their own, in which members add up a map."""
+
+LAYERS = "layers:"
+MAX_PATTERN = 256
+MAX_REPEATS = 3
+"""Unbounded repeats in one pattern: matching then takes polynomial time, whoever wrote it."""
+
+_HEADROOM = 4
+"""A member's map is cut at the quantile above which a quarter of the selected share lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Encrypt a part of each update.
+
+    Parameters
+    ----------
+    ratio : float
+        Share of the values that is selected, above 0 and up to 1; read as the decimal number it is
+        written as, and rounded up to whole values. 1, all of them, with rule "layers:...".
+    rule : str
+        "sensitivity", "magnitude", "random" or "layers:REGEX".
+    rest : "clear" or "drop"
+        Send the values that are not selected in clear; or send and change only the selected ones, so
+        that nothing at all travels in clear.
+    """
+
+    ratio: float = 1.0
+    rule: str = "sensitivity"
+    rest: Rest = "clear"
+
+    def __post_init__(self) -> None:
+        if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:  # false for NaN
+            raise ConfigError(f"Select(ratio={self.ratio!r}): a share above 0 and at most 1")
+        if self.rest not in ("clear", "drop"):
+            raise ConfigError(f"Select(rest={self.rest!r}): 'clear' or 'drop'")
+        if self.rule.startswith(LAYERS):
+            _check_pattern(self.pattern)
+            if self.ratio != 1:
+                raise ConfigError(
+                    f"Select(ratio={self.ratio}, rule={self.rule!r}): the layers say how much is "
+                    "selected; leave ratio out"
+                )
+        elif self.rule not in (*MAPS, "random"):
+            raise ConfigError(
+                f"Select(rule={self.rule!r}): 'sensitivity', 'magnitude', 'random' or 'layers:REGEX'"
+            )
+
+    @property
+    def kind(self) -> str:
+        """The rule's name, without a pattern."""
+        return "layers" if self.by_layer else self.rule
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether whole arrays are selected, by name."""
+        return self.rule.startswith(LAYERS)
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression of "layers:"; "" for other rules."""
+        return self.rule[len(LAYERS) :] if self.by_layer else ""
+
+    @property
+    def partial(self) -> bool:
+        """Whether anything may be left out of the encrypted part."""
+        return self.by_layer or self.ratio < 1
+
+    @property
+    def clear(self) -> bool:
+        """Whether anything may travel in clear."""
+        return self.partial and self.rest == "clear"
+
+    @property
+    def mapped(self) -> bool:
+        """Whether a first round adds up a map."""
+        return self.partial and self.rule in MAPS
+
+    def parameters(self) -> dict[str, Any]:
+        """Ratio as decimal text, rule and rest, for hashing."""
+        return {
+            "name": "select",
+            "ratio": str(float(self.ratio)),
+            "rule": self.rule,
+            "rest": self.rest,
+        }
+
+    def count(self, layout: Layout) -> int:
+        """How many of the layout's floats are selected: public, whatever the values are.
+
+        Raises
+        ------
+        ConfigError
+            A pattern that no array with floats matches.
+        """
+        if not self.by_layer:
+            share = Fraction(str(float(self.ratio)))
+            return min(max(math.ceil(share * layout.floats), 1), layout.floats)
+        return sum(stop - start for start, stop in self._matches(layout))
+
+    def _matches(self, layout: Layout) -> list[tuple[int, int]]:
+        found = re.compile(self.pattern)
+        runs = [(start, stop) for name, start, stop in layout.segments() if found.search(name)]
+        if not runs:
+            raise ConfigError(
+                f"Select(rule={self.rule!r}): no array of the model has such a name; it has "
+                + ", ".join(repr(name) for name, _, _ in list(layout.segments())[:8])
+            )
+        return runs
+
+    def fixed(self, layout: Layout) -> Support:
+        """The selection of a rule that needs no map.
+
+        Raises
+        ------
+        ConfigError
+            A rule that needs one, or a pattern that no array with floats matches.
+        """
+        if self.by_layer:
+            runs = [
+                np.arange(start, stop, dtype=np.uint32) for start, stop in self._matches(layout)
+            ]
+            return Support.of(np.concatenate(runs), layout.floats)
+        if self.rule != "random":
+            raise ConfigError(f"Select(rule={self.rule!r}): its selection comes from a map")
+        # No secret: the selection hides nothing, it only has to be the same for all. The key makes this
+        # one permutation of this layout, every time, so its fixed counters tell nobody anything new.
+        key = layout.hash("flhe/v1/select-random")
+        picked = np.arange(self.count(layout), dtype=np.uint32)
+        return Support.of(np.sort(Permutation(key, layout.floats).forward(picked)), layout.floats)
+
+    def of_map(self, sums: NDArray[Any], layout: Layout) -> Support:
+        """The selection that a summed map gives: the largest, of equals those of lowest index.
+
+        Parameters
+        ----------
+        sums : NDArray of integers
+            The map as it was opened, shape (layout.floats,): exact, so that all come to the same.
+        """
+        size, count = sums.size, self.count(layout)
+        if count == size:
+            return Support.of(np.arange(size, dtype=np.uint32), size)
+        least = np.partition(sums, size - count)[size - count]
+        chosen = sums > least
+        ties = np.flatnonzero(sums == least)[: count - int(np.count_nonzero(chosen))]
+        chosen[ties] = True
+        return Support.of(np.flatnonzero(chosen).astype(np.uint32), size)
+
+    def normalized(self, own: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One member's map as it is added: divided by one of its quantiles, within [0, 1].
+
+        The quantile is that above which a quarter of the selected share lies, in sixteen bits, the
+        values around the border of the selection are then told apart well; what is beyond it is
+        selected anyway. Nobody's map counts more than anybody else's, however it is scaled.
+
+        Parameters
+        ----------
+        own : NDArray[float32]
+            Sensitivities, or sizes of changes, shape (floats,); signs are ignored.
+
+        Raises
+        ------
+        RangeError
+            NaN or infinity, or a map that is zero everywhere: it says nothing.
+        """
+        sizes = np.abs(own)
+        if not np.all(np.isfinite(sizes)):
+            raise RangeError(
+                "the map holds NaN or infinity: see that the loss of every batch is finite"
+            )
+        most = sizes.max(initial=0.0)
+        if not most > 0:
+            raise RangeError(
+                "the map is zero everywhere: the loss does not depend on the labels, or on the model"
+            )
+        above = max(int(self.ratio * sizes.size / _HEADROOM), 1)
+        scale = float(np.partition(sizes, sizes.size - above)[sizes.size - above])
+        if scale <= 0:
+            scale = float(most)
+        with np.errstate(over="ignore", under="ignore"):
+            scaled: NDArray[np.float32] = np.minimum(sizes / np.float32(scale), 1).astype(
+                np.float32
+            )
+        return scaled
+
+
+def describe(select: Select) -> str:
+    """In words, for logs."""
+    share = "" if select.by_layer else f"{100 * select.ratio:g}% "
+    how = "in clear" if select.rest == "clear" else "not sent"
+    return f"{share}by {select.rule}; the rest is {how}"
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse what is no regular expression, or one that may take for ever; it comes over the wire."""
+    if not 1 <= len(pattern) <= MAX_PATTERN:
+        raise ConfigError(f"Select: a pattern must have 1 to {MAX_PATTERN} characters")
+    bare = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", pattern)
+    if re.search(r"\)[*+?{]", bare) or re.search(r"\(\?", bare) or re.search(r"\\\d", pattern):
+        raise ConfigError(
+            f"Select: pattern {pattern!r}: repeated groups, look-around and back-references are not "
+            "taken, they may take for ever; name the alternatives"
+        )
+    if len(re.findall(r"[*+{]", bare)) > MAX_REPEATS:
+        raise ConfigError(f"Select: pattern {pattern!r}: at most {MAX_REPEATS} repeats are taken")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        raise ConfigError(f"Select: {pattern!r} is no regular expression") from None

@@ -1,0 +1,216 @@
+"""Sensitivity: how much the gradient of each parameter tells of the labels it was computed with.
+
+    S_m = 1/K sum over k of || d/dy_k (d loss(x_k, y_k; W) / d w_m) ||
+
+The loss is that of one sample, so neither "mean" nor "sum" as its reduction changes the map. A label is
+differentiated by all its components: class indices become one-hot rows, with a component for each
+class, and a float target is taken as it is. || || is the Euclidean norm over these components, as in
+Novak et al. (ICLR 2018), on which the paper builds; of one component it is the absolute value.
+
+The map depends on inputs and labels: treat it as private as they are, and send it encrypted only.
+
+Source: FedML-HE, Sec. 2.4, step 1.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from flhe.coding.label_gradients import LabelGradients, add, of_all
+from flhe.errors import ConfigError, RangeError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from flhe.coding.label_gradients import Inputs, Loss, Weights
+
+BUDGET = 32 << 20
+"""Bytes of gradients that are made at a time, unless `chunk` says how many: more are slower."""
+
+MOST = 256
+"""Gradients of the smallest models that are made at a time."""
+
+Progress = Callable[[int, int, str], None]
+"""(batches done, batches in all, what is going on) -> None; in all: those done, where nobody knows."""
+
+
+def sensitivity(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[tuple[Inputs, Tensor]],
+    *,
+    classes: int | None = None,
+    chunk: int | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """Mean sensitivity of each parameter over all samples.
+
+    The model is in eval mode meanwhile, and is otherwise left alone. Parameters and inputs of 16 bits
+    take part as float32.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any. Parameters that require no gradient are not trained and tell nothing: their map is 0.
+    loss : callable
+        (output, target) -> one number, for a batch of one; differentiable in a float target, as
+        `torch.nn.functional.cross_entropy` is in probabilities.
+    batches : iterable of (inputs, targets)
+        Inputs: a tensor, or a tuple or mapping of tensors, passed as `model(*inputs)` or
+        `model(**inputs)`; their first dimension counts samples. Targets: class indices, integers
+        (count, ...), or floats (count, ...).
+    classes : int, optional
+        How many there are; otherwise the length of the output's second dimension.
+    chunk : int, optional
+        Gradients, each of the size of the model, that are made at a time; 1 takes them one by one.
+    device : torch.device, optional
+        Where to compute; otherwise where the parameters are.
+    progress : callable, optional
+        Is told of every batch.
+
+    Returns
+    -------
+    dict[str, Tensor]
+        Names, order and shapes of `model.named_parameters()`; float32 (float64 for parameters of that
+        type), on the CPU. Buffers have none.
+
+    Raises
+    ------
+    ConfigError
+        Nothing to differentiate: no samples, no parameters, a loss that is not differentiable in the
+        target; targets that do not fit inputs or output; no torch.
+    RangeError
+        NaN or infinity in the map.
+    """
+    if chunk is not None and chunk < 1:
+        raise ConfigError(f"sensitivity: chunk={chunk}, must be at least 1")
+    torch = _torch()
+    total: Weights = {}
+    count, expected = 0, operator.length_hint(batches)
+    with _evaluating(model), torch.enable_grad():
+        job = _job(model, loss, chunk, device)
+        for done, (inputs, targets) in enumerate(batches, 1):
+            if len(targets):
+                ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
+                _check_sizes(ready, targets)
+                if not count:
+                    classes = _try(job, ready, targets, classes)
+                add(total, job.norms(ready, _floats(targets, classes, job.like)))
+                count += len(targets)
+            if progress is not None:
+                progress(done, max(expected, done), "sensitivity")
+    if not count:
+        raise ConfigError("sensitivity: the batches hold no samples; give at least one")
+    for part in total.values():
+        if not bool(torch.isfinite(part).all()):
+            raise RangeError(
+                "the sensitivity holds NaN or infinity; look for them in the model's parameters and "
+                "in its inputs"
+            )
+    if not any(bool(part.any()) for part in total.values()):
+        raise ConfigError(
+            "sensitivity: no gradient depends on the target. Give a loss that can be differentiated "
+            "in output and target, like cross_entropy or mse_loss; argmax and absolute errors cannot"
+        )
+    return {
+        name: total[name].div(count).cpu()
+        if name in total
+        else torch.zeros_like(_widened(parameter.detach()), device="cpu")
+        for name, parameter in model.named_parameters()
+    }
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise ConfigError(
+            "sensitivity maps need torch, which is in the [apps] extra: pip install 'flhe[apps]'"
+        ) from None
+    return torch
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into eval mode, and back into its own."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Floats of 16 bits and fewer as float32."""
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
+
+
+def _job(
+    model: nn.Module, loss: Loss, chunk: int | None, device: torch.device | str | None
+) -> LabelGradients:
+    weights: Weights = {}
+    others: Weights = {}
+    for name, parameter in model.named_parameters():
+        kind = weights if parameter.requires_grad else others
+        kind[name] = _widened(parameter.detach()).to(device)
+    for name, buffer in model.named_buffers():
+        others[name] = _widened(buffer.detach()).to(device)
+    size = sum(weight.nbytes for weight in weights.values())
+    if not size:
+        raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
+    return LabelGradients(model, loss, weights, others, chunk or min(MOST, max(1, BUDGET // size)))
+
+
+def _check_sizes(inputs: Inputs, targets: Tensor) -> None:
+    sizes: set[int] = set()
+    of_all(lambda t: sizes.add(len(t)), inputs)
+    if sizes != {len(targets)}:
+        raise ConfigError(
+            f"sensitivity: a batch of {sorted(sizes)} inputs and {len(targets)} targets; the first "
+            "dimension of each must count its samples"
+        )
+
+
+def _try(job: LabelGradients, inputs: Inputs, targets: Tensor, classes: int | None) -> int | None:
+    """The number of classes, after a look at what the loss makes of the first sample."""
+    torch = _torch()
+    with torch.no_grad():
+        output = job.output(job.weights, of_all(lambda t: t[:1], inputs))
+        if classes is None and isinstance(output, torch.Tensor) and output.ndim > 1:
+            classes = output.shape[1]
+        one = _floats(targets[:1], classes, job.like)
+        try:
+            shape = tuple(job.loss(output, one).shape)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"sensitivity: the loss does not take a float target of shape {tuple(one.shape)} "
+                f"({type(error).__name__}); class indices become one-hot rows, to be differentiated: "
+                "for nll_loss give cross_entropy, which takes probabilities"
+            ) from error
+    if shape not in ((), (1,)):
+        raise ConfigError(
+            f"sensitivity: the loss of one sample has shape {shape}; reduce it to one number"
+        )
+    return classes
+
+
+def _floats(targets: Tensor, classes: int | None, like: Tensor) -> Tensor:
+    """Float targets as they are, class indices as one-hot rows with the class in dimension 1."""
+    torch = _torch()
+    if not targets.is_floating_point() and targets.dtype != torch.bool:
+        if classes is None or classes < 2:
+            raise ConfigError(
+                "sensitivity: targets are class indices, but the output has no second dimension of "
+                "two classes or more; give `classes`, or targets as floats"
+            )
+        if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+            raise ConfigError(f"sensitivity: class indices must be 0 to {classes - 1}")
+        targets = torch.nn.functional.one_hot(targets.long(), classes).movedim(-1, 1)
+    return targets.to(like)

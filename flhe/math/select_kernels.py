@@ -1,0 +1,44 @@
+"""Compiled loops of selective encryption: a vector apart into two, and together again.
+
+Everything releases the GIL and numba is loaded here, so import this module where it is used.
+"""
+
+from __future__ import annotations
+
+import numba
+
+_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+
+@_njit
+def apart(values, coords, chosen, rest):
+    """`values` at `coords` (ascending, in range) into `chosen`, the others into `rest`, in order."""
+    start = 0
+    at = 0
+    for i in range(coords.size):
+        stop = coords[i]
+        for d in range(start, stop):
+            rest[at] = values[d]
+            at += 1
+        chosen[i] = values[stop]
+        start = stop + 1
+    for d in range(start, values.size):
+        rest[at] = values[d]
+        at += 1
+
+
+@_njit
+def together(chosen, rest, coords, values):
+    """Inverse of `apart`, into `values`."""
+    start = 0
+    at = 0
+    for i in range(coords.size):
+        stop = coords[i]
+        for d in range(start, stop):
+            values[d] = rest[at]
+            at += 1
+        values[stop] = chosen[i]
+        start = stop + 1
+    for d in range(start, values.size):
+        values[d] = rest[at]
+        at += 1

@@ -1,0 +1,27 @@
+"""What an app is shown: ordinary messages, with nothing of ours in them."""
+
+from __future__ import annotations
+
+from flwr.app import Message, RecordDict
+
+from flhe import records
+from flhe.mods.stages import App
+from flhe.rounds.model import Model
+from flhe.rounds.start import told_hash
+from flhe.rounds.terms import Terms
+
+
+def told_of(terms: Terms, message: Message, app: App) -> bytes:
+    """Hash of all that the app is about to be told: what `app_message` leaves, the run's config."""
+    shown = records.shown(message.content, terms.arrays_key)
+    return told_hash(shown, app.context.run_config)
+
+
+def app_message(terms: Terms, message: Message, model: Model) -> Message:
+    """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
+    content = RecordDict()
+    content[terms.arrays_key] = records.from_numpy(model.arrays())
+    for name in records.shown(message.content, terms.arrays_key):
+        content[name] = message.content[name]
+    message.content = content
+    return message

@@ -1,0 +1,59 @@
+"""Noise in a session: between what training changed and what is clipped and encrypted of it.
+
+Noise is added to what is clipped already, and cut again; so the codec's own clipping finds nothing to
+cut, and what training itself put beyond the thresholds is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.clip import Clip
+from flhe.coding.laplace import Noise
+from flhe.math.prg import PIECE
+
+if TYPE_CHECKING:
+    from flhe.rounds.model import Model
+    from flhe.rounds.session import Session
+
+
+def noised(
+    session: Session, model: Model, parts: Iterable[NDArray[np.float32]]
+) -> Iterator[NDArray[np.float32]]:
+    """The parts of an update, in order, each with noise; they are overwritten.
+
+    Raises
+    ------
+    RangeError
+        NaN, infinity, or more than half of the update beyond the clipping thresholds.
+    """
+    terms, layout = session.terms, session.layout
+    assert terms.noise is not None
+    noise: Noise = terms.noise.noise()
+    clip = Clip(terms.clip)  # type: ignore[arg-type]  # numbers, or these terms are refused
+    segments = clip.segments(clip.init(layout).shared)
+    spare = session.mask(model).coords if terms.noise.scope == "clear" else None
+    beyond = at = 0
+    for part in parts:
+        kept = where = None
+        if spare is not None:
+            first, last = np.searchsorted(spare, (at, at + part.size))
+            where = spare[first:last] - np.uint32(at)
+            kept = part[where]
+        beyond += noise.add(part, segments, at)
+        if where is not None:
+            part[where] = kept
+        at += part.size
+        yield part
+    clip.check_clipped(beyond, at)
+
+
+def add_noise(session: Session, model: Model, values: NDArray[np.float32]) -> None:
+    """As `noised`, in place, of a whole vector, shape (floats,)."""
+    parts = (values[at : at + PIECE] for at in range(0, values.size, PIECE))
+    for _ in noised(session, model, parts):
+        pass

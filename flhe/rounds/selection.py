@@ -1,0 +1,67 @@
+"""Selection in a session: masks that follow from the layout, and a member's map as a vector."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import Arrays, Layout
+from flhe.coding.select import Select
+from flhe.coding.support import Support
+from flhe.errors import ProtocolError
+
+
+@functools.lru_cache(maxsize=2)
+def fixed_mask(select: Select, layout: Layout) -> Support:
+    """The selection of a rule that needs no map; see `Select.fixed`."""
+    return select.fixed(layout)
+
+
+def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]:
+    """A member's sensitivities as a vector, as they are added up: shape (layout.floats,).
+
+    What the map does not name, such as the running statistics of batch norm, counts as most sensitive:
+    they come from the data as directly as anything.
+
+    Parameters
+    ----------
+    found : mapping of str to NDArray
+        By the model's names, in their shapes.
+
+    Raises
+    ------
+    ProtocolError
+        A name or shape that the model does not have, or none at all.
+    RangeError
+        NaN, infinity, or a map of zeros.
+    """
+    shapes = {e.name: e.shape for e in layout.entries if e.is_float}
+    for name, array in found.items():
+        if tuple(np.shape(array)) != shapes.get(name):
+            has = f"has shape {shapes[name]}" if name in shapes else "has none of that name"
+            raise ProtocolError(
+                f"the map holds {name!r} of shape {tuple(np.shape(array))}, the model {has}"
+            )
+    if not found:
+        raise ProtocolError("the map is empty: give an array for each of the model's parameters")
+    named = np.zeros(layout.floats, np.bool_)
+    values = np.ones(layout.floats, np.float32)
+    for name, start, stop in layout.segments():
+        if name in found:
+            values[start:stop] = np.asarray(found[name], np.float32).reshape(-1)
+            named[start:stop] = True
+    values[named] = select.normalized(values[named])
+    return values
+
+
+def changes(layout: Layout, trained: Arrays, masters: Arrays, **how: Any) -> NDArray[np.float32]:
+    """What training changed, as a vector; see `Layout.float_change`."""
+    values = np.empty(layout.floats, np.float32)
+    at = 0
+    for part in layout.float_change(trained, masters, **how):
+        values[at : at + part.size] = part
+        at += part.size
+    return values

@@ -1,0 +1,167 @@
+"""Public parameters of FedML-HE, and the addition that needs nothing else; see `flhe.schemes.ckks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flhe.coding.limb_packing import PIECE, LimbPacking
+from flhe.errors import ConfigError, ProtocolError
+from flhe.schemes.base import Phase, Reader
+from flhe.schemes.ckks_keys import CkksPublic
+from flhe.schemes.ckks_sizes import CkksSizes, sizes_for
+from flhe.schemes.presets import DEFAULT_CKKS, ckks_preset
+from flhe.sealed import Sealed, check_senders, merged_senders
+from flhe.spaces import Integers
+
+NAME = "fedml-he"
+MAX_COHORT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ckks:
+    """Public parameters; all that the server has.
+
+    Parameters
+    ----------
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    ring : str
+        Parameters of the ring; see `flhe.schemes.presets`.
+    public : CkksPublic, optional
+        TenSEAL's context without a key, and which key the epoch's members use. None before they have
+        one.
+    """
+
+    cohort: int
+    bits: int = 16
+    ring: str = DEFAULT_CKKS
+    public: CkksPublic | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.cohort <= MAX_COHORT:
+            raise ConfigError(f"Ckks(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"Ckks(bits={self.bits}): bits must be 2 to 32")
+        sizes = self.sizes
+        if self.public is not None:
+            self.public.check(self.ring, sizes)
+
+    @property
+    def name(self) -> str:
+        """Name on the wire."""
+        return NAME
+
+    @property
+    def sizes(self) -> CkksSizes:
+        """Ring, modulus, scale and slots."""
+        return sizes_for(ckks_preset(self.ring), self.cohort, self.bits)
+
+    @property
+    def space(self) -> Integers:
+        """Integers of `bits` bits, symmetric."""
+        return Integers((1 << (self.bits - 1)) - 1)
+
+    @property
+    def reader(self) -> Reader:
+        """Clients open; the server holds no key."""
+        return "clients"
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Nothing beyond what the codec asks for."""
+        return ()
+
+    @property
+    def limbs(self) -> LimbPacking:
+        """How residues lie in the ciphertext."""
+        return self.sizes.limbs
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: what the key is called among them."""
+        sizes = self.sizes
+        return {
+            "name": NAME,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "ring": self.ring,
+            "key_id": b"" if self.public is None else self.public.key_id,
+            "modulus": sizes.q.to_bytes(8, "big"),
+            "scale_bits": sizes.scale_bits,
+            "slot_bits": sizes.width,
+            "slots": sizes.per,
+        }
+
+    def tolerance(self, count: int) -> float:
+        """Zero: sums are rounded to the grid, and exact."""
+        return 0.0
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of a ciphertext of `length` values: half of each block's, the last one whole."""
+        return self.limbs.nbytes(self.sizes.count(length))
+
+    def check_mode(self, mode: str) -> None:
+        """There is one way only; ProtocolError for any other."""
+        if mode:
+            raise ProtocolError("fedml-he: a mode was named, and it has none")
+
+    def check_public(self, data: bytes) -> CkksPublic:
+        """The public part that a server was given; ProtocolError unless it holds no key.
+
+        Byte for byte it must be the context of this ring, with this modulus, and nothing else.
+        """
+        public = CkksPublic.from_bytes(data)
+        public.check(self.ring, self.sizes)
+        return public
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside the
+            cohort; a residue that is not below the modulus: its sender is named.
+        ReuseError
+            A sender that is already in the total.
+        """
+        self.check(part)  # all of it, before anything is added: an error must leave the total alone
+        if total is None:
+            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
+        senders = merged_senders(total, part, self.cohort)
+        limbs, count, ring = self.limbs, self.sizes.count(part.length), self.sizes.ring
+        space = np.empty((2, PIECE), np.uint64)
+        for _, at, end in limbs.pieces(count):
+            ours, theirs = space[:, : end - at]
+            limbs.read(total.data, count, 0, at, ours)
+            limbs.read(part.data, count, 0, at, theirs)
+            ring.add_into(ours, theirs)
+            limbs.write(ours, total.data, count, 0, at)
+        return Sealed(NAME, total.slot, senders, total.length, total.data)
+
+    def close(self, total: Sealed) -> Sealed:
+        """What travels to the readers of a sum: `total` itself."""
+        return total
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme; ProtocolError."""
+        if sealed.scheme != NAME:
+            raise ProtocolError(f"fedml-he: a ciphertext of {sealed.scheme!r}")
+        self.check_mode(sealed.mode)
+        if sealed.supports:
+            raise ProtocolError("fedml-he: a sparse ciphertext; slots hold dense vectors only")
+        check_senders(sealed.senders, self.cohort)
+        if sealed.data.size != self.nbytes(sealed.length):
+            raise ProtocolError(
+                f"fedml-he: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
+                f"{self.nbytes(sealed.length)}"
+            )
+        try:
+            self.limbs.check(sealed.data, self.sizes.count(sealed.length))
+        except ProtocolError as error:
+            whose = f"of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else "of a sum"
+            raise ProtocolError(f"fedml-he: the ciphertext {whose}: {error}") from None

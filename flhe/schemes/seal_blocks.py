@@ -1,0 +1,128 @@
+"""Blocks: TenSEAL, one ciphertext of the ring at a time, with masks of our own.
+
+One block at a time, because TenSEAL prints a warning for vectors of several; and its lists of Python
+floats then stay small.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.math.prime_ring import quotient
+from flhe.schemes.ckks_keys import CkksSecret
+from flhe.schemes.ckks_sizes import CkksSizes
+from flhe.schemes.seal_format import MAGIC, SealFormat, Words
+
+
+def tenseal() -> Any:
+    """Return TenSEAL; ConfigError saying how to get it where it is not installed."""
+    try:
+        import tenseal
+    except ImportError:
+        raise _missing("tenseal") from None
+    return tenseal
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise _missing("zstandard") from None
+    return zstandard
+
+
+@functools.cache
+def minor_version() -> int:
+    """SEAL's minor version in the TenSEAL that is installed; it loads no other."""
+    ts = tenseal()
+    # Of a small context; its serialization begins with an object of SEAL's.
+    made = ts.context(ts.SCHEME_TYPE.CKKS, 2048, coeff_mod_bit_sizes=[27, 27], n_threads=1)
+    data = made.serialize(save_public_key=False, save_galois_keys=False, save_relin_keys=False)
+    version: int = data[data.index(MAGIC.to_bytes(2, "little")) + 4]
+    return version
+
+
+def _missing(name: str) -> ConfigError:
+    return ConfigError(
+        f"FedML-HE needs {name}, the [ckks] extra: `uv sync --all-extras` in a checkout, "
+        "`pip install 'flhe[ckks]'` elsewhere"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Encryption and decryption under one key.
+
+    Parameters
+    ----------
+    sizes : CkksSizes
+        The ring.
+    seal : SealFormat
+        Encodings of the SEAL that is installed.
+    context : tenseal.Context
+        With the key; secret.
+    key, quotients : NDArray[uint64]
+        s as SEAL holds it, shape (n,), and what multiplies by it; secret.
+    """
+
+    sizes: CkksSizes
+    seal: SealFormat = field(repr=False)
+    context: Any = field(repr=False)
+    key: Words = field(repr=False)
+    quotients: Words = field(repr=False)
+
+    @classmethod
+    def of(cls, sizes: CkksSizes, key: CkksSecret) -> Blocks:
+        """TenSEAL with that key."""
+        s = key.transform(sizes)
+        # Blocks come one by one, which is what TenSEAL's threads would share: one is enough.
+        seal = SealFormat(sizes.n, sizes.q, minor_version())
+        context = tenseal().context_from(seal.context(s), 1)
+        quotients = np.array([quotient(w, sizes.q) for w in s.tolist()], np.uint64)
+        return cls(sizes, seal, context, s, quotients)
+
+    def encrypt(self, slots: NDArray[np.int64], a: Words) -> Words:
+        """Encrypt integers under the masks `a`.
+
+        Parameters
+        ----------
+        slots : NDArray
+            Shape (blocks * n / 2,), each within the sizes' largest.
+        a : NDArray
+            uint64 (blocks, n), uniform below q, never used before.
+
+        Returns
+        -------
+        NDArray
+            m + e - a s, uint64 (blocks, n).
+        """
+        from flhe.math import ckks_kernels
+
+        sizes = self.sizes
+        # TenSEAL's own Python layer copies the values three times on their way to this class.
+        vector, context, scale = tenseal()._ts_cpp.CKKSVector, self.context.data, sizes.scale
+        decompress, q = _zstandard().ZstdDecompressor(), np.uint64(sizes.q)
+        out = np.empty(a.shape, np.uint64)
+        for values, mask, row in zip(slots.reshape(len(a), -1), a, out, strict=True):
+            fresh = vector(context, values.astype(np.float64).tolist(), scale).serialize()
+            c0, c1 = self.seal.polynomials(fresh, decompress)
+            ckks_kernels.remask(c0, c1, mask, self.key, self.quotients, q, row)
+        return out
+
+    def decrypt(self, c: Words, a: Words) -> NDArray[np.float64]:
+        """What ciphertexts under masks `a` hold, noise and all: (blocks * n / 2,), in grid steps.
+
+        `c` and `a` are uint64 (blocks, n), below q.
+        """
+        sizes, slots = self.sizes, self.sizes.n // 2
+        vector, context = tenseal()._ts_cpp.CKKSVector, self.context.data
+        out = np.empty((len(c), slots), np.float64)
+        for ours, mask, row in zip(c, a, out, strict=True):
+            row[:] = vector(context, self.seal.vector(ours, mask, sizes.scale)).decrypt()
+        return out.reshape(-1)

@@ -1,0 +1,373 @@
+"""Laplace noise: word by word against decimals, distribution, the grid, what two inputs differ by."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from Crypto.Cipher import AES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.coding.laplace import MAX_STEPS, Laplace, Noise
+from flhe.errors import ConfigError, RangeError
+from flhe.math.prg import CHUNK, Stream
+
+KEY = bytes(range(32))
+ONES = (1 << 64) - 1
+PIECE = CHUNK // 16
+
+
+def fixed(size: int) -> bytes:
+    return KEY[:size]
+
+
+def words(start: int, count: int) -> list[tuple[int, int]]:
+    """Blocks of stream 0 under KEY, by PyCryptodome, as pairs of words."""
+    data = AES.new(KEY, AES.MODE_CTR, nonce=bytes(8), initial_value=start).encrypt(
+        bytes(16 * count)
+    )
+    numbers = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def magnitude(first: int, second: int) -> decimal.Decimal:
+    """-ln(u) of the exponent that the second word has and the mantissa that the first has."""
+    with decimal.localcontext(decimal.Context(prec=60)):
+        zeros = 64 - (second | 1).bit_length()
+        mantissa = 1 + (decimal.Decimal(first >> 12) + decimal.Decimal("0.5")) / 2**52
+        return -(mantissa / 2 ** (zeros + 1)).ln()
+
+
+def expected(x: float, alpha: float, scale: float, first: int, second: int) -> float:
+    """The noised value, in rational numbers."""
+    grid = Fraction(1, 1024)
+    while grid * 1024 > Fraction(scale):
+        grid /= 2
+    while grid * 2048 <= Fraction(scale):
+        grid *= 2
+    most = Fraction(alpha) // grid
+    step = min(max(round(Fraction(x) / grid), -most), most)
+    size = magnitude(first, second) * decimal.Decimal(float(Fraction(scale) / grid))
+    noise = int(size.to_integral_value()) * (1 if second & 1 else -1)
+    return float(np.float32(min(max(float((step + noise) * grid), -alpha), alpha)))
+
+
+class Scripted:
+    """A Prg that gives these words."""
+
+    name = "scripted"
+
+    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.data = np.array(pairs, np.uint64).reshape(-1).view(np.uint8)
+
+    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
+        assert (number, block) == (0, 0)
+        return self
+
+    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        out[:nbytes] = self.data[:nbytes]
+
+
+# --- value by value ---
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.floats(1e-4, 1e3),
+    st.floats(1e-3, 1e3),
+    st.integers(0, 2**40),
+    st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=20),
+)
+def test_a_value_is_what_its_block_says(
+    scale: float, alpha: float, start: int, shares: list[float]
+) -> None:
+    x = (np.array(shares) * alpha).astype(np.float32)
+    out = x.copy()
+    Noise(KEY, Laplace(scale)).add(out, alpha, start)
+    pairs = words(start, x.size)
+    assert out.tolist() == [
+        expected(float(v), alpha, scale, *w) for v, w in zip(x, pairs, strict=True)
+    ]
+
+
+def test_words_at_the_ends() -> None:
+    """Zeros, ones, and every number of leading zeros: magnitudes up to 64 ln 2, nothing infinite."""
+    firsts = (0, (1 << 12) - 1, 1 << 12, 1 << 63, ONES)
+    seconds = [0, 1, ONES, ONES - 1, *(1 << k | sign for k in range(1, 64) for sign in (0, 1))]
+    pairs = [(a, b) for a in firsts for b in seconds]
+    out = np.zeros(len(pairs), np.float32)
+    Noise(KEY, Laplace(1.25), Scripted(pairs)).add(out, 1e6)
+    assert out.tolist() == [expected(0.0, 1e6, 1.25, *w) for w in pairs]
+    largest = 1.25 * 64 * math.log(2)
+    assert abs(float(np.abs(out).max()) - largest) < 1e-3
+    assert math.copysign(1, out[0]) == -1
+    assert out[0] == -out[1]
+
+
+# --- the distribution ---
+
+
+def test_moments_tail_and_chi_square() -> None:
+    """Of 4 million samples under a fixed key; the same test tells b = 1.005 from 1."""
+    count = 4_000_000
+    values = np.zeros(count, np.float32)
+    Laplace(1.0).add(values, 2.0**20, fixed)
+    x = values.astype(np.float64)
+    assert abs(x.mean()) < 5 * math.sqrt(2 / count)
+    assert abs(np.abs(x).mean() - 1) < 5 / math.sqrt(count)
+    assert abs((x**2).mean() - 2) < 5 * math.sqrt(20 / count)
+    beyond = np.count_nonzero(np.abs(x) > 10)
+    assert abs(beyond - count * math.exp(-10)) < 5 * math.sqrt(count * math.exp(-10))
+    assert 12 < np.abs(x).max() < 25  # a sample of so many has its largest near ln(count) = 15.2
+    edges = np.arange(-8, 8.125, 0.125) + 2**-11  # between two steps of the grid
+    seen = np.histogram(x, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
+
+    def chi_square(scale: float) -> float:
+        upper = np.where(
+            edges < 0, np.exp(edges / scale) / 2, 1 - np.exp(-np.abs(edges) / scale) / 2
+        )
+        expected = count * np.diff(np.concatenate([[0], upper, [1]]))
+        return float(((seen - expected) ** 2 / expected).sum())
+
+    limit = edges.size + 4 * math.sqrt(2 * edges.size)
+    assert chi_square(1.0) < limit
+    assert chi_square(1.005) > limit
+
+
+def test_steps_of_the_grid_are_as_likely_as_they_should_be() -> None:
+    """Around 0, where a mistake in rounding would show: step k holds the samples nearest to it."""
+    count = 4_000_000
+    values = np.zeros(count, np.float32)
+    laplace = Laplace(1.0)
+    laplace.add(values, 2.0**20, fixed)
+    steps = np.rint(values / laplace.grid).astype(np.int64)
+    near = np.abs(steps) <= 20
+    seen = np.bincount(steps[near] + 20, minlength=41)
+    half = laplace.grid / 2
+    expected = np.array(
+        [
+            math.sinh(half) * math.exp(-abs(k) * laplace.grid) if k else 1 - math.exp(-half)
+            for k in range(-20, 21)
+        ]
+    )
+    chi_square = ((seen - count * expected) ** 2 / (count * expected)).sum()
+    assert chi_square < 41 + 4 * math.sqrt(82)
+
+
+def test_the_two_furthest_inputs_are_told_apart_by_epsilon_and_no_more() -> None:
+    alpha, scale, count = 1.0, 2.0, 1_000_000
+    low, high = np.full(count, -alpha, np.float32), np.full(count, alpha, np.float32)
+    laplace = Laplace(scale)
+    laplace.add(low, alpha, lambda size: KEY)
+    laplace.add(high, alpha, lambda size: KEY[::-1])
+    edges = np.linspace(-alpha, alpha, 17)
+    seen = [np.histogram(x, edges)[0].astype(float) for x in (low, high)]
+    assert min(map(np.min, seen)) > 10_000
+    ratios = np.log(seen[0] / seen[1])
+    epsilon = 2 * alpha / scale
+    assert np.abs(ratios).max() < epsilon + 5 * math.sqrt(2 / 10_000)
+    assert np.abs(ratios).max() > 0.9 * epsilon
+
+
+# --- the grid ---
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.floats(1e-6, 1e6),
+    st.floats(1e-6, 1e6),
+    st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=30),
+)
+def test_low_bits_do_not_depend_on_the_value(
+    scale: float, alpha: float, shares: list[float]
+) -> None:
+    """All that can come out are multiples of the grid within alpha, or alpha: whatever went in."""
+    laplace = Laplace(scale)
+    grid = Fraction(laplace.grid)
+    assert grid.numerator == 1 or grid.denominator == 1
+    assert (grid.numerator * grid.denominator).bit_count() == 1
+    assert scale / 2048 < laplace.grid <= scale / 1024
+    out = (np.array(shares) * alpha).astype(np.float32)
+    laplace.add(out, alpha)
+    for y in out.tolist():
+        rounded = Fraction(float(np.float32(alpha)))
+        multiple = round(Fraction(y) / grid) * grid
+        # Of large multiples, float32 keeps 24 bits: of the multiple, not of the value.
+        assert abs(Fraction(y)) == rounded or float(np.float32(float(multiple))) == y
+        assert abs(Fraction(y)) <= rounded
+
+
+def test_naive_noise_has_low_bits_that_tell_the_value() -> None:
+    """What the grid is against: floats near 3 have no bit below 2**-22, floats near 0 do."""
+    noise = np.random.default_rng(0).laplace(0, 1.0, 20_000).astype(np.float32)  # an attack
+
+    def off_grid(values: NDArray[np.float32], near: float) -> float:
+        close = values[np.abs(values - near) < 0.1].astype(np.float64)
+        assert close.size > 1000
+        return float(np.mean(close % 2.0**-22 != 0))
+
+    assert off_grid(noise, 0.0) > 0.9
+    assert off_grid(noise + np.float32(3), 3.0) == 0
+    for value in (0.0, 1 / 3, 3.0):
+        out = np.full(20_000, value, np.float32)
+        Laplace(1.0).add(out, 100.0)
+        assert off_grid(out, 0.0 if value < 1 else 3.0) == 0
+
+
+# --- thresholds, positions, keys ---
+
+
+def test_runs_have_thresholds_of_their_own() -> None:
+    runs = ((0, 100, 0.5), (100, 260, 2.0), (260, 300, 0.125))
+    x = np.linspace(-3, 3, 300, dtype=np.float32)
+    whole = x.copy()
+    beyond = Noise(KEY, Laplace(0.01)).add(whole, runs)
+    assert beyond == sum(np.count_nonzero(np.abs(x[a:b]) > alpha) for a, b, alpha in runs)
+    for first, stop, alpha in runs:
+        part = x[first:stop].copy()
+        Noise(KEY, Laplace(0.01)).add(part, alpha, first)
+        assert np.array_equal(part, whole[first:stop])
+        assert np.abs(part).max() <= alpha
+
+
+def test_parts_make_the_whole() -> None:
+    size = 2 * PIECE + 77
+    x = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)
+    runs = ((0, 1000, 0.2), (1000, PIECE + 5, 0.05), (PIECE + 5, size, 0.3))
+    whole, parts = x.copy(), x.copy()
+    counted = Laplace(0.01).add(whole, runs, fixed)
+    noise, beyond = Laplace(0.01).noise(fixed), 0
+    cuts = [0, 1, 999, 1001, PIECE, PIECE + 6, size]
+    for first, stop in pairwise(cuts):
+        beyond += noise.add(parts[first:stop], runs, first)
+    assert np.array_equal(whole, parts)
+    assert beyond == counted > 0
+
+
+def test_values_at_the_threshold_do_not_count_as_beyond() -> None:
+    alpha = 0.1  # float32(0.1) is larger
+    x = np.full(10, alpha, np.float32)
+    assert Laplace(1.0).add(x, alpha) == 0
+    assert Laplace(1.0).add(np.full(10, 0.101, np.float32), alpha) == 10
+
+
+def test_spared_values_stay() -> None:
+    x = np.linspace(-1, 1, 1000, dtype=np.float32)
+    spare = np.concatenate([np.arange(0, 500, 7), np.arange(700, 720)]).astype(np.uint32)
+    others = np.setdiff1d(np.arange(1000), spare)
+    out, parts, whole = x.copy(), x.copy(), x.copy()
+    Laplace(0.01).add(out, 0.5, fixed, spare=spare)
+    Laplace(0.01).add(whole, 0.5, fixed)
+    assert np.array_equal(out[spare], x[spare])
+    assert np.array_equal(out[others], whole[others])
+    noise = Laplace(0.01).noise(fixed)
+    for first, stop in pairwise([0, 7, 8, 500, 710, 1000]):
+        noise.add(parts[first:stop], 0.5, first, spare=spare)
+    assert np.array_equal(parts, out)
+
+
+def test_every_vector_has_a_key_of_its_own() -> None:
+    asked: list[int] = []
+
+    def random(size: int) -> bytes:
+        asked.append(size)
+        return bytes([len(asked)]) * size
+
+    first, second, third = (np.zeros(64, np.float32) for _ in range(3))
+    laplace = Laplace(1.0)
+    laplace.add(first, 9.0, random)
+    laplace.add(second, 9.0, random)
+    laplace.add(third, 9.0)
+    assert asked == [32, 32]
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, third)
+    assert KEY.hex() not in repr(laplace.noise(fixed))
+    assert "key" not in repr(laplace.noise(fixed))
+
+
+def test_nothing_to_noise() -> None:
+    assert Laplace(1.0).add(np.empty(0, np.float32), 1.0) == 0
+    assert Laplace(1.0).add(np.empty(0, np.float32), ()) == 0
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 1e-31, 1e31])
+def test_a_scale_that_cannot_work(scale: float) -> None:
+    with pytest.raises(ConfigError, match="scale must be"):
+        Laplace(scale)
+
+
+def test_a_scope_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="'clear' or 'all'"):
+        Laplace(1.0, "some")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite(bad: float) -> None:
+    x = np.zeros(100, np.float32)
+    x[50] = bad
+    with pytest.raises(RangeError, match="NaN or infinity"):
+        Laplace(1.0).add(x, 1.0)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        ((0, 50, 1.0),),
+        ((0, 50, 1.0), (60, 100, 1.0)),
+        ((0, 60, 1.0), (50, 100, 1.0)),
+        ((50, 100, 1.0), (0, 50, 1.0)),
+        (),
+    ],
+)
+def test_runs_that_leave_values_out(runs: tuple[tuple[int, int, float], ...]) -> None:
+    x = np.full(100, 0.5, np.float32)
+    with pytest.raises(ConfigError, match="do not cover"):
+        Laplace(1.0).add(x, runs)
+    assert np.all(x == 0.5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+def test_a_threshold_that_cannot_work(alpha: float) -> None:
+    with pytest.raises(ConfigError, match="clipping threshold"):
+        Laplace(1.0).add(np.zeros(3, np.float32), alpha)
+
+
+def test_a_threshold_too_large_for_the_scale() -> None:
+    laplace = Laplace(1e-12)
+    most = MAX_STEPS * laplace.grid
+    laplace.add(np.zeros(3, np.float32), most)
+    with pytest.raises(ConfigError, match=re.escape(f"{most:g}")):
+        laplace.add(np.zeros(3, np.float32), 2 * most)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(4),
+        np.zeros((2, 2), np.float32),
+        np.zeros(8, np.float32)[::2],
+        np.frombuffer(bytes(16), np.float32),
+    ],
+)
+def test_arrays_that_it_does_not_take(values: NDArray[Any]) -> None:
+    with pytest.raises(ConfigError, match="takes a start"):
+        Laplace(1.0).add(values, 1.0)
+    with pytest.raises(ConfigError, match="takes a start"):
+        Laplace(1.0).noise().add(np.zeros(4, np.float32), 1.0, -1)
+
+
+def test_a_random_source_that_falls_short() -> None:
+    with pytest.raises(ConfigError, match="31 bytes"):
+        Laplace(1.0).add(np.zeros(4, np.float32), 1.0, lambda size: bytes(31))

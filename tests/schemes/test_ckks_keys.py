@@ -1,0 +1,326 @@
+"""Keys of CKKS and SEAL's encodings: TenSEAL reads and writes the same, and a server gets no key."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tenseal as ts
+import zstandard
+
+from flhe.coding.base import Plain
+from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.keys.canonical import dumps, loads
+from flhe.math.prg import AesCtr
+from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.ckks_keys import CkksPublic, CkksSecret
+from flhe.schemes.ckks_masks import Masks
+from flhe.schemes.ckks_sizes import FLOATS
+from flhe.schemes.seal_blocks import Blocks, minor_version
+from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
+from flhe.sealed import Sealed, Slot
+
+AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
+NOTHING = np.empty(0, np.int32)
+GROUP_KEY = bytes(range(32))
+SCHEME = Ckks(2, 20)
+"""Its modulus has 56 bits, which leaves room for the second prime that TenSEAL wants."""
+
+
+@functools.cache
+def theirs() -> Any:
+    """A context and key of TenSEAL's own making, in the same ring and modulus."""
+    assert SCHEME.sizes.bits == 56
+    return ts.context(
+        ts.SCHEME_TYPE.CKKS,
+        SCHEME.sizes.n,
+        coeff_mod_bit_sizes=[56, 53],
+        encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,
+        n_threads=1,
+    )
+
+
+def unpacked(blob: bytes) -> bytes:
+    """Members of one of SEAL's objects that is compressed."""
+    reader = zstandard.ZstdDecompressor().decompressobj()
+    return reader.decompress(blob[HEADER.size :])
+
+
+@functools.cache
+def their_key() -> CkksSecret:
+    """TenSEAL's key as ours: the words of the first modulus, as they lie in its serialization."""
+    n, ring = SCHEME.sizes.n, SCHEME.sizes.ring
+    data = theirs().serialize(
+        save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
+    )
+    secret = data.rindex(HEADER.pack(0xA15E, 16, 4, minor_version(), 2, 0, 0)[:6])
+    words = np.frombuffer(unpacked(data[secret:]), "<u8", 2 * n, offset=72)[:n]
+    transform = np.empty(n, np.uint64)
+    transform[to_seal_order(ring)] = words
+    lifted = ring.inverse(transform)
+    return CkksSecret("4096", np.where(lifted == ring.q - 1, -1, lifted).astype(np.int8))
+
+
+# --- TenSEAL as the other side ---
+
+
+def test_tenseal_decrypts_what_we_encrypt() -> None:
+    """With its own key, which it made itself, in a context of its own."""
+    sizes, rng = SCHEME.sizes, np.random.default_rng(1)
+    total, sums = None, np.zeros(3 * sizes.block, np.int64)
+    for rank in range(2):
+        values = rng.integers(-(2**19) + 1, 2**19, sums.size).astype(np.int32)
+        sealer = CkksSealer(SCHEME, their_key(), GROUP_KEY, rank)
+        total = SCHEME.add(total, sealer.encrypt(Plain(values, NOTHING), AT))
+        sums += values
+    assert total is not None
+    a = Masks.of(sizes, GROUP_KEY, AT, (0, 1), AesCtr()).blocks(0, 3)
+    c = np.empty((3, sizes.n), np.uint64)
+    sizes.limbs.read(total.data, c.size, 0, 0, c.reshape(-1))
+    seal = SealFormat(sizes.n, sizes.q, minor_version())
+    vectors = [seal.vector(ours, mask, sizes.scale) for ours, mask in zip(c, a, strict=True)]
+    slots = [ts.ckks_vector_from(theirs(), v).decrypt() for v in vectors]
+    digits, fits = sizes.split(np.rint(np.concatenate(slots)).astype(np.int64), 2)
+    assert fits
+    assert np.array_equal(digits, sums)
+
+
+def test_we_decrypt_what_tenseal_encrypts() -> None:
+    sizes, n = SCHEME.sizes, SCHEME.sizes.n
+    values = np.random.default_rng(2).integers(-99, 100, sizes.block)
+    slots = sizes.join(values).astype(float).tolist()
+    vector = ts.ckks_vector(theirs(), slots, sizes.scale).serialize()
+    c0, c1 = np.frombuffer(unpacked(vector[vector.index(b"\x5e\xa1") :]), "<u8", 2 * n, 97).reshape(
+        2, n
+    )
+    opened = Blocks.of(sizes, their_key()).decrypt(c0[None], c1[None])
+    assert np.array_equal(sizes.split(np.rint(opened).astype(np.int64), 1)[0], values)
+
+
+def test_a_ciphertext_opens_by_the_formula() -> None:
+    """c + a s by schoolbook integers, and slots as values at powers of a complex root of unity."""
+    scheme = Ckks(3, 16, "2048")
+    sizes, key = scheme.sizes, CkksSecret.generate("2048")
+    n, q, values = sizes.n, sizes.q, np.arange(-50, 50, dtype=np.int32)
+    sealed = CkksSealer(scheme, key, GROUP_KEY, 1).encrypt(Plain(values, NOTHING), AT)
+    words = np.empty((1, n), np.uint64)
+    sizes.limbs.read(sealed.data, n, 0, 0, words.reshape(-1))
+    order = to_seal_order(sizes.ring)
+
+    def polynomial(transform: np.ndarray) -> list[int]:
+        held = np.empty(n, np.uint64)
+        held[order] = transform
+        return sizes.ring.inverse(held).tolist()
+
+    c = polynomial(words[0])
+    a = polynomial(Masks.of(sizes, GROUP_KEY, AT, (1,), AesCtr()).blocks(0, 1)[0])
+    message = np.array(c, object)
+    for k, s in enumerate(key.coefficients.tolist()):
+        if s:  # x^k a, where x^n is -1
+            message += s * np.array([-x for x in a[n - k :]] + a[: n - k], object)
+    centred = np.array([int((m + q // 2) % q - q // 2) for m in message], float)
+    for j, slot in enumerate(sizes.join(np.resize(values.astype(np.int64), sizes.per * 9))):
+        angle = np.pi * pow(3, j, 2 * n) / n
+        value = (centred * np.cos(angle * np.arange(n))).sum() / sizes.scale
+        assert abs(value - slot) < sizes.residual(1)
+
+
+@pytest.mark.parametrize("n", [4096, 8192])
+def test_transforms_in_double_precision_are_as_exact_as_the_proof_takes_them_to_be(n: int) -> None:
+    """Of values near 2^52, where TenSEAL's modulus is so long that encryption adds no error."""
+    bits, scale = ([36, 36, 36], 2.0**16) if n == 4096 else ([60, 60, 60], 2.0**50)
+    context = ts.context(
+        ts.SCHEME_TYPE.CKKS, n, coeff_mod_bit_sizes=bits, n_threads=1,
+        encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,
+    )  # fmt: skip
+    largest, rng = 2.0**52, np.random.default_rng(n)
+    slots = n // 2
+    for values in (
+        rng.integers(-(2**52), 2**52, slots).astype(float),
+        rng.choice([-largest, largest], slots),
+        np.full(slots, largest),
+        np.where(np.arange(slots) == 1, largest, 0),
+    ):
+        opened = ts.ckks_vector(context, values.tolist(), scale).decrypt()
+        assert np.abs(np.array(opened) - values).max() < FLOATS * largest
+
+
+# --- what a server gets ---
+
+
+def test_a_public_context_cannot_decrypt() -> None:
+    """TenSEAL itself says so; and it is the same for all keys, so it tells nothing of any."""
+    sizes, key = SCHEME.sizes, CkksSecret.generate("4096")
+    public = key.public(sizes)
+    assert public.context == CkksSecret.generate("4096").public(sizes).context
+    local = SealFormat(sizes.n, sizes.q, minor_version())
+    context = ts.context_from(local.context())
+    assert context.is_public()
+    assert not context.is_private()
+    private = Blocks.of(sizes, key).context
+    vector = ts.ckks_vector(private, [1.0, 2.0], sizes.scale).serialize()
+    at_server = ts.ckks_vector_from(context, vector)
+    with pytest.raises(ValueError, match="secret_key"):
+        at_server.decrypt()
+    with pytest.raises(ValueError, match="Secret key"):
+        context.secret_key()
+    assert at_server.decrypt(private.secret_key())[:2] == pytest.approx([1, 2], abs=0.1)
+    assert len(public.to_bytes()) < 300
+
+
+def test_the_server_refuses_a_context_with_a_key() -> None:
+    key = CkksSecret.generate("4096")
+    sizes, public = SCHEME.sizes, key.public(SCHEME.sizes)
+    made = dataclasses.replace(SCHEME, public=SCHEME.check_public(public.to_bytes()))
+    assert made.public == public
+    flags = dict.fromkeys(("save_public_key", "save_galois_keys", "save_relin_keys"), False)
+    for context in (
+        sizes.seal.context(key.transform(sizes)),
+        theirs().serialize(save_secret_key=True, **flags),
+        theirs().serialize(save_secret_key=True),
+    ):
+        wrong = dataclasses.replace(public, context=context)
+        with pytest.raises(ProtocolError, match="holds a secret key, which no server may have"):
+            SCHEME.check_public(wrong.to_bytes())
+        with pytest.raises(ProtocolError, match="holds a secret key"):
+            dataclasses.replace(SCHEME, public=wrong)
+
+
+def test_the_server_refuses_another_ring_and_anything_unexpected() -> None:
+    key = CkksSecret.generate("4096")
+    public = key.public(SCHEME.sizes)
+    contexts = [
+        theirs().serialize(save_public_key=False, save_relin_keys=True),
+        key.public(Ckks(20, 20).sizes).context,
+        public.context[:-1],
+        public.context + b"\x20\x01",
+        public.context + b"\x2a\x02hi",
+        b"\xff" * 40,
+        b"\x0a\xff\xff\xff\xff\x0f",
+        b"\x0f",
+    ]
+    for context in contexts:
+        with pytest.raises(ProtocolError, match="public context"):
+            SCHEME.check_public(dataclasses.replace(public, context=context).to_bytes())
+    other = CkksSecret.generate("2048")
+    with pytest.raises(ProtocolError, match="is of ring '2048'"):
+        SCHEME.check_public(other.public(SCHEME.sizes).to_bytes())
+    with pytest.raises(ConfigError, match="at most"):
+        dataclasses.replace(public, context=bytes(MAX_CONTEXT + 1))
+
+
+# --- keys ---
+
+
+def counting() -> Any:
+    numbers = itertools.count()
+    return lambda n: bytes(next(numbers) * 197 % 256 for _ in range(n))
+
+
+@pytest.mark.parametrize("ring", ["2048", "4096", "8192"])
+def test_keys_are_read_back_and_no_two_encode_alike(ring: str) -> None:
+    key, other = CkksSecret.generate(ring), CkksSecret.generate(ring)
+    key.check(ring)
+    again = CkksSecret.from_bytes(key.to_bytes())
+    assert np.array_equal(again.coefficients, key.coefficients)
+    assert again.to_bytes() == key.to_bytes()
+    assert again.key_id == key.key_id != other.key_id
+    public = key.public(Ckks(3, 16, ring).sizes)
+    assert CkksPublic.from_bytes(public.to_bytes()) == public
+    with pytest.raises(ProtocolError, match="not '"):
+        key.check("2048" if ring == "4096" else "4096")
+
+
+def test_keys_come_from_the_random_source_alone() -> None:
+    one, other = (CkksSecret.generate("2048", counting()) for _ in range(2))
+    assert one.to_bytes() == other.to_bytes()
+    with pytest.raises(ConfigError, match="random source"):
+        CkksSecret.generate("2048", lambda n: bytes(n - 1))
+
+
+def test_coefficients_are_equally_likely() -> None:
+    """No byte value is taken that would favour one: 255 of 256 are, 85 for each."""
+    bytes_, asked = bytes(range(256)) * 8, iter(range(9))
+
+    def source(n: int) -> bytes:
+        next(asked)
+        return bytes_[:n]
+
+    drawn = CkksSecret.generate("2048", source).coefficients[: 255 * 8]
+    assert np.bincount(drawn + 1).tolist() == [680, 680, 680]
+
+
+def malformed(data: bytes) -> Iterator[bytes]:
+    yield b""
+    yield data[:-1]
+    yield data + b"\0"
+    body = loads(data, 1 << 20, "key")
+    for name, value in body.items():
+        yield dumps({k: v for k, v in body.items() if k != name})
+        yield dumps({**body, name: value[:-1] if isinstance(value, (bytes, str)) else value + 1})
+    yield dumps({**body, "more": 1})
+    if "s" in body:
+        yield dumps({**body, "s": b"\xff" + body["s"][1:]})
+        yield dumps({**body, "s": body["s"][:-1] + b"\xf2"})
+        yield dumps({**body, "ring": "2048"})
+
+
+def test_malformed_encodings_are_refused() -> None:
+    key = CkksSecret.generate("4096")
+    for kind, data in (
+        (CkksSecret, key.to_bytes()),
+        (CkksPublic, key.public(SCHEME.sizes).to_bytes()),
+    ):
+        for wrong in malformed(data):
+            if kind is CkksPublic and wrong != data:
+                with pytest.raises(ProtocolError):
+                    SCHEME.check_public(wrong)
+            else:
+                with pytest.raises(ProtocolError):
+                    kind.from_bytes(wrong)
+
+
+def test_keys_that_nobody_drew_are_refused() -> None:
+    for coefficients in (np.zeros(4096, np.int8), np.ones(4096, np.int8)):
+        with pytest.raises(ProtocolError, match="not random"):
+            CkksSecret("4096", coefficients).check("4096")
+    for wrong in (np.full(4096, 2, np.int8), np.zeros(2048, np.int8), np.zeros(4096, np.int16)):
+        with pytest.raises(ConfigError, match="-1, 0 or 1"):
+            CkksSecret("4096", wrong)
+
+
+def test_nothing_secret_is_shown() -> None:
+    key = CkksSecret.generate("4096")
+    sealer, opener = CkksSealer(SCHEME, key, GROUP_KEY, 0), CkksOpener(SCHEME, key, GROUP_KEY)
+    masks = Masks.of(SCHEME.sizes, GROUP_KEY, AT, (0,), AesCtr())
+    shown = "".join(map(repr, (key, sealer, opener, masks, Blocks.of(SCHEME.sizes, key))))
+    assert "array" not in shown
+    assert repr(GROUP_KEY) not in shown
+    assert repr(key) == "CkksSecret(<4096 coefficients>)"
+
+
+def test_other_versions_of_tenseal_are_named() -> None:
+    sizes = SCHEME.sizes
+    fresh = ts.ckks_vector(theirs(), [1.0], sizes.scale).serialize()
+    zstd = zstandard.ZstdDecompressor()
+    start = fresh.index(b"\x5e\xa1")
+    older = fresh[: start + 3] + b"\x03" + fresh[start + 4 :]
+    with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
+        sizes.seal.polynomials(older, zstd)
+    with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
+        SealFormat(sizes.n, Ckks(2, 8).sizes.q).polynomials(fresh, zstd)
+
+
+def test_total_of_another_key_is_refused() -> None:
+    """Also where it belongs to nobody's public part: noise says it."""
+    one, other = CkksSecret.generate("4096"), CkksSecret.generate("4096")
+    sealed: Sealed = CkksSealer(SCHEME, one, GROUP_KEY, 0).encrypt(
+        Plain(np.ones(3, np.int32), NOTHING), AT
+    )
+    with pytest.raises(FlheError, match="not the sum"):
+        CkksOpener(SCHEME, other, GROUP_KEY).decrypt(sealed)

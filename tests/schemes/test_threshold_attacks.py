@@ -1,0 +1,289 @@
+"""Attacks that find the key that no party has, run against threshold decryption without what stops
+them, where they must find it, and with it, where they must not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.errors import ProtocolError, ReuseError
+from flhe.keys import threshold_keys
+from flhe.math.prg import AesCtr
+from flhe.math.prime_ring import PrimeRing
+from flhe.math.prime_sharing import scaled
+from flhe.math.sampling import Gaussian
+from flhe.schemes.threshold import PublicKey, ThresholdRlwe, common_hats
+from flhe.schemes.threshold_answers import Answered, Partial
+from flhe.schemes.threshold_opening import Party, combine
+from flhe.schemes.threshold_sealer import ThresholdSealer
+from flhe.sealed import Sealed
+from tests.laws import SLOT
+from tests.schemes.test_threshold import (
+    CRS,
+    NOTHING,
+    SMALL,
+    Group,
+    answers,
+    done,
+    group,
+    joined,
+    vectors,
+)
+
+Rows = list[NDArray[np.uint64]]
+"""One polynomial: an array (n,) for each limb."""
+
+
+def length(scheme: ThresholdRlwe) -> int:
+    """Values of more than one block, so that whole polynomials are known."""
+    return scheme.sizes.n * scheme.slots.per
+
+
+def polynomial(scheme: ThresholdRlwe, data: NDArray[np.uint8], count: int) -> Rows:
+    """The first block of what travels."""
+    rows = []
+    for limb in range(len(scheme.rings)):
+        whole = np.empty(count, np.uint64)
+        scheme.limbs.read(data, count, limb, 0, whole)
+        rows.append(whole[: scheme.sizes.n].copy())
+    return rows
+
+
+def halves(scheme: ThresholdRlwe, total: Sealed) -> tuple[Rows, Rows]:
+    c0, c1 = scheme.halves(total)
+    counts = scheme.counts(total.length)
+    return polynomial(scheme, c0, counts[0]), polynomial(scheme, c1, counts[1])
+
+
+def each(scheme: ThresholdRlwe, work: Callable[..., NDArray[np.uint64]], *rows: Any) -> Rows:
+    """`work(ring, ...)` limb by limb."""
+    return [work(ring, *limbs) for ring, *limbs in zip(scheme.rings, *rows, strict=True)]
+
+
+def added(scheme: ThresholdRlwe, *polynomials: Rows) -> Rows:
+    total = polynomials[0]
+    for other in polynomials[1:]:
+        total = each(scheme, PrimeRing.add, total, other)
+    return total
+
+
+def weighed(scheme: ThresholdRlwe, rows: Rows, factors: Sequence[int]) -> Rows:
+    """Products with one number, whose residues are `factors`."""
+    by_limb = zip(rows, factors, scheme.rings, strict=True)
+    return [scaled(row, factor, ring.q) for row, factor, ring in by_limb]
+
+
+def small(scheme: ThresholdRlwe, rows: Rows) -> list[int]:
+    return joined([row.tolist() for row in rows], scheme.slots.moduli)
+
+
+def lifted(scheme: ThresholdRlwe, numbers: Iterable[int]) -> Rows:
+    return [np.array([x % ring.q for x in numbers], np.uint64) for ring in scheme.rings]
+
+
+def key_of(scheme: ThresholdRlwe, product: Rows, c1: Rows) -> list[int]:
+    """The polynomial whose product with c1 is `product`, as signed numbers."""
+
+    def divided(ring: PrimeRing, above: Any, below: Any) -> NDArray[np.uint64]:
+        pairs = zip(ring.forward(above).tolist(), ring.forward(below).tolist(), strict=True)
+        quotients = [a * pow(b, -1, ring.q) % ring.q for a, b in pairs]
+        return ring.inverse(np.array(quotients, np.uint64))
+
+    return small(scheme, each(scheme, divided, product, c1))
+
+
+def summed(scheme: ThresholdRlwe, partials: Sequence[Partial]) -> Rows:
+    count = scheme.counts(length(scheme))[0]
+    return added(scheme, *(polynomial(scheme, p.data, count) for p in partials))
+
+
+# --- smudging ---
+
+
+def from_one_opening(group: Group, total: Sealed) -> list[int]:
+    """Answers add up to c1 s, if nothing hides it."""
+    _, c1 = halves(group.scheme, total)
+    return key_of(group.scheme, summed(group.scheme, answers(group, total, (0, 1))), c1)
+
+
+def test_without_smudging_one_opening_gives_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = group(2, 2)
+    total = both.total(vectors(both.scheme, length(both.scheme)))
+    secret = both.secret.tolist()
+    assert from_one_opening(both, total) != secret
+    monkeypatch.setattr(Party, "_flood", lambda _self, noise, _ring: np.zeros_like(noise))
+    assert from_one_opening(both, total) == secret
+
+
+def from_repeated_openings(group: Group, total: Sealed, repeats: int, mean: float) -> list[int]:
+    """Noise of the first of several openings, by its distance from the mean of all."""
+    scheme, (_, c1) = group.scheme, halves(group.scheme, total)
+    inverse = [pow(1 << scheme.slots.log_p, -1, ring.q) for ring in scheme.rings]
+    first, noise = (
+        summed(scheme, answers(group, total, (0, 1))),
+        np.full(scheme.sizes.n, float(mean)),
+    )
+    for _ in range(repeats):
+        again = summed(scheme, answers(group, total, (0, 1)))
+        rows = each(scheme, PrimeRing.subtract, first, again)
+        rows = weighed(scheme, rows, inverse)
+        noise += np.array(small(scheme, rows), np.float64) / repeats
+    known = lifted(scheme, [round(x) << scheme.slots.log_p for x in noise.tolist()])
+    return key_of(scheme, each(scheme, PrimeRing.subtract, first, known), c1)
+
+
+def test_averaging_repeated_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of noise of one bit it gives the key, of ours none of it; and no party answers twice."""
+    both = group(2, 2)
+    total = both.total(vectors(both.scheme, length(both.scheme)))
+    secret = both.secret.tolist()
+    found = from_repeated_openings(both, total, 20, -1)
+    assert sum(x == y for x, y in zip(found, secret, strict=True)) < 40  # 4096 guesses out of 2^93
+
+    def narrow(self: Party, noise: NDArray[np.uint64], ring: PrimeRing) -> NDArray[np.uint64]:
+        return scaled(noise & np.uint64(1), 1 << self.scheme.slots.log_p, ring.q)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Party, "_flood", narrow)
+        assert from_repeated_openings(both, total, 120, 1) == secret
+    party = both.party(0)
+    _, state = party.partial(Answered(), total, SLOT, (0, 1), done)
+    with pytest.raises(ReuseError, match="answered before"):
+        party.partial(state, total, SLOT, (0, 1), done)
+
+
+# --- masks of pairs ---
+
+
+def weight(at: int, points: Sequence[int], of: int) -> Fraction:
+    """What the value at `of` counts in the value at `at`."""
+    out = Fraction(1)
+    for point in points:
+        if point != of:
+            out *= Fraction(at - point, of - point)
+    return out
+
+
+def from_one_answer(
+    group: Group, total: Sealed, opened: NDArray[Any], partial: Partial, outside: Sequence[int]
+) -> list[int]:
+    """Noise modulo w from one honest answer, by parties that are not in T and know the sum."""
+    scheme, slots = group.scheme, group.scheme.slots
+    c0, c1 = halves(scheme, total)
+    known = [0, *(rank + 1 for rank in outside)]
+    own = weight(0, [rank + 1 for rank in partial.chosen], partial.rank + 1)
+    kappa = own * weight(partial.rank + 1, known, 0)
+
+    def modulo(fraction: Fraction, q: int) -> int:
+        return fraction.numerator * pow(fraction.denominator, -1, q) % q
+
+    fields = opened.astype(object) + len(total.senders) * slots.bound
+    shifts = [1 << slots.width * k for k in range(slots.per)]
+    message = lifted(scheme, fields.reshape(-1, slots.per) @ np.array(shifts, object))
+    rest = summed(scheme, [partial])
+    for rank in outside:
+        factor = own * weight(partial.rank + 1, known, rank + 1)
+        part = each(scheme, PrimeRing.multiply, c1, list(group.keys[rank].share))
+        part = [
+            scaled(x, modulo(factor, r.q), r.q) for x, r in zip(part, scheme.rings, strict=True)
+        ]
+        rest = each(scheme, PrimeRing.subtract, rest, part)
+    plain = each(scheme, PrimeRing.subtract, message, c0)
+    plain = weighed(scheme, plain, [modulo(kappa, ring.q) for ring in scheme.rings])
+    rest = each(scheme, PrimeRing.subtract, rest, plain)
+    # w times what is left is p (v E + w E_j).
+    w, v = kappa.denominator, kappa.numerator
+    left = weighed(scheme, rest, [w * pow(1 << slots.log_p, -1, r.q) for r in scheme.rings])
+    numbers = [x * pow(v, -1, w) % w for x in small(scheme, left)]
+    noise = [x - w if x > w // 2 else x for x in numbers]
+    product = added(scheme, lifted(scheme, [x << slots.log_p for x in noise]), message)
+    return key_of(scheme, each(scheme, PrimeRing.subtract, product, c0), c1)
+
+
+def test_four_parties_outside_do_not_find_the_key_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 of 16: parties 8, 10, 13 and 14 have four shares, see one answer, and know the sum."""
+    many = group(16, 5, 8)
+    xs = vectors(many.scheme, length(many.scheme))
+    total = many.total({rank: xs[rank] for rank in (0, 1, 2, 3, 5, 12)})
+    chosen, outside = (0, 1, 3, 5, 12), (8, 10, 13, 14)
+    secret = many.secret.tolist()
+
+    def attack() -> bool:
+        partials = answers(many, total, chosen)
+        opened = combine(many.scheme, total, partials)
+        found = from_one_answer(many, total, opened, partials[-1], outside)
+        return bool(found == secret)
+
+    assert not attack()
+    monkeypatch.setattr(Party, "_masks", lambda *_: [])
+    assert attack()
+
+
+# --- who speaks last ---
+
+
+def test_the_last_to_speak_cannot_choose_the_key() -> None:
+    """b_2 = its own key less all others' makes a joint key that it opens alone; COMMIT comes first."""
+    scheme = ThresholdRlwe(3, 2, 16, SMALL)
+    states, commitments = zip(
+        *(threshold_keys.begin(scheme, rank, CRS) for rank in range(3)), strict=True
+    )
+    revealed = [threshold_keys.reveal(scheme, state, commitments) for state in states]
+    rogue, _ = threshold_keys.begin(scheme, 2, CRS)
+    rows = list(rogue.b)
+    for other in states[:2]:
+        rows = each(scheme, PrimeRing.subtract, rows, list(other.b))
+    chosen = dataclasses.replace(rogue, b=np.array(rows))
+    joint = PublicKey(CRS, np.array(added(scheme, *(list(d.b) for d in (*states[:2], chosen)))))
+    scheme = dataclasses.replace(scheme, key_id=joint.key_id)
+    x = vectors(scheme, length(scheme))[0]
+    sealed = ThresholdSealer(scheme, joint, 0).encrypt(Plain(x, NOTHING), SLOT)
+    c0, c1 = halves(scheme, sealed)
+    own = lifted(scheme, rogue.own.tolist())
+    alone = np.array(added(scheme, c0, each(scheme, PrimeRing.multiply, c1, own)))
+    values, _ = scheme.slots.lower(alone, x.size, 1)
+    assert np.array_equal(values, x)
+
+    plain = dataclasses.replace(scheme, key_id=b"")
+    publics = [*(b for _, b, _ in revealed[:2]), threshold_keys._packed(plain, chosen.b)]
+    boxes = [shares[0] for _, _, shares in revealed]
+    with pytest.raises(ProtocolError, match="rank 2 is not the one that it committed to"):
+        threshold_keys.finish(plain, revealed[0][0], publics, boxes)
+
+
+def test_the_public_key_is_an_encryption_of_nothing_known() -> None:
+    """b + a s = p e: with s only; with the key of any t - 1 parties that pool theirs it is no noise."""
+    some = group(3, 3)
+    scheme = some.scheme
+    a = each(scheme, PrimeRing.inverse, list(common_hats(scheme, CRS, AesCtr())))
+    bound = 3 * Gaussian().bound << scheme.slots.log_p
+    for owns, opens in ((some.drawn, True), (some.drawn[:2], False)):
+        key = lifted(scheme, np.sum([d.own for d in owns], axis=0, dtype=int).tolist())
+        left = small(
+            scheme, added(scheme, list(some.public.b), each(scheme, PrimeRing.multiply, a, key))
+        )
+        assert (max(map(abs, left)) <= bound) == opens
+
+
+# --- what nothing here stops ---
+
+
+def test_a_server_that_lies_has_one_update_opened() -> None:
+    """It adds zeros of its own, in the names of others, as docs/threshold.md says."""
+    some = group(3, 2)
+    xs = vectors(some.scheme, 50)
+    lied = some.total({0: np.zeros_like(xs[0]), 1: xs[1], 2: np.zeros_like(xs[2])})
+    opened = combine(some.scheme, lied, answers(some, lied, (0, 2)))
+    assert opened.tolist() == xs[1].tolist()
+    # Parties that add up what senders have signed have another sum, and answers to both do not fit.
+    one, two = answers(some, lied, (0, 2))[0], answers(some, some.total(xs), (0, 2))[1]
+    with pytest.raises(ProtocolError, match="of another opening"):
+        combine(some.scheme, lied, [one, two])

@@ -1,0 +1,268 @@
+"""Rounds in which a part of each update is encrypted: under every scheme, by every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+
+from flhe.coding.laplace import Laplace
+from flhe.coding.pack import Packing
+from flhe.coding.select import Select
+from flhe.errors import ConfigError, QuorumError
+from flhe.mods import HEMod
+from flhe.rounds.model import Model
+from flhe.strategies import (
+    HEStrategy,
+    batchcrypt_fedavg,
+    esafl_fedavg,
+    fedml_he_fedavg,
+    flashe_fedavg,
+    sash_fedavg,
+)
+from flhe.strategies.report import RoundReport
+from tests.mods.harness import update
+from tests.strategies.puppets import Node, Puppets, Reference, initial, start_arrays, trained
+from tests.strategies.test_he_strategy import MAX, close, same, tolerance
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+Make = Callable[..., HEStrategy]
+EQUAL: dict[str, Any] = {"weighted": False}
+SCHEMES: dict[str, tuple[Make, dict[str, Any]]] = {
+    "fedml-he": (fedml_he_fedavg, {}),
+    "flashe": (flashe_fedavg, EQUAL),
+    "flashe, adaptive": (flashe_fedavg, {**EQUAL, "masking": "adaptive"}),
+    "sash": (sash_fedavg, {**EQUAL, "unmask": "clients"}),
+    "batchcrypt": (batchcrypt_fedavg, {**EQUAL, "key_bits": 2048, "clip": 1.0}),
+    "esafl": (esafl_fedavg, EQUAL),
+    "esafl, keys of a round": (esafl_fedavg, {**EQUAL, "per_round_keys": True}),
+    "fedml-he, fitted thresholds": (fedml_he_fedavg, {"clip": "exchange", "bits": 20}),
+    "flashe, thresholds of the past": (flashe_fedavg, {**EQUAL, "clip": "history", "bits": 20}),
+}
+FLOATS = 63 + 1 + 2 + 1
+"""Of the start arrays."""
+
+
+def sensitive(message: Message, context: Context) -> Mapping[str, NDArray[Any]]:
+    """A node's sensitivities: those of "w" rise along the array, all alike but for their scale."""
+    partition = int(context.node_config["partition-id"])
+    assert set(message.content) == {"arrays", "config"}
+    shapes = {n: a.shape for n, a in start_arrays().items() if a.dtype.kind == "f"}
+    found = {n: np.zeros(s, np.float32) for n, s in shapes.items()}
+    found["w"] = np.arange(63, dtype=np.float32).reshape(9, 7) * 10.0**partition
+    return found
+
+
+def puppets(path: Path, nodes: int, sensitivity: Any = sensitive, **config: Any) -> Puppets:
+    allowed = {
+        "flhe-min-select": 0.01,
+        "flhe-select-rules": "sensitivity,magnitude,random,layers",
+        "flhe-key-bits": 2048,
+    }
+    mod = HEMod(sensitivity=sensitivity)
+    return Puppets(path, nodes, Node(mod), config=lambda _: {**allowed, **config})
+
+
+def run(make: Make, grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
+    strategy = make(**{"max_examples": MAX, **how})
+    try:
+        strategy.start(grid, initial(), num_rounds=rounds)
+    finally:
+        grid.close()
+    return strategy
+
+
+def reference(size: int, rounds: int) -> Reference:
+    out = Reference(dict.fromkeys(range(size), 1))
+    for _ in range(rounds):
+        out.round(range(size))
+    return out
+
+
+def coords_of(model: Model) -> list[int]:
+    assert model.mask is not None
+    return model.mask.coords.tolist()
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_it_is_fedavg_up_to_quantization(name: str, tmp_path: Path) -> None:
+    make, how = SCHEMES[name]
+    grid = puppets(tmp_path, 4)
+    run(make, grid, 2, select=Select(0.1), **how)
+    model = same(grid, range(4))
+    assert model.round == 3
+    assert coords_of(model) == list(range(63 - 7, 63))  # ceil(0.1 * 67)
+    loose = "clip" in how and isinstance(how["clip"], str)
+    atol = 0.05 if loose else 2 * tolerance(range(4), 2, False)
+    close(model, reference(4, 2), atol)
+
+
+@pytest.mark.parametrize("rule", ["random", "layers:^(w|half)$", "magnitude"])
+@pytest.mark.parametrize("rest", ["clear", "drop"])
+def test_rules(rule: str, rest: Any, tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 3, None)
+    ratio = 1.0 if rule.startswith("layers") else 0.5
+    select = Select(ratio, rule, rest)
+    run(fedml_he_fedavg, grid, 2, select=select)
+    model = same(grid, range(3))
+    mapped = rule == "magnitude"
+    assert model.round == 2 + mapped
+    assert (model.mask is not None) == mapped
+    layout = model.layout
+    mask = model.mask if mapped else select.fixed(layout)
+    assert mask is not None
+    assert mask.count == (65 if ratio == 1.0 else 34)
+    expected = reference(3, 2)
+    if rest == "clear":
+        close(model, expected, 2 * tolerance(range(3), 2, False))
+        return
+    start = Model.initial(start_arrays())
+    moved = np.concatenate(
+        [
+            (model.masters[n] - start.masters[n]).reshape(-1).astype(np.float64)
+            for n, _, _ in layout.segments()
+        ]
+    )
+    assert np.array_equal(np.flatnonzero(moved), mask.coords)  # and nothing else moves
+
+
+def uploads(grid: Puppets) -> list[tuple[int, NDArray[np.uint8]]]:
+    """Partition and ciphertext of every update, in order."""
+    found = []
+    for node, stage, reply in grid.replies:
+        if stage in ("round", "update") and not reply.has_error():
+            found.append((node - 100, update(reply).data))
+    return found
+
+
+def test_the_round_for_the_map_trains_nobody_and_all_else_is_shown(tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 3)
+    run(fedml_he_fedavg, grid, 1, select=0.1)
+    app = grid.app
+    assert isinstance(app, Node)
+    assert [what for what, _ in app.ran].count("train") == 3
+    assert [c["server-round"] for c in app.configs] == [1, 1, 1]
+    told = uploads(grid)
+    assert len(told) == 6
+    packing, start = Packing(18), start_arrays()
+    maps, updates = told[:3], told[3:]
+    for (_, whole), (partition, data) in zip(maps, updates, strict=True):
+        tail = data[whole.size :]  # both have one block of CKKS
+        assert tail.size == packing.nbytes(60)
+        shown = np.empty(60, packing.signed)
+        packing.unpack(tail, np.zeros(60, packing.lane), shown)
+        after = trained(start, partition)
+        change = np.concatenate(
+            [
+                (after[n].astype("d") - start[n]).reshape(-1)
+                for n in start
+                if start[n].dtype.kind == "f"
+            ]
+        )
+        assert np.abs(shown - np.delete(change, np.arange(56, 63)) * (2**15 - 1)).max() <= 1.01
+
+
+def test_a_node_that_joins_late_gets_the_mask(tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 4)
+    away = {103}
+    grid.fate = lambda node, stage, round_: "dead" if node in away else None
+
+    def after(report: RoundReport) -> None:
+        if report.round == 2:
+            away.clear()
+
+    run(fedml_he_fedavg, grid, 4, select=0.1, min_available_nodes=3, on_round=after)
+    assert same(grid, range(4)).mask is not None
+
+
+def test_a_map_that_too_few_tell_is_asked_for_again(tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 4)
+    times: list[int] = []
+
+    def fate(node: int, stage: str, round_: int) -> Any:
+        if stage == "round" and round_ == 1:
+            times.append(node)
+            return "dead" if len(times) <= 3 else None
+        return None
+
+    grid.fate = fate
+    run(fedml_he_fedavg, grid, 1, select=0.1)
+    model = same(grid, range(4))
+    assert coords_of(model) == list(range(56, 63))
+    assert model.round == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"select": Select(0.1), "top_k": 0.1, **EQUAL}, "top_k"),
+        ({"select": Select(0.1)}, "weighted=False"),
+        ({"noise": Laplace(0.1), **EQUAL}, "nothing travels in clear"),
+        ({"noise": Laplace(0.1, "all"), "clip": "history"}, "thresholds"),
+        ({"noise": Laplace(0.1, "all"), "top_k": 0.1}, "top_k"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_construction(how: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        flashe_fedavg(**how)
+
+
+def test_a_server_that_reads_has_nothing_to_select(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="reads the sum"):
+        sash_fedavg(select=Select(0.1), **EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("config", "select", "code"),
+    [
+        ({"flhe-min-select": 0.2}, Select(0.1), "1010"),
+        ({"flhe-min-select": 1.0}, Select(0.99), "1010"),
+        ({"flhe-select-rules": "random"}, Select(0.1), "1010"),
+        ({"flhe-min-noise": 0.5}, Select(0.1), "1010"),
+        ({"flhe-min-select": 0.5}, Select(rule="layers:half"), "1010"),
+    ],
+)
+def test_a_node_shows_no_more_than_its_policy_allows(
+    config: dict[str, Any], select: Select, code: str, tmp_path: Path
+) -> None:
+    grid = puppets(tmp_path, 3, **config)
+    with pytest.raises(QuorumError, match="flhe/policy"):
+        run(fedml_he_fedavg, grid, 1, select=select, retries=0)
+    assert not uploads(grid)
+
+
+def test_nodes_encrypt_everything_unless_told_otherwise(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 3, Node(HEMod(sensitivity=sensitive)))
+    with pytest.raises(QuorumError, match="flhe/policy"):
+        run(fedml_he_fedavg, grid, 1, select=0.9, retries=0)
+    grid = Puppets(tmp_path / "drop", 3, Node(HEMod(sensitivity=sensitive)))
+    run(fedml_he_fedavg, grid, 1, select=Select(0.5, rest="drop"))  # nothing is shown
+    assert same(grid, range(3)).round == 2
+
+
+def test_an_app_without_a_map_is_named(tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 3, None)
+    with pytest.raises(QuorumError, match="flhe/config"):
+        run(fedml_he_fedavg, grid, 1, select=0.1, retries=0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"w": np.ones((3, 3), np.float32)},
+        {"nobody": np.ones(3, np.float32)},
+        {"w": np.full((9, 7), np.nan, np.float32)},
+        {"w": np.zeros((9, 7), np.float32)},
+    ],
+)
+def test_a_map_that_is_none_is_refused(bad: Any, tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 3, lambda message, context: bad)
+    with pytest.raises(QuorumError):
+        run(fedml_he_fedavg, grid, 1, select=0.1, retries=0)
