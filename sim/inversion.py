@@ -28,8 +28,8 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.errors import ConfigError
 
-START_MEAN, START_SIGMA = 0.5, 0.25
-"""Of the pixels that an attack starts from, in [0, 1]."""
+START_MEAN, START_SIGMA = 0.5, 0.1
+"""Of the pixels that an attack starts from, in [0, 1]; what nothing tells of stays as it was."""
 
 
 @dataclass(frozen=True, slots=True)

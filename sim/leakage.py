@@ -42,7 +42,7 @@ from flhe.sim.ssim import ssim
 
 RULES = ("random", "sensitivity", "magnitude")
 NONE, ALL = "none", "all"
-LABELS = {"random": "random", "sensitivity": "most sensitive", "magnitude": "largest"}
+LABELS = {"random": "random", "sensitivity": "most sensitive", "magnitude": "largest gradients"}
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Of the curve, unless others are given."""

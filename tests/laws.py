@@ -32,6 +32,8 @@ from flhe.math.prg import AesCtr, Prg, Rounding, random_elements
 from flhe.math.ring import add
 from flhe.schemes import eshe_keys
 from flhe.schemes.base import Opener, Reader, Scheme, Sealer
+from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
@@ -104,6 +106,8 @@ class SchemeCase:
         Values that keep several threads busy.
     forgets : bool
         Whether a sealer's secret is taken from it once, after it has encrypted.
+    redraws : bool
+        Whether a library draws where nobody can replay it: no two ciphertexts are ever the same.
     """
 
     id: str
@@ -116,11 +120,12 @@ class SchemeCase:
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
     many: int = 70_000
     forgets: bool = False
+    redraws: bool = False
 
     @property
     def fresh(self) -> bool:
         """Whether no two ciphertexts are ever the same."""
-        return self.replay is not None
+        return self.replay is not None or self.redraws
 
     def same(self, *args: Any, **kwargs: Any) -> Roles:
         """Roles whose ciphertexts come out the same each time."""
@@ -348,6 +353,41 @@ def _eshe(bits: int, ring: str) -> SchemeCase:
     )
 
 
+@functools.cache
+def ckks_key(key: bytes, ring: str) -> CkksSecret:
+    """A key that stands for `key`."""
+    return CkksSecret.generate(ring, drawn(key, 1 << 21))
+
+
+def _ckks_roles(
+    cohort: int,
+    key: bytes = KEY,
+    threads: int = 1,
+    backend: Any = "openssl",
+    *,
+    bits: int,
+    ring: str,
+) -> Roles:
+    secret, prg = ckks_key(key, ring), AesCtr(backend)
+    scheme = Ckks(cohort, bits, ring)
+    scheme = dataclasses.replace(scheme, public=secret.public(scheme.sizes))
+    sealers: list[Sealer] = [
+        CkksSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)
+    ]
+    return Roles(scheme, sealers, CkksOpener(scheme, secret, key, prg, threads))
+
+
+def _ckks(bits: int, ring: str) -> SchemeCase:
+    return SchemeCase(
+        f"fedml-he-{bits}-{ring}",
+        functools.partial(_ckks_roles, bits=bits, ring=ring),
+        Ckks(2, bits, ring).sizes.block,
+        wrong_key="refused",
+        secrets=lambda _: [KEY, KEY[:8], ckks_key(KEY, ring).to_bytes()[-64:-32]],
+        redraws=True,
+    )
+
+
 SCHEMES = [
     *(_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")),
     *(_sash(bits, "ring-2048", "server") for bits in (0, 2, 3, 8, 12, 16, 19)),
@@ -358,6 +398,8 @@ SCHEMES = [
     _paillier(16, (20, 0, 3, 4)),
     *(_eshe(bits, "goldilocks-4096") for bits in (2, 8, 16, 32)),
     *(_eshe(16, ring) for ring in ("rns-4096", "rns-8192", "rns-16384", "paper-32768")),
+    *(_ckks(bits, "4096") for bits in (2, 16, 24)),
+    _ckks(16, "8192"),
 ]
 """Every parameter set of every scheme, for laws that are cheap."""
 
@@ -374,6 +416,7 @@ FEW_SCHEMES = [
         "batchcrypt-16",
         "esafl-16-goldilocks-4096",
         "esafl-16-rns-8192",
+        "fedml-he-16-4096",
     }
 ]
 """The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.

@@ -135,7 +135,7 @@ def test_prepared_threaded_and_other_backends_give_the_same_bytes(case: SchemeCa
         sealed = sealers[1].encrypt(plain, SLOT)
         ciphertexts.add(sealed.data.tobytes())
         assert np.array_equal(opener.decrypt(sealed), joined(plain))
-    assert len(ciphertexts) == 1
+    assert len(ciphertexts) == (5 if case.redraws else 1)
 
 
 @some_schemes
@@ -234,7 +234,7 @@ def test_add_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
         ({"senders": (1, 3)}, "sender 3"),
         ({"data": other.data[:-1]}, "bytes"),
         ({"data": np.append(other.data, np.uint8(0))}, "bytes"),
-        ({"length": 3000}, "bytes"),
+        ({"length": one.length + case.block}, "bytes"),
     ]
     for change, message in bads:
         for total in (None, scheme.add(None, one)):
@@ -331,7 +331,7 @@ def test_the_opener_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
         {"scheme": "plain"},
         {"senders": (0, 3)},
         {"data": one.data[:-1]},
-        {"length": 3000},
+        {"length": one.length + case.block},
     ):
         with pytest.raises(ProtocolError):
             opener.decrypt(dataclasses.replace(one, **change))

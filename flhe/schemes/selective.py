@@ -24,7 +24,15 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
-from flhe.schemes.base import Opener, Phase, Reader, Scheme, Sealer, SharedSealer
+from flhe.schemes.base import (
+    Opener,
+    Phase,
+    Reader,
+    Scheme,
+    Sealer,
+    SharedSealer,
+    check_integers,
+)
 from flhe.sealed import Sealed, Slot, merged_senders
 from flhe.spaces import Integers
 
@@ -132,6 +140,8 @@ class Selective:
         ProtocolError
             Another scheme or length, a sparse ciphertext, or bytes between the two.
         """
+        if isinstance(sealed, SelectiveTotal) and sealed.scheme == self.name:
+            return self.inner.close(sealed.inner), sealed.rest
         if sealed.scheme != self.name:
             raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
         if sealed.supports or sealed.length < self.selected:
@@ -257,6 +267,7 @@ class SelectiveSealer:
         chosen = empty(scheme.selected, values.dtype)
         others = empty(scheme.floats - scheme.selected, values.dtype)
         select_kernels.apart(values, self.mask.coords, chosen, others)
+        check_integers(scheme.name, others, scheme.space)  # as the sealer inside does, of its part
         inside = self.inner.encrypt(Plain(chosen, plain.extras), slot, mode=mode)
         if scheme.rest == 0:
             return replace(inside, scheme=scheme.name)

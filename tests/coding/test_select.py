@@ -1,0 +1,202 @@
+"""Selection: the same for everybody, as large as was said, and by nothing but its rule."""
+
+from __future__ import annotations
+
+import math
+import time
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.select import Select, describe
+from flhe.errors import ConfigError, RangeError
+
+LAYOUT = Layout(
+    (
+        Entry("conv.weight", (6, 5), "float32"),
+        Entry("conv.bias", (6,), "float16"),
+        Entry("bn.steps", (), "int64"),
+        Entry("fc.weight", (10, 6), "float32"),
+        Entry("fc.bias", (10,), "float64"),
+    )
+)
+FLOATS = 106
+
+
+@given(st.integers(1, 1000), st.integers(1, 2000))
+def test_counts_are_the_share_rounded_up(per_mille: int, floats: int) -> None:
+    layout = Layout((Entry("w", (floats,), "float32"),))
+    count = Select(per_mille / 1000).count(layout)
+    assert count == max(1, math.ceil(Fraction(per_mille, 1000) * floats))
+
+
+def test_a_tenth_of_thirty_is_three() -> None:
+    assert Select(0.1).count(Layout((Entry("w", (30,), "float32"),))) == 3
+
+
+@given(
+    st.lists(st.integers(-5, 5), min_size=1, max_size=60),
+    st.floats(0.01, 1.0),
+)
+def test_a_map_selects_the_largest_of_equals_the_first(sums: list[int], ratio: float) -> None:
+    layout = Layout((Entry("w", (len(sums),), "float32"),))
+    select = Select(ratio)
+    found = select.of_map(np.array(sums, np.int32), layout)
+    order = sorted(range(len(sums)), key=lambda i: (-sums[i], i))
+    assert found.coords.tolist() == sorted(order[: select.count(layout)])
+    assert found.length == len(sums)
+
+
+def test_a_random_selection_is_the_same_for_all_and_spread_evenly() -> None:
+    layout = Layout((Entry("w", (100_000,), "float32"),))
+    found = Select(0.1, "random").fixed(layout)
+    assert found == Select(0.1, "random").fixed(layout)
+    assert found.count == 10_000
+    tenths = np.bincount(found.coords // 10_000, minlength=10)
+    assert ((tenths - 1000) ** 2 / 900).sum() < 40  # 9 degrees of freedom: p = 1e-5
+    other = Select(0.1, "random").fixed(Layout((Entry("v", (100_000,), "float32"),)))
+    assert np.intersect1d(found.coords, other.coords).size < 1300
+    more = Select(0.2, "random").fixed(layout)
+    assert set(found.coords.tolist()) < set(more.coords.tolist())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "runs"),
+    [
+        ("conv", [(0, 36)]),
+        ("bias$", [(30, 36), (96, 106)]),
+        ("^fc", [(36, 106)]),
+        (r"^(conv|fc)\.weight$", [(0, 30), (36, 96)]),
+        ("[cf].*eight", [(0, 30), (36, 96)]),
+        (".", [(0, 106)]),
+    ],
+)
+def test_layers_by_name(pattern: str, runs: list[tuple[int, int]]) -> None:
+    select = Select(rule=f"layers:{pattern}")
+    expected = [d for start, stop in runs for d in range(start, stop)]
+    assert select.fixed(LAYOUT).coords.tolist() == expected
+    assert select.count(LAYOUT) == len(expected)
+
+
+@pytest.mark.parametrize("pattern", ["nothing", "steps", "Conv"])
+def test_layers_that_are_not_there_are_named(pattern: str) -> None:
+    for ask in (Select.count, Select.fixed):
+        with pytest.raises(ConfigError, match=r"'conv\.weight', 'conv\.bias'"):
+            ask(Select(rule=f"layers:{pattern}"), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "(",
+        "[",
+        "x" * 257,
+        "(a+)+$",
+        "(a|aa)*",
+        "(?=a)",
+        "(?P<n>a)",
+        r"(a)\1",
+        "a{1,99}(b){2}",
+        "a*b*c*d*",
+        "(a?){50}",
+        "*",
+    ],
+)
+def test_patterns_that_may_take_for_ever_are_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="Select"):
+        Select(rule=f"layers:{pattern}")
+
+
+def test_the_worst_pattern_that_is_taken_ends_soon() -> None:
+    layout = Layout(tuple(Entry("a" * 120 + str(i), (1,), "float32") for i in range(20)))
+    began = time.process_time()
+    with pytest.raises(ConfigError):
+        Select(rule="layers:a*a*a*b").count(layout)
+    assert time.process_time() - began < 60
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"ratio": 0},
+        {"ratio": -0.1},
+        {"ratio": 1.1},
+        {"ratio": math.nan},
+        {"ratio": True},
+        {"ratio": "0.1"},
+        {"rule": "all"},
+        {"rule": "layers"},
+        {"ratio": 0.5, "rule": "layers:fc"},
+        {"rest": "keep"},
+    ],
+)
+def test_what_cannot_be_selected(how: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Select"):
+        Select(**how)
+
+
+def test_what_is_partial_and_what_is_in_clear() -> None:
+    assert [
+        (s.partial, s.clear, s.mapped)
+        for s in (
+            Select(),
+            Select(1.0, "random", "drop"),
+            Select(0.5),
+            Select(0.5, rest="drop"),
+            Select(0.5, "random"),
+            Select(rule="layers:fc"),
+            Select(0.5, "magnitude"),
+        )
+    ] == [
+        (False, False, False),
+        (False, False, False),
+        (True, True, True),
+        (True, False, True),
+        (True, True, False),
+        (True, True, False),
+        (True, True, True),
+    ]
+    assert describe(Select(0.1)) == "10% by sensitivity; the rest is in clear"
+    assert describe(Select(rule="layers:fc", rest="drop")) == "by layers:fc; the rest is not sent"
+    with pytest.raises(ConfigError, match="map"):
+        Select(0.5).fixed(LAYOUT)
+
+
+@given(
+    st.lists(st.floats(0, 1e6, width=32), min_size=1, max_size=80).filter(any),
+    st.floats(0.01, 0.99),
+    st.integers(-20, 20),
+)
+def test_a_map_is_scaled_and_its_order_kept(values: list[float], ratio: float, power: int) -> None:
+    own = np.array(values, np.float32)
+    scaled = Select(ratio).normalized(own)
+    assert scaled.dtype == np.float32
+    assert scaled.min() >= 0
+    assert scaled.max() == 1
+    order = np.argsort(own, kind="stable")
+    assert np.all(np.diff(scaled[order]) >= 0)
+    normal = own[(own > 1e-20) | (own == 0)]
+    if normal.size == own.size:  # whoever's losses are larger by a factor says the same
+        assert np.array_equal(Select(ratio).normalized(own * np.float32(2.0**power)), scaled)
+    assert np.array_equal(Select(ratio).normalized(-own), scaled)
+
+
+def test_values_at_the_border_of_the_selection_are_told_apart() -> None:
+    """A few huge values do not push all others into one step of the quantizer."""
+    own = np.linspace(0, 1, 1000, dtype=np.float32)
+    own[-3:] = 1e9
+    scaled = Select(0.1).normalized(own)
+    border = scaled[880:920]
+    assert np.unique(np.rint(border * 32767)).size == 40
+
+
+@pytest.mark.parametrize("bad", [[np.nan, 1], [np.inf, 1], [0, 0]])
+def test_a_map_that_says_nothing_is_refused(bad: list[float]) -> None:
+    with pytest.raises(RangeError):
+        Select(0.5).normalized(np.array(bad, np.float32))
