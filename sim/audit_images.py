@@ -102,10 +102,12 @@ def from_directory(directory: Path, count: int) -> Images:
     Raises
     ------
     ConfigError
-        No directory, no image in it, or a file that cannot be read.
+        No directory, no image in it, or a file that cannot be read; a count below 1.
     """
     from PIL import Image
 
+    if count < 1:
+        raise ConfigError(f"{count} images: at least 1")
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; give one that holds images")
     paths = sorted(p for p in directory.iterdir() if p.suffix.lower() in SUFFIXES)[:count]

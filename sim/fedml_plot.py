@@ -20,6 +20,8 @@ MARKERS = ("o", "s", "^", "v", "D")
 
 def plot(four: Table4, seven: Table7, path: Path) -> None:
     """Draw Table 4's seconds over the model's length, Table 7's seconds and MB over p."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     names = [PAPER, *dict.fromkeys(n for costs in [*four.values(), *seven.values()] for n in costs)]
     with figures.look():
         figure = figures.new(7.4, 3.2)
@@ -34,8 +36,11 @@ def plot(four: Table4, seven: Table7, path: Path) -> None:
             lambda cost: cost.upload_bytes / MB,
         )
         sizes.set(title="s, all encrypted", xlabel="values", xscale="log", yscale="log")
-        seconds.set(title="s, Vision Transformer", xlabel="share encrypted", yscale="log")
-        nbytes.set(title="MB, Vision Transformer", xlabel="share encrypted", yscale="log")
+        for axes, title in ((seconds, "s, Vision Transformer"), (nbytes, "MB, Vision Transformer")):
+            axes.set(title=title, xlabel="share encrypted", yscale="log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
         lines = {line.get_label(): line for axes in (seconds, sizes) for line in axes.get_lines()}
         figure.legend(
             list(lines.values()), [str(name) for name in lines], loc="outside upper center", ncols=3

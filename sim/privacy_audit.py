@@ -155,7 +155,7 @@ def run(
         Channel(bits, clip, noise),
         seed,
     )
-    many = count or (QUICK_IMAGES if quick else IMAGES)
+    many = count if count is not None else QUICK_IMAGES if quick else IMAGES
     images = audit_images.samples(many) if data is None else audit_images.from_directory(data, many)
     found = audit(images, setting, progress)
     figures.save_data(out, FORMAT, VERSION, to_data(found, made_by))

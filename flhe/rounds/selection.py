@@ -24,7 +24,8 @@ def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]
     """A member's sensitivities as a vector, as they are added up: shape (layout.floats,).
 
     What the map does not name, such as the running statistics of batch norm, counts as most sensitive:
-    they come from the data as directly as anything.
+    they come from the data as directly as anything. Parameters that are frozen, whose map is zero, may
+    be named though they are no part of the model that travels, as with adapters.
 
     Parameters
     ----------
@@ -39,6 +40,7 @@ def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]
         NaN, infinity, or a map of zeros.
     """
     shapes = {e.name: e.shape for e in layout.entries if e.is_float}
+    found = {name: array for name, array in found.items() if name in shapes or np.any(array)}
     for name, array in found.items():
         if tuple(np.shape(array)) != shapes.get(name):
             has = f"has shape {shapes[name]}" if name in shapes else "has none of that name"

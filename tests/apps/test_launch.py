@@ -76,7 +76,7 @@ def nothing_left() -> Iterator[None]:
     [
         (["--scheme", "rot13"], "unknown; use one of flashe"),
         (["--scheme", "paillier"], "unknown; use one of flashe"),
-        (["--scheme", "fedml-he"], "not built yet in this version"),
+        (["--select", "0.5", "--top-k", "0.1"], "select with top-k"),
         (["--nodes", "2"], "a sum of two shows each member the other's update"),
         (["--task", "cifar10"], "--data-dir"),
         (["--output", "/no/such/place/model"], "name a file in a directory that exists"),
@@ -100,6 +100,13 @@ def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(launch, "NEEDS", ("json", "no_such_module"))
     with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install 'flhe\[apps\]'"):
         launch.check(Settings(), None, 1.0)
+
+
+def test_missing_ckks_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "CKKS_NEEDS", ("json", "no_such_module"))
+    with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install 'flhe\[ckks\]'"):
+        launch.check(Settings("fedml-he"), None, 1.0)
+    launch.check(Settings(), None, 1.0)
 
 
 def test_data_directory_must_exist(tmp_path: pathlib.Path) -> None:

@@ -15,6 +15,8 @@ from flwr.serverapp.strategy import Result
 from flhe.apps import server_app
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.rounds.optimizer import DEFAULTS
 from flhe.strategies.he_strategy import HEStrategy
@@ -132,6 +134,26 @@ def test_esafl_as_the_run_config_says(algorithm: str) -> None:
     other = terms(ring="rns-8192", per_round_keys=True, bits=20, clip=0.5)
     assert (other.ring, other.keys, other.bits, other.clip) == ("rns-8192", "round", 20, 0.5)
     assert terms(clipping="exchange").clip == "exchange"
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
+@pytest.mark.parametrize("scheme", ["fedml-he", "flashe", "batchcrypt", "esafl", "sash"])
+def test_selection_as_the_run_config_says(scheme: str, algorithm: str) -> None:
+    def terms(**config: Any) -> Any:
+        settings = Settings(scheme=scheme, algorithm=algorithm, unmask="clients", **config)
+        strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
+        assert isinstance(strategy, HEStrategy)
+        return strategy.terms
+
+    usual = terms()
+    assert (usual.scheme, usual.select, usual.noise) == (scheme, Select(), None)
+    assert usual.weighted
+    other = terms(select=0.25, rule="random", noise=0.5)
+    assert (other.select, other.noise) == (Select(0.25, "random"), Laplace(0.5))
+    assert not other.weighted
+    assert terms(select=0.25, rest="drop").weighted
+    if scheme == "fedml-he":
+        assert terms(ckks_ring="8192").ckks_ring == "8192"
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -13,6 +13,8 @@ import pytest
 import flhe.apps
 from flhe.apps.settings import Settings
 from flhe.apps.tasks.fair import Fair
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.rounds.optimizer import ServerOptimizer
 
@@ -53,7 +55,31 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
     ("config", "message"),
     [
         ({"scheme": "rot13"}, "unknown; use one of flashe, sash"),
-        ({"scheme": "fedml-he"}, "not built yet in this version"),
+        ({"scheme": "fedml-he", "top-k": 0.1}, "adds up blocks of values: leave top-k out"),
+        ({"scheme": "fedml-he", "ckks-ring": "1024"}, "ckks-ring='1024' is unknown; use one of"),
+        ({"ckks-ring": "8192"}, "ckks-ring is FedML-HE's: leave it out with scheme='flashe'"),
+        ({"select": 0.0}, "select=0.0 with rule='sensitivity': .*above 0"),
+        ({"select": 1.5}, "select=1.5 with rule='sensitivity'"),
+        ({"select": 0.5, "rule": "all"}, "select=0.5 with rule='all'"),
+        ({"select": 0.5, "rule": "layers:fc"}, "leave ratio out"),
+        ({"rule": "random"}, "leave them out, or lower it"),
+        ({"rest": "drop"}, "leave them out, or lower it"),
+        ({"select": 0.5, "rest": "keep"}, "rest='keep' is unknown; use one of clear, drop"),
+        ({"select": 0.5, "top-k": 0.1}, "select with top-k"),
+        ({"scheme": "plain", "select": 0.5}, "select with scheme='plain'"),
+        ({"scheme": "sash", "select": 0.5}, "select with unmask='server'"),
+        (
+            {"scheme": "batchcrypt", "batching": "layer", "select": 0.5},
+            "select with batching='layer'",
+        ),
+        ({"select": 0.5, "fair-q": 1.0}, "fair-q with select"),
+        ({"noise": -0.1}, "noise=-0.1"),
+        ({"noise": 0.1}, "noise on what travels in clear, and nothing does"),
+        ({"noise-scope": "all"}, "noise-scope without noise"),
+        ({"noise": 0.1, "noise-scope": "both"}, "use one of clear, all"),
+        ({"scheme": "plain", "noise": 0.1, "noise-scope": "all"}, "noise with scheme='plain'"),
+        ({"noise": 0.1, "noise-scope": "all", "clipping": "history"}, "use clipping='fixed'"),
+        ({"noise": 0.1, "noise-scope": "all", "top-k": 0.1}, "noise with top-k"),
         ({"scheme": "sash", "top-k": 0.1}, "leave top-k and clipping out"),
         ({"scheme": "sash", "clipping": "history"}, "leave top-k and clipping out"),
         ({"scheme": "sash", "nodes": 10, "bits": 25}, "has room for 24"),
@@ -163,6 +189,19 @@ def test_what_esafl_can_do() -> None:
         {"bits": 32, "ring": "paper-32768"},
     ):
         assert Settings(**ESAFL, **config).encrypted
+
+
+def test_what_is_selected() -> None:
+    assert Settings().selects == Select()
+    assert (Settings().weighted, Settings().total_rounds, Settings().laplace) == (True, 5, None)
+    part = Settings("fedml-he", select=0.1, noise=0.01, ckks_ring="8192")
+    assert part.selects == Select(0.1)
+    assert part.laplace == Laplace(0.01)
+    assert (part.weighted, part.total_rounds) == (False, 6)  # a round for the map
+    assert Settings.from_config(tomllib.loads(part.to_toml())) == part
+    assert Settings(select=0.1, rest="drop").weighted
+    layers = Settings(rule="layers:fc", noise=1.0, noise_scope="all")
+    assert (layers.weighted, layers.total_rounds) == (False, 5)
 
 
 def test_bits_are_what_the_scheme_makes_of_zero() -> None:

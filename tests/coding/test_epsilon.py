@@ -134,6 +134,12 @@ def test_one_release_without_noise_is_never_made_up_for() -> None:
     assert "earlier ones left without noise" in str(report.warning())
 
 
+def test_what_was_spent_is_still_told_when_all_is_encrypted() -> None:
+    report = PrivacyReport.of(Release(layers(0.5), 0.1)).after(Release(layers(1.0), 0.1))
+    assert report.release.epsilon == 0
+    assert f"{report.epsilon:,.0f} for 2 so far" in str(report.warning())
+
+
 # --- words and data ---
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.laplace import MAX_STEPS, Laplace, Noise
 from flhe.errors import ConfigError, RangeError
+from flhe.math import laplace_kernels
 from flhe.math.prg import CHUNK, Stream
 
 KEY = bytes(range(32))
@@ -111,6 +112,18 @@ def test_words_at_the_ends() -> None:
     assert abs(float(np.abs(out).max()) - largest) < 1e-3
     assert math.copysign(1, out[0]) == -1
     assert out[0] == -out[1]
+
+
+def test_magnitudes_are_as_exact_as_the_documentation_says() -> None:
+    """Within 2**-46: of a step, that is 2**-35 on either side of it."""
+    rng = np.random.default_rng(0)
+    mantissas = [0, 1, 1 << 51, (1 << 52) - 1, *map(int, rng.integers(0, 1 << 52, 1000))]
+    for i, mantissa in enumerate(mantissas):
+        first, second = mantissa << 12, 1 << i % 64 | 1
+        made = laplace_kernels._sample(np.uint64(first), np.uint64(second))
+        assert abs(decimal.Decimal(float(made)) - magnitude(first, second)) < 2**-46
+        m = 1 + mantissa / 2**52
+        assert abs(laplace_kernels._log(m) - float(decimal.Decimal(m).ln())) < 2**-50
 
 
 # --- the distribution ---

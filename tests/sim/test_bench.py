@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.sim import bench as timing
-from flhe.sim.bench_table import matrix_note, round_table, table
+from flhe.sim.bench_table import bare_note, matrix_note, round_table, selected_note, table
 from flhe.sim.contenders import FlasheContender, Setting, limits, scheme_named
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
@@ -92,6 +92,31 @@ def test_a_sample_is_projected() -> None:
     assert row.decrypt_s == timing.Times(250.0, 250.0)
 
 
+def test_fedml_he_is_timed_whole_and_in_part() -> None:
+    pytest.importorskip("tenseal")
+    rows = timing.bench(["fedml-he"], Setting(60_000, 5), repeats=1, select=0.1)
+    found = {row.name: row for row in rows}
+    whole, part, clear = list(found.values())[:3]
+    assert (whole.name, part.name) == ("fedml-he", "fedml-he select 0.1")
+    assert clear.name == "its clear part, 0.9"
+    for row in (whole, part):
+        assert row.max_error is not None
+        assert row.max_error < 4e-5
+        for times in (row.encrypt_s, row.add_s, row.decrypt_s):
+            assert times is not None
+            assert times.min > 0
+    # 4096 values to a block of 4096 x 54 or 55 bits; 6000 of them and the extras take two.
+    assert whole.upload_bytes is not None
+    assert part.upload_bytes is not None
+    assert clear.upload_bytes is not None
+    block = 4096 * 55 // 8
+    assert whole.upload_bytes - 300 <= 15 * block
+    assert part.upload_bytes - 300 <= 2 * block + clear.upload_bytes + 8
+    assert clear.upload_bytes == 54_000 * 19 // 8
+    assert "x of encrypting all in time" in selected_note(rows)
+    assert selected_note(rows[:1]) == bare_note(rows) == ""
+
+
 def test_batchcrypt_is_timed() -> None:
     pytest.importorskip("gmpy2")
     rows = {r.name: r for r in timing.bench(["batchcrypt"], Setting(4000, 9, 2), repeats=1)}
@@ -124,10 +149,13 @@ def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
     assert pow(3, modulus - 1, modulus) == 1
 
 
-@pytest.mark.parametrize(("name", "says"), [("fedml-he", "not built yet"), ("rot13", "unknown")])
-def test_schemes_that_cannot_be_timed(name: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        scheme_named(name, SMALL, SMALL.updates())
+def test_schemes_that_cannot_be_timed() -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        scheme_named("rot13", SMALL, SMALL.updates())
+    with pytest.raises(ConfigError, match="--select 1"):
+        timing.bench(["fedml-he"], SMALL, select=1.0)
+    with pytest.raises(ConfigError, match="name that scheme"):
+        timing.bench(["flashe"], SMALL, select=0.5)
 
 
 @pytest.mark.parametrize(

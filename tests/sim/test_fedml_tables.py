@@ -213,6 +213,7 @@ def test_everybody_is_in_them(found: tuple[Table4, Table7]) -> None:
     theirs = [costs["TenSEAL, server"].upload_bytes for costs in seven.values()]
     assert ours[0] < ours[1] < ours[2] < theirs[2]
     assert theirs[0] == 4 * 400_000 < theirs[1] < theirs[2]
+    assert len({costs["plain"] for costs in seven.values()}) == 1
 
 
 def test_what_is_printed(found: tuple[Table4, Table7]) -> None:

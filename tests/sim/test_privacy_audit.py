@@ -42,13 +42,13 @@ def attack(view: Seen, steps: int, restarts: int = 1, seed: int = 7) -> Guess:
 
 
 def test_a_gradient_in_clear_gives_the_image_away() -> None:
-    found = attack(seen(), steps=150)
+    found = attack(seen(), steps=200)
     assert found.label == IMAGES.labels[1]
     assert ssim(found.image, IMAGES.pixels[1]) > 0.6
-    assert np.mean((found.image - IMAGES.pixels[1]) ** 2) < 0.03
+    assert np.mean((found.image - IMAGES.pixels[1]) ** 2) < 0.04
     assert found.image.shape == SHAPE
     assert 0 <= found.image.min() <= found.image.max() <= 1
-    assert 150 <= found.evaluations <= 175  # a line search is not broken off
+    assert 200 <= found.evaluations <= 225  # a line search is not broken off
 
 
 def test_what_is_encrypted_is_not_used() -> None:
@@ -272,6 +272,8 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
         ({"bits": 1}, "bits must be"),
         ({"clip": 0.0}, "alpha must"),
         ({"count": 9}, "1 to 8"),
+        ({"count": 0}, "1 to 8"),
+        ({"count": 0, "data": Path()}, "at least 1"),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match: str) -> None:
