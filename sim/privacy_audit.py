@@ -24,7 +24,7 @@ IMAGES, QUICK_IMAGES = 5, 2
 QUICK_ATTACK = Attack(steps=400, restarts=1)
 
 
-VERDICTS = ((0.5, "reconstructed"), (0.15, "recognizable"), (0.05, "traces"))
+VERDICTS = ((0.5, "reconstructed"), (0.1, "recognizable"), (0.05, "traces"))
 """How far the mean SSIM must lie above that of an attack on nothing -> what is called so."""
 
 CAVEAT = (
@@ -63,13 +63,9 @@ def words(found: Audit) -> list[str]:
     said.append(f"Of {select * 100:g}% encrypted, what hides most comes first, by SSIM: {order}.")
     limit = VERDICTS[1][0]
     for rule in RULES:
-        # From which share on, all larger ones included: a curve need not fall everywhere.
-        least = ALL
-        for share in reversed(found.setting.shares):
-            if gain(found, rule, share) >= limit:
-                break
-            least = f"{share * 100:g}%"
-        said.append(f"{LABELS[rule]}: no longer recognizable from {least} on.")
+        known = [s for s in found.setting.shares if gain(found, rule, s) >= limit]
+        upto = f"recognizable up to {max(known) * 100:g}%" if known else "never recognizable"
+        said.append(f"{LABELS[rule]}: {upto}.")
     return [*said, CAVEAT]
 
 

@@ -39,14 +39,7 @@ def noised(
     spare = session.mask(model).coords if terms.noise.scope == "clear" else None
     beyond = at = 0
     for part in parts:
-        kept = where = None
-        if spare is not None:
-            first, last = np.searchsorted(spare, (at, at + part.size))
-            where = spare[first:last] - np.uint32(at)
-            kept = part[where]
-        beyond += noise.add(part, segments, at)
-        if where is not None:
-            part[where] = kept
+        beyond += noise.add(part, segments, at, spare=spare)
         at += part.size
         yield part
     clip.check_clipped(beyond, at)

@@ -1,4 +1,4 @@
-"""The round of a very large model, with a small one: the roles do what they say, and the mean is checked."""
+"""The round of a very large model, with a small one: roles do what they say, the mean is checked."""
 
 from __future__ import annotations
 

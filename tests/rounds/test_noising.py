@@ -1,0 +1,125 @@
+"""Noise in a session: on what it should be, once an update, within the thresholds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
+from flhe.errors import RangeError
+from flhe.rounds.model import Model
+from flhe.rounds.session import Session
+from flhe.rounds.terms import Terms
+from tests.rounds.test_session import group, ignore
+
+SIZE, LEVELS = 40_000, 2**15 - 1
+SCALE = 0.02
+SOME = Select(0.25, "random")
+
+
+def model() -> Model:
+    zeros = np.zeros(SIZE // 2, np.float32)
+    return Model.initial({"a": zeros, "b": zeros})
+
+
+def session(noise: Laplace | None, select: Select = SOME, **how: Any) -> Session:
+    given: dict[str, Any] = {"metrics": (), "weighted": False, "clip": {"a": 1.0, "b": 2.0}, **how}
+    terms = Terms(noise=noise, select=select, **given)
+    return Session(group(3)[0], terms, model().layout)
+
+
+def change(value: float = 0.25) -> dict[str, NDArray[Any]]:
+    half = np.full(SIZE // 2, value, np.float32)
+    return {"a": half, "b": half.copy()}
+
+
+def encoded(one: Session, value: float = 0.25) -> NDArray[np.float64]:
+    """An update in its own units, as it is encoded."""
+    plain = one.encode(model(), change(value), 1, {}, bytes(32))
+    alphas = np.repeat([1.0, 2.0], SIZE // 2)
+    return plain.values.astype(np.float64) / LEVELS * alphas
+
+
+def test_noise_is_on_what_travels_in_clear() -> None:
+    one = session(Laplace(SCALE))
+    mask = one.mask(model()).coords
+    off = encoded(one) - 0.25
+    step = 2 / LEVELS
+    assert np.abs(off[mask]).max() <= step
+    clear = np.delete(off, mask)
+    assert clear.size == 30_000
+    assert abs(clear.mean()) < 6 * SCALE * 1.5 / clear.size**0.5
+    assert np.abs(clear).mean() == pytest.approx(SCALE, rel=0.04)
+    assert clear.std() == pytest.approx(SCALE * 2**0.5, rel=0.05)
+    assert np.unique(clear).size > 1000
+
+
+def test_noise_is_on_all_where_that_is_asked_for() -> None:
+    for select in (SOME, Select()):
+        off = encoded(session(Laplace(SCALE, "all"), select)) - 0.25
+        assert np.abs(off).mean() == pytest.approx(SCALE, rel=0.04)
+
+
+def test_no_noise_is_none() -> None:
+    assert np.abs(encoded(session(None)) - 0.25).max() <= 2 / LEVELS
+
+
+def test_every_update_has_noise_of_its_own() -> None:
+    one = session(Laplace(SCALE))
+    clear = np.ones(SIZE, np.bool_)
+    clear[one.mask(model()).coords] = False
+    first, second = (encoded(one)[clear] for _ in range(2))
+    assert np.mean(np.abs(first - second) < 1e-4) < 0.01
+
+
+def test_what_is_encrypted_again_has_the_noise_it_had() -> None:
+    """A draft is what is sent, however often: noise that was drawn anew could be averaged away."""
+    one = session(Laplace(SCALE), scheme="esafl")
+    start = model()
+    draft = one.draft(start, change(), 1, {}, 1, None)
+    assert np.abs(draft.values - np.float32(0.25)).max() > SCALE
+    state = one.terms.codec().recall(start.layout, {})
+    made = []
+    for attempt in range(2):
+        slot = one.slot(start, 1, attempt)
+        plain, _ = one.encode_draft(draft, start, state, slot, bytes(32))
+        made.append(plain.values.astype(np.int64))
+    assert np.abs(made[0] - made[1]).max() <= 1  # the rounding alone
+
+
+def test_noise_stays_within_the_thresholds() -> None:
+    one = session(Laplace(50.0, "all"))
+    values = encoded(one)
+    for half, alpha in ((values[: SIZE // 2], 1.0), (values[SIZE // 2 :], 2.0)):
+        assert np.abs(half).max() <= alpha
+        assert np.mean(np.abs(half) == alpha) > 0.9  # and so it is of no use
+
+
+def test_what_training_put_beyond_the_thresholds_is_counted_before_the_noise() -> None:
+    one = session(Laplace(SCALE))
+    with pytest.raises(RangeError, match="more than half"):
+        encoded(one, 2.5)
+    with pytest.raises(RangeError, match="NaN"):
+        encoded(one, float("nan"))
+    again = session(Laplace(SCALE), scheme="esafl")
+    with pytest.raises(RangeError, match="more than half"):
+        again.draft(model(), change(2.5), 1, {}, 1, None)
+
+
+def test_a_map_has_no_noise() -> None:
+    """It is encrypted as a whole, and a mask of noise would select nothing of use."""
+    one = session(Laplace(SCALE, "all"), Select(0.25))
+    start = model()
+    assert one.maps(start)
+    own = np.linspace(0, 1, SIZE, dtype=np.float32)
+    values = one.map_of({"a": own[: SIZE // 2], "b": own[SIZE // 2 :]})
+    plain = one.encode_map(values, bytes(32))
+    assert np.abs(plain.values - values * LEVELS).max() <= 1.01
+    sealed = one.seal(one.sealer(start), plain, one.slot(start, 1, 0), ignore)
+    assert sealed.scheme == one.whole.name
+    assert dataclasses.replace(start).mask is None
