@@ -185,8 +185,7 @@ class Policy:
             fresh_keys=_flag(node_config, "flhe-fresh-keys"),
             dealt_key=Path(dealt) if (dealt := _text(node_config, "flhe-dealt-key")) else None,
             min_select=_share(node_config, "flhe-min-select", 0.0 if simulated else 1.0),
-            select_rules=_names(node_config, "flhe-select-rules")
-            or (RULES if simulated else ("sensitivity",)),
+            select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
             min_noise=_share(node_config, "flhe-min-noise", 0.0, most=float("inf")),
             root=root,
         )
@@ -312,6 +311,11 @@ def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
     if type(value) is not int or value not in KEY_BITS:
         raise ConfigError(f"flhe-key-bits must be one of {', '.join(map(str, KEY_BITS))}")
     return value
+
+
+def _rules(config: Mapping[str, object], default: tuple[str, ...]) -> tuple[str, ...]:
+    """What was said, even if it is nothing."""
+    return _names(config, "flhe-select-rules") if "flhe-select-rules" in config else default
 
 
 def _share(config: Mapping[str, object], key: str, default: float, most: float = 1.0) -> float:

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
 from flhe.errors import ConfigError, PolicyError
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
 from flhe.policy import METRICS, SCHEMES, Policy
+from flhe.rounds.terms import Terms
 
 
 def roster(*schemes: str) -> Roster:
@@ -229,3 +233,100 @@ def test_what_the_environment_says() -> None:
         ({"HOME": "/h"}, "/h/.local/share/flhe/nodes/5/9"),
     ):
         assert str(of_node(FIRST_USE, environ=environ).home) == home
+
+
+CLEAR: dict[str, Any] = {"weighted": False}
+LAYOUT = Layout((Entry("fc", (9,), "float32"), Entry("conv", (91,), "float32")))
+
+
+@pytest.mark.parametrize(
+    ("config", "terms", "refused"),
+    [
+        ({}, Terms(), ""),
+        ({}, Terms(select=Select(0.01, "random", "drop")), ""),
+        ({}, Terms(select=Select(0.99), **CLEAR), "encrypts 1 or more"),
+        ({"flhe-min-select": 0.1}, Terms(select=Select(0.1), **CLEAR), ""),
+        ({"flhe-min-select": 0.1}, Terms(select=Select(0.0999), **CLEAR), "0.0999 of each update"),
+        ({"flhe-min-select": 0}, Terms(select=Select(1e-6), **CLEAR), ""),
+        ({"flhe-min-select": 0.1}, Terms(select=Select(0.5, "random"), **CLEAR), "'random' choose"),
+        (
+            {"flhe-min-select": 0.1, "flhe-select-rules": "random, layers"},
+            Terms(select=Select(0.5, "random"), **CLEAR),
+            "",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-select-rules": "random"},
+            Terms(select=Select(0.5), **CLEAR),
+            "'sensitivity' choose",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-select-rules": ""},
+            Terms(select=Select(0.5), **CLEAR),
+            "'sensitivity' choose",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-select-rules": "layers"},
+            Terms(select=Select(rule="layers:fc"), **CLEAR),
+            "0.09 of each update",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-select-rules": "layers"},
+            Terms(select=Select(rule="layers:conv"), **CLEAR),
+            "",
+        ),
+        (
+            {"flhe-select-rules": "layers"},
+            Terms(select=Select(rule="layers:conv"), **CLEAR),
+            "1 or",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-min-noise": 0.5},
+            Terms(select=Select(0.1), **CLEAR),
+            "noise of scale 0,",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-min-noise": 0.5},
+            Terms(select=Select(0.1), noise=Laplace(0.25), **CLEAR),
+            "noise of scale 0.25,",
+        ),
+        (
+            {"flhe-min-select": 0.1, "flhe-min-noise": 0.5},
+            Terms(select=Select(0.1), noise=Laplace(0.5, "all"), **CLEAR),
+            "",
+        ),
+        ({"flhe-min-noise": 0.5}, Terms(), ""),
+    ],
+    ids=str,
+)
+def test_what_may_be_shown(config: dict[str, object], terms: Terms, refused: str) -> None:
+    policy = of_node({**FIRST_USE, **config})
+
+    def check() -> None:
+        policy.check_terms(terms)
+        policy.check_layers(terms, LAYOUT)
+
+    if not refused:
+        check()
+        return
+    with pytest.raises(PolicyError, match=refused):
+        check()
+
+
+def test_a_simulation_may_show_what_the_run_says() -> None:
+    policy = of_node({}, simulated=True)
+    policy.check_terms(Terms(select=Select(0.01, "random"), **CLEAR))
+    assert of_node(FIRST_USE, simulated=True).min_select == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("flhe-min-select", value) for value in (-0.1, 1.1, "0.1", True, None, float("nan"))),
+        *(("flhe-min-noise", value) for value in (-0.1, "0.1", True, float("nan"))),
+        ("flhe-select-rules", "sensitivity,all"),
+        ("flhe-select-rules", 1),
+    ],
+)
+def test_what_is_no_share_rule_or_scale(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=key):
+        of_node({**FIRST_USE, key: value})

@@ -190,7 +190,7 @@ def made_up(likeness: dict[tuple[str, float], float]) -> Audit:
 
 
 def test_words() -> None:
-    """A curve that rises again is recognizable until it has fallen for good."""
+    """A curve that rises again is recognizable up to its last such share."""
     curves = {
         "random": (0.9, 0.6, 0.1),
         "sensitivity": (0.4, 0.1, 0.3),
