@@ -65,7 +65,7 @@ def words(found: Audit) -> list[str]:
     for rule in RULES:
         known = [s for s in found.setting.shares if gain(found, rule, s) >= limit]
         upto = f"recognizable up to {max(known) * 100:g}%" if known else "never recognizable"
-        said.append(f"{LABELS[rule]}: {upto}.")
+        said.append(f"{LABELS[rule]}: {upto}; tried: up to {max(found.setting.shares) * 100:g}%.")
     return [*said, CAVEAT]
 
 

@@ -114,7 +114,7 @@ class Products:
     @classmethod
     def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any], prg: Prg) -> Products:
         """Those of `key`, signed coefficients of shape (n,)."""
-        hats = tuple(ring.forward(_lifted(key, ring.q)) for ring in sizes.rings)
+        hats = tuple(ring.forward(lifted(key, ring.q)) for ring in sizes.rings)
         return cls(sizes, keys, hats, prg)
 
     @property
@@ -136,11 +136,11 @@ class Products:
                 out[limb] = ring.products(self.hats[limb], a_hat).reshape(-1)[:count]
 
 
-def _lifted(key: NDArray[Any], q: int) -> Residues:
+def lifted(key: NDArray[Any], q: int) -> Residues:
     """Small signed coefficients modulo q."""
     wide = key.astype(np.int64)
-    lifted: Residues = wide.view(np.uint64) + np.where(wide < 0, q, 0).astype(np.uint64)
-    return lifted
+    residues: Residues = wide.view(np.uint64) + np.where(wide < 0, q, 0).astype(np.uint64)
+    return residues
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from flhe.math.prg import AesCtr, Prg
 from flhe.math.prime_sharing import scaled
 from flhe.math.sampling import Gaussian
 from flhe.schemes.base import check_integers
-from flhe.schemes.rlwe import _lifted
+from flhe.schemes.rlwe import lifted
 from flhe.schemes.threshold import CHECKS, NAME, PublicKey, ThresholdRlwe, common_hats
 from flhe.sealed import Sealed, Slot, check_senders
 
@@ -135,10 +135,10 @@ class ThresholdSealer:
         halves, counts = scheme.halves(sealed), scheme.counts(sealed.length)
         c0 = np.empty((len(scheme.rings), end - at), np.uint64)
         for limb, (ring, (b_hat, a_hat)) in enumerate(zip(scheme.rings, self._hats, strict=True)):
-            u_hat = ring.forward(_lifted(u, ring.q).reshape(-1, n))
+            u_hat = ring.forward(lifted(u, ring.q).reshape(-1, n))
             c0[limb] = ring.products(b_hat, u_hat).reshape(-1)[: end - at]
             c1 = ring.products(a_hat, u_hat).reshape(-1)
-            ring.add_into(c1, scaled(_lifted(e1, ring.q), 1 << slots.log_p, ring.q))
+            ring.add_into(c1, scaled(lifted(e1, ring.q), 1 << slots.log_p, ring.q))
             limbs.write(c1, halves[1], counts[1], limb, at)
         part = values[at * slots.per : end * slots.per]
         zeros = min(end * slots.per, values.size + CHECKS) - at * slots.per - part.size
