@@ -25,6 +25,8 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-select-rules  rules that may choose that share, separated by commas: "sensitivity" unless
                        said; "magnitude", "random" and "layers" are weaker
     flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
+    flhe-max-releases  most updates with noise that may leave in one federation, 0 unless said: any
+                       number; each costs its epsilon, whatever the server says of attempts
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
@@ -97,6 +99,8 @@ class Policy:
         Rules that may choose it.
     min_noise : float
         Least scale of the Laplace noise on what travels in clear; 0 asks for none.
+    max_releases : int
+        Most updates with noise that may leave in one federation; 0 for any number.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -116,6 +120,7 @@ class Policy:
     min_select: float = 1.0
     select_rules: tuple[str, ...] = ("sensitivity",)
     min_noise: float = 0.0
+    max_releases: int = 0
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -187,6 +192,7 @@ class Policy:
             min_select=_share(node_config, "flhe-min-select", 0.0 if simulated else 1.0),
             select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
             min_noise=_share(node_config, "flhe-min-noise", 0.0, most=float("inf")),
+            max_releases=_count(node_config, "flhe-max-releases"),
             root=root,
         )
 
@@ -323,6 +329,13 @@ def _share(config: Mapping[str, object], key: str, default: float, most: float =
     if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
         raise ConfigError(f"{key} must be a number of 0 to {most:g}")
     return float(value)  # type: ignore[arg-type]
+
+
+def _count(config: Mapping[str, object], key: str) -> int:
+    value = config.get(key, 0)
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"{key} must be a whole number, 0 or more")
+    return value
 
 
 def _flag(config: Mapping[str, object], key: str) -> bool:

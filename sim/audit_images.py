@@ -26,10 +26,14 @@ CROPS = (
 """Of scikit-learn's photographs: file, and left, upper, right and lower border in pixels."""
 
 CREDITS = {
-    "china.jpg": "danielbuechele, flickr.com/photos/danielbuechele/6061409035, CC BY 2.0",
-    "flower.jpg": "vultilion, flickr.com/photos/vultilion/6056698931, CC BY 2.0",
+    "china.jpg": "scikit-learn's sample photograph, cropped and reduced; some rights reserved by "
+    "danielbuechele, flickr.com/photos/danielbuechele/6061409035, CC BY 2.0",
+    "flower.jpg": "scikit-learn's sample photograph, cropped and reduced; some rights reserved by "
+    "vultilion, flickr.com/photos/vultilion/6056698931, CC BY 2.0",
     "digits": "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, CC BY 4.0",
 }
+"""Photographs: the README beside them, but for flower.jpg's owner, who is the one in its address."""
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-MARKS = ("o", "s", "^")
+LETTERS = 25
+"""Of the small print, in an inch."""
+
+MARKS = ("o", "s", "D", "^")
 
 
 def picture(found: Audit, path: Path) -> None:
-    """Draw a row of originals, and one for each way, each image with its SSIM and MSE."""
+    """Draw a row of originals, and one for each way, with SSIM, MSE and credits."""
     count = len(found.images)
     rows = [("original", None), *((name(*at), at) for at in found.pictured)]
     with figures.look():
-        figure = figures.new(1.2 + 1.05 * count, 1.32 * len(rows))
+        width = 1.2 + 1.05 * count
+        figure = figures.new(width, 1.32 * len(rows))
         grid = figure.subplots(len(rows), count, squeeze=False)
         for line, (label, at) in zip(grid, rows, strict=True):
             for i, axes in enumerate(line):
@@ -30,7 +35,9 @@ def picture(found: Audit, path: Path) -> None:
                     point = found.of(*at)[i]
                     title = f"SSIM {point.ssim:.2f}  MSE {point.mse:.3f}"
                     _show(axes, found.guesses[(*at, i)], title)
-            line[0].set_ylabel(label.replace(", ", ",\n"), fontsize=7)
+            line[0].set_ylabel(label.replace(", ", ",\n").replace(" by ", "\nby "), fontsize=7)
+        lines = [textwrap.fill(line, int(LETTERS * width)) for line in found.images.credits]
+        figure.supxlabel("\n".join(lines), x=0.99, ha="right", fontsize=5)
         figures.save(figure, path)
 
 

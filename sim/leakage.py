@@ -4,9 +4,12 @@ The server sees one example's gradient of a fresh LeNet as it arrives: quantized
 any, without the coordinates that are encrypted. Each way of choosing these is attacked from the same
 starts, at several shares:
 
-    random         another draw for each image
-    sensitivity    by the map of these very images, see `flhe.coding.sensitivity`
-    magnitude      the largest gradients, by the mean of these very images
+    random       another draw for each image
+    labels       most sensitive by labels, the paper's map; see `flhe.coding.sensitivity`
+    inputs       most sensitive by inputs
+    magnitude    the largest gradients, by their mean
+
+The last three maps are those of these very images.
 
 and beside them `none`, where everything is in clear, and `all`, where nothing is and the guess is where
 the attack starts.
@@ -31,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import Entry, Layout
+from flhe.coding.mixed_derivatives import Of
 from flhe.coding.select import Select
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError
@@ -40,11 +44,16 @@ from flhe.sim.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe.sim.lenet import lenet
 from flhe.sim.ssim import ssim
 
-RULES = ("random", "sensitivity", "magnitude")
+RULES = ("random", "labels", "inputs", "magnitude")
 NONE, ALL = "none", "all"
-LABELS = {"random": "random", "sensitivity": "most sensitive", "magnitude": "largest gradients"}
+LABELS = {
+    "random": "random",
+    "labels": "most sensitive by labels",
+    "inputs": "most sensitive by inputs",
+    "magnitude": "largest gradients",
+}
 
-SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Of the curve, unless others are given."""
 
 
@@ -63,7 +72,7 @@ class Setting:
     channel : Channel
         What happens to values in clear.
     seed : int
-        Of the model, the random choices, the starts and the noise.
+        Of the model, the random choices, the probes, the starts and the noise.
     """
 
     select: float = 0.1
@@ -146,15 +155,27 @@ def name(way: str, share: float) -> str:
     )
 
 
-def maps(model: torch.nn.Module, images: Images) -> dict[str, NDArray[np.float32]]:
-    """Maps of all images, by rule, each float32 (length,)."""
+def maps(model: torch.nn.Module, images: Images, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Maps of all images, by rule, each float32 (length,); the seed is of the probes."""
     pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
-    found = sensitivity(model, torch.nn.functional.cross_entropy, [(pixels, labels)])
+    by: tuple[Of, Of] = ("labels", "inputs")
+    found = {
+        of: sensitivity(
+            model,
+            torch.nn.functional.cross_entropy,
+            [(pixels, labels)],
+            of=of,
+            random=torch.Generator().manual_seed(seed),
+        )
+        for of in by
+    }
     sizes = [
         gradient(model, pixels[i : i + 1], labels[i : i + 1]).abs() for i in range(len(images))
     ]
     return {
-        "sensitivity": np.concatenate([part.numpy().reshape(-1) for part in found.values()]),
+        of: np.concatenate([part.numpy().reshape(-1) for part in parts.values()])
+        for of, parts in found.items()
+    } | {
         "magnitude": torch.stack(sizes).mean(0).numpy(),
     }
 
@@ -176,7 +197,7 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
     points: list[Point] = []
     guesses = {}
     with _one_thread():
-        scores: dict[str, NDArray[Any]] = dict(maps(model, images))
+        scores: dict[str, NDArray[Any]] = dict(maps(model, images, setting.seed))
         for i in range(len(images)):
             pixels = torch.from_numpy(images.pixels[i : i + 1]).double()
             label = torch.from_numpy(images.labels[i : i + 1])

@@ -12,12 +12,13 @@ from typing import Any
 
 from rich.table import Table
 
+from flhe.coding.sensitivity import PROBES
 from flhe.sim import audit_images, figures
 from flhe.sim.bench import Progress, machine
 from flhe.sim.inversion import Attack, Channel
 from flhe.sim.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
 
-FORMAT, VERSION = "flhe privacy audit", 1
+FORMAT, VERSION = "flhe privacy audit", 2
 COMMAND = "flhe audit"
 QUICK_SHARES = (0.1, 0.5)
 IMAGES, QUICK_IMAGES = 5, 2
@@ -77,6 +78,7 @@ def to_data(found: Audit, made_by: str) -> dict[str, Any]:
         "machine": machine(),
         "seconds": found.seconds,
         "model": "fresh LeNet with sigmoids, weights uniform in [-0.5, 0.5]; one example",
+        "maps": f"of these very images; by inputs: {PROBES} random probes for each",
         "measures": "of the start whose gradient fits best; pixels in [0, 1]",
         "setting": asdict(found.setting),
         "images": [

@@ -42,8 +42,9 @@ MAPS = ("sensitivity", "magnitude")
 
 LAYERS = "layers:"
 MAX_PATTERN = 256
-MAX_REPEATS = 3
-"""Unbounded repeats in one pattern: matching then takes polynomial time, whoever wrote it."""
+MAX_REPEATS = 2
+"""Repeats in one pattern, optional characters included: whoever wrote it, matching a name then takes
+time that grows with the third power of its length at most."""
 
 _HEADROOM = 4
 """A member's map is cut at the quantile above which a quarter of the selected share lies."""
@@ -187,11 +188,12 @@ class Select:
         return Support.of(np.flatnonzero(chosen).astype(np.uint32), size)
 
     def normalized(self, own: NDArray[np.float32]) -> NDArray[np.float32]:
-        """One member's map as it is added: divided by one of its quantiles, within [0, 1].
+        """One member's map as it is added: divided by one of its quantiles, within [-1, 1].
 
         The quantile is that above which a quarter of the selected share lies, in sixteen bits, the
         values around the border of the selection are then told apart well; what is beyond it is
-        selected anyway. Nobody's map counts more than anybody else's, however it is scaled.
+        selected anyway. Nobody's map counts more than anybody else's, however it is scaled. Zero is -1,
+        so that no member can say less than nothing of a value to keep it out of the selection.
 
         Parameters
         ----------
@@ -221,6 +223,8 @@ class Select:
             scaled: NDArray[np.float32] = np.minimum(sizes / np.float32(scale), 1).astype(
                 np.float32
             )
+        scaled *= 2
+        scaled -= 1
         return scaled
 
 
@@ -241,7 +245,7 @@ def _check_pattern(pattern: str) -> None:
             f"Select: pattern {pattern!r}: repeated groups, look-around and back-references are not "
             "taken, they may take for ever; name the alternatives"
         )
-    if len(re.findall(r"[*+{]", bare)) > MAX_REPEATS:
+    if len(re.findall(r"[*+?{]", bare)) > MAX_REPEATS:
         raise ConfigError(f"Select: pattern {pattern!r}: at most {MAX_REPEATS} repeats are taken")
     try:
         re.compile(pattern)

@@ -1,11 +1,16 @@
-"""Sensitivity: how much the gradient of each parameter tells of the labels it was computed with.
+"""Sensitivity: how much the gradient of each parameter tells of the data it was computed with.
 
-    S_m = 1/K sum over k of || d/dy_k (d loss(x_k, y_k; W) / d w_m) ||
+    S_m = 1/K sum over k of || d/dz_k (d loss(x_k, y_k; W) / d w_m) ||
+
+z = y is the paper's map, of labels; z = x is ours, of inputs. Where `flhe audit` attacked gradients to
+find the inputs, what the map of inputs selects hid the most of them, and what the paper's selects hid
+less than a random choice of the same size.
 
 The loss is that of one sample, so neither "mean" nor "sum" as its reduction changes the map. A label is
 differentiated by all its components: class indices become one-hot rows, with a component for each
-class, and a float target is taken as it is. || || is the Euclidean norm over these components, as in
-Novak et al. (ICLR 2018), on which the paper builds; of one component it is the absolute value.
+class, and a float target is taken as it is. || || is the Euclidean norm over the components of label or
+inputs, as in Novak et al. (ICLR 2018), on which the paper builds; of one component it is the absolute
+value.
 
 The map depends on inputs and labels: treat it as private as they are, and send it encrypted only.
 
@@ -15,24 +20,28 @@ Source: FedML-HE, Sec. 2.4, step 1.
 from __future__ import annotations
 
 import operator
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flhe.coding.label_gradients import LabelGradients, add, of_all
+from flhe.coding.mixed_derivatives import MixedDerivatives, Of, add, of_all, tensors
 from flhe.errors import ConfigError, RangeError
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from flhe.coding.label_gradients import Inputs, Loss, Weights
+    from flhe.coding.mixed_derivatives import Inputs, Loss, Weights
 
 BUDGET = 32 << 20
 """Bytes of gradients that are made at a time, unless `chunk` says how many: more are slower."""
 
 MOST = 256
 """Gradients of the smallest models that are made at a time."""
+
+PROBES = 8
+"""Random combinations of the inputs' components, for each sample."""
 
 Progress = Callable[[int, int, str], None]
 """(batches done, batches in all, what is going on) -> None; in all: those done, where nobody knows."""
@@ -43,6 +52,9 @@ def sensitivity(
     loss: Loss,
     batches: Iterable[tuple[Inputs, Tensor]],
     *,
+    of: Of = "labels",
+    probes: int | None = PROBES,
+    random: torch.Generator | None = None,
     classes: int | None = None,
     chunk: int | None = None,
     device: torch.device | str | None = None,
@@ -53,17 +65,33 @@ def sensitivity(
     The model is in eval mode meanwhile, and is otherwise left alone. Parameters and inputs of 16 bits
     take part as float32.
 
+    Inputs have thousands of components, so their norms are estimated by random probes: combinations of
+    all components with signs +1 and -1. Of P probes, the norm of one sample has a relative error of
+    about 1 / sqrt(2 P), 25% for 8 probes; the mean over K samples of like norms, of 1 / sqrt(2 P K).
+    Both are about 1 / (4 P) too small, 3% for 8, all parameters alike, which selects the same. Norms
+    that one component makes up have no error at all.
+
     Parameters
     ----------
     model : nn.Module
         Any. Parameters that require no gradient are not trained and tell nothing: their map is 0.
     loss : callable
         (output, target) -> one number, for a batch of one; differentiable in a float target, as
-        `torch.nn.functional.cross_entropy` is in probabilities.
+        `torch.nn.functional.cross_entropy` is in probabilities. For the map of inputs, model and loss
+        must be differentiable twice.
     batches : iterable of (inputs, targets)
         Inputs: a tensor, or a tuple or mapping of tensors, passed as `model(*inputs)` or
         `model(**inputs)`; their first dimension counts samples. Targets: class indices, integers
         (count, ...), or floats (count, ...).
+    of : {"labels", "inputs"}
+        What gradients are differentiated by. "labels", the paper's: finds the values that tell what the
+        label is. "inputs": finds those that tell what the inputs are, and hid more of them from
+        gradient inversion; takes floats only.
+    probes : int or None
+        For inputs: random probes for each sample; None for all components one after the other, which
+        is exact and slow. More than there are components are not taken. Labels are always exact.
+    random : torch.Generator, optional
+        Of the probes; one with a secret seed unless given.
     classes : int, optional
         How many there are; otherwise the length of the output's second dimension.
     chunk : int, optional
@@ -82,22 +110,30 @@ def sensitivity(
     Raises
     ------
     ConfigError
-        Nothing to differentiate: no samples, no parameters, a loss that is not differentiable in the
-        target; targets that do not fit inputs or output; no torch.
+        Nothing to differentiate: no samples, no parameters, inputs that are integers, a loss that is
+        not differentiable in the target, or not twice; targets that do not fit inputs or output; no
+        torch.
     RangeError
         NaN or infinity in the map.
     """
     if chunk is not None and chunk < 1:
         raise ConfigError(f"sensitivity: chunk={chunk}, must be at least 1")
+    if of not in ("labels", "inputs"):
+        raise ConfigError(f'sensitivity: of={of!r}, must be "labels" or "inputs"')
+    if probes is not None and probes < 1:
+        raise ConfigError(f"sensitivity: probes={probes}, must be at least 1, or None for all")
     torch = _torch()
+    if random is None:
+        random = torch.Generator().manual_seed(secrets.randbits(63))
     total: Weights = {}
     count, expected = 0, operator.length_hint(batches)
     with _evaluating(model), torch.enable_grad():
-        job = _job(model, loss, chunk, device)
+        job = _job(model, loss, device, of, None if of == "labels" else probes, random)
         for done, (inputs, targets) in enumerate(batches, 1):
             if len(targets):
                 ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
-                _check_sizes(ready, targets)
+                _check(ready, targets, of)
+                job.chunk = chunk or _chunk(job, ready)
                 if not count:
                     classes = _try(job, ready, targets, classes)
                 add(total, job.norms(ready, _floats(targets, classes, job.like)))
@@ -114,7 +150,7 @@ def sensitivity(
             )
     if not any(bool(part.any()) for part in total.values()):
         raise ConfigError(
-            "sensitivity: no gradient depends on the target. Give a loss that can be differentiated "
+            f"sensitivity: no gradient depends on the {of}. Give a loss that can be differentiated "
             "in output and target, like cross_entropy or mse_loss; argmax and absolute errors cannot"
         )
     return {
@@ -153,8 +189,13 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _job(
-    model: nn.Module, loss: Loss, chunk: int | None, device: torch.device | str | None
-) -> LabelGradients:
+    model: nn.Module,
+    loss: Loss,
+    device: torch.device | str | None,
+    of: Of,
+    probes: int | None,
+    random: torch.Generator,
+) -> MixedDerivatives:
     weights: Weights = {}
     others: Weights = {}
     for name, parameter in model.named_parameters():
@@ -162,23 +203,36 @@ def _job(
         kind[name] = _widened(parameter.detach()).to(device)
     for name, buffer in model.named_buffers():
         others[name] = _widened(buffer.detach()).to(device)
-    size = sum(weight.nbytes for weight in weights.values())
-    if not size:
+    if not any(weight.numel() for weight in weights.values()):
         raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
-    return LabelGradients(model, loss, weights, others, chunk or min(MOST, max(1, BUDGET // size)))
+    return MixedDerivatives(model, loss, weights, others, of, probes, random)
 
 
-def _check_sizes(inputs: Inputs, targets: Tensor) -> None:
-    sizes: set[int] = set()
-    of_all(lambda t: sizes.add(len(t)), inputs)
+def _chunk(job: MixedDerivatives, inputs: Inputs) -> int:
+    """Gradients at a time that fit into the budget, as do the directions they are taken along."""
+    size = sum(weight.nbytes for weight in job.weights.values())
+    if job.of == "inputs":
+        size = max(size, sum(each[0].nbytes for each in tensors(inputs)))
+    return min(MOST, max(1, BUDGET // size))
+
+
+def _check(inputs: Inputs, targets: Tensor, of: Of) -> None:
+    each = tensors(inputs)
+    sizes = {len(one) for one in each}
     if sizes != {len(targets)}:
         raise ConfigError(
             f"sensitivity: a batch of {sorted(sizes)} inputs and {len(targets)} targets; the first "
             "dimension of each must count its samples"
         )
+    others = {str(one.dtype) for one in each if not one.is_floating_point()}
+    if of == "inputs" and others:
+        raise ConfigError(
+            f"sensitivity: the inputs hold {', '.join(sorted(others))}, by which nothing can be "
+            'differentiated; for token ids and the like use of="labels"'
+        )
 
 
-def _try(job: LabelGradients, inputs: Inputs, targets: Tensor, classes: int | None) -> int | None:
+def _try(job: MixedDerivatives, inputs: Inputs, targets: Tensor, classes: int | None) -> int | None:
     """The number of classes, after a look at what the loss makes of the first sample."""
     torch = _torch()
     with torch.no_grad():

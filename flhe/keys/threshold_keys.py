@@ -39,7 +39,7 @@ from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_sharing import scaled, shares
 from flhe.math.sampling import Gaussian
 from flhe.schemes.eshe_keys import Own, check_own, draw_own
-from flhe.schemes.rlwe import _lifted
+from flhe.schemes.rlwe import lifted
 from flhe.schemes.threshold import PublicKey, ThresholdRlwe, common_hats
 from flhe.sealed import check_senders
 
@@ -168,8 +168,8 @@ def begin(
     check_own(own)
     error, rows = Gaussian().draw(scheme.sizes.n, random), []
     for ring, a_hat in zip(scheme.rings, common_hats(scheme, crs, AesCtr()), strict=True):
-        product = ring.products(ring.forward(_lifted(own, ring.q)), a_hat[np.newaxis])[0]
-        noise = scaled(_lifted(error, ring.q), 1 << scheme.slots.log_p, ring.q)
+        product = ring.products(ring.forward(lifted(own, ring.q)), a_hat[np.newaxis])[0]
+        noise = scaled(lifted(error, ring.q), 1 << scheme.slots.log_p, ring.q)
         rows.append(ring.subtract(noise, product))
     key = random(32)
     if len(key) != 32:
@@ -204,7 +204,7 @@ def reveal(
         ]
         for degree in range(1, scheme.threshold)
     ]
-    values = shares([_lifted(drawn.own, q) for q in moduli], moduli, scheme.cohort, terms)
+    values = shares([lifted(drawn.own, q) for q in moduli], moduli, scheme.cohort, terms)
     boxes = tuple(
         canonical.dumps([VERSION, _packed(scheme, value), bytes(_seed(drawn, rank))])
         for rank, value in enumerate(values)

@@ -490,6 +490,24 @@ class Node:
                 return Sealed.from_parts(header, body), envelope
         raise ProtocolError("stored update: malformed")
 
+    def count_release(self) -> None:
+        """Count one more update with noise, on disk, before anything is trained for it.
+
+        Raises
+        ------
+        PolicyError
+            There were as many as this node's policy allows.
+        """
+        name = self._name("releases")
+        before = int.from_bytes(self.store.read(name), "big") if self.store.exists(name) else 0
+        most = self.policy.max_releases
+        if most and before >= most:
+            raise PolicyError(
+                f"updates with noise left this node {before} times, its policy allows {most}: each one "
+                "tells more of the data; raise flhe-max-releases in the node config"
+            )
+        self.store.write(name, (before + 1).to_bytes(8, "big"))
+
     # --- what is not sent yet ---
 
     def save_draft(self, draft: Draft) -> None:
@@ -529,14 +547,10 @@ class Node:
 
         Raises
         ------
-        ReuseError
+        ClaimedError
             This attempt or a later one was claimed before.
         """
-        if (round_, attempt) <= self.store.last_claim(epoch_id)[:2]:
-            raise ReuseError(
-                f"round {round_}, attempt {attempt} or a later one was claimed before, and its update "
-                "is not kept any more: ask under a new attempt"
-            )
+        self.check_unclaimed(epoch_id, round_, attempt)
         if draft is not None and draft.round < round_:
             self.skip_openings(epoch_id, draft.round)
 

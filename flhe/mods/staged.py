@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe import records
 from flhe.coding.base import State
 from flhe.errors import ProtocolError, ReuseError
+from flhe.mods import survivors
 from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply
@@ -45,12 +46,17 @@ def begin(
     digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
     if draft is None or not draft.is_of(round_, model, told):
+        if session.terms.masked:
+            slot = session.slot(model, round_, attempt, told=told, digest=digest)
+            survivors.check_ready(node, session, slot, told)
+        if session.terms.noise is not None and not session.maps(model):
+            node.count_release()
         # Another round's from the same model came to nothing: this one is trained in its place.
         node.make_room(session.epoch.id, draft, round_, attempt)
         draft = make()
         with follower.watch:
             node.save_draft(draft)
-    turn = _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
+    turn = _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record), record)
     with follower.watch:
         if session.needs_ranges(model) and turn.ranges is None:
             return turn.tell_ranges()
@@ -85,7 +91,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     draft = node.load_draft()
     if digest is None or draft is None or not draft.is_of(round_, model):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
-    return _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
+    return _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record), record)
 
 
 def _ranges(record: ConfigRecord) -> Sealed | None:
@@ -111,6 +117,7 @@ class _Turn:
     digest: bytes
     attempt: int
     ranges: Sealed | None
+    record: ConfigRecord
 
     def tell_ranges(self) -> RecordDict:
         """The draft's mean squares, encrypted."""
@@ -160,7 +167,11 @@ class _Turn:
         node, session, told_app = self.node, self.session, self.draft.told
         slot = self._slot()
         if kept := node.load_output(slot):
-            return update_reply(*kept, self.digest, told_app, self.follower, resent=True)
+            beside = survivors.dealt(node, session, slot, told_app)
+            return update_reply(
+                *kept, self.digest, told_app, self.follower, resent=True, beside=beside
+            )
+        survivors.check_ready(node, session, slot, told_app)
         session.scheme_of(self.model).check_mode(mode)
         encoded, support = session.encode_draft(
             self.draft, self.model, self._fit(), slot, self.digest
@@ -168,8 +179,9 @@ class _Turn:
         told = b"" if support is None else support.digest()
         if support is not None and node.told_support(slot) != told:
             raise ReuseError("another support was told in this attempt: ask under a new one")
+        sealer = session.sealer(self.model)
         sealed = session.seal(
-            session.sealer(self.model),
+            sealer,
             encoded,
             slot,
             lambda r, a: node.claim(
@@ -178,9 +190,10 @@ class _Turn:
             mode,
             support,
         )
+        beside = survivors.deal(node, session, sealer, slot, told_app, self.record)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
-        return update_reply(sealed, envelope, self.digest, told_app, self.follower)
+        return update_reply(sealed, envelope, self.digest, told_app, self.follower, beside=beside)
 
     def _slot(self) -> Slot:
         """The slot of the update."""

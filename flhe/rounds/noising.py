@@ -6,15 +6,19 @@ cut, and what training itself put beyond the thresholds is counted here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.clip import Clip
+from flhe.coding.clip import WARN_CLIPPED, Clip
 from flhe.coding.laplace import Noise
+from flhe.coding.squares import Segments
 from flhe.math.prg import PIECE
+
+logger = logging.getLogger("flhe")
 
 if TYPE_CHECKING:
     from flhe.rounds.model import Model
@@ -26,10 +30,13 @@ def noised(
 ) -> Iterator[NDArray[np.float32]]:
     """The parts of an update, in order, each with noise; they are overwritten.
 
+    However much lies beyond the thresholds is cut: a refusal, which the server hears of, would tell of
+    the update what no noise hides.
+
     Raises
     ------
     RangeError
-        NaN, infinity, or more than half of the update beyond the clipping thresholds.
+        NaN or infinity.
     """
     terms, layout = session.terms, session.layout
     assert terms.noise is not None
@@ -40,9 +47,18 @@ def noised(
     beyond = at = 0
     for part in parts:
         beyond += noise.add(part, segments, at, spare=spare)
+        _cut(part, segments, at)  # also what is spared, or the codec would refuse
         at += part.size
         yield part
-    clip.check_clipped(beyond, at)
+    if beyond > WARN_CLIPPED * at:
+        logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
+
+
+def _cut(part: NDArray[np.float32], segments: Segments, at: int) -> None:
+    for start, stop, alpha in segments:
+        first, last = max(start - at, 0), min(stop - at, part.size)
+        if first < last:
+            np.clip(part[first:last], -alpha, alpha, out=part[first:last])
 
 
 def add_noise(session: Session, model: Model, values: NDArray[np.float32]) -> None:

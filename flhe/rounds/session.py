@@ -236,9 +236,11 @@ class Session:
         """Whether a round from `model` has more than one stage, or may have to be encrypted again.
 
         Where only sums of all members open, one that drops out makes the others agree on new keys, and
-        encrypt the same update under those.
+        encrypt the same update under those. And an update with noise is drawn once: asked for anew in
+        every attempt, the same update under fresh noise would be shown by the mean of all.
         """
-        return self.terms.sparse or self.terms.joint or self.needs_ranges(model)
+        noisy = self.terms.noise is not None and not self.maps(model)
+        return self.terms.sparse or self.terms.joint or noisy or self.needs_ranges(model)
 
     # --- what a client sends ---
 

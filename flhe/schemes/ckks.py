@@ -17,7 +17,8 @@ machine, and takes off the noise: nothing of what is opened depends on s or on a
 decrypted CKKS values otherwise give the key away (Li and Micciancio, EUROCRYPT 2021). A slot that lies
 off the grid, or beyond what its senders add up to, says that it is not their sum: with another key,
 round or set of senders slots are as good as random. That is no proof of authorship: whoever relays a
-sum can add to it, as under every scheme that has no tags.
+sum can add to it, as under every scheme that has no tags, and whether readers then take the sum tells
+how one of its values compares to a number: 18 openings of one sum give a value of it, one a round does not.
 
 Vectors are worked on piece by piece: beside a vector and its ciphertext that takes a few megabytes.
 
@@ -27,6 +28,7 @@ Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the code
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,13 +41,14 @@ from flhe.coding.base import Plain
 from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
 from flhe.schemes.base import check_integers
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.ckks_masks import Masks
 from flhe.schemes.ckks_scheme import NAME, Ckks
-from flhe.schemes.seal_blocks import Blocks
+from flhe.schemes.seal_blocks import Blocks, Dither
 from flhe.sealed import Sealed, Slot, check_senders
 
 __all__ = ["NAME", "Ckks", "CkksOpener", "CkksSealer"]
@@ -71,6 +74,8 @@ class CkksSealer:
         Who computes AES.
     threads : int
         Threads to encrypt on. TenSEAL keeps Python's lock, so more than one saves little.
+    random : callable
+        Where dither comes from, which makes roundings random: n -> n uniform bytes.
     """
 
     scheme: Ckks
@@ -79,6 +84,7 @@ class CkksSealer:
     rank: int
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
+    random: Random = field(default=secrets.token_bytes, repr=False)
     _used: set[Slot] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _blocks: Blocks = field(init=False, repr=False)
@@ -119,6 +125,7 @@ class CkksSealer:
         count = sizes.count(length)
         data = empty(scheme.nbytes(length), np.uint8)
         masks = Masks.of(sizes, self.group_key, slot, (self.rank,), self.prg)
+        dither = Dither.of(sizes, self.prg, self.random)
 
         def work(start: int, stop: int) -> None:
             held = np.empty(sizes.step // sizes.n * sizes.block, np.int64)
@@ -126,8 +133,8 @@ class CkksSealer:
                 size = min(sizes.step, stop - at) // sizes.n
                 values = held[: size * sizes.block]
                 _fill(values, (plain.values, plain.extras), at // sizes.n * sizes.block)
-                a = masks.blocks(at // sizes.n, size)
-                residues = blocks.encrypt(sizes.join(values), a)
+                slots = sizes.join(values) + dither.blocks(at // sizes.n, size)
+                residues = blocks.encrypt(slots, masks.blocks(at // sizes.n, size))
                 sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
 
         spread(work, count, sizes.step, self.threads)

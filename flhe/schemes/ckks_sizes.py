@@ -3,16 +3,22 @@
 A slot carries the integer V = sum over k of v_k 2^(width k) of `per` values, as a real times the scale.
 Sums of N of them open to the nearest integer. That is their sum, exactly, because
 
-    q / 2  >  N max|V| scale + N 21.5               no coefficient wraps: none exceeds the largest slot
+    q / 2  >  N max|V| scale + N 22                 no coefficient wraps: none exceeds the largest slot
     1 / 4  >  10 sigma / scale + 2^-48 N max|V|     no slot is off by half a step, nor by a quarter
 
-    sigma^2 = N (10.5 + 1 / 4) n / 2
+    sigma^2 = N (10.5 + 1 / 2) n / 2
 
-is the variance of a slot's error at most: a coefficient's error is centred binomial of variance 10.5
-(at most 21), its rounding bounded by 1/2, and the real part of a slot weighs n of them with cosines
-whose squares add up to n / 2. Both are sub-Gaussian with these parameters, so a slot is off by 10
-sigma with odds of 2^-71 (Hoeffding). The other term is the transforms in double precision, where the
-largest error that was measured is 8 2^-53 of the largest value: four times that are allowed for.
+is the variance of a slot's error at most. A coefficient's error is centred binomial of variance 10.5
+(at most 21), and the real part of a slot weighs n of them with cosines whose squares add up to n / 2.
+Its rounding is random, as `flhe.schemes.seal_blocks.Dither` makes it: of mean 0 whatever the vectors, in
+an interval of length 1, independent of other senders' and of that of other coefficients but one. Slots
+are real, so coefficient n - i is the negative of coefficient i, and its rounding too: n / 2 of them count
+twice, (n - 1) / 4 in all. All is sub-Gaussian with these parameters, so a slot is off by 10 sigma with odds
+of 2^-71 (Hoeffding). The other term is the transforms in double precision, and slots as doubles, where
+the largest error that was measured is 8 2^-53 of the largest value: four times that are allowed for.
+
+Without dither roundings are a function of the vector: of equal vectors they add up, so N^2 stands in
+place of N; and of vectors with few values other than 0 they go along with the cosines, N n / pi at worst.
 
 The modulus is the shortest that holds a value in the fewest bits; what is left of it goes to the scale.
 
@@ -34,10 +40,10 @@ from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.schemes.presets import CkksPreset
 from flhe.schemes.seal_format import SealFormat
 
-VARIANCE = 10.75
+VARIANCE = 11.0
 """Of a coefficient's error and rounding, at most."""
 
-LARGEST = 21.5
+LARGEST = 22.0
 """A coefficient's error and rounding, at most."""
 
 TAIL = 10.0

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
+from flhe.keys.identity import Random
+from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import quotient
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.ckks_sizes import CkksSizes
@@ -55,6 +57,59 @@ def _missing(name: str) -> ConfigError:
     )
 
 
+DITHER_BITS = 32
+"""Of one coefficient of dither: its mean is 0 exactly, and its rounding is biased by 2^-32 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dither:
+    """Noise of less than a unit, which makes SEAL's rounding of coefficients random.
+
+    SEAL rounds x + d, with d uniform in [-1/2, 1/2), to one of the integers next to x, and to x in the
+    mean, whatever x is. d is a polynomial of real slots: coefficient n - i is the negative of
+    coefficient i, and coefficient n / 2 is 0. `flhe.schemes.ckks_sizes` rests on it.
+
+    Parameters
+    ----------
+    sizes : CkksSizes
+        The ring.
+    words : FieldElements
+        What d is made of, uniform below 2^32.
+    """
+
+    sizes: CkksSizes
+    words: FieldElements = field(repr=False)
+
+    @classmethod
+    def of(cls, sizes: CkksSizes, prg: Prg, random: Random) -> Dither:
+        """Dither for one vector, under a fresh key: streams of two vectors never meet."""
+        key = random(32)
+        if len(key) != 32:
+            raise ConfigError(f"the random source gave {len(key)} bytes, 32 were asked for")
+        return cls(sizes, FieldElements(prg, key, 1 << DITHER_BITS))
+
+    def blocks(self, first: int, count: int) -> NDArray[np.float64]:
+        """Slots of blocks from `first` on: (count * n / 2,), in grid steps."""
+        n = self.sizes.n
+        half = (self.words.blocks(first, count, n // 2) + 0.5) / (1 << DITHER_BITS) - 0.5
+        d = np.zeros((count, n), np.complex128)
+        d[:, : n // 2], d[:, n // 2 + 1 :] = half, -half[:, :0:-1]
+        twist, order = _odd_roots(n)
+        d *= twist
+        slots: NDArray[np.float64] = np.fft.fft(d).real[:, order].reshape(-1)
+        return slots / self.sizes.scale
+
+
+@functools.cache
+def _odd_roots(n: int) -> tuple[NDArray[np.complex128], NDArray[np.int64]]:
+    """What a polynomial is multiplied by, so that its FFT has its values at odd powers, and which are slots.
+
+    Slot j is the value at the 3^j-th power of a primitive 2 n-th root of unity, as SEAL has it.
+    """
+    powers = np.array([pow(3, j, 2 * n) for j in range(n // 2)], np.int64)
+    return np.exp(-1j * np.pi / n * np.arange(n)), (powers - 1) // 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
     """Encryption and decryption under one key.
@@ -87,13 +142,13 @@ class Blocks:
         quotients = np.array([quotient(w, sizes.q) for w in s.tolist()], np.uint64)
         return cls(sizes, seal, context, s, quotients)
 
-    def encrypt(self, slots: NDArray[np.int64], a: Words) -> Words:
-        """Encrypt integers under the masks `a`.
+    def encrypt(self, slots: NDArray[Any], a: Words) -> Words:
+        """Encrypt slots, integers with their dither, under the masks `a`.
 
         Parameters
         ----------
         slots : NDArray
-            Shape (blocks * n / 2,), each within the sizes' largest.
+            Shape (blocks * n / 2,), each within the sizes' largest, but for dither.
         a : NDArray
             uint64 (blocks, n), uniform below q, never used before.
 

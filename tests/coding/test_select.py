@@ -73,6 +73,7 @@ def test_a_random_selection_is_the_same_for_all_and_spread_evenly() -> None:
         ("^fc", [(36, 106)]),
         (r"^(conv|fc)\.weight$", [(0, 30), (36, 96)]),
         ("[cf].*eight", [(0, 30), (36, 96)]),
+        ("[cf].*eigh?t", [(0, 30), (36, 96)]),
         (".", [(0, 106)]),
     ],
 )
@@ -103,7 +104,9 @@ def test_layers_that_are_not_there_are_named(pattern: str) -> None:
         "(?P<n>a)",
         r"(a)\1",
         "a{1,99}(b){2}",
-        "a*b*c*d*",
+        "a*b*c*",
+        "a?" * 3 + "a" * 3,
+        "a?" * 60 + "a" * 60,
         "(a?){50}",
         "*",
     ],
@@ -114,11 +117,11 @@ def test_patterns_that_may_take_for_ever_are_refused(pattern: str) -> None:
 
 
 def test_the_worst_pattern_that_is_taken_ends_soon() -> None:
-    layout = Layout(tuple(Entry("a" * 120 + str(i), (1,), "float32") for i in range(20)))
+    layout = Layout(tuple(Entry("a" * 250 + str(i), (1,), "float32") for i in range(100)))
     began = time.process_time()
     with pytest.raises(ConfigError):
-        Select(rule="layers:a*a*a*b").count(layout)
-    assert time.process_time() - began < 60
+        Select(rule="layers:a*a*b").count(layout)
+    assert time.process_time() - began < 60  # 0.4 s; without a bound on repeats it is hours
 
 
 @pytest.mark.parametrize(
@@ -177,8 +180,9 @@ def test_a_map_is_scaled_and_its_order_kept(values: list[float], ratio: float, p
     own = np.array(values, np.float32)
     scaled = Select(ratio).normalized(own)
     assert scaled.dtype == np.float32
-    assert scaled.min() >= 0
+    assert scaled.min() >= -1
     assert scaled.max() == 1
+    assert np.all(scaled[own == 0] == -1)
     order = np.argsort(own, kind="stable")
     assert np.all(np.diff(scaled[order]) >= 0)
     normal = own[(own > 1e-20) | (own == 0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import RangeError
+from flhe.math.prg import PIECE
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
 from flhe.rounds.terms import Terms
 from tests.rounds.test_session import group, ignore
 
-SIZE, LEVELS = 40_000, 2**15 - 1
+SIZE, LEVELS = 200_000, 2**15 - 1
 SCALE = 0.02
 SOME = Select(0.25, "random")
 
@@ -52,11 +54,16 @@ def test_noise_is_on_what_travels_in_clear() -> None:
     step = 2 / LEVELS
     assert np.abs(off[mask]).max() <= step
     clear = np.delete(off, mask)
-    assert clear.size == 30_000
+    assert clear.size == 150_000
     assert abs(clear.mean()) < 6 * SCALE * 1.5 / clear.size**0.5
     assert np.abs(clear).mean() == pytest.approx(SCALE, rel=0.04)
     assert clear.std() == pytest.approx(SCALE * 2**0.5, rel=0.05)
-    assert np.unique(clear).size > 1000
+    # No two pieces of the vector have the same noise.
+    noisy = encoded(session(Laplace(SCALE, "all"))) - 0.25
+    pieces = [noisy[at : at + PIECE] for at in range(0, SIZE - PIECE, PIECE)]
+    assert len(pieces) > 1
+    for one_piece, other in itertools.combinations(pieces, 2):
+        assert np.mean(np.abs(one_piece - other) < 1e-4) < 0.01
 
 
 def test_noise_is_on_all_where_that_is_asked_for() -> None:
@@ -100,15 +107,23 @@ def test_noise_stays_within_the_thresholds() -> None:
         assert np.mean(np.abs(half) == alpha) > 0.9  # and so it is of no use
 
 
-def test_what_training_put_beyond_the_thresholds_is_counted_before_the_noise() -> None:
-    one = session(Laplace(SCALE))
-    with pytest.raises(RangeError, match="more than half"):
-        encoded(one, 2.5)
+def test_what_training_put_beyond_the_thresholds_is_cut_and_told_nobody_but_the_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A refusal would tell the server that more than half of the update is that large."""
+    for how in ({}, {"scheme": "esafl"}):
+        one = session(Laplace(SCALE), **how)
+        start = model()
+        draft = one.draft(start, change(2.5), 1, {}, 1, None)
+        values = draft.values if how else encoded(one, 2.5)
+        mask = one.mask(start).coords
+        low, high = mask[mask < SIZE // 2], mask[mask >= SIZE // 2]
+        assert np.allclose(values[low], 1.0)
+        assert np.allclose(values[high], 2.0)
+        assert "clipped" in caplog.text
+        caplog.clear()
     with pytest.raises(RangeError, match="NaN"):
-        encoded(one, float("nan"))
-    again = session(Laplace(SCALE), scheme="esafl")
-    with pytest.raises(RangeError, match="more than half"):
-        again.draft(model(), change(2.5), 1, {}, 1, None)
+        encoded(session(Laplace(SCALE)), float("nan"))
 
 
 def test_a_map_has_no_noise() -> None:

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from torch.nn import functional
 
+from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
 from flhe.sim import audit_images, privacy_audit
 from flhe.sim.inversion import Attack, Channel, Guess, Seen, gradient, invert
@@ -123,11 +125,16 @@ def test_none_and_all() -> None:
 
 def test_maps() -> None:
     model = lenet(3)
-    found = maps(model, IMAGES)
+    found = maps(model, IMAGES, 0)
     assert set(found) == set(RULES) - {"random"}
     assert {m.shape for m in found.values()} == {(sum(p.numel() for p in model.parameters()),)}
     expected = (np.abs(seen(0).values) + np.abs(seen(1).values)) / 2
     assert np.allclose(found["magnitude"], expected, rtol=1e-3, atol=1e-6)
+    for of in ("labels", "inputs"):
+        batches = [(torch.from_numpy(IMAGES.pixels), torch.from_numpy(IMAGES.labels))]
+        random = torch.Generator().manual_seed(0)
+        parts = sensitivity(model, functional.cross_entropy, batches, of=of, random=random)
+        assert np.array_equal(found[of], torch.cat([p.reshape(-1) for p in parts.values()]).numpy())
 
 
 # --- the audit ---
@@ -143,7 +150,7 @@ def test_every_image_is_attacked_in_every_way() -> None:
     assert {(p.way, p.share, p.image) for p in found.points} == {
         (*at, i) for at in ways for i in (0, 1)
     }
-    assert [done for done, _, _ in told] == list(range(16))
+    assert [done for done, _, _ in told] == list(range(20))
     for point in found.points:
         guess = found.guesses[point.way, point.share, point.image]
         original = IMAGES.pixels[point.image]
@@ -161,10 +168,10 @@ def test_every_image_is_attacked_in_every_way() -> None:
 def test_what_is_written(tmp_path: Path) -> None:
     out = tmp_path / "audit.png"
     found = privacy_audit.run(out, quick=True, count=2, steps=2, select=0.25, made_by="this test")
-    for path, rows in ((out, 6), (tmp_path / "audit_curve.png", 2)):
+    for path, rows in ((out, 7), (tmp_path / "audit_curve.png", 2)):
         with Image.open(path) as image:
             assert image.format == "PNG"
-            assert min(image.size) > 100 * rows
+            assert image.height > 200 * rows
     data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     assert data["made_by"]["command"] == "this test"
     assert set(data["made_by"]) >= {"torch", "numpy", "flhe"}
@@ -173,14 +180,14 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert data["setting"]["shares"] == [0.1, 0.25, 0.5]
     assert [image["name"] for image in data["images"]] == ["china.jpg", "digits"]
     assert len(data["credits"]) == 2
-    assert len(data["points"]) == 2 * len(data["means"]) == 2 * (2 + 3 * 3)
+    assert len(data["points"]) == 2 * len(data["means"]) == 2 * (2 + 4 * 3)
     for mean in data["means"]:
         points = [
             p for p in data["points"] if (p["way"], p["share"]) == (mean["way"], mean["share"])
         ]
         assert mean["ssim"] == pytest.approx(np.mean([p["ssim"] for p in points]))
     assert data["words"] == privacy_audit.words(found)
-    assert privacy_audit.table(found).row_count == 5
+    assert privacy_audit.table(found).row_count == 6
 
 
 def made_up(likeness: dict[tuple[str, float], float]) -> Audit:
@@ -193,25 +200,28 @@ def test_words() -> None:
     """A curve that rises again is recognizable up to its last such share."""
     curves = {
         "random": (0.9, 0.6, 0.1),
-        "sensitivity": (0.4, 0.1, 0.3),
+        "labels": (0.4, 0.1, 0.3),
+        "inputs": (0.3, 0.2, 0.0),
         "magnitude": (0.1, 0.05, 0.0),
     }
     likeness = {(NONE, 0.0): 0.95, (ALL, 1.0): 0.01}
     for rule, values in curves.items():
         likeness |= {(rule, s): v for s, v in zip((0.1, 0.5, 0.9), values, strict=True)}
     found = made_up(likeness)
-    assert privacy_audit.gain(found, "sensitivity", 0.1) == pytest.approx(0.39)
+    assert privacy_audit.gain(found, "labels", 0.1) == pytest.approx(0.39)
     said = privacy_audit.words(found)
     assert said == [
         "none encrypted: reconstructed.",
         "10% encrypted, random: reconstructed.",
-        "10% encrypted, most sensitive: recognizable.",
+        "10% encrypted, most sensitive by labels: recognizable.",
+        "10% encrypted, most sensitive by inputs: recognizable.",
         "10% encrypted, largest gradients: traces.",
         "all encrypted: nothing.",
         "Of 10% encrypted, what hides most comes first, by SSIM: largest gradients 0.10, "
-        "most sensitive 0.40, random 0.90.",
+        "most sensitive by inputs 0.30, most sensitive by labels 0.40, random 0.90.",
         "random: recognizable up to 50%; tried: up to 90%.",
-        "most sensitive: recognizable up to 90%; tried: up to 90%.",
+        "most sensitive by labels: recognizable up to 90%; tried: up to 90%.",
+        "most sensitive by inputs: recognizable up to 50%; tried: up to 90%.",
         "largest gradients: never recognizable; tried: up to 90%.",
         privacy_audit.CAVEAT,
     ]

@@ -266,3 +266,77 @@ def test_a_map_that_is_none_is_refused(bad: Any, tmp_path: Path) -> None:
     grid = puppets(tmp_path, 3, lambda message, context: bad)
     with pytest.raises(QuorumError):
         run(fedml_he_fedavg, grid, 1, select=0.1, retries=0)
+
+
+# --- noise ---
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMES if "thresholds" not in name])
+def test_noise_is_counted_and_goes_through(name: str, tmp_path: Path) -> None:
+    make, how = SCHEMES[name]
+    grid = puppets(tmp_path, 4)
+    reports: list[RoundReport] = []
+    noise = Laplace(1e-3)
+    strategy = run(make, grid, 2, select=Select(0.1), noise=noise, on_round=reports.append, **how)
+    model = same(grid, range(4))
+    close(model, reference(4, 2), 2 * tolerance(range(4), 2, False) + 20e-3)
+    start = Model.initial(start_arrays())
+    assert model.mask is not None
+    exact = reference(4, 2)
+    off = np.concatenate(
+        [(model.masters[n] - exact.masters[n]).reshape(-1) for n, _, _ in start.layout.segments()]
+    )
+    clear = np.delete(off, model.mask.coords)
+    assert 1e-4 < np.abs(clear).mean() < 3e-3  # two means of four, each with Lap(1e-3)
+    assert np.abs(off[model.mask.coords]).max() < 3e-4
+    one = (FLOATS - 7) * 2 / 1e-3
+    assert [r.epsilon for r in reports] == [pytest.approx(e) for e in (0, one, 2 * one)]
+    assert strategy.privacy is not None
+    assert strategy.privacy.releases == 2
+
+
+def test_an_attempt_that_comes_to_nothing_costs_as_much(tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 4)
+    reports: list[RoundReport] = []
+    asked: list[int] = []
+
+    def fate(node: int, stage: str, round_: int) -> Any:
+        if stage == "round" and round_ == 2:
+            asked.append(node)
+            return "dead" if len(asked) <= 3 else None
+        return None
+
+    grid.fate = fate
+    how = {"select": 0.1, "noise": Laplace(1e-2), "on_round": reports.append}
+    strategy = run(fedml_he_fedavg, grid, 1, **how)
+    one = (FLOATS - 7) * 2 / 1e-2
+    assert [r.epsilon for r in reports] == [pytest.approx(e) for e in (0, 2 * one)]
+    assert strategy.privacy is not None
+    assert strategy.privacy.releases == 2
+    assert len(asked) > 4
+
+
+def test_without_noise_there_is_no_epsilon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = puppets(tmp_path, 3)
+    reports: list[RoundReport] = []
+    strategy = run(fedml_he_fedavg, grid, 1, select=0.1, on_round=reports.append)
+    assert [r.epsilon for r in reports] == [0.0, None]
+    assert strategy.privacy is not None
+    assert strategy.privacy.to_data()["epsilon"] is None
+    assert "no differential privacy guarantee" in caplog.text
+    caplog.clear()
+    grid = puppets(tmp_path / "all", 3)
+    strategy = run(fedml_he_fedavg, grid, 1)
+    assert strategy.privacy is None
+    assert "privacy" not in caplog.text
+
+
+def test_a_node_sends_as_many_noisy_updates_as_its_policy_allows(tmp_path: Path) -> None:
+    grid = puppets(tmp_path, 3, **{"flhe-max-releases": 2})
+    with pytest.raises(QuorumError, match="flhe/policy"):
+        run(fedml_he_fedavg, grid, 3, select=0.1, noise=Laplace(0.01), retries=0)
+    assert len(uploads(grid)) == 9  # the map, and two rounds
+    grid = puppets(tmp_path / "none", 3, **{"flhe-max-releases": 1})
+    run(fedml_he_fedavg, grid, 2, select=0.1)  # what has no noise has no account

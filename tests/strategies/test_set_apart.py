@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
+from flhe.coding.laplace import Laplace
 from flhe.errors import QuorumError
 from flhe.strategies import HEStrategy, esafl_fedavg, flashe_fedavg, sash_fedavg
 from tests.strategies.puppets import Reference, initial
@@ -25,6 +26,14 @@ SCHEMES: dict[str, tuple[Make, dict[str, Any], int]] = {
     "sash, the clients read": (sash_fedavg, {"unmask": "clients"}, 5),
     "esafl, keys of a round": (esafl_fedavg, {"per_round_keys": True}, 5),
 }
+
+
+STAGED: dict[str, tuple[Make, dict[str, Any], int]] = {
+    "esafl": (esafl_fedavg, {}, 5),
+    "flashe, sparse": (flashe_fedavg, {"top_k": 0.5, "warmup": 0}, 5),
+    "flashe, with noise": (flashe_fedavg, {"noise": Laplace(1e-3, "all")}, 5),
+}
+"""Those whose updates are drafts first."""
 
 
 class Partial(Changing):
@@ -97,12 +106,12 @@ class Cut(Partial):
         return replies
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", [*SCHEMES, "esafl", "flashe, sparse", "flashe, with noise"])
 def test_a_round_that_was_answered_is_asked_for_again_under_other_settings(
     name: str, tmp_path: Path
 ) -> None:
     """A resumed run is one, and so is one that its user has changed: it costs an attempt."""
-    make, how, size = SCHEMES[name]
+    make, how, size = (SCHEMES | STAGED)[name]
     grid = Cut(tmp_path / "nodes", size, set())
     how = {"max_examples": MAX, "state_dir": tmp_path / "server", **how}
     with pytest.raises(ConnectionError):
