@@ -109,7 +109,7 @@ def run(
     steps: int | None = None,
     restarts: int | None = None,
     progress: Progress | None = None,
-    made_by: str = COMMAND,
+    made_by: str | None = None,
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
 
@@ -133,8 +133,8 @@ def run(
         What is put into each attack: see `Attack`.
     progress : callable, optional
         Receives (attacks done, attacks in all, what is attacked).
-    made_by : str
-        The command, for the record.
+    made_by : str, optional
+        The command, for the record, which has all settings as well.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def run(
     many = count if count is not None else QUICK_IMAGES if quick else IMAGES
     images = audit_images.samples(many) if data is None else audit_images.from_directory(data, many)
     found = audit(images, setting, progress)
-    figures.save_data(out, FORMAT, VERSION, to_data(found, made_by))
+    figures.save_data(out, FORMAT, VERSION, to_data(found, made_by or f"{COMMAND} {out}"))
     audit_plot.picture(found, out)
     audit_plot.curve(found, out.with_name(f"{out.stem}_curve.png"))
     return found

@@ -236,9 +236,17 @@ class Federation:
         """What left in clear, or with noise; None where neither is asked for, or no model known."""
         layout = self.ledger.layout
         if self._spending is None and layout is not None and Spending.due(self.terms):
-            before = max(len(self.ledger.chain) - 1 - self.terms.mapped, 0)
-            self._spending = Spending(self.terms, layout, before)
+            self._spending = Spending(self.terms, layout, self.ledger.shown)
         return self._spending
+
+    def count_release(self) -> None:
+        """Updates are about to be asked for: from here on they may leave, whatever comes back.
+
+        The ledger keeps the number with the attempt, in `begin`.
+        """
+        if self.spending is not None and not self.maps:
+            self.spending.add()
+            self.ledger.shown += 1
 
     def _derive(self) -> None:
         """Compute what depends on cohort and layout, once an epoch."""

@@ -201,7 +201,7 @@ class HEStrategy(FedAvg):
         ----------
         num_rounds : int
             Rounds of training. Where a map says what is selected, it takes one more, the first; apps
-            are told `server-round` without it.
+            are told `server-round` without it. A round that comes to nothing counts, that one too.
         initial_arrays : ArrayRecord or None
             The initial model; None where a member's app makes it (`HEMod(initial=...)`), so that the
             server does not see even that.
@@ -528,6 +528,8 @@ class HEStrategy(FedAvg):
             if fed.ledger.spoiled == number:
                 self._void(number)
                 return
+            if self.fraction_train > 0:
+                fed.count_release()
             fed.begin(number, attempt)
             try:
                 self.aggregate_train(number, self._exchange(fed, number, timeout, config))
@@ -739,10 +741,8 @@ class HEStrategy(FedAvg):
         views: dict[Start, Sealed] = {}
         senders: dict[Start, list[int]] = {}
         trouble: dict[int, str] = {}
-        left = False
         for reply in replies:
             node = fed.grid.node_of(reply)
-            left |= not reply.has_error()
             try:
                 part, start = fed.receive(node, reply, exchanged.supports)
                 if start not in views and len(views) == MAX_VIEWS:
@@ -757,8 +757,6 @@ class HEStrategy(FedAvg):
             del reply  # before the next one is unpacked
         for node in fed.grid.silent:
             trouble[node] = "no reply in time"
-        if fed.spending is not None and not fed.maps and (left or fed.grid.silent):
-            fed.spending.add()  # whether or not it comes to a sum
         # Most senders; of equals, those with the lowest rank.
         chosen = max(views, key=lambda s: (len(senders[s]), -min(views[s].senders)), default=None)
         for start, nodes in senders.items():

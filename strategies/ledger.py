@@ -30,7 +30,7 @@ from flhe.rounds.model import Model
 from flhe.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 
-VERSION = 5
+VERSION = 6
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -77,6 +77,8 @@ class Ledger:
     """Round -> what opens its sum, sealed for the members."""
     told: dict[int, bytes] = field(default_factory=dict)
     """Round -> hash of what its senders' apps were told."""
+    shown: int = 0
+    """Attempts in which updates may have left in clear, or with noise; see `flhe.coding.epsilon`."""
     model: Model | None = None
     """The model, where the server reads the sums."""
 
@@ -239,6 +241,7 @@ class Ledger:
                 "spoiled": self.spoiled,
                 "releases": sorted(self.releases),
                 "told": [[round_, told] for round_, told in self.told.items()],
+                "shown": self.shown,
             }
         )
 
@@ -279,7 +282,7 @@ class Ledger:
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
         match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
             case {
-                "v": 5,
+                "v": 6,
                 "federation": int(federation),
                 "terms": bytes(kept),
                 "number": int(number),
@@ -296,6 +299,7 @@ class Ledger:
                 "spoiled": int(spoiled),
                 "releases": list(releases),
                 "told": list(told),
+                "shown": int(shown),
             }:
                 pass
             case _:
@@ -305,7 +309,9 @@ class Ledger:
                 "state_dir holds a federation under other terms (scheme, bits, clip, ...): resume it "
                 "with the strategy that began it"
             )
-        ledger = cls(federation, terms, directory, number, since=since, spoiled=spoiled)
+        ledger = cls(
+            federation, terms, directory, number, since=since, spoiled=spoiled, shown=shown
+        )
         ledger.layout = None if layout is None else Layout.from_fields(layout)
         if not all(_is_entry(entry) for entry in (*chain, *told)):
             raise StoreError("the ledger is damaged: its chain of histories cannot be read")

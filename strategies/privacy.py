@@ -44,8 +44,8 @@ def release_of(terms: Terms, layout: Layout) -> Release:
         for (name, _, _), size, chosen, alpha in zip(segments, sizes, selected, alphas, strict=True)
     )
     if terms.noise is None:
-        return Release(layers)
-    return Release(layers, terms.noise.scale, terms.noise.scope)
+        return Release(layers, mapped=terms.mapped)
+    return Release(layers, terms.noise.scale, terms.noise.scope, terms.mapped)
 
 
 class Spending:
@@ -58,7 +58,7 @@ class Spending:
     layout : Layout
         The model's.
     releases : int
-        How many there were before, at least: of a run that is resumed, one for each sum.
+        How many there were before, in a run that is resumed.
     """
 
     def __init__(self, terms: Terms, layout: Layout, releases: int = 0) -> None:

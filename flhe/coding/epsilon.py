@@ -141,11 +141,14 @@ class Release:
         b of the Laplace noise, in the units of the thresholds; None for no noise.
     scope : "clear" or "all"
         Which parameters get noise.
+    mapped : bool
+        Whether a map chose the selection: those who open sums have seen it, without noise.
     """
 
     layers: tuple[LayerCount, ...]
     scale: float | None = None
     scope: Scope = "clear"
+    mapped: bool = False
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -182,8 +185,8 @@ class Release:
 
     @property
     def epsilon_readers(self) -> float:
-        """Against those who open the sum, one client's noise counted: infinite unless all get noise."""
-        if self.scope == "clear" and self.selected:
+        """Against those who open sums, of one client's noise; infinite unless all has it, no map."""
+        if self.mapped or (self.scope == "clear" and self.selected):
             return math.inf
         return self.everything
 

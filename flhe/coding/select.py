@@ -46,6 +46,9 @@ MAX_REPEATS = 2
 """Repeats in one pattern, optional characters included: whoever wrote it, matching a name then takes
 time that grows with the third power of its length at most."""
 
+MAX_NAME = 200
+"""Characters of a name that patterns are held against."""
+
 _HEADROOM = 4
 """A member's map is cut at the quantile above which a quarter of the selected share lies."""
 
@@ -141,6 +144,12 @@ class Select:
 
     def _matches(self, layout: Layout) -> list[tuple[int, int]]:
         found = re.compile(self.pattern)
+        longest = max((len(name) for name, _, _ in layout.segments()), default=0)
+        if longest > MAX_NAME:
+            raise ConfigError(
+                f"Select(rule={self.rule!r}): a name of the model has {longest} characters, patterns "
+                f"are for up to {MAX_NAME}"
+            )
         runs = [(start, stop) for name, start, stop in layout.segments() if found.search(name)]
         if not runs:
             raise ConfigError(
@@ -187,7 +196,7 @@ class Select:
         chosen[ties] = True
         return Support.of(np.flatnonzero(chosen).astype(np.uint32), size)
 
-    def normalized(self, own: NDArray[np.float32]) -> NDArray[np.float32]:
+    def normalized(self, own: NDArray[np.float32], *, reuse: bool = False) -> NDArray[np.float32]:
         """One member's map as it is added: divided by one of its quantiles, within [-1, 1].
 
         The quantile is that above which a quarter of the selected share lies, in sixteen bits, the
@@ -198,14 +207,15 @@ class Select:
         Parameters
         ----------
         own : NDArray[float32]
-            Sensitivities, or sizes of changes, shape (floats,); signs are ignored.
+            Sensitivities, or sizes of changes, shape (floats,); signs are ignored. With `reuse` it is
+            overwritten.
 
         Raises
         ------
         RangeError
             NaN or infinity, or a map that is zero everywhere: it says nothing.
         """
-        sizes = np.abs(own)
+        sizes = np.abs(own, out=own if reuse else None)
         if not np.all(np.isfinite(sizes)):
             raise RangeError(
                 "the map holds NaN or infinity: see that the loss of every batch is finite"
@@ -216,16 +226,13 @@ class Select:
                 "the map is zero everywhere: the loss does not depend on the labels, or on the model"
             )
         above = max(int(self.ratio * sizes.size / _HEADROOM), 1)
-        scale = float(np.partition(sizes, sizes.size - above)[sizes.size - above])
-        if scale <= 0:
-            scale = float(most)
+        scale = np.partition(sizes, sizes.size - above)[sizes.size - above]
         with np.errstate(over="ignore", under="ignore"):
-            scaled: NDArray[np.float32] = np.minimum(sizes / np.float32(scale), 1).astype(
-                np.float32
-            )
-        scaled *= 2
-        scaled -= 1
-        return scaled
+            sizes /= scale if scale > 0 else most
+        np.minimum(sizes, 1, out=sizes)
+        sizes *= 2
+        sizes -= 1
+        return sizes
 
 
 def describe(select: Select) -> str:
@@ -240,10 +247,10 @@ def _check_pattern(pattern: str) -> None:
     if not 1 <= len(pattern) <= MAX_PATTERN:
         raise ConfigError(f"Select: a pattern must have 1 to {MAX_PATTERN} characters")
     bare = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", pattern)
-    if re.search(r"\)[*+?{]", bare) or re.search(r"\(\?", bare) or re.search(r"\\\d", pattern):
+    if re.search(r"[()]", bare) or re.search(r"\\\d", pattern):
         raise ConfigError(
-            f"Select: pattern {pattern!r}: repeated groups, look-around and back-references are not "
-            "taken, they may take for ever; name the alternatives"
+            f"Select: pattern {pattern!r}: groups and back-references are not taken, they may take for "
+            "ever; write alternatives out, as in '^conv|^fc'"
         )
     if len(re.findall(r"[*+?{]", bare)) > MAX_REPEATS:
         raise ConfigError(f"Select: pattern {pattern!r}: at most {MAX_REPEATS} repeats are taken")

@@ -65,6 +65,11 @@ class Follower:
             model = Model.from_bytes(plain)
         if model.round != header["round"]:
             raise ProtocolError("the checkpoint holds another round than its header says")
+        mask = model.mask
+        if mask is not None and (
+            not self.terms.mapped or mask.count != self.terms.select.count(model.layout)
+        ):
+            raise ProtocolError("the checkpoint holds a selection that these terms do not make")
         if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
         return model
@@ -92,6 +97,9 @@ class Follower:
         if own is not None:
             if model.layout != own.layout:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
+            if own.mask is not None and model.mask != own.mask:
+                # What this one selects and the own does not, was in clear before: both would be all.
+                raise DriftError("the checkpoint holds another selection than was agreed on")
             if model.round < own.round or (model.round == own.round and self._same(model, own)):
                 return
             if model.round == own.round and model.history != own.history:

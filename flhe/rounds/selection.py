@@ -49,13 +49,14 @@ def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]
             )
     if not found:
         raise ProtocolError("the map is empty: give an array for each of the model's parameters")
-    named = np.zeros(layout.floats, np.bool_)
-    values = np.ones(layout.floats, np.float32)
+    values = np.empty(layout.floats, np.float32)
     for name, start, stop in layout.segments():
-        if name in found:
-            values[start:stop] = np.asarray(found[name], np.float32).reshape(-1)
-            named[start:stop] = True
-    values[named] = select.normalized(values[named])
+        own = np.asarray(found[name], np.float32).reshape(-1) if name in found else 0
+        values[start:stop] = own
+    select.normalized(values, reuse=True)
+    for name, start, stop in layout.segments():
+        if name not in found:
+            values[start:stop] = 1
     return values
 
 

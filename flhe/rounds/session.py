@@ -237,10 +237,12 @@ class Session:
 
         Where only sums of all members open, one that drops out makes the others agree on new keys, and
         encrypt the same update under those. And an update with noise is drawn once: asked for anew in
-        every attempt, the same update under fresh noise would be shown by the mean of all.
+        every attempt, the same update under fresh noise would be shown by the mean of all. A map is
+        made once too: it takes longer than anything.
         """
-        noisy = self.terms.noise is not None and not self.maps(model)
-        return self.terms.sparse or self.terms.joint or noisy or self.needs_ranges(model)
+        terms = self.terms
+        once = terms.noise is not None or self.maps(model)
+        return terms.sparse or terms.joint or once or self.needs_ranges(model)
 
     # --- what a client sends ---
 
@@ -295,7 +297,7 @@ class Session:
         """How much training changed each value, as such maps are added up; errors as `encode`."""
         gradients = self.terms.sends == "gradient"
         change = changes(self.layout, trained, model.masters, gradients=gradients)
-        return self.terms.select.normalized(change)
+        return self.terms.select.normalized(change, reuse=True)
 
     def encode_map(self, values: NDArray[np.float32], digest: bytes) -> Plain:
         """Encode a map, shape (layout.floats,), in a round of one stage."""

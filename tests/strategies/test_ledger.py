@@ -183,7 +183,8 @@ def test_a_model_written_just_before_a_crash_is_the_rounds_result(tmp_path: Path
 MALFORMED: dict[str, dict[str, Any]] = {
     "version 3": {"v": 3},
     "version 4": {"v": 4},
-    "version 6": {"v": 6},
+    "version 5": {"v": 5},
+    "version 7": {"v": 7},
     "what apps were told, cut short": {"told": [[1, bytes(31)]]},
     "no mean squares told of": {"ranges": ...},
     "no spoiled round told of": {"spoiled": ...},

@@ -103,7 +103,7 @@ def test_it_is_fedavg_up_to_quantization(name: str, tmp_path: Path) -> None:
     close(model, reference(4, 2), atol)
 
 
-@pytest.mark.parametrize("rule", ["random", "layers:^(w|half)$", "magnitude"])
+@pytest.mark.parametrize("rule", ["random", "layers:^w$|^half$", "magnitude"])
 @pytest.mark.parametrize("rest", ["clear", "drop"])
 def test_rules(rule: str, rest: Any, tmp_path: Path) -> None:
     grid = puppets(tmp_path, 3, None)
