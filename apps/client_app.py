@@ -32,7 +32,7 @@ def initial(ctx: Context) -> ArrayRecord:
 
 
 def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
-    """How much the gradient of each parameter tells of this node's labels."""
+    """How much the gradient of each parameter tells of this node's images."""
     settings = Settings.from_config(ctx.run_config)
     examples = _data(settings, ctx).train
     batches = zip(
@@ -40,7 +40,7 @@ def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
         examples.labels.split(settings.batch_size),  # type: ignore[no-untyped-call]
         strict=True,
     )
-    return sensitivity(_model(settings, msg), functional.cross_entropy, batches)
+    return sensitivity(_model(settings, msg), functional.cross_entropy, batches, of="inputs")
 
 
 app = ClientApp(mods=[dropout, HEMod(initial=initial, sensitivity=sensitive)])

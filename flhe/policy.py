@@ -21,7 +21,8 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
                        server together with one member could open an update that came too late
     flhe-dealt-key     path of the file with this site's keys, where they are dealt (ESAFL)
     flhe-min-select    smallest share of an update that must be encrypted, 1 unless said: below that
-                       the rest of each update is shown to the server, as it is
+                       the rest of each update is shown to the server, as it is; in each federation
+                       by itself: two of them may show different parts
     flhe-select-rules  rules that may choose that share, separated by commas: "sensitivity" unless
                        said; "magnitude", "random" and "layers" are weaker
     flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units

@@ -65,6 +65,8 @@ class MixedDerivatives:
         What to differentiate by, on one device.
     others : dict[str, Tensor]
         Frozen parameters and buffers.
+    places : dict[str, str]
+        Where the model holds tensors, each place once -> by which of these names.
     of : {"labels", "inputs"}
         What gradients are differentiated by.
     probes : int or None
@@ -82,6 +84,7 @@ class MixedDerivatives:
     loss: Loss
     weights: Weights
     others: Weights
+    places: dict[str, str]
     of: Of
     probes: int | None
     random: torch.Generator
@@ -97,10 +100,13 @@ class MixedDerivatives:
         """What the model gives for a batch."""
         from torch.func import functional_call
 
-        values = {**weights, **self.others}
+        known = {**weights, **self.others}
+        values = {place: known[name] for place, name in self.places.items()}
+        # Each place once, and no ties: else torch swaps a shared module's tensors twice, and then puts
+        # back its own.
         if isinstance(inputs, Mapping):
-            return functional_call(self.model, values, (), dict(inputs))
-        return functional_call(self.model, values, inputs)
+            return functional_call(self.model, values, (), dict(inputs), tie_weights=False)
+        return functional_call(self.model, values, inputs, tie_weights=False)
 
     def norms(self, inputs: Inputs, targets: Tensor) -> Weights:
         """Norms of a batch's samples, added up.

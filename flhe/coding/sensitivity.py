@@ -205,7 +205,21 @@ def _job(
         others[name] = _widened(buffer.detach()).to(device)
     if not any(weight.numel() for weight in weights.values()):
         raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
-    return MixedDerivatives(model, loss, weights, others, of, probes, random)
+    return MixedDerivatives(model, loss, weights, others, _places(model), of, probes, random)
+
+
+def _places(model: nn.Module) -> dict[str, str]:
+    """Where the model holds tensors, each place once, and by what name they are known.
+
+    A module that is shared is one place, a weight that is tied in several modules is several.
+    """
+    names = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+    places = {}
+    for path, module in model.named_modules():
+        for own, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                places[f"{path}.{own}" if path else own] = names[id(tensor)]
+    return places
 
 
 def _chunk(job: MixedDerivatives, inputs: Inputs) -> int:

@@ -23,7 +23,7 @@ class Answered:
     Parameters
     ----------
     names : frozenset of bytes
-        Hashes of slots and of ciphertexts, 32 bytes each.
+        Hashes of slots, and of c1 of ciphertexts, 32 bytes each.
     """
 
     names: frozenset[bytes] = frozenset()

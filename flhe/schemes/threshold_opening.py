@@ -17,8 +17,11 @@ Only where those t - 1 are in T, as for t = N, w is 1. Z cancels in the sum over
 honest parties' answers show is their sum, in which v / w is 1. Z is bound to the ciphertext, its slot
 and T: parties that were shown different ones open nothing.
 
-Who asks for two answers on one ciphertext, with other noise each time, averages the noise away; so a
-party answers once a slot, and once a ciphertext, whatever became of the answer.
+Who asks for two answers on one c1, with other noise each time, averages the noise away, whatever c0 is;
+so a party answers once a slot, and once a c1, whatever became of the answer.
+
+Nothing here tells a sum from what was made up: d_j is a function of c1, and the sum of answers to a
+constant c1 = floor(q / 2^(k+1)) shows bit k of s. Servers and senders are to follow the protocol.
 
 An answer that is of another opening, or all wrong, is found: noise is beyond its bound, or the zeros
 after the values are none. One that is wrong in few places may not be, nor may a sum: messages are to be
@@ -113,7 +116,7 @@ class Party:
         Raises
         ------
         ReuseError
-            This slot, or this ciphertext, was answered before, for whatever T.
+            This slot, or this c1, was answered before, for whatever T, and with whatever c0.
         QuorumError
             Too few senders.
         ProtocolError
@@ -121,7 +124,8 @@ class Party:
         """
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)
-        names = {slot.digest(), hashlib.sha256(total.data.data).digest()}
+        # By c1 alone: the answer is a function of it, and c0 is free for whoever asks to change.
+        names = {slot.digest(), hashlib.sha256(self.scheme.halves(total)[1].data).digest()}
         if names & state.names:
             raise ReuseError(
                 f"{NAME}: this slot or this ciphertext was answered before; two answers show more "

@@ -334,3 +334,54 @@ def test_what_is_not_finite() -> None:
 def test_a_model_that_fails_says_so_itself() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         sensitivity(mlp(), functional.cross_entropy, [(random(1, 7, 6), INDICES)])
+
+
+class Shared(nn.Module):
+    """One layer in two places, and its weight in a third."""
+
+    def __init__(self, *, module: bool, weight: bool) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = self.a if module else nn.Linear(4, 4)
+        self.c = nn.Linear(4, 4)
+        if weight:
+            self.c.weight = self.a.weight
+        self.o = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.a, self.b, self.c):
+            x = torch.tanh(layer(x))
+        out: Tensor = self.o(x)
+        return out
+
+
+@pytest.mark.parametrize("chunk", [None, 1])
+@pytest.mark.parametrize(("module", "weight"), [(True, False), (False, True), (True, True)])
+def test_layers_and_weights_that_are_shared(module: bool, weight: bool, chunk: int | None) -> None:
+    torch.manual_seed(3)
+    model = Shared(module=module, weight=weight)
+    x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
+    before = dict(model.named_parameters())
+    values = {n: p.detach().clone() for n, p in before.items()}
+    found = sensitivity(model, functional.cross_entropy, [(x, y)], chunk=chunk)
+    # The model is as it was: the same Parameters, and training moves them.
+    after = dict(model.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[n] is p for n, p in before.items())
+    assert (model.b is model.a) == module
+    functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None for p in model.parameters())
+    model.zero_grad()
+    # And the map is that of the slow way.
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.detach(), values[name])
+        expected = torch.zeros(parameter.numel())
+        for k in range(len(y)):
+            target = functional.one_hot(y[k : k + 1], 3).float().requires_grad_()
+            loss = functional.cross_entropy(model(x[k : k + 1]), target)
+            (gradient,) = torch.autograd.grad(loss, parameter, create_graph=True)
+            for m, entry in enumerate(gradient.reshape(-1)):
+                (by,) = torch.autograd.grad(entry, target, retain_graph=True)
+                expected[m] += by.norm()
+        expected = (expected / len(y)).reshape(parameter.shape)
+        assert (found[name] - expected).abs().max() < 1e-5 * expected.abs().max()

@@ -464,6 +464,21 @@ def test_one_answer_a_slot_and_a_ciphertext() -> None:
     assert later.names > state.names
 
 
+def test_a_ciphertext_is_known_by_its_c1() -> None:
+    """All that an answer depends on: with c0 changed, noise of two answers would be averaged."""
+    some, other = group(3, 2), OTHER_SLOTS["round"]
+    total = some.total(vectors(some.scheme, 50))
+    party, claims = some.party(0), list[Answered]()
+    _, state = party.partial(Answered(), total, SLOT, (0, 1), claims.append)
+    again = dataclasses.replace(total, slot=other, data=total.data.copy())
+    some.scheme.halves(again)[0][0] ^= 1
+    with pytest.raises(ReuseError, match="answered before"):
+        party.partial(state, again, other, (0, 1), claims.append)
+    some.scheme.halves(again)[1][0] ^= 1
+    party.partial(state, again, other, (0, 1), claims.append)
+    assert len(claims) == 2
+
+
 def test_nothing_is_answered_that_was_not_kept() -> None:
     both = group(2, 2)
     asked: list[int] = []

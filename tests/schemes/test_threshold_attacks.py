@@ -20,6 +20,7 @@ from flhe.math.prg import AesCtr
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.prime_sharing import scaled
 from flhe.math.sampling import Gaussian
+from flhe.schemes.eshe_keys import total_bound
 from flhe.schemes.threshold import PublicKey, ThresholdRlwe, common_hats
 from flhe.schemes.threshold_answers import Answered, Partial
 from flhe.schemes.threshold_opening import Party, combine
@@ -274,6 +275,46 @@ def test_the_public_key_is_an_encryption_of_nothing_known() -> None:
 
 
 # --- what nothing here stops ---
+
+
+def forged(scheme: ThresholdRlwe, c1: int, round_: int) -> Sealed:
+    """A "sum" of all senders whose c0 is 0, and whose first c1 is a constant."""
+    total = Sealed(
+        scheme.name,
+        dataclasses.replace(SLOT, round=round_),
+        tuple(range(scheme.cohort)),
+        length(scheme),
+        np.zeros(scheme.nbytes(length(scheme)), np.uint8),
+    )
+    half, count = scheme.halves(total)[1], scheme.counts(length(scheme))[1]
+    for limb, ring in enumerate(scheme.rings):
+        scheme.limbs.write(np.array([c1 % ring.q], np.uint64), half, count, limb, 0)
+    return total
+
+
+def test_a_server_that_lies_finds_the_key_bit_by_bit() -> None:
+    """The limit that docs/threshold.md states: every party does what it is asked to, once a slot.
+
+    c1 = floor(q / 2^(k+1)) is off by q / 2 where bit k of s is 1; noise is below q / 4 here.
+    """
+    some = group(3, 2)
+    scheme, q = some.scheme, some.scheme.slots.q
+    assert 4 * scheme.slots.most << scheme.slots.log_p < q
+    top = total_bound(scheme.cohort).bit_length()  # two's complement, so one bit more for the sign
+    known = np.zeros(scheme.sizes.n, object)
+    states = {0: Answered(), 2: Answered()}
+    for bit in range(top + 1):
+        c1 = q >> (bit + 1)
+        total, partials = forged(scheme, c1, bit), []
+        for rank, state in states.items():
+            answer, states[rank] = some.party(rank).partial(state, total, total.slot, (0, 2), done)
+            partials.append(answer)
+        left = (np.array(small(scheme, summed(scheme, partials)), object) - c1 * known) % q
+        known += (abs(2 * left - q) < q // 2).astype(int).astype(object) << bit
+        with pytest.raises(ProtocolError, match="or the sum was altered"):
+            combine(scheme, total, partials)
+    found = np.where(known >> top != 0, known - (2 << top), known)
+    assert found.tolist() == some.secret.tolist()
 
 
 def test_a_server_that_lies_has_one_update_opened() -> None:
