@@ -102,9 +102,9 @@ class Dither:
 
 @functools.cache
 def _odd_roots(n: int) -> tuple[NDArray[np.complex128], NDArray[np.int64]]:
-    """What a polynomial is multiplied by, so that its FFT has its values at odd powers, and which are slots.
+    """What makes an FFT one at odd powers of a 2 n-th root of unity, and where in it slots are.
 
-    Slot j is the value at the 3^j-th power of a primitive 2 n-th root of unity, as SEAL has it.
+    Slot j is the value at the 3^j-th power, as SEAL has it.
     """
     powers = np.array([pow(3, j, 2 * n) for j in range(n // 2)], np.int64)
     return np.exp(-1j * np.pi / n * np.arange(n)), (powers - 1) // 2

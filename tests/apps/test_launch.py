@@ -256,6 +256,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "rounds",
         "final_accuracy",
         "sealed_model",
+        "privacy",
     ]
     assert list(content["rounds"][0]) == [
         "round",
@@ -266,10 +267,12 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "crypto_s",
         "round_s",
         "survivors",
+        "epsilon",
     ]
     assert content["rounds"][0]["survivors"] == 3
     assert content["final_accuracy"] == content["rounds"][0]["accuracy"]
     assert content["sealed_model"] == str(model)
+    assert content["privacy"] is None
     assert model.exists()
     assert "1.00x" in out
     assert not list((tmp_path / "data/flhe/runs").iterdir())

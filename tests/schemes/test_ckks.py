@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import secrets
 import sys
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
 from flhe.math.prg import AesCtr
 from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
@@ -20,7 +22,9 @@ from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.ckks_masks import Masks
 from flhe.schemes.ckks_sizes import LARGEST, ROOM, CkksSizes, sizes_for
 from flhe.schemes.presets import CKKS, CkksPreset, ckks_preset
-from flhe.schemes.seal_blocks import Blocks
+from flhe.schemes.rlwe import lifted
+from flhe.schemes.seal_blocks import Blocks, Dither
+from flhe.schemes.seal_format import to_seal_order
 from flhe.sealed import Sealed, Slot
 
 AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
@@ -164,7 +168,7 @@ def test_no_coefficient_wraps_and_no_slot_is_off(ring: str, cohort: int, bits: i
     worst = cohort * (slot * 2**sizes.scale_bits) + cohort * int(LARGEST + 1)
     assert 2 * worst < sizes.q
     assert cohort * slot < 2**52
-    assert 10 * np.sqrt(cohort * 10.75 * sizes.n / 2) / 2**sizes.scale_bits < ROOM
+    assert 10 * np.sqrt(cohort * 11 * sizes.n / 2) / 2**sizes.scale_bits < ROOM
     for sign in (1, -1):
         values = np.full(2 * sizes.per, sign * bound, np.int64)
         values[::3] = -sign * bound
@@ -201,6 +205,73 @@ def test_errors_are_as_wide_as_the_proof_takes_them_to_be() -> None:
     slots = Blocks.of(sizes, key()).decrypt(c, a)
     assert np.rint(slots).tolist() == sizes.join(values.astype(np.int64)).tolist()
     assert 0.9 < np.var(slots - np.rint(slots)) / sizes.sigma(1) ** 2 < 1.1
+
+
+def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
+    """Their roundings, which dither makes differ, would add up to more than the proof has room for."""
+    cohort = 1024
+    scheme = scheme_for(cohort)
+    bound = scheme.space.bound
+    values = np.random.default_rng(1).integers(-bound, bound + 1, 1000).astype(np.int32)
+    sealer, total = CkksSealer(scheme, key(), GROUP_KEY, 0), None
+    for rank in range(cohort):
+        sealer.rank = rank
+        sealer._used.clear()
+        total = scheme.add(total, sealer.encrypt(Plain(values, NOTHING), AT))
+    assert total is not None
+    assert opener(scheme).decrypt(total).tolist() == (cohort * values.astype(np.int64)).tolist()
+
+
+# --- dither ---
+
+
+def cosines(n: int) -> np.ndarray:
+    """What slots weigh coefficients with, (n / 2, n)."""
+    powers = np.array([pow(3, j, 2 * n) for j in range(n // 2)])
+    return np.cos(np.outer(powers, np.arange(n)) % (2 * n) * (np.pi / n))
+
+
+def coefficients(sizes: CkksSizes, slots: np.ndarray) -> np.ndarray:
+    """Of polynomials with these real slots: (blocks, n), before rounding; by definition."""
+    return slots.reshape(-1, sizes.n // 2) @ cosines(sizes.n) * (2 * sizes.scale / sizes.n)
+
+
+def test_dither_is_uniform_and_never_the_same_twice() -> None:
+    sizes = Ckks(2, ring=RING).sizes
+    first = Dither.of(sizes, AesCtr(), secrets.token_bytes)
+    again = Dither.of(sizes, AesCtr(), secrets.token_bytes)
+    slots = [first.blocks(0, 3), again.blocks(0, 3)]
+    assert np.array_equal(slots[0][sizes.n // 2 :], first.blocks(1, 2))
+    d, half = np.concatenate([coefficients(sizes, s) for s in slots]), sizes.n // 2
+    assert np.abs(d[:, half]).max() < 1e-9
+    assert np.allclose(d[:, :half:-1], -d[:, 1:half], atol=1e-9)
+    own = d[:, :half]
+    assert np.abs(own).max() <= 0.5
+    counts = np.histogram(own, 16, (-0.5, 0.5))[0]
+    expected = own.size / 16
+    assert ((counts - expected) ** 2 / expected).sum() < 15 + 9 * np.sqrt(30)
+    common = np.corrcoef(own) - np.eye(len(own))
+    assert np.abs(common).max() < 7 / np.sqrt(half)
+    assert repr(first) == f"Dither(sizes={sizes!r})"
+    with pytest.raises(ConfigError, match="gave 31 bytes, 32"):
+        Dither.of(sizes, AesCtr(), lambda n: bytes(n - 1))
+
+
+def test_dither_takes_roundings_off_the_cosines() -> None:
+    """One value and else zeros: alone its roundings add up in some slot, with dither they do not."""
+    sizes, repeats = Ckks(2, ring=RING).sizes, 200
+    slots = np.zeros((60, sizes.n // 2))
+    slots[:, 0] = np.arange(1, 61)
+    exact, weights = coefficients(sizes, slots), cosines(sizes.n)
+    alone = np.abs((np.rint(exact) - exact) @ weights.T)
+    value, at = np.unravel_index(alone.argmax(), alone.shape)
+    dither = Dither.of(sizes, AesCtr(), secrets.token_bytes).blocks(0, repeats)
+    d = coefficients(sizes, dither)
+    dithered = (np.rint(exact[value] + d) - exact[value]) @ weights[at]
+    deviation = np.sqrt(sizes.n / 4)  # of what `sizes.sigma` rests on
+    assert alone.max() > 5 * deviation
+    assert abs(dithered.mean()) < 7 * deviation / np.sqrt(repeats)
+    assert np.abs(dithered).max() < 7 * deviation
 
 
 # --- masks ---
@@ -314,6 +385,81 @@ def test_only_its_own_round_senders_and_keys_open_a_sum() -> None:
         CkksOpener(scheme, key(1), GROUP_KEY)
     with pytest.raises(ConfigError, match="of ring '4096'"):
         CkksSealer(scheme, key(0, "4096"), GROUP_KEY, 0)
+
+
+def with_added(scheme: Ckks, total: Sealed, slot: int, steps: float) -> Sealed:
+    """What a relay can do: add a number to a slot of the first block, with public parameters only."""
+    sizes = scheme.sizes
+    angles = pow(3, slot, 2 * sizes.n) * np.arange(sizes.n) % (2 * sizes.n) * (np.pi / sizes.n)
+    polynomial = np.rint(np.cos(angles) * (2 * sizes.scale / sizes.n * steps)).astype(np.int64)
+    residues = np.empty(sizes.n, np.uint64)
+    data, count = total.data.copy(), sizes.count(total.length)
+    sizes.limbs.read(data, count, 0, 0, residues)
+    added = sizes.ring.forward(lifted(polynomial, sizes.q))[to_seal_order(sizes.ring)]
+    sizes.limbs.write(sizes.ring.add(residues, added), data, count, 0, 0)
+    return opened_as(total, data=data)
+
+
+def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
+    """Behind the values; beyond what senders reach; off the grid: one of them at a time."""
+    scheme = scheme_for(3)
+    sizes, bound = scheme.sizes, scheme.space.bound
+    assert sizes.per == 2
+    total = total_of(scheme, {rank: np.arange(20, dtype=np.int32) for rank in range(3)})
+    seen = opener(scheme)
+
+    def looked_at(changed: Sealed) -> tuple[bool, bool, bool]:
+        masks = Masks.of(sizes, GROUP_KEY, AT, changed.senders, AesCtr())
+        slots, residual = seen._slots(changed, masks, 0)
+        values, fits = sizes.split(slots, 3)
+        return bool(values[20:].any()), not fits, residual > sizes.residual(3)
+
+    upper = 1 << sizes.width
+    for at, steps, signs in (
+        (sizes.n // 2 - 1, 1, (True, False, False)),
+        (10, -upper, (True, False, False)),
+        (2, (3 * bound + 1) * upper, (False, True, False)),
+        (2, -(3 * bound + 1) * upper - 15 * upper, (False, True, False)),
+        (4, 0.3, (False, False, True)),
+        (4, -0.3, (False, False, True)),
+    ):
+        changed = with_added(scheme, total, at, steps)
+        assert looked_at(changed) == signs
+        assert not signs[2] or seen.residual(changed) < 0.45
+        with pytest.raises(ProtocolError, match="not the sum of what its senders encrypted"):
+            seen.decrypt(changed)
+    # The limit of few senders is theirs, not the cohort's.
+    large = scheme_for(50, 16, "4096")
+    lone = part(large, 0, np.arange(20, dtype=np.int32))
+    off = 1.5 * large.sizes.residual(1)
+    assert off < large.sizes.residual(50)
+    with pytest.raises(ProtocolError, match="not the sum"):
+        opener(large).decrypt(with_added(large, lone, 2, off))
+    # What a relay adds that is a step, within reach: nothing but tags would tell.
+    shifted = seen.decrypt(with_added(scheme, total, 1, 5))
+    assert shifted.tolist() == [3 * x + 5 * (x == 2) for x in range(20)]
+
+
+def test_ranks_and_sparse_vectors_that_are_refused() -> None:
+    scheme = scheme_for(3)
+    for rank in (3, -1):
+        with pytest.raises(ProtocolError, match="cohort of 3"):
+            CkksSealer(scheme, key(), GROUP_KEY, rank)
+    good = part(scheme, 1, np.ones(9, np.int32))
+    for how in (scheme.check, opener(scheme).decrypt, lambda x: scheme.add(None, x)):
+        with pytest.raises(ProtocolError, match="not in the cohort"):
+            how(opened_as(good, senders=(3,)))
+    sealer, coords = CkksSealer(scheme, key(), GROUP_KEY, 1), np.arange(9, dtype=np.uint32)
+    support, plain = Support.of(coords, 20), Plain(np.ones(9, np.int32), NOTHING)
+    for values, held in ((plain, support), (plain._replace(coords=coords), None)):
+        with pytest.raises(ProtocolError, match="sparse values"):
+            sealer.encrypt(values, AT, support=held)
+    sparse = opened_as(good, supports=(support,))
+    for how in (scheme.check, opener(scheme).decrypt, lambda x: scheme.add(None, x)):
+        with pytest.raises(ProtocolError, match="a sparse ciphertext"):
+            how(sparse)
+    # None of that has spent the slot.
+    assert opener(scheme).decrypt(sealer.encrypt(plain, AT)).tolist() == [1] * 9
 
 
 @settings(max_examples=15, deadline=None)

@@ -25,7 +25,7 @@ from flhe.schemes import threshold_opening
 from flhe.schemes.threshold import CHECKS, ThresholdRlwe, common_hats
 from flhe.schemes.threshold_answers import opening_name
 from flhe.schemes.threshold_sealer import ThresholdSealer
-from tests.laws import OTHER_SLOTS, SLOT
+from tests.laws import OTHER_SLOTS
 from tests.schemes.test_threshold import CRS, SMALL, answers, group, vectors
 from tests.schemes.test_threshold_attacks import added, each, lifted, small
 
@@ -234,7 +234,3 @@ def test_a_key_that_is_none_is_not_used(
     monkeypatch.setattr(threshold_keys, "draw_own", lambda n, _: np.zeros(n, np.int8))
     with pytest.raises(ProtocolError, match="too small, too few or too large"):
         threshold_keys.begin(scheme, 0, CRS)
-
-
-def test_slots_of_these_tests_differ() -> None:
-    assert OTHER_SLOTS["round"] != SLOT
