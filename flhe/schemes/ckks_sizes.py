@@ -19,7 +19,9 @@ doubles, where the largest error that was measured is 8 2^-53 of the largest val
 allowed for.
 
 Without dither roundings would be a function of the vector: of equal vectors they add up, and of those
-that are 0 but for a few values they go along with the cosines; N n / pi at worst.
+that are 0 but for a few values they go along with the cosines; N n / pi at worst. Doubles round part of
+the dither away where scale max|V| is 2^57 or more: for three senders at most, in moduli of 59 bits and
+more. Equal roundings of three are N^2 / 2 in place of N / 2, which leaves 9.5 sigma.
 
 The modulus is the shortest that holds a value in the fewest bits; what is left of it goes to the scale.
 
