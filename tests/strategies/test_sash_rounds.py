@@ -102,8 +102,7 @@ def numpy_of(result: Result) -> dict[str, Any]:
     ("nodes", "unmask"),
     [
         *((nodes, unmask) for nodes in (3, 4) for unmask in ("server", "clients")),
-        (6, "server"),
-        pytest.param(6, "clients", marks=pytest.mark.sweep),
+        *(pytest.param(6, unmask, marks=pytest.mark.sweep) for unmask in ("server", "clients")),
     ],
 )
 def test_any_dropouts_at_any_stage(tmp_path: Path, nodes: int, unmask: str) -> None:
