@@ -42,12 +42,12 @@ MAPS = ("sensitivity", "magnitude")
 
 LAYERS = "layers:"
 MAX_PATTERN = 256
-MAX_REPEATS = 2
+MAX_REPEATS = 1
 """Repeats in one pattern, optional characters included: whoever wrote it, matching a name then takes
-time that grows with the third power of its length at most."""
+time that grows with the square of its length, times that of the pattern."""
 
-MAX_NAME = 200
-"""Characters of a name that patterns are held against."""
+MAX_NAME, MAX_NAMES = 200, 1 << 18
+"""Characters of a name that patterns are held against, and of all names together."""
 
 _HEADROOM = 4
 """A member's map is cut at the quantile above which a quarter of the selected share lies."""
@@ -144,11 +144,11 @@ class Select:
 
     def _matches(self, layout: Layout) -> list[tuple[int, int]]:
         found = re.compile(self.pattern)
-        longest = max((len(name) for name, _, _ in layout.segments()), default=0)
-        if longest > MAX_NAME:
+        sizes = [len(name) for name, _, _ in layout.segments()]
+        if max(sizes, default=0) > MAX_NAME or sum(sizes) > MAX_NAMES:
             raise ConfigError(
-                f"Select(rule={self.rule!r}): a name of the model has {longest} characters, patterns "
-                f"are for up to {MAX_NAME}"
+                f"Select(rule={self.rule!r}): the longest name of the model has {max(sizes)} "
+                f"characters, all have {sum(sizes)}; patterns are for {MAX_NAME} and {MAX_NAMES}"
             )
         runs = [(start, stop) for name, start, stop in layout.segments() if found.search(name)]
         if not runs:
@@ -253,7 +253,7 @@ def _check_pattern(pattern: str) -> None:
             "ever; write alternatives out, as in '^conv|^fc'"
         )
     if len(re.findall(r"[*+?{]", bare)) > MAX_REPEATS:
-        raise ConfigError(f"Select: pattern {pattern!r}: at most {MAX_REPEATS} repeats are taken")
+        raise ConfigError(f"Select: pattern {pattern!r}: at most one repeat is taken")
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):

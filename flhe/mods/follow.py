@@ -97,9 +97,6 @@ class Follower:
         if own is not None:
             if model.layout != own.layout:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
-            if own.mask is not None and model.mask != own.mask:
-                # What this one selects and the own does not, was in clear before: both would be all.
-                raise DriftError("the checkpoint holds another selection than was agreed on")
             if model.round < own.round or (model.round == own.round and self._same(model, own)):
                 return
             if model.round == own.round and model.history != own.history:
@@ -110,6 +107,7 @@ class Follower:
                     "round %d: this node's model was not the others', it takes theirs", own.round
                 )
                 self.node.drop_draft()
+        self.node.check_mask(model.mask)
         self.node.skip_openings(self.epoch.id, model.round)
         self.node.skip_draft(model.round)
         self.model, self.changed = model, True
@@ -237,4 +235,5 @@ def _told(
         base = record.get("history")
         if base is not None and model.history != base:
             raise DriftError("the model that came with the message is not the one that it names")
+        node.settle_draft(model.round, sent=False)
     return Follower(node, agreed, terms, model, watch)

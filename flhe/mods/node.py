@@ -27,7 +27,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ClaimedError, NoKeyError, PolicyError, ProtocolError, ReuseError
+from flhe.coding.support import Support
+from flhe.errors import ClaimedError, DriftError, NoKeyError, PolicyError, ProtocolError, ReuseError
 from flhe.keys import canonical, epoch, masking
 from flhe.keys.files import make_private
 from flhe.keys.identity import Identity
@@ -489,6 +490,22 @@ class Node:
                 body = np.frombuffer(data, np.uint8, offset=start)
                 return Sealed.from_parts(header, body), envelope
         raise ProtocolError("stored update: malformed")
+
+    def check_mask(self, mask: Support | None) -> None:
+        """Refuse another selection than updates were encrypted under here; DriftError.
+
+        What the other one leaves in clear was encrypted before: both together would show everything.
+        """
+        name = self._name("mask")
+        if mask is not None and self.store.exists(name) and self.store.read(name) != mask.digest():
+            raise DriftError("another selection than this node has sent updates under")
+
+    def bind_mask(self, mask: Support | None) -> None:
+        """Make a selection this federation's one, on disk, before an update is encrypted under it."""
+        self.check_mask(mask)
+        name = self._name("mask")
+        if mask is not None and not self.store.exists(name):
+            self.store.write(name, mask.digest())
 
     def count_release(self) -> None:
         """Count one more update with noise, on disk, before anything is trained for it.

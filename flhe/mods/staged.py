@@ -50,6 +50,7 @@ def begin(
             slot = session.slot(model, round_, attempt, told=told, digest=digest)
             survivors.check_ready(node, session, slot, told)
         if session.terms.noise is not None and not session.maps(model):
+            node.check_unclaimed(session.epoch.id, round_, attempt)
             node.count_release()
         # Another round's from the same model came to nothing: this one is trained in its place.
         node.make_room(session.epoch.id, draft, round_, attempt)
@@ -172,6 +173,7 @@ class _Turn:
                 *kept, self.digest, told_app, self.follower, resent=True, beside=beside
             )
         survivors.check_ready(node, session, slot, told_app)
+        node.bind_mask(self.model.mask)
         session.scheme_of(self.model).check_mode(mode)
         encoded, support = session.encode_draft(
             self.draft, self.model, self._fit(), slot, self.digest

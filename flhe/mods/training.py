@@ -56,6 +56,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
     survivors.check_ready(node, session, slot, told)
     node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
+    node.bind_mask(model.mask)
     sealer = session.sealer(model)
     ahead = _Ahead(session, sealer, model, slot, mode)
     ahead.start()  # while the app trains

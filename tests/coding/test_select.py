@@ -76,7 +76,7 @@ def test_a_random_selection_is_the_same_for_all_and_spread_evenly() -> None:
         (r"^conv\.weight$|^fc\.weight$", [(0, 30), (36, 96)]),
         (r"[(]|\(|fc\.w", [(36, 96)]),
         ("[cf].*eight", [(0, 30), (36, 96)]),
-        ("[cf].*eigh?t", [(0, 30), (36, 96)]),
+        ("eigh?t", [(0, 30), (36, 96)]),
         (".", [(0, 106)]),
     ],
 )
@@ -109,8 +109,9 @@ def test_layers_that_are_not_there_are_named(pattern: str) -> None:
         "(?P<n>a)",
         r"(a)\1",
         "a{1,99}(b){2}",
-        "a*b*c*",
-        "a?" * 3 + "a" * 3,
+        "a*b*",
+        "a?a?",
+        r".*.*\w\w\wx",
         "a?" * 60 + "a" * 60,
         "(a?){50}",
         "*",
@@ -124,15 +125,18 @@ def test_patterns_that_may_take_for_ever_are_refused(pattern: str) -> None:
 def test_names_that_are_too_long_are_refused() -> None:
     layout = Layout((Entry("a" * 201, (1,), "float32"),))
     with pytest.raises(ConfigError, match="201 characters"):
-        Select(rule="layers:.*.*b").fixed(layout)
+        Select(rule="layers:.*b").fixed(layout)
 
 
 def test_the_worst_pattern_that_is_taken_ends_soon() -> None:
     layout = Layout(tuple(Entry("a" * 197 + str(i), (1,), "float32") for i in range(100)))
     began = time.process_time()
     with pytest.raises(ConfigError):
-        Select(rule="layers:a*a*b").count(layout)
-    assert time.process_time() - began < 60  # 0.4 s; without a bound on repeats it is hours
+        Select(rule="layers:.*" + r"\w" * 120 + "x").count(layout)
+    assert time.process_time() - began < 60  # 0.5 s; without a bound on repeats it is hours
+    many = Layout(tuple(Entry(f"{i:0200}", (1,), "float32") for i in range(1400)))
+    with pytest.raises(ConfigError, match="280000"):
+        Select(rule="layers:0").count(many)
 
 
 @pytest.mark.parametrize(

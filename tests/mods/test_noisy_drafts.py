@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.rounds.terms import Terms
-from tests.mods.harness import Group, refused, update
+from tests.mods.harness import Group, answer, refused, update
 
 TERMS = Terms(
     clip=1.0,
@@ -61,3 +62,30 @@ def test_another_training_has_its_own_and_counts(group: Group) -> None:
     refused(group.ask(site, attempt=3, extra=extra), 1010)
     assert len(site.app.seen) == 3
     assert (site.run / "releases").read_bytes() == (3).to_bytes(8, "big")
+
+
+def test_under_masks_of_a_round_what_is_sent_again_is_the_same(tmp_path: Path) -> None:
+    """Shares of the seed come with an update, and with the same update again: one seed, one set."""
+    terms = dataclasses.replace(TERMS, scheme="sash", unmask="clients", bits=16)
+    group = Group(tmp_path, terms=terms, config=ALLOW).agree()
+    site = group.sites[0]
+    replies = [group.ask(site) for _ in range(2)]
+    first, again = (answer(reply) for reply in replies)
+    assert not first["resent"]
+    assert again["resent"]
+    assert len(first["shares"]) == 3  # type: ignore[arg-type]
+    assert first["shares"] == again["shares"]
+    assert update(replies[0]).digest() == update(replies[1]).digest()
+    assert len(site.app.seen) == 1
+
+
+def test_what_is_refused_is_not_counted(group: Group) -> None:
+    site = group.sites[0]
+    site.allow(**{"flhe-max-releases": 2})
+    shown(group)
+    for rate in (1.0, 2.0, 3.0):
+        extra = {"config": ConfigRecord({"lr": rate})}
+        refused(group.ask(site, attempt=0, extra=extra), 1022)
+    assert len(site.app.seen) == 1
+    shown(group, 1, extra={"config": ConfigRecord({"lr": 4.0})})
+    assert (site.run / "releases").read_bytes() == (2).to_bytes(8, "big")

@@ -83,3 +83,12 @@ def test_when_there_is_anything_to_count() -> None:
     kinds = [Select(), Select(0.3, rest="drop"), Select(0.3)]
     assert [Spending.due(terms(kind)) for kind in kinds] == [False, False, True]
     assert Spending.due(terms(Select(), Laplace(1.0, "all")))
+
+
+def test_members_have_seen_the_map_without_noise() -> None:
+    everything = Laplace(0.5, "all")
+    mapped = release_of(terms(Select(0.35), everything), LAYOUT)
+    assert math.isinf(mapped.epsilon_readers)
+    assert math.isfinite(mapped.epsilon)
+    fixed = release_of(terms(Select(0.35, "random"), everything), LAYOUT)
+    assert math.isfinite(fixed.epsilon_readers)

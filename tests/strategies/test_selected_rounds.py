@@ -181,19 +181,29 @@ def test_a_node_that_joins_late_gets_the_mask(tmp_path: Path) -> None:
     assert same(grid, range(4)).mask is not None
 
 
-def test_a_map_that_too_few_tell_is_asked_for_again(tmp_path: Path) -> None:
-    grid = puppets(tmp_path, 4)
-    times: list[int] = []
+@pytest.mark.parametrize("name", ["fedml-he", "sash", "esafl"])
+def test_a_map_that_too_few_tell_is_asked_for_again(name: str, tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def counted(message: Message, context: Context) -> Mapping[str, NDArray[Any]]:
+        made.append(int(context.node_config["partition-id"]))
+        return sensitive(message, context)
+
+    make, how = SCHEMES[name]
+    grid = puppets(tmp_path, 4, counted)
+    # Members of ESAFL agree on new keys without who is missing, and there must be three.
+    times, lost = list[int](), 1 if name == "esafl" else 3
 
     def fate(node: int, stage: str, round_: int) -> Any:
         if stage == "round" and round_ == 1:
             times.append(node)
-            return "dead" if len(times) <= 3 else None
+            return "dead" if len(times) <= lost else None
         return None
 
     grid.fate = fate
-    run(fedml_he_fedavg, grid, 1, select=0.1)
+    run(make, grid, 1, select=Select(0.1), **how)
     model = same(grid, range(4))
+    assert len(made) == len(set(made))  # once each: it takes longer than anything
     assert coords_of(model) == list(range(56, 63))
     assert model.round == 2
 
@@ -340,3 +350,20 @@ def test_a_node_sends_as_many_noisy_updates_as_its_policy_allows(tmp_path: Path)
     assert len(uploads(grid)) == 9  # the map, and two rounds
     grid = puppets(tmp_path / "none", 3, **{"flhe-max-releases": 1})
     run(fedml_he_fedavg, grid, 2, select=0.1)  # what has no noise has no account
+
+
+def test_a_run_that_is_resumed_goes_on_counting(tmp_path: Path) -> None:
+    """Attempts that came to nothing before the crash have left too."""
+    grid = puppets(tmp_path, 4)
+    how = {"select": 0.1, "noise": Laplace(0.01), "state_dir": tmp_path / "server"}
+    grid.fate = lambda node, stage, round_: (
+        "dead" if stage == "round" and round_ == 3 and node < 103 else None
+    )
+    with pytest.raises(QuorumError):
+        run(fedml_he_fedavg, grid, 3, retries=2, **how)
+    grid = puppets(tmp_path, 4)
+    strategy = fedml_he_fedavg(max_examples=MAX, **how)
+    strategy.start(grid, initial(), num_rounds=3, resume=True)
+    grid.close()
+    assert strategy.privacy is not None
+    assert strategy.privacy.releases == 1 + 3 + 2  # round 2; three times round 3; rounds 3 and 4

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from numpy.typing import NDArray
 
 from flhe import records
 from flhe.coding.select import Select
@@ -17,9 +20,10 @@ from flhe.keys import seal
 from flhe.keys.epoch import Epoch
 from flhe.keys.store import Store
 from flhe.rounds.model import Model
+from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import Puppets, initial
 from tests.strategies.test_he_strategy import MAX
-from tests.strategies.test_selected_rounds import FLOATS, SCHEMES, puppets, uploads
+from tests.strategies.test_selected_rounds import FLOATS, SCHEMES, puppets, sensitive, uploads
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -41,10 +45,11 @@ def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
     return records.from_pieces(seal.seal_stream(agreed.group_key, header, model.chunks()))
 
 
-@pytest.mark.parametrize("count", [34, 5, 0])
+@pytest.mark.parametrize("model_is", ["there", "gone", "damaged"])
+@pytest.mark.parametrize("count", [34, 5])
 @pytest.mark.parametrize("name", ["sash", "esafl", "fedml-he"])
 def test_a_checkpoint_with_another_selection_is_refused(
-    name: str, count: int, tmp_path: Path
+    name: str, count: int, model_is: str, tmp_path: Path
 ) -> None:
     """With it the victim would answer the same round again, and show what it had encrypted."""
     make, how = SCHEMES[name]
@@ -62,8 +67,13 @@ def test_a_checkpoint_with_another_selection_is_refused(
     assert model.mask is not None
     outside = np.setdiff1d(np.arange(FLOATS, dtype=np.uint32), model.mask.coords)
     coords = np.sort(np.concatenate([outside, model.mask.coords])[:count])
-    mask = Support.of(coords.astype(np.uint32), FLOATS) if count else None
+    mask = Support.of(coords.astype(np.uint32), FLOATS)
     box = sealed_by(grid, 3, replace(model, mask=mask))
+    kept = grid.run_dir(0) / "model"
+    if model_is == "gone":
+        kept.unlink()
+    elif model_is == "damaged":
+        kept.write_bytes(b"?" + kept.read_bytes()[1:])
     before = len(uploads(grid))
     grid.fate = lambda node, stage, round_: None
     fed.ledger.attempt, fed.ledger.phase = fed.ledger.attempt + 1, "training"
@@ -73,4 +83,61 @@ def test_a_checkpoint_with_another_selection_is_refused(
     grid.close()
     assert reply.has_error()
     assert len(uploads(grid)) == before
-    assert grid.model(0).mask == model.mask
+    if model_is == "there":
+        assert grid.model(0).mask == model.mask
+
+
+def test_a_newcomer_takes_no_selection_that_the_terms_do_not_make(tmp_path: Path) -> None:
+    make, how = SCHEMES["fedml-he"]
+    grid = puppets(tmp_path, 4)
+    strategy = make(**{"max_examples": MAX, "select": Select(0.5), **how})
+    strategy.start(grid, initial(), num_rounds=0)  # the map alone: nobody has sent an update
+    fed = strategy._fed
+    assert fed is not None
+    model = grid.model(0)
+    assert model.mask is not None
+    for count, taken in ((5, False), (34, True)):
+        (grid.run_dir(0) / "model").unlink(missing_ok=True)
+        mask = Support.of(np.arange(count, dtype=np.uint32), FLOATS)
+        box = sealed_by(grid, 3, replace(model, mask=mask))
+        (message,) = fed.messages("train", "sync", [100], None, "")
+        content = RecordDict({**message.content, records.BOX: box})
+        (reply,) = fed.grid.send_and_receive([Message(content, 100, "train")], timeout=20)
+        assert reply.has_error() != taken, reply.error if reply.has_error() else ""
+    grid.close()
+
+
+@pytest.mark.parametrize("name", ["flashe", "fedml-he"])
+def test_who_has_opened_a_map_that_came_to_nothing_goes_on_with_the_next(
+    name: str, tmp_path: Path
+) -> None:
+    """No update was sent under its selection, so another one shows nothing more."""
+    calls: dict[int, int] = {}
+
+    def changing(message: Message, context: Context) -> Mapping[str, NDArray[Any]]:
+        found, node = dict(sensitive(message, context)), int(context.node_config["partition-id"])
+        calls[node] = calls.get(node, 0) + 1
+        if calls[node] > 1:
+            found["w"] = found["w"].reshape(-1)[::-1].reshape(9, 7).copy()
+        return found
+
+    def damaged(node: int, stage: str, content: RecordDict) -> RecordDict:
+        at, record = f"{records.SUM}.0", records.find_config(content, records.STAGE)
+        if at not in content or record is None or record["round"] != 1 or node == 100:
+            return content
+        (header, *_) = records.bytes_list(record, "sums")
+        total = records.to_sealed(header, content.array_records[at])
+        data = total.data.copy()
+        data[::7] ^= 0x5A
+        return RecordDict({**content, at: records.from_sealed(replace(total, data=data))})
+
+    grid = puppets(tmp_path, 5, changing)
+    grid.rewrite = damaged
+    reports: list[RoundReport] = []
+    make, how = SCHEMES[name]
+    given = {"max_examples": MAX, "select": Select(0.5), "on_round": reports.append, **how}
+    make(**given).start(grid, initial(), num_rounds=4)
+    grid.close()
+    assert max(calls.values()) == 2
+    assert reports[-1].survivors == 5
+    assert len({grid.model(i).fingerprint() for i in range(5)}) == 1
