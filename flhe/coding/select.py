@@ -1,7 +1,7 @@
 """Select: which part of an update is encrypted; the rest travels in clear, or not at all.
 
-    sensitivity    the values whose gradients say most of the labels, by a map that all members
-                   make of their own data and that only its encrypted sum is known of
+    sensitivity    the values whose gradients say most of the data, by a map that each member makes of
+                   its own, and of which only the sum is opened
     magnitude      the values that training changes most, by such a map of everybody's first changes
     random         a share of the values, the same for everybody
     layers:REGEX   every array whose name REGEX is found in
@@ -120,15 +120,6 @@ class Select:
         """Whether a first round adds up a map."""
         return self.partial and self.rule in MAPS
 
-    def parameters(self) -> dict[str, Any]:
-        """Ratio as decimal text, rule and rest, for hashing."""
-        return {
-            "name": "select",
-            "ratio": str(float(self.ratio)),
-            "rule": self.rule,
-            "rest": self.rest,
-        }
-
     def count(self, layout: Layout) -> int:
         """How many of the layout's floats are selected: public, whatever the values are.
 
@@ -167,10 +158,10 @@ class Select:
             A rule that needs one, or a pattern that no array with floats matches.
         """
         if self.by_layer:
-            runs = [
-                np.arange(start, stop, dtype=np.uint32) for start, stop in self._matches(layout)
-            ]
-            return Support.of(np.concatenate(runs), layout.floats)
+            chosen = np.zeros(layout.floats, np.bool_)
+            for start, stop in self._matches(layout):
+                chosen[start:stop] = True
+            return Support.of(np.flatnonzero(chosen).astype(np.uint32), layout.floats)
         if self.rule != "random":
             raise ConfigError(f"Select(rule={self.rule!r}): its selection comes from a map")
         # No secret: the selection hides nothing, it only has to be the same for all. The key makes this
@@ -199,10 +190,10 @@ class Select:
     def normalized(self, own: NDArray[np.float32], *, reuse: bool = False) -> NDArray[np.float32]:
         """One member's map as it is added: divided by one of its quantiles, within [-1, 1].
 
-        The quantile is that above which a quarter of the selected share lies, in sixteen bits, the
-        values around the border of the selection are then told apart well; what is beyond it is
-        selected anyway. Nobody's map counts more than anybody else's, however it is scaled. Zero is -1,
-        so that no member can say less than nothing of a value to keep it out of the selection.
+        The quantile is that above which a quarter of the selected share lies: in sixteen bits, the
+        values around the border of the selection are then told apart well, and what is beyond it is
+        selected anyway. No app's map counts more than another's, however it is scaled. (A member with a
+        client of its own is held to nothing of this but the sum's range.) Zero is -1, to use all bits.
 
         Parameters
         ----------
@@ -222,9 +213,7 @@ class Select:
             )
         most = sizes.max(initial=0.0)
         if not most > 0:
-            raise RangeError(
-                "the map is zero everywhere: the loss does not depend on the labels, or on the model"
-            )
+            raise RangeError("the map is zero everywhere: it says nothing of the data")
         above = max(int(self.ratio * sizes.size / _HEADROOM), 1)
         scale = np.partition(sizes, sizes.size - above)[sizes.size - above]
         with np.errstate(over="ignore", under="ignore"):

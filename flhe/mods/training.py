@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
-from flhe.coding.base import Plain
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
 from flhe.mods import staged, survivors
@@ -61,13 +59,16 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     ahead = _Ahead(session, sealer, model, slot, mode)
     ahead.start()  # while the app trains
     try:
-        encode = _worked(node, session, model, digest, message, app)
+        answer = app.run(app_message(session.terms, message, model))
     finally:
         with watch:
             ahead.join()
+    message.content = RecordDict()  # the app is done with its copy of the model
+    give_back()
+    trained, examples, metrics = _trained(node, session.terms, answer)
     with watch:
-        encoded = encode()
-        del encode, model  # a model each, and no longer needed
+        encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
+        del answer, trained, model  # a model each, and no longer needed
         follower.model = None
         sealed = session.seal(
             sealer,
@@ -81,20 +82,6 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
     return update_reply(sealed, envelope, digest, told, follower, beside=beside)
-
-
-def _worked(
-    node: Node, session: Session, model: Model, digest: bytes, message: Message, app: App
-) -> Callable[[], Plain]:
-    """Let the app do its part of a round; what encodes it."""
-    if session.maps(model):
-        found = own_map(session, model, message, app)
-        return lambda: session.encode_map(found, digest)
-    answer = app.run(app_message(session.terms, message, model))
-    message.content = RecordDict()  # the app is done with its copy of the model
-    give_back()
-    trained, examples, metrics = _trained(node, session.terms, answer)
-    return lambda: session.encode(model, records.to_numpy(trained), examples, metrics, digest)
 
 
 def _draft(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,14 +56,4 @@ def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]
     for name, start, stop in layout.segments():
         if name not in found:
             values[start:stop] = 1
-    return values
-
-
-def changes(layout: Layout, trained: Arrays, masters: Arrays, **how: Any) -> NDArray[np.float32]:
-    """What training changed, as a vector; see `Layout.float_change`."""
-    values = np.empty(layout.floats, np.float32)
-    at = 0
-    for part in layout.float_change(trained, masters, **how):
-        values[at : at + part.size] = part
-        at += part.size
     return values

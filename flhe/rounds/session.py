@@ -37,10 +37,10 @@ from flhe.keys.roles import opener_for, sealer_for
 from flhe.math.permutation import Permutation
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
-from flhe.rounds.noising import add_noise, noised
+from flhe.rounds.noising import add_noise
 from flhe.rounds.ranges import fit, fitted_layout, own_layout
 from flhe.rounds.reading import apply, choose
-from flhe.rounds.selection import changes, fixed_mask, map_of
+from flhe.rounds.selection import fixed_mask, map_of
 from flhe.rounds.start import UNTOLD, start_layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme, Sealer
@@ -273,17 +273,17 @@ class Session:
         Raises
         ------
         ProtocolError
-            Arrays that do not match the layout.
+            Arrays that do not match the layout; noise, which a draft has, once.
         RangeError
             NaN, infinity, too many clipped values, an example count out of range.
         """
+        if self.terms.noise is not None:
+            raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
         codec = self.terms.codec()
         extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
         gradients = self.terms.sends == "gradient"
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
-        if self.terms.noise is not None:
-            parts = noised(self, old, parts)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
         return encoded
 
@@ -296,28 +296,17 @@ class Session:
     def map_of_change(self, model: Model, trained: Arrays) -> NDArray[np.float32]:
         """How much training changed each value, as such maps are added up; errors as `encode`."""
         gradients = self.terms.sends == "gradient"
-        change = changes(self.layout, trained, model.masters, gradients=gradients)
+        change, _ = self.layout.change(trained, model.masters, gradients=gradients)
         return self.terms.select.normalized(change, reuse=True)
-
-    def encode_map(self, values: NDArray[np.float32], digest: bytes) -> Plain:
-        """Encode a map, shape (layout.floats,), in a round of one stage."""
-        return self._encoded_map(values, self._map_extras(self.check_of(digest)))
-
-    def _encoded_map(self, values: NDArray[np.float32], extras: NDArray[np.int64]) -> Plain:
-        codec = self.terms.map_codec()
-        encoded, _ = codec.encode(Plain(values, extras), codec.init(self.layout))
-        return encoded
-
-    def _map_extras(self, check: int = 0) -> NDArray[np.int64]:
-        zeros = [0] * self.layout.integers
-        return self.terms.extras(self.layout).encode(1, {}, zeros, check)
 
     def draft_map(
         self, model: Model, values: NDArray[np.float32], round_: int, told: bytes = UNTOLD
     ) -> Draft:
-        """As `encode_map`, for a round that may have to be encrypted again."""
+        """A map, shape (layout.floats,), as it is encrypted, however often it is asked for."""
+        zeros = [0] * self.layout.integers
+        extras = self.terms.extras(self.layout).encode(1, {}, zeros)
         base = model.fingerprint()
-        return Draft(round_, model.history, values, self._map_extras(), base=base, told=told)
+        return Draft(round_, model.history, values, extras, base=base, told=told)
 
     def _extras(
         self,
@@ -396,7 +385,8 @@ class Session:
             Keyed digest of the model that the draft starts from.
         """
         if self.maps(model):
-            encoded = self._encoded_map(draft.values, draft.extras)
+            codec = self.terms.map_codec()
+            encoded, _ = codec.encode(draft.plain(), codec.init(self.layout))
         else:
             codec = self.terms.codec(self.permutation(slot))
             encoded, _ = codec.finish(draft.plain(), state)

@@ -255,7 +255,7 @@ class Terms:
         return chain(*codecs)
 
     def map_codec(self) -> Chain:
-        """Quantize a member's map, which is within [0, 1] and counts as much as everybody's."""
+        """Quantize a member's map, which is within [-1, 1] and counts as much as everybody's."""
         return chain(Clip(1.0), Weigh(1), Quantize(self.bits))
 
     def _clip(self) -> Clip:

@@ -45,10 +45,16 @@ def own(rank: int) -> dict[str, NDArray[Any]]:
     return {"w": rising * 10**rank, "bn.running_mean": np.zeros(8, np.float32)}
 
 
+def encoded(session: Session, model: Model, found: dict[str, NDArray[Any]]) -> Plain:
+    draft = session.draft_map(model, session.map_of(found), 1)
+    state = session.terms.codec().recall(model.layout, {})
+    slot = session.slot(model, 1, 0)
+    return session.encode_draft(draft, model, state, slot, session.digest(model))[0]
+
+
 def part(session: Session, model: Model, plain: Plain | None = None) -> Sealed:
-    digest = session.digest(model)
     if plain is None:
-        plain = session.encode_map(session.map_of(own(session.epoch.rank)), digest)
+        plain = encoded(session, model, own(session.epoch.rank))
     return session.seal(session.sealer(model), plain, session.slot(model, 1, 0), ignore)
 
 
@@ -89,7 +95,7 @@ def test_arrays_that_the_map_does_not_name_are_encrypted_first() -> None:
 
 
 def forged(session: Session, model: Model, change: Any) -> Plain:
-    plain = session.encode_map(session.map_of(own(0)), session.digest(model))
+    plain = encoded(session, model, own(0))
     extras = plain.extras.copy()
     values = plain.values.copy()
     change(values, extras)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
-from flhe.errors import RangeError
+from flhe.errors import ProtocolError, RangeError
 from flhe.math.prg import PIECE
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
@@ -42,7 +42,10 @@ def change(value: float = 0.25) -> dict[str, NDArray[Any]]:
 
 def encoded(one: Session, value: float = 0.25) -> NDArray[np.float64]:
     """An update in its own units, as it is encoded."""
-    plain = one.encode(model(), change(value), 1, {}, bytes(32))
+    start = model()
+    draft = one.draft(start, change(value), 1, {}, 1, None)
+    state = one.terms.codec().recall(start.layout, {})
+    plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, 0), bytes(32))
     alphas = np.repeat([1.0, 2.0], SIZE // 2)
     return plain.values.astype(np.float64) / LEVELS * alphas
 
@@ -126,6 +129,15 @@ def test_what_training_put_beyond_the_thresholds_is_cut_and_told_nobody_but_the_
         encoded(session(Laplace(SCALE)), float("nan"))
 
 
+def test_noise_is_for_drafts_alone() -> None:
+    """Encoded in one go, an update would have fresh noise in every attempt."""
+    for select in (SOME, Select()):
+        one = session(Laplace(SCALE, "all"), select)
+        assert one.staged(model())
+        with pytest.raises(ProtocolError, match="draft"):
+            one.encode(model(), change(), 1, {}, bytes(32))
+
+
 def test_a_map_has_no_noise() -> None:
     """It is encrypted as a whole, and a mask of noise would select nothing of use."""
     one = session(Laplace(SCALE, "all"), Select(0.25))
@@ -133,7 +145,9 @@ def test_a_map_has_no_noise() -> None:
     assert one.maps(start)
     own = np.linspace(0, 1, SIZE, dtype=np.float32)
     values = one.map_of({"a": own[: SIZE // 2], "b": own[SIZE // 2 :]})
-    plain = one.encode_map(values, bytes(32))
+    draft = one.draft_map(start, values, 1)
+    state = one.terms.codec().recall(start.layout, {})
+    plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, 0), bytes(32))
     assert np.abs(plain.values - values * LEVELS).max() <= 1.01
     sealed = one.seal(one.sealer(start), plain, one.slot(start, 1, 0), ignore)
     assert sealed.scheme == one.whole.name
