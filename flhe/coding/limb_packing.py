@@ -7,7 +7,7 @@ are below their modulus is to be asked (`check`), before anything is computed wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing
 from flhe.errors import ConfigError, ProtocolError
+from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import Ring
 
 PIECE = 1 << 14
 """Residues that are worked on at a time, a multiple of what `Packing` cuts at: they stay in a core's
@@ -101,3 +103,19 @@ class LimbPacking:
         whole = self._packing.nbytes(count)
         part = data[limb * whole : (limb + 1) * whole]
         return self._packing.cut(part, at, at + size)
+
+    def add(
+        self,
+        total: NDArray[np.uint8],
+        part: NDArray[np.uint8],
+        count: int,
+        rings: Sequence[Ring | PrimeRing],
+    ) -> None:
+        """Add the residues of `part` to those of `total`, in place, each modulo its limb's."""
+        space = np.empty((2, PIECE), np.uint64)
+        for limb, at, end in self.pieces(count):
+            ours, theirs = space[:, : end - at]
+            self.read(total, count, limb, at, ours)
+            self.read(part, count, limb, at, theirs)
+            rings[limb].add_into(ours, theirs)
+            self.write(ours, total, count, limb, at)

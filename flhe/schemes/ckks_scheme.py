@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from flhe.coding.limb_packing import PIECE, LimbPacking
+from flhe.coding.limb_packing import LimbPacking
 from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.base import Phase, Reader
 from flhe.schemes.ckks_keys import CkksPublic
@@ -133,14 +131,8 @@ class Ckks:
         if total is None:
             return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
         senders = merged_senders(total, part, self.cohort)
-        limbs, count, ring = self.limbs, self.sizes.count(part.length), self.sizes.ring
-        space = np.empty((2, PIECE), np.uint64)
-        for _, at, end in limbs.pieces(count):
-            ours, theirs = space[:, : end - at]
-            limbs.read(total.data, count, 0, at, ours)
-            limbs.read(part.data, count, 0, at, theirs)
-            ring.add_into(ours, theirs)
-            limbs.write(ours, total.data, count, 0, at)
+        count = self.sizes.count(part.length)
+        self.limbs.add(total.data, part.data, count, [self.sizes.ring])
         return Sealed(NAME, total.slot, senders, total.length, total.data)
 
     def close(self, total: Sealed) -> Sealed:

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
+from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
@@ -189,14 +189,8 @@ class Eshe:
         if total is None:
             return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
         senders = merged_senders(total, part, self.cohort)
-        limbs, count = self.limbs, self.sizes.slots.count(part.length)
-        space = np.empty((2, PIECE), np.uint64)
-        for limb, at, end in limbs.pieces(count):
-            ours, theirs = space[:, : end - at]
-            limbs.read(total.data, count, limb, at, ours)
-            limbs.read(part.data, count, limb, at, theirs)
-            self.sizes.rings[limb].add_into(ours, theirs)
-            limbs.write(ours, total.data, count, limb, at)
+        count = self.sizes.slots.count(part.length)
+        self.limbs.add(total.data, part.data, count, self.sizes.rings)
         return Sealed(NAME, total.slot, senders, total.length, total.data)
 
     def close(self, total: Sealed) -> Sealed:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
+from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
 from flhe.keys.derive import hkdf
@@ -206,15 +206,9 @@ class ThresholdRlwe:
         if total is None:
             return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
         senders = merged_senders(total, part, self.cohort)
-        limbs, space = self.limbs, np.empty((2, PIECE), np.uint64)
         halves = zip(self.halves(total), self.halves(part), self.counts(part.length), strict=True)
         for own, other, count in halves:
-            for limb, at, end in limbs.pieces(count):
-                ours, theirs = space[:, : end - at]
-                limbs.read(own, count, limb, at, ours)
-                limbs.read(other, count, limb, at, theirs)
-                self.rings[limb].add_into(ours, theirs)
-                limbs.write(ours, own, count, limb, at)
+            self.limbs.add(own, other, count, self.rings)
         return Sealed(NAME, total.slot, senders, total.length, total.data)
 
     def close(self, total: Sealed) -> Sealed:
