@@ -17,6 +17,7 @@ import numpy as np
 from flhe.coding.flatten import BFLOAT16
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import seal
+from flhe.keys.backup import ARCHIVE
 from flhe.keys.epoch import Epoch
 from flhe.keys.keyfile import KeyFile
 from flhe.keys.store import Store
@@ -128,6 +129,8 @@ def _find(key: Path, epoch_id: bytes) -> Epoch:
 def _homes(path: Path, depth: int) -> Iterator[Path]:
     if (path / "epochs").is_dir():
         yield path
+        if (path / ARCHIVE).is_dir():  # what a restore brought back
+            yield path / ARCHIVE
     elif depth:
         for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink()):
             yield from _homes(child, depth - 1)

@@ -16,6 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from flhe.errors import FlheError
+from flhe.provision.key_commands import keys as key_commands
+from flhe.provision.roster_commands import roster as roster_commands
 
 if TYPE_CHECKING:
     from flhe.apps.signals import Stopped
@@ -292,6 +294,11 @@ def open_model(
 
 @app.command()
 def keygen(
+    home: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Make a site's identity, in this state directory."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What other sites call the site.")] = "",
     scheme: Annotated[
         str, typer.Option(help="What keys are dealt for: eshe (or esafl, its system).")
     ] = "",
@@ -302,7 +309,11 @@ def keygen(
         str, typer.Option(metavar="HEX", help="Its hash, as the sites pin it.")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to: one file a site.")
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="File of the site's request to be listed (NAME.site); of dealt keys, the directory.",
+        ),
     ] = None,
     ring: Annotated[str, typer.Option(help="The ring of the keys.")] = "goldilocks-4096",
     without: Annotated[
@@ -313,11 +324,26 @@ def keygen(
         typer.Option(metavar="FILE", help="Show instead what a site may say of its file."),
     ] = None,
 ) -> None:
-    """Deal keys to the sites offline, where a federation trusts somebody to."""
+    """Make the identity of a site: `--home DIR --name NAME`.
+
+    Or deal keys to the sites offline, where a federation trusts somebody to: `--scheme eshe --roster
+    FILE --roster-hash HEX --out DIR`.
+    """
     from rich.console import Console
 
     from flhe import keygen as dealer
+    from flhe.errors import ConfigError
 
+    if home is not None or name:
+        if home is None or not name or scheme or roster or show:
+            raise ConfigError(
+                "an identity takes --home DIR and --name NAME, and --out FILE where it should not be "
+                "NAME.site; keys that are dealt take neither"
+            )
+        from flhe.provision import sites
+
+        typer.echo(sites.enrol(home, name, out).report())
+        return
     if show is not None:
         Console().print(dealer.show(show))
         return
@@ -474,6 +500,42 @@ def audit(
         noise=noise,
         seed=seed,
     )
+
+
+@app.command()
+def doctor(
+    node_config: Annotated[
+        str,
+        typer.Option(
+            metavar="CONFIG",
+            help="What flower-supernode is given as --node-config, or a TOML file.",
+        ),
+    ],
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Try TLS to this SuperLink, too.")
+    ] = "",
+    root_certificates: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificates that it is verified with.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Check a node before it takes part: run it as the user that the node runs as."""
+    from flhe.apps.node_config import parse
+    from flhe.provision import doctor as checks
+
+    found = checks.examine(parse(node_config), superlink, root_certificates)
+    if as_json:
+        typer.echo(checks.to_json(found))
+    else:
+        from rich.console import Console
+
+        Console().print(checks.table(found))
+    if any(check.level == "fail" for check in found):
+        raise typer.Exit(1)
+
+
+app.add_typer(roster_commands, name="roster")
+app.add_typer(key_commands, name="keys")
 
 
 if __name__ == "__main__":

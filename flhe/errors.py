@@ -10,7 +10,10 @@ FlheError
 │   └── NoKeyError               no usable key of the epoch: a new one must be agreed on
 └── ProtocolError                a message that the protocol does not allow here
     ├── AuthenticationError      a signature, tag or confirmation that does not verify
+    │   ├── AlteredError         a sum that is not that of what its senders encrypted
+    │   ├── EquivocationError    two members were told different results of one round
     │   └── SharesError          shares of some members that do not open, or do not fit
+    ├── VersionError             a message of another version of the protocol
     ├── ReuseError               a mask, an opening or a claim that was used before
     │   └── ClaimedError         an attempt that is claimed: another one may be made
     ├── DriftError               a model that is not the one the others have
@@ -63,12 +66,24 @@ class AuthenticationError(ProtocolError):
     """A signature, an authentication tag or a key confirmation that does not verify."""
 
 
+class AlteredError(AuthenticationError):
+    """A sum that is not that of what its senders encrypted: one was left out, added or changed."""
+
+
+class EquivocationError(AuthenticationError):
+    """A signed receipt says that another member was told another result of a round."""
+
+
 class SharesError(AuthenticationError):
     """Shares of some members that do not open, or do not fit the others'; `ranks` says whose."""
 
     def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(text)
         self.ranks = ranks
+
+
+class VersionError(ProtocolError):
+    """A message of another version of the protocol than this flhe speaks."""
 
 
 class ReuseError(ProtocolError):

@@ -20,7 +20,8 @@ from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys import files
 from flhe.keys.dealt import Dealt, deal
 from flhe.keys.identity import Random
-from flhe.keys.roster import Roster, load_pinned
+from flhe.keys.roster import Roster
+from flhe.keys.signed_roster import load_pinned
 from flhe.schemes.eshe import NAME
 
 SCHEMES = ("eshe", NAME)
@@ -117,8 +118,8 @@ def keygen(
     if scheme not in SCHEMES:
         asked = f"--scheme {scheme}: keys can be dealt" if scheme else "keys are dealt"
         raise ConfigError(
-            f"{asked} for ESAFL only: say --scheme eshe. Commands for identities and rosters are on "
-            "their way; until then a node makes its identity when it first starts"
+            f"{asked} for ESAFL only: say --scheme eshe. The identity of a site is made by: "
+            "flhe keygen --home DIR --name NAME"
         )
     if roster is None or not roster_hash or out is None:
         given = {"--roster FILE": roster, "--roster-hash HEX": roster_hash, "--out DIR": out}

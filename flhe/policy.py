@@ -11,6 +11,9 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-roster-hash   its SHA-256, in hexadecimal
     flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run
     flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
+    flhe-min-members   fewest members of a group that agrees on keys, 0 unless said: what the roster
+                       says
+    flhe-min-survivors fewest senders of a sum that this node helps to open, likewise
     flhe-counts        true lets example counts leave, for weighted evaluation
     flhe-unpermuted    true lets the server see which values of a sparse update were chosen
     flhe-server-reads  true lets the server read the sum of a round (SASH, unmask="server"): the
@@ -28,12 +31,17 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
     flhe-max-releases  most updates with noise that may leave in one federation, 0 unless said: any
                        number; each costs its epsilon, whatever the server says of attempts
+    flhe-durable       true says that this machine's disk is never put back to an older state: keys then
+                       outlive a restart of the machine; otherwise the group agrees on new ones
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
 updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, any part of an
 update may travel in clear, and a run passes unencrypted if its run config says so: `scheme="plain"` or
 `flhe-plain=true`.
+
+A pinned roster may hold limits that all its sites agreed on (`flhe.keys.limits`). Of those and of the
+node's own config the stricter holds.
 """
 
 from __future__ import annotations
@@ -42,13 +50,17 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from flhe import node_config as read
 from flhe.coding.flatten import Layout
 from flhe.coding.select import MAPS
-from flhe.errors import ConfigError, PolicyError
-from flhe.keys.roster import Roster, load_pinned
+from flhe.errors import ConfigError, PolicyError, QuorumError
+from flhe.keys import limits
+from flhe.keys.roster import Roster
+from flhe.keys.signed_roster import MANY, load_pinned
 from flhe.rounds.terms import Terms
 from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.paillier_keys import KEY_BITS
@@ -59,6 +71,37 @@ SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
 
 RULES = (*MAPS, "random", "layers")
 """Rules of selection; see `flhe.coding.select`."""
+
+SETTINGS = tuple(
+    f"flhe-{name}"
+    for name in (
+        *(
+            "home",
+            "trust",
+            "roster",
+            "roster-hash",
+            "schemes",
+            "metrics",
+            "counts",
+            "leave",
+            "durable",
+        ),
+        *("min-members", "min-survivors", "unpermuted", "server-reads", "key-bits", "fresh-keys"),
+        *("dealt-key", "min-select", "select-rules", "min-noise", "max-releases"),
+    )
+)
+"""Keys of a node's config that are ours; another one that begins so is a slip of the pen."""
+
+
+def misspelt(config: Mapping[str, object]) -> str:
+    """What is wrong with a setting that no version knows: with a slip of the pen it limits nothing."""
+    unknown = sorted(k for k in map(str, config) if k.startswith("flhe") and k not in SETTINGS)
+    if not unknown:
+        return ""
+    meant = get_close_matches(unknown[0], SETTINGS, 1)
+    hint = f"did you mean {meant[0]}?" if meant else "docs/deploy.md lists them"
+    return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
+
 
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
@@ -102,6 +145,12 @@ class Policy:
         Least scale of the Laplace noise on what travels in clear; 0 asks for none.
     max_releases : int
         Most updates with noise that may leave in one federation; 0 for any number.
+    min_members : int
+        Fewest members of a group that agrees on keys, beside what the roster says.
+    min_survivors : int
+        Fewest senders of a sum that this node helps to open, likewise.
+    durable : bool
+        Whether keys outlive a restart of the machine.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -122,6 +171,9 @@ class Policy:
     select_rules: tuple[str, ...] = ("sensitivity",)
     min_noise: float = 0.0
     max_releases: int = 0
+    min_members: int = 0
+    min_survivors: int = 0
+    durable: bool = False
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -155,11 +207,12 @@ class Policy:
         ConfigError
             A setting that is malformed, or a deployed node without a pinned roster.
         """
+        if slips := misspelt(node_config):
+            raise ConfigError(slips)
         # A node that configures anything of ours is a deployed one, whatever runs in its process.
         simulated = simulated and not any(str(key).startswith("flhe-") for key in node_config)
-        default_trust = "first-use" if simulated else "pinned"
-        trust = _text(node_config, "flhe-trust") or default_trust
-        home = _text(node_config, "flhe-home")
+        trust = read.text(node_config, "flhe-trust") or ("first-use" if simulated else "pinned")
+        home = read.text(node_config, "flhe-home")
         root = None if home else default_root(environ)
         if root is None:
             path = Path(home)
@@ -167,35 +220,55 @@ class Policy:
             path = root / f"node-{int(str(node_config['partition-id']))}"
         else:
             path = root / f"{run_id}" / f"{node_id}"
-        roster_path = _text(node_config, "flhe-roster")
-        roster = None
-        if roster_path:
-            pinned = _text(node_config, "flhe-roster-hash")
-            if not pinned:
-                raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
-            roster = load_pinned(roster_path, pinned)
-        schemes = _names(node_config, "flhe-schemes") or SCHEMES + (
+        roster = _roster(node_config)
+        schemes = read.names(node_config, "flhe-schemes") or SCHEMES + (
             ("plain",) if simulated and plain_asked else ()
         )
+        dealt = read.text(node_config, "flhe-dealt-key")
+        own: dict[str, Any] = {
+            "counts": node_config.get("flhe-counts") is True,
+            "unpermuted": simulated or read.flag(node_config, "flhe-unpermuted"),
+            "server_reads": simulated or read.flag(node_config, "flhe-server-reads"),
+            "key_bits": _key_bits(node_config, simulated),
+            "fresh_keys": read.flag(node_config, "flhe-fresh-keys"),
+            "min_select": read.number(node_config, "flhe-min-select", float(not simulated), 1.0),
+            "min_noise": read.number(node_config, "flhe-min-noise", 0.0, float("inf")),
+            "max_releases": read.count(node_config, "flhe-max-releases"),
+            "min_members": read.count(node_config, "flhe-min-members"),
+        }
+        bounds: dict[str, Any] = (limits.NONE if roster is None else roster.limits).tighten(own)
         return cls(
             home=path,
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=schemes,
             metrics=_metrics(node_config, environ),
-            counts=node_config.get("flhe-counts") is True,
-            leave=_flag(node_config, "flhe-leave"),
-            unpermuted=simulated or _flag(node_config, "flhe-unpermuted"),
-            server_reads=simulated or _flag(node_config, "flhe-server-reads"),
-            key_bits=_key_bits(node_config, simulated),
-            fresh_keys=_flag(node_config, "flhe-fresh-keys"),
-            dealt_key=Path(dealt) if (dealt := _text(node_config, "flhe-dealt-key")) else None,
-            min_select=_share(node_config, "flhe-min-select", 0.0 if simulated else 1.0),
+            leave=read.flag(node_config, "flhe-leave"),
+            durable=read.flag(node_config, "flhe-durable"),
+            dealt_key=Path(dealt) if dealt else None,
             select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
-            min_noise=_share(node_config, "flhe-min-noise", 0.0, most=float("inf")),
-            max_releases=_count(node_config, "flhe-max-releases"),
+            min_survivors=read.count(node_config, "flhe-min-survivors"),
             root=root,
+            **bounds,
         )
+
+    def check_members(self, members: int) -> None:
+        """Refuse a group of so few that this node shares no key with it; QuorumError."""
+        need = max(self.min_members, self.min_survivors)
+        if members < need:
+            raise QuorumError(
+                f"{members} members answered, this node's policy needs {need}: wait for more nodes, or "
+                f"lower {self._setting('min-members')} (or flhe-min-survivors)"
+            )
+
+    def check_survivors(self, senders: int) -> None:
+        """Refuse to help open a sum of so few; QuorumError."""
+        if senders < self.min_survivors:
+            raise QuorumError(
+                f"a sum of {senders} updates, this node's policy opens none of fewer than "
+                f"{self.min_survivors}: wait for more nodes, or lower flhe-min-survivors in the node "
+                "config"
+            )
 
     def check_scheme(self, scheme: str) -> None:
         """Refuse a scheme that this node, or its roster, does not allow."""
@@ -216,27 +289,28 @@ class Policy:
         if terms.sparse and not terms.permuted and not self.unpermuted:
             raise PolicyError(
                 "the server asked for sparse updates with permute=False, which shows it what this node "
-                "chose: leave permute on in the strategy, or set flhe-unpermuted in the node config"
+                "chose: leave permute on in the strategy, or set "
+                f"{self._setting('unpermuted')}"
             )
 
         if terms.reader == "server" and not self.server_reads:
             raise PolicyError(
                 "the server asked to read the sum of each round, and with it the model: use "
-                'unmask="clients" in the strategy, or set flhe-server-reads in the node config'
+                f'unmask="clients" in the strategy, or set {self._setting("server-reads")}'
             )
 
         if terms.scheme == "batchcrypt" and terms.key_bits < self.key_bits:
             raise PolicyError(
                 f"the server asked for a key of {terms.key_bits} bits, this node takes "
-                f"{self.key_bits} or more: raise key_bits in the strategy, or set flhe-key-bits in the "
-                "node config"
+                f"{self.key_bits} or more: raise key_bits in the strategy, or set "
+                f"{self._setting('key-bits')}"
             )
 
         if terms.joint and self.fresh_keys:
             raise PolicyError(
                 "the server asked for keys that last longer than one round, this node takes fresh ones "
-                "only: use per_round_keys=True in the strategy, or leave flhe-fresh-keys out of the "
-                "node config"
+                "only: use per_round_keys=True in the strategy, or leave out "
+                f"{self._setting('fresh-keys')}"
             )
         if terms.scheme == "esafl" and terms.keys == "dealt" and self.dealt_key is None:
             raise PolicyError(
@@ -261,8 +335,8 @@ class Policy:
         if scale < self.min_noise:
             raise PolicyError(
                 f"the server asked for clear values with noise of scale {scale:g}, this node adds "
-                f"{self.min_noise:g} or more: raise the strategy's noise, or lower flhe-min-noise in "
-                "the node config"
+                f"{self.min_noise:g} or more: raise the strategy's noise, or lower "
+                f"{self._setting('min-noise')}"
             )
 
     def check_layers(self, terms: Terms, layout: Layout) -> None:
@@ -275,8 +349,15 @@ class Policy:
             raise PolicyError(
                 f"the server asked to encrypt {share:.3g} of each update and to see the rest, this "
                 f"node encrypts {self.min_select:g} or more: raise select in the strategy, or lower "
-                "flhe-min-select in the node config"
+                f"{self._setting('min-select')}"
             )
+
+    def _setting(self, name: str) -> str:
+        """Where what was refused can be allowed."""
+        where = f"flhe-{name} in the node config"
+        if self.roster is not None and name in self.roster.limits.said():
+            where += f", and {name} in the roster that all sites sign"
+        return where
 
     def allows_metric(self, name: str) -> bool:
         """Whether a metric of this name may leave the node."""
@@ -297,20 +378,24 @@ def default_root(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
 
 
+def _roster(config: Mapping[str, object]) -> Roster | None:
+    """The pinned roster, where there is one."""
+    path = read.text(config, "flhe-roster")
+    if not path:
+        return None
+    pinned = read.text(config, "flhe-roster-hash")
+    if not pinned:
+        raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
+    return load_pinned(path, pinned)
+
+
 def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
     """What was said, even if it is nothing; the defaults where nothing was said."""
     if "flhe-metrics" in config:
-        return _names(config, "flhe-metrics")
+        return read.names(config, "flhe-metrics")
     if "FLHE_METRICS" in environ:
-        return _names(environ, "FLHE_METRICS")
+        return read.names(environ, "FLHE_METRICS")
     return METRICS
-
-
-def _text(config: Mapping[str, object], key: str) -> str:
-    value = config.get(key, "")
-    if not isinstance(value, str):
-        raise ConfigError(f"{key} must be text, got {type(value).__name__}")
-    return value
 
 
 def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
@@ -322,29 +407,4 @@ def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
 
 def _rules(config: Mapping[str, object], default: tuple[str, ...]) -> tuple[str, ...]:
     """What was said, even if it is nothing."""
-    return _names(config, "flhe-select-rules") if "flhe-select-rules" in config else default
-
-
-def _share(config: Mapping[str, object], key: str, default: float, most: float = 1.0) -> float:
-    value = config.get(key, default)
-    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
-        raise ConfigError(f"{key} must be a number of 0 to {most:g}")
-    return float(value)  # type: ignore[arg-type]
-
-
-def _count(config: Mapping[str, object], key: str) -> int:
-    value = config.get(key, 0)
-    if type(value) is not int or value < 0:
-        raise ConfigError(f"{key} must be a whole number, 0 or more")
-    return value
-
-
-def _flag(config: Mapping[str, object], key: str) -> bool:
-    value = config.get(key, False)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key} must be true or false, got {type(value).__name__}")
-    return value
-
-
-def _names(config: Mapping[str, object], key: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in _text(config, key).split(",") if name.strip())
+    return read.names(config, "flhe-select-rules") if "flhe-select-rules" in config else default

@@ -7,9 +7,12 @@ message twice while it unpacks it, and on top of that the array it is at twice m
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,11 @@ from numpy.typing import NDArray
 
 from flhe.coding.flatten import BFLOAT16
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError
+from flhe.errors import ProtocolError, VersionError
 from flhe.sealed import Sealed
+
+PROTOCOL = 2
+"""Version of the protocol, in every stage and every reply. Before, sums had no tags and no receipts."""
 
 SEALED = "flhe.sealed/1"
 CHECKPOINT = "flhe.checkpoint/1"
@@ -182,8 +188,35 @@ def home_record(home: Path) -> ConfigRecord:
 
 
 def stage_record(stage: str, **fields: Any) -> ConfigRecord:
-    """What the server asks a client's mod for."""
-    return ConfigRecord({"v": 1, "stage": stage, **fields})
+    """What the server asks a client's mod for; the release is for error messages, nothing else."""
+    return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **fields})
+
+
+def reply_record(**fields: Any) -> ConfigRecord:
+    """What a client's mod answers."""
+    return ConfigRecord({"v": PROTOCOL, **fields})
+
+
+@functools.cache
+def release() -> str:
+    """The release of flhe that runs here."""
+    return version("flhe")
+
+
+def check_version(record: ConfigRecord) -> None:
+    """Refuse a stage of another version of the protocol; VersionError."""
+    spoken = field(record, "v", int)
+    if spoken == PROTOCOL:
+        return
+    named = record.get("flhe")
+    told = f"flhe {named}, " if isinstance(named, str) and _RELEASE.fullmatch(named) else ""
+    raise VersionError(
+        f"the server speaks version {spoken} of flhe's protocol ({told}this node runs flhe "
+        f"{release()}, version {PROTOCOL}): upgrade the older side"
+    )
+
+
+_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
 
 
 def federation_name(federation: int) -> bytes:

@@ -18,10 +18,9 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.rounds.terms import Terms
 from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierOpener, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
-from flhe.sealed import Sealed, Slot
-from flhe.sim.contenders import EXAMPLES, Kind, Setting, Timed, Vector, worst
+from flhe.sealed import Sealed
+from flhe.sim.contenders import EXAMPLES, SLOT, Kind, Setting, Timed, Vector, worst
 
-SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 KEY = bytes(32)
 """Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers."""
 

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.extras import Extras
 from flhe.coding.flatten import Entry, Layout
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, FlheError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.rounds.terms import Terms
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.sum_tags import SumTags
 from flhe.sealed import Sealed, Slot
 
 Kind = Literal["scheme", "part", "peer", "limit"]
@@ -29,6 +30,8 @@ Vector = NDArray[np.float32]
 Timed = Callable[[], object]
 
 BUILT = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
+SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
+"""Of all that is timed: one key and slot encrypt repeatedly, and protect nothing but random numbers."""
 EXAMPLES = 1_000
 """Example count of every simulated client, and the bound that `Weigh` is given."""
 
@@ -141,6 +144,7 @@ class FlasheContender:
         )
         self._extras = Extras().encode(EXAMPLES, {}, [])
         self._key = secrets.token_bytes(32)
+        self._tags = SumTags(self._key, SLOT, setting.values, setting.threads)
         self._updates = updates
         parts = [self._encrypt(j) for j in setting.survivors]
         self.upload_bytes = parts[0].data.size + len(parts[0].header())
@@ -163,18 +167,14 @@ class FlasheContender:
     def _encrypt(self, rank: int) -> Sealed:
         # A fresh slot each time would only change 32 bytes of key derivation; a fresh sealer is what
         # lets one process encrypt repeatedly. These masks protect nothing but random numbers.
-        slot = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
         sealer = FlasheSealer(self.scheme, self._key, rank, threads=self.setting.threads)
         plain, _ = self.codec.encode(Plain(self._updates[rank], self._extras), self.state)
-        return sealer.encrypt(plain, slot)
+        return sealer.encrypt(self._tags.tagged(plain, rank, self.scheme.bits), SLOT)
 
     def _decrypt(self) -> None:
         opener = FlasheOpener(self.scheme, self._key, threads=self.setting.threads)
-        lanes = opener.decrypt(self._total)
-        values = self.setting.values
-        opened, _ = self.codec.decode(
-            Plain(lanes[:values], lanes[values:]), self._total.senders, self.state
-        )
+        plain = verified(self._tags, opener.decrypt(self._total), self._total, self.scheme.bits)
+        opened, _ = self.codec.decode(plain, self._total.senders, self.state)
         self.mean = opened.values
 
     def max_error(self) -> float:
@@ -285,6 +285,21 @@ def _keystream(nbytes: int) -> Timed:
             stream.into(out, min(CHUNK, nbytes - at))
 
     return run
+
+
+def verified(
+    tags: SumTags,
+    lanes: NDArray[Any],
+    total: Sealed,
+    bits: int,
+    coords: NDArray[np.uint32] | None = None,
+) -> Plain:
+    """What an opened sum holds, once its tags are seen to fit; `coords` of a sparse one."""
+    values = tags.floats if coords is None else coords.size
+    plain, fits = tags.matching(Plain(lanes[:values], lanes[values:], coords), total.senders, bits)
+    if not all(fits):
+        raise FlheError(f"{total.scheme}: the tags of a sum do not fit")
+    return plain
 
 
 def worst(mean: NDArray[Any], updates: Sequence[Vector]) -> float:

@@ -19,10 +19,10 @@ from flhe.rounds.terms import Terms
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
-from flhe.sealed import Sealed, Slot
-from flhe.sim.contenders import EXAMPLES, Kind, Setting, Timed, Vector, worst
+from flhe.schemes.sum_tags import SumTags
+from flhe.sealed import Sealed
+from flhe.sim.contenders import EXAMPLES, SLOT, Kind, Setting, Timed, Vector, verified, worst
 
-SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 NARROW = "rns-8192"
 """The ring for narrow links, a row of its own."""
 
@@ -62,6 +62,7 @@ class EsaflContender:
         self._extras = Extras().encode(EXAMPLES, {}, [])
         self._updates = updates
         self._group_key = secrets.token_bytes(32)
+        self._tags = SumTags(self._group_key, SLOT, setting.values, setting.threads)
         owns = [draw_own(sizes.n) for _ in range(count)]
         s: Total = np.add.reduce(owns, dtype=np.int32)
         self._keys = [EsheKey(own, s) for own in owns]
@@ -85,14 +86,13 @@ class EsaflContender:
         key, update = self._keys[rank], self._updates[self.setting.survivors[rank]]
         sealer = EsheSealer(self.scheme, self._group_key, rank, key, threads=self.setting.threads)
         plain, _ = self.codec.encode(Plain(update, self._extras), self.state)
-        return sealer.encrypt(plain, SLOT)
+        return sealer.encrypt(self._tags.tagged(plain, rank, self.scheme.bits), SLOT)
 
     def _decrypt(self) -> None:
         opener = EsheOpener(
             self.scheme, self._group_key, self._keys[0].total, threads=self.setting.threads
         )
-        sums, values = opener.decrypt(self._total), self.setting.values
-        plain = Plain(sums[:values], sums[values:])
+        plain = verified(self._tags, opener.decrypt(self._total), self._total, self.scheme.bits)
         opened, _ = self.codec.decode(plain, self._total.senders, self.state)
         self.mean = opened.values
 

@@ -28,10 +28,9 @@ from flhe.schemes.selective import (
     pack_clear,
     unpack_clear,
 )
-from flhe.sealed import Sealed, Slot
-from flhe.sim.contenders import EXAMPLES, Kind, Setting, Timed, Vector, worst
-
-SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
+from flhe.schemes.sum_tags import SumTags
+from flhe.sealed import Sealed
+from flhe.sim.contenders import EXAMPLES, SLOT, Kind, Setting, Timed, Vector, verified, worst
 
 
 def _layout(values: int) -> Layout:
@@ -78,6 +77,8 @@ class FedmlContender:
         self._extras = Extras().encode(EXAMPLES if select == 1 else 1, {}, [])
         self._updates, self._ranks = updates, setting.survivors
         key, threads = secrets.token_bytes(32), setting.threads
+        self._bits = terms.bits
+        self._tags = SumTags(key, SLOT, setting.values, threads)
 
         def sealer(rank: int) -> Any:
             inner = CkksSealer(whole, secret, key, rank, threads=threads)
@@ -107,15 +108,13 @@ class FedmlContender:
     def _encrypt(self, rank: int) -> Sealed:
         # A fresh sealer is what lets one process encrypt repeatedly in one slot.
         plain, _ = self.codec.encode(Plain(self._updates[rank], self._extras), self.state)
+        plain = self._tags.tagged(plain, rank, self._bits)
         sealed: Sealed = self._sealer(rank).encrypt(plain, SLOT)
         return sealed
 
     def _decrypt(self) -> None:
-        sums = self._opener.decrypt(self._total)
-        values = self.layout.floats
-        opened, _ = self.codec.decode(
-            Plain(sums[:values], sums[values:]), self._total.senders, self.state
-        )
+        plain = verified(self._tags, self._opener.decrypt(self._total), self._total, self._bits)
+        opened, _ = self.codec.decode(plain, self._total.senders, self.state)
         self.mean = opened.values
 
     def max_error(self) -> float:

@@ -24,11 +24,12 @@ from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.presets import DEFAULT_CKKS
 from flhe.schemes.selective import Selective, SelectiveOpener, selective_sealer
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sum_tags import SumTags
+from flhe.sealed import Sealed
+from flhe.sim.contenders import SLOT, verified
 from flhe.sim.fedml_models import COHORT
 from flhe.sim.fedml_ways import EXAMPLES, Cost, Vector, Watch, finished
 
-SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 BITS = 16
 
 
@@ -56,6 +57,7 @@ class OurWay:
         watch, size = Watch(), updates[0].size
         state = self._codec.init(Layout((Entry("update", (size,), "float32"),)))
         scheme = self._scheme(size)
+        tags = SumTags(self._group_key, SLOT, size)
         total: Sealed | None = None
         upload = 0
         for rank, (update, examples) in enumerate(zip(updates, EXAMPLES, strict=True)):
@@ -63,6 +65,7 @@ class OurWay:
             extras = Extras().encode(examples, {}, [])
             watch.start()
             plain, _ = self._codec.encode(Plain(update, extras), state)
+            plain = tags.tagged(plain, rank, BITS)
             part = sealer.encrypt(plain, SLOT)
             watch.stop("encrypt", 1 / COHORT)
             upload = part.data.size + len(part.header())
@@ -75,8 +78,7 @@ class OurWay:
         watch.stop("aggregate")
         opener = self._opener(scheme)
         watch.start()
-        sums = opener.decrypt(total)
-        plain = Plain(sums[:size], sums[size:])
+        plain = verified(tags, opener.decrypt(total), total, BITS)
         opened, _ = self._codec.decode(plain, total.senders, state)
         mean = opened.values.astype(np.float32, copy=False)
         watch.stop("decrypt")

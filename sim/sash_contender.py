@@ -19,10 +19,9 @@ from flhe.rounds.terms import Terms
 from flhe.schemes.presets import DEFAULT_SASH
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.schemes.shprg import Seed
-from flhe.sealed import Sealed, Slot
-from flhe.sim.contenders import EXAMPLES, Kind, Setting, Timed, Vector, worst
+from flhe.sealed import Sealed
+from flhe.sim.contenders import EXAMPLES, SLOT, Kind, Setting, Timed, Vector, worst
 
-SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 MATRIX = "lwr-736"
 
 

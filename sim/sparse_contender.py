@@ -23,8 +23,9 @@ from flhe.rounds.terms import Terms
 from flhe.schemes import masking
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sparse import covered
-from flhe.sealed import Sealed, Slot
-from flhe.sim.contenders import EXAMPLES, Kind, Setting, Timed, Vector
+from flhe.schemes.sum_tags import SumTags
+from flhe.sealed import Sealed
+from flhe.sim.contenders import EXAMPLES, SLOT, Kind, Setting, Timed, Vector, verified
 
 PATTERNS = 16
 """Most clients among whom the masks are counted one by one, too: 2**16 sets of senders."""
@@ -45,13 +46,14 @@ class SparseContender:
         self.scheme = Flashe(setting.cohort, self.terms.bits, self.terms.masking)
         self.setting = setting
         self._key, self._order = secrets.token_bytes(32), secrets.token_bytes(32)
+        self._tags = SumTags(self._key, SLOT, setting.values, setting.threads)
         self._updates = updates
         self._extras = Extras().encode(EXAMPLES, {}, [])
         self._residual = np.zeros(setting.values, np.float32)
         self._sent: list[Plain] = []
         supports = [self._told(j) for j in setting.survivors]
         bitmaps = [(j, s.bitmap()) for j, s in zip(setting.survivors, supports, strict=True)]
-        lanes = self.terms.extra_lanes(self.layout)
+        lanes = self.terms.trailer_lanes(self.layout)
         self.choice = masking.for_supports(bitmaps, lanes, setting.cohort)
         self._check_count(bitmaps, lanes)
         parts = [self._encrypt(j) for j in setting.survivors]
@@ -97,10 +99,6 @@ class SparseContender:
             if sealing + self.setting.cohort * opening != counted:
                 raise FlheError(f"{self.name}: {mode} masking does not take {counted} masks")
 
-    def _slot(self) -> Slot:
-        # One slot for all repeats, as for the dense contender: these masks protect random numbers.
-        return Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
-
     def _selected(self, rank: int) -> tuple[Plain, Support]:
         codec = self.terms.codec(Permutation(self._order, self.setting.values))
         fresh = codec.init(self.layout)
@@ -118,14 +116,15 @@ class SparseContender:
     def _encrypt(self, rank: int) -> Sealed:
         encoded, support = self._selected(rank)
         sealer = FlasheSealer(self.scheme, self._key, rank, threads=self.setting.threads)
-        return sealer.encrypt(encoded, self._slot(), mode=self.choice.masking, support=support)
+        tagged = self._tags.tagged(encoded, rank, self.scheme.bits)
+        return sealer.encrypt(tagged, SLOT, mode=self.choice.masking, support=support)
 
     def _decrypt(self) -> None:
         total = self._total
         lanes = FlasheOpener(self.scheme, self._key, threads=self.setting.threads).decrypt(total)
         coords = covered(total.supports)
         codec = self.terms.codec(Permutation(self._order, self.setting.values))
-        plain = Plain(lanes[: coords.size], lanes[coords.size :], coords)
+        plain = verified(self._tags, lanes, total, self.scheme.bits, coords)
         opened, _ = codec.decode(plain, total.senders, codec.init(self.layout), reuse=True)
         self.mean = opened.values
 

@@ -102,8 +102,8 @@ class Exchange:
             rank = fed.ledger.agreed.rank
             nodes = sorted(self.supports, key=rank)
             bitmaps = [(rank(node), self.supports[node].bitmap()) for node in nodes]
-            extras = fed.resolved.extra_lanes(fed.ledger.layout)
-            choice = masking.for_supports(bitmaps, extras, len(fed.members))
+            trailer = fed.resolved.trailer_lanes(fed.ledger.layout)
+            choice = masking.for_supports(bitmaps, trailer, len(fed.members))
             fed.mode = choice.masking
             log(
                 INFO,

@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import DriftError, ProtocolError
+from flhe.keys import receipts
 from flhe.keys.masking import Circle, combine, pack
 from flhe.keys.messages import open_detached
 from flhe.keys.pairwise_plan import Plan
@@ -48,9 +49,9 @@ NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
 UNCONFIRMED, NO_KEY, LEFT = 1013, 1020, 1021
-BEHIND = (1011, 1012, 1014, 1019)
+BEHIND = (1011, 1012, 1014, 1019, 1023)
 """Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
-REFUSES = (1011, 1012, 1014)
+REFUSES = (1011, 1012, 1014, 1023)
 """Those of them by which it refuses a sum that it was sent."""
 
 
@@ -93,6 +94,8 @@ class Federation:
         self._for: tuple[object, ...] = ()
         self.shares: dict[int, list[bytes]] = {}
         """Shares of the seed that came with each node's update, in this attempt."""
+        self.receipts: dict[int, bytes] = {}
+        """What each sender of an update signed of the result that it starts from, by rank."""
         self.barred: set[int] = set()
         """Nodes that are asked for no more updates: others could not open what came with them."""
         self.run_told = b""
@@ -259,7 +262,7 @@ class Federation:
             self._whole = terms.for_cohort(len(self.members), layout, public)
             self._scheme = terms.selective(self._whole, layout)
             self._layout_hash = terms.layout_hash(layout, self._scheme)
-            self._extra_lanes = terms.extra_lanes(layout)
+            self._trailer_lanes = terms.trailer_lanes(layout)
             self._lanes = terms.lanes(layout)
             self._map_lanes = terms.map_lanes(layout)
             self._for = key
@@ -308,6 +311,7 @@ class Federation:
             "ranges": [ledger.ranges.get(r, b"") for r in rounds],
             "releases": [ledger.releases.get(r, b"") for r in rounds],
             "told": [ledger.told.get(r, b"") for r in rounds],
+            "receipts": [ledger.receipts.get(r, b"") for r in rounds],
             "base": ledger.base,
             "fitted-on": ledger.ranges.get(ledger.round, b"") if training else b"",
             "mode": self.mode,
@@ -383,12 +387,13 @@ class Federation:
         part = records.to_sealed(header, arrays, take=True, supports=told, floats=0)
         lanes = self._map_lanes if self.maps else self._lanes
         if told is not None:
-            lanes = told[0].count + self._extra_lanes
+            lanes = told[0].count + self._trailer_lanes
         if bool(part.supports) != self.terms.sparse:
             raise ProtocolError("the update is sparse, or should be")
         if part.mode != self.mode:
             raise ProtocolError("the update is masked in another mode than was announced")
         self.check_part(node, answer, part, slot, lanes, "update")
+        self._take_receipt(node, answer, slot)
         if self.neighbours is not None:
             self.neighbours.take(node, answer)
         elif self.terms.masked:
@@ -414,6 +419,17 @@ class Federation:
         if len(told) != 32:
             raise ProtocolError("what its app was told is no hash")
         return Start(told, digest)
+
+    def _take_receipt(self, node: int, answer: ConfigRecord, slot: Slot) -> None:
+        """What a member signed of the result that it starts from; members go by it, not the server."""
+        agreed = self.ledger.agreed
+        assert agreed is not None
+        data: bytes = records.field(answer, "receipt", bytes)
+        policy = self.resolved.hash()
+        receipt = receipts.opened(data, self.members[node], slot, agreed.number, policy)
+        if receipt.history != slot.history:
+            raise ProtocolError("its receipt is for another result than its update")
+        self.receipts[agreed.rank(node)] = data
 
     def _take_shares(self, node: int, answer: ConfigRecord) -> None:
         """The shares of an update's seed; ProtocolError unless there is one for each other member."""
@@ -506,6 +522,7 @@ class Federation:
             self.answered = set()
         self.survivors = 0
         self.shares = {}
+        self.receipts = {}
         self.missing = set(self.members)
         self.neighbours = None
         self.ledger.begin(round_, attempt)
@@ -524,6 +541,8 @@ class Federation:
             answers = cast(Sequence[bytes], release)
             history = next_history(self.ledger.history, total.digest())
             self.ledger.told[total.slot.round] = told
+            signed = [self.receipts[rank] for rank in total.senders]
+            self.ledger.receipts[total.slot.round] = receipts.pack(signed)
             arrays = self.ledger.keep(total, history, pack(answers) if answers else b"")
         self.survivors = len(total.senders)
         missing = 1 - self.survivors / len(self.members)

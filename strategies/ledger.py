@@ -30,7 +30,7 @@ from flhe.rounds.model import Model
 from flhe.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 
-VERSION = 6
+VERSION = 7
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -77,6 +77,8 @@ class Ledger:
     """Round -> what opens its sum, sealed for the members."""
     told: dict[int, bytes] = field(default_factory=dict)
     """Round -> hash of what its senders' apps were told."""
+    receipts: dict[int, bytes] = field(default_factory=dict)
+    """Round -> what its senders signed of the result that they started from."""
     shown: int = 0
     """Attempts in which updates may have left in clear, or with noise; see `flhe.coding.epsilon`."""
     model: Model | None = None
@@ -173,6 +175,7 @@ class Ledger:
             self.ranges.pop(round_, None)
             self.releases.pop(round_, None)
             self.told.pop(round_, None)
+            self.receipts.pop(round_, None)
         self.save()
         self._unlink(*_files_of(gone))
 
@@ -188,7 +191,7 @@ class Ledger:
             self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
         self.sums, self.box, self.box_round = {}, None, -1
-        self.ranges, self.releases, self.told = {}, {}, {}
+        self.ranges, self.releases, self.told, self.receipts = {}, {}, {}, {}
         self.save()
         self._unlink("checkpoint", *gone)
 
@@ -200,6 +203,7 @@ class Ledger:
         self.ranges.pop(lost, None)
         self.releases.pop(lost, None)
         self.told.pop(lost, None)
+        self.receipts.pop(lost, None)
         self.save()
         self._unlink(*_files_of([lost]))
         return lost
@@ -241,6 +245,7 @@ class Ledger:
                 "spoiled": self.spoiled,
                 "releases": sorted(self.releases),
                 "told": [[round_, told] for round_, told in self.told.items()],
+                "receipts": [[round_, packed] for round_, packed in self.receipts.items()],
                 "shown": self.shown,
             }
         )
@@ -282,7 +287,7 @@ class Ledger:
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
         match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
             case {
-                "v": 6,
+                "v": 7,
                 "federation": int(federation),
                 "terms": bytes(kept),
                 "number": int(number),
@@ -299,8 +304,16 @@ class Ledger:
                 "spoiled": int(spoiled),
                 "releases": list(releases),
                 "told": list(told),
+                "receipts": list(receipts),
                 "shown": int(shown),
-            }:
+                **rest,
+            } if (
+                not rest
+                and _are_integers(federation, number, since, round_, attempt, box_round)
+                and _are_integers(spoiled, shown, *sums, *releases)
+                and sums == sorted(set(sums))
+                and releases == sorted(set(releases))
+            ):
                 pass
             case _:
                 raise ProtocolError("the ledger is damaged, or of another version of flhe")
@@ -313,7 +326,7 @@ class Ledger:
             federation, terms, directory, number, since=since, spoiled=spoiled, shown=shown
         )
         ledger.layout = None if layout is None else Layout.from_fields(layout)
-        if not all(_is_entry(entry) for entry in (*chain, *told)):
+        if not (_are_entries(chain) and _are_entries(told)):
             raise StoreError("the ledger is damaged: its chain of histories cannot be read")
         ledger.chain = dict(chain)
         ledger.round, ledger.attempt, ledger.phase = round_, attempt, phase
@@ -328,7 +341,11 @@ class Ledger:
                     int(colluders),
                     int(least),
                     bytes(public),
-                ]:
+                ] if (
+                    _are_integers(n, colluders, least)
+                    and all(type(item) is bytes for item in (*keys, *confirms))
+                    and keys == sorted(set(keys))
+                ):
                     pass
                 case _:
                     raise StoreError("the ledger is damaged: its epoch cannot be read")
@@ -337,7 +354,8 @@ class Ledger:
             ledger.agreed = Agreed(
                 n, epoch, roster_hash, members, tuple(confirms), colluders, least, public
             )
-        ledger.ranges = _read_ranges(ranges)
+        ledger.ranges = _read_bytes(ranges, "mean squares")
+        ledger.receipts = _read_bytes(receipts, "receipts")
         ledger.told = dict(told)
         for kept_round in sums:
             ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
@@ -359,22 +377,32 @@ class Ledger:
         self.agreed = replace(self.agreed, members=members)
 
 
-def _is_entry(entry: object) -> bool:
-    match entry:
-        case [int(), bytes(history)]:
-            return len(history) == 32
-    return False
+def _are_integers(*numbers: object) -> bool:
+    return all(type(number) is int for number in numbers)  # True is an int too
 
 
-def _read_ranges(fields: list[object]) -> dict[int, bytes]:
-    ranges = {}
+def _are_entries(fields: list[object]) -> bool:
+    """Whether they are [round, hash], each round once."""
+    rounds = set()
+    for entry in fields:
+        match entry:
+            case [int(round_), bytes(history)] if type(round_) is int and len(history) == 32:
+                rounds.add(round_)
+            case _:
+                return False
+    return len(rounds) == len(fields)
+
+
+def _read_bytes(fields: list[object], what: str) -> dict[int, bytes]:
+    """Round -> bytes, as the ledger holds them."""
+    found: dict[int, bytes] = {}
     for item in fields:
         match item:
-            case [int(round_), bytes(kept)]:
-                ranges[round_] = kept
+            case [int(round_), bytes(kept)] if type(round_) is int and round_ not in found:
+                found[round_] = kept
             case _:
-                raise StoreError("the ledger is damaged: its mean squares cannot be read")
-    return ranges
+                raise StoreError(f"the ledger is damaged: its {what} cannot be read")
+    return found
 
 
 def _files_of(rounds: Iterable[int]) -> list[str]:
@@ -407,7 +435,11 @@ def _read_box(path: Path) -> tuple[ArrayRecord, int]:
     data = files.read(path)
     start = 4 + int.from_bytes(data[:4], "big")
     match canonical.loads(data[4:start], MAX_BYTES, "kept checkpoint"):
-        case [int(round_), list(sizes)]:
+        case [int(round_), list(sizes)] if (
+            _are_integers(round_, *sizes)
+            and min(sizes, default=0) >= 0
+            and start + sum(sizes) == len(data)
+        ):
             pass
         case _:
             raise StoreError("the kept checkpoint is damaged: remove it")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +13,14 @@ import pytest
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
-from flhe.errors import ConfigError, PolicyError
+from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.identity import Identity
+from flhe.keys.limits import Limits
 from flhe.keys.roster import Member, Roster
-from flhe.policy import METRICS, SCHEMES, Policy
+from flhe.policy import METRICS, SCHEMES, SETTINGS, Policy
+from flhe.policy import __doc__ as policy_text
 from flhe.rounds.terms import Terms
+from tests.rosters import write_signed
 
 
 def roster(*schemes: str) -> Roster:
@@ -25,12 +30,16 @@ def roster(*schemes: str) -> Roster:
     return Roster(members, 0, 2, schemes or ("flashe",))
 
 
+def pin(path: pathlib.Path, agreed: Roster) -> dict[str, object]:
+    config = write_signed(path, agreed, (Identity.from_seed(bytes([i + 1]) * 32) for i in range(3)))
+    del config["flhe-trust"]
+    return config
+
+
 @pytest.fixture
 def pinned(tmp_path: pathlib.Path) -> dict[str, object]:
     """Node config with a roster and its hash."""
-    path = tmp_path / "roster.flhe"
-    path.write_bytes(roster().to_bytes())
-    return {"flhe-roster": str(path), "flhe-roster-hash": roster().hash.hex()}
+    return pin(tmp_path / "roster.flhe", roster())
 
 
 FIRST_USE: dict[str, object] = {"flhe-trust": "first-use"}
@@ -330,3 +339,82 @@ def test_a_simulation_may_show_what_the_run_says() -> None:
 def test_what_is_no_share_rule_or_scale(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=key):
         of_node({**FIRST_USE, key: value})
+
+
+# --- what the roster's sites agreed on ---
+
+
+def limited(path: pathlib.Path, **limits: Any) -> dict[str, object]:
+    """Node config that pins a roster with these limits."""
+    return pin(path / "limited", replace(roster("*"), limits=Limits(**limits)))
+
+
+STRICTER: list[tuple[str, Any, Any, Any]] = [
+    # setting, what the roster says, what the node says, what holds
+    ("key-bits", 4096, 2048, 4096),
+    ("key-bits", 2048, 4096, 4096),
+    ("key-bits", 2048, None, 3072),
+    ("fresh-keys", True, None, True),
+    ("fresh-keys", False, True, True),
+    ("min-select", 0.5, 0.1, 0.5),
+    ("min-select", 0.1, 0.5, 0.5),
+    ("min-select", 0.1, None, 1.0),
+    ("min-noise", 2.0, 0.5, 2.0),
+    ("min-noise", 0.5, 2.0, 2.0),
+    ("server-reads", True, None, False),
+    ("server-reads", False, True, False),
+    ("server-reads", True, True, True),
+    ("unpermuted", False, True, False),
+    ("unpermuted", True, None, False),
+    ("counts", False, True, False),
+    ("counts", True, True, True),
+    ("max-releases", 5, None, 5),
+    ("max-releases", 5, 3, 3),
+    ("max-releases", 3, 5, 3),
+    ("max-releases", 0, 5, 5),
+    ("min-members", 3, 2, 3),
+    ("min-members", 2, 5, 5),
+]
+
+
+@pytest.mark.parametrize(("setting", "agreed", "own", "holds"), STRICTER)
+def test_the_stricter_of_roster_and_node_holds(
+    tmp_path: pathlib.Path, setting: str, agreed: Any, own: Any, holds: Any
+) -> None:
+    field = setting.replace("-", "_")
+    config = limited(tmp_path, **{field: agreed})
+    said = {} if own is None else {f"flhe-{setting}": own}
+    assert getattr(of_node({**config, **said}), field) == holds
+
+
+def test_a_refusal_says_where_the_limit_is(tmp_path: pathlib.Path) -> None:
+    terms = Terms(bits=16, clip=1.0, max_examples=10, scheme="sash")
+    with pytest.raises(
+        PolicyError, match="flhe-server-reads in the node config, and server-reads in"
+    ):
+        of_node(limited(tmp_path, server_reads=False)).check_terms(terms)
+    with pytest.raises(PolicyError, match=r"set flhe-server-reads in the node config$"):
+        of_node(limited(tmp_path)).check_terms(terms)
+
+
+def test_local_bounds_on_groups_and_sums() -> None:
+    policy = of_node({**FIRST_USE, "flhe-min-members": 4, "flhe-min-survivors": 3})
+    policy.check_members(4)
+    policy.check_survivors(3)
+    with pytest.raises(QuorumError, match="3 members answered, this node's policy needs 4"):
+        policy.check_members(3)
+    with pytest.raises(QuorumError, match="a sum of 2 updates, this node's policy opens none"):
+        policy.check_survivors(2)
+    wide = of_node({**FIRST_USE, "flhe-min-survivors": 5})
+    with pytest.raises(QuorumError, match="4 members answered"):
+        wide.check_members(4)
+    for bad in (-1, 1.0, "3", True):
+        with pytest.raises(ConfigError, match="flhe-min-survivors must be a whole number"):
+            of_node({**FIRST_USE, "flhe-min-survivors": bad})
+
+
+def test_all_settings_are_described() -> None:
+    """The module's own text is where administrators look them up."""
+    assert policy_text is not None
+    described = set(re.findall(r"^    (flhe-[a-z-]+)", policy_text, re.MULTILINE))
+    assert described == set(SETTINGS)

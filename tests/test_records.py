@@ -173,7 +173,7 @@ def test_a_checkpoint_is_bytes_of_its_own_kind() -> None:
 def test_fields_are_of_exactly_one_type() -> None:
     record = records.stage_record("round", round=3, terms=b"t", flag=True)
     assert records.field(record, "stage", str) == "round"
-    assert records.field(record, "v", int) == 1
+    assert records.field(record, "v", int) == 2
     assert records.field(record, "terms", bytes) == b"t"
     for name, kind in (("round", str), ("flag", int), ("missing", int), ("terms", str)):
         with pytest.raises(ProtocolError, match=f"field '{name}' of a stage must be"):

@@ -132,12 +132,15 @@ class Packing:
         kernels.pack_rest(ours, theirs.view(self.lane), self.bits, total[nbytes:])
 
     def check(self, data: NDArray[np.uint8], length: int) -> None:
-        """Refuse data that is not exactly as long as `length` values are."""
+        """Refuse data that is not exactly as long as `length` values are, or says more than they do."""
         if data.size != self.nbytes(length):
             raise ProtocolError(
                 f"ciphertext of {data.size} bytes, {length} values of {self.bits} bits take "
                 f"{self.nbytes(length)}"
             )
+        used = length * self.bits % 8
+        if used and int(data[-1]) >> used:
+            raise ProtocolError("ciphertext with bits after the last value")
 
 
 @functools.cache

@@ -191,6 +191,14 @@ def stamp(path: Path) -> str | None:
     return f"{status.st_ino}-{status.st_ctime_ns}"
 
 
+def boot_id() -> str:
+    """What tells this start of the machine from any other; "" where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 @contextmanager
 def os_errors(what: str) -> Iterator[None]:
     """Turn OSError into a StoreError that holds no path."""

@@ -1,6 +1,6 @@
 """KeyFile: an epoch's keys, and how far they have been used.
 
-    CBOR {v, epoch, mark: [round, attempt, step], opened: round, ranged: round, stamp}
+    CBOR {v, epoch, mark: [round, attempt, step], opened: round, ranged: round, stamp, boot}
 
 `mark` is the last step of an attempt that was claimed under these keys, `opened` the last round whose
 sum was opened, `ranged` the last whose mean squares were; all of them only rise. They are in the very
@@ -10,6 +10,11 @@ do not make a mask free again, nor a round unopened.
 `stamp` is the inode and the change time of the last claim's own file, which no copy or restore
 can reproduce: a state directory that was put back opens a sealed model, and encrypts nothing. Older
 claim files are removed, so none of them can vouch for an older mark.
+
+A disk that was put back as a whole, inodes and all, is another matter: what shows it is that the
+machine has started since. `boot` is the start of the machine under which the keys were made. After
+another one they encrypt nothing, and the group agrees anew, unless the node's config says that its
+disk is never put back (`flhe-durable`).
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from dataclasses import dataclass, field
 from flhe.errors import ClaimedError, NoKeyError
 from flhe.keys.canonical import dumps, loads
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 64 << 20
 Mark = tuple[int, int, int]
 UNUSED: Mark = (0, 0, 0)
@@ -42,6 +47,8 @@ class KeyFile:
         Last round opened.
     ranged : int
         Last round whose sum of mean squares was opened.
+    boot : str
+        Start of the machine under which the keys were made; "" where that cannot be known.
     """
 
     epoch: bytes = field(repr=False)
@@ -49,6 +56,7 @@ class KeyFile:
     mark: Mark = UNUSED
     opened: int = 0
     ranged: int = 0
+    boot: str = ""
 
     @property
     def claim(self) -> str:
@@ -71,6 +79,15 @@ class KeyFile:
                 "since and encrypt nothing here; agree on a new epoch"
             )
 
+    def check_boot(self, boot: str) -> None:
+        """Refuse keys from before this start of the machine, `boot`; NoKeyError."""
+        if boot != self.boot:
+            raise NoKeyError(
+                "this machine has started anew since these keys were made, perhaps from an older disk: "
+                "they encrypt nothing here; agree on a new epoch (flhe-durable=true in the node config "
+                "where the disk is never put back)"
+            )
+
     def to_bytes(self) -> bytes:
         """Encode; the bytes are secret."""
         return dumps(
@@ -81,6 +98,7 @@ class KeyFile:
                 "opened": self.opened,
                 "ranged": self.ranged,
                 "stamp": self.stamp,
+                "boot": self.boot,
             }
         )
 
@@ -89,13 +107,14 @@ class KeyFile:
         """Decode. Raises NoKeyError for anything else than `to_bytes` writes."""
         match loads(data, MAX_BYTES, "key file"):
             case {
-                "v": 2,
+                "v": 3,
                 "epoch": bytes(epoch),
                 "mark": [int(round_), int(attempt), int(step)],
                 "opened": int(opened),
                 "ranged": int(ranged),
                 "stamp": str(stamp),
+                "boot": str(boot),
                 **rest,
             } if not rest:
-                return cls(epoch, stamp, (round_, attempt, step), opened, ranged)
+                return cls(epoch, stamp, (round_, attempt, step), opened, ranged, boot)
         raise NoKeyError("a key file is damaged, or of another version: agree on a new epoch")

@@ -1,13 +1,14 @@
 """The sites that may take part, and the bounds they agreed on.
 
 A roster is a list of names and Ed25519 keys with the collusion bound c, the smallest number of
-survivors and the schemes that may run. Its hash is pinned in each node's own configuration; ranks
-are taken in it and never from the server.
+survivors, the schemes that may run and limits on their parameters. Its hash is pinned in each node's
+own configuration; ranks are taken in it and never from the server. The file that sites exchange also
+holds their signatures on it (`signed_roster.py`), which change nothing of the hash.
 
 A site that leaves is taken out and its key listed as revoked, which makes another roster with another
 hash: the removal counts on a node once that is pinned there, and the key can never be added again.
 
-    members needed for an epoch     max(min_survivors, c + 3)
+    members needed for an epoch     max(min_survivors, c + 3, min-members of the parameters)
     senders needed for an opening   max(min_survivors, c + 2)
 
 With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one
@@ -19,17 +20,16 @@ Source: docs/architecture.md.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.canonical import dumps, loads, record
 from flhe.keys.identity import check_public
+from flhe.keys.limits import NONE, Limits
 
-VERSION = 1
+VERSION = 2
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
 """Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
@@ -73,6 +73,8 @@ class Roster:
     revoked : tuple of bytes
         Public keys of sites that were removed, 32 bytes each, at most 1024; sorted here. None may be
         a member's.
+    limits : Limits
+        What no node may fall short of, whatever its own config says.
     """
 
     members: tuple[Member, ...]
@@ -80,6 +82,7 @@ class Roster:
     min_survivors: int
     schemes: tuple[str, ...]
     revoked: tuple[bytes, ...] = ()
+    limits: Limits = NONE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.public)))
@@ -98,6 +101,7 @@ class Roster:
             raise ConfigError(
                 f"Roster: {len(self.members)} members, collusion {self.collusion} and "
                 f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS}"
+                + (f" (min-members={agreed})" if (agreed := self.limits.min_members) else "")
             )
         if not self.schemes or len(set(self.schemes)) != len(self.schemes):
             raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
@@ -179,10 +183,21 @@ class Roster:
         """
         return replace(self, members=(*self.members, member))
 
+    def replaced(self, old: bytes, new: bytes) -> Roster:
+        """Return the roster in which the member with the key `old` has the key `new`, `old` revoked.
+
+        Raises ConfigError if `old` is no member's, or `new` is one or was revoked.
+        """
+        name = self.name(old) if old in self.publics else ""
+        if not name:
+            raise ConfigError(f"Roster.replaced: the key {old.hex()[:16]} is no member's")
+        others = tuple(m for m in self.members if m.public != old)
+        return replace(self, members=(*others, Member(name, new)), revoked=(*self.revoked, old))
+
     @property
     def min_members(self) -> int:
-        """Fewest members of an epoch: max(min_survivors, c + 3)."""
-        return max(self.min_survivors, self.collusion + 3)
+        """Fewest members of an epoch: max(min_survivors, c + 3), or what the parameters say."""
+        return max(self.min_survivors, self.collusion + 3, self.limits.min_members or 0)
 
     @property
     def min_opening(self) -> int:
@@ -238,6 +253,7 @@ class Roster:
                 "min_survivors": self.min_survivors,
                 "schemes": self.schemes,
                 "revoked": self.revoked,
+                "parameters": self.limits.to_fields(),
             }
         )
 
@@ -254,10 +270,12 @@ class Roster:
             "min_survivors": int,
             "schemes": list,
             "revoked": list,
+            "parameters": dict,
         }
-        body = record(loads(data, MAX_BYTES, "roster"), "roster", kinds)
-        if body["v"] != VERSION:
-            raise ProtocolError(f"roster: version {body['v']}, this flhe reads {VERSION}")
+        stored = loads(data, MAX_BYTES, "roster")
+        if type(stored) is dict and type(version := stored.get("v")) is int and version != VERSION:
+            raise ProtocolError(f"roster: version {version}, this flhe reads {VERSION}")
+        body = record(stored, "roster", kinds)
         if not all(type(m) is list and len(m) == 2 for m in body["members"]):
             raise ProtocolError("roster: a member is a pair of name and public key")
         if not all(type(s) is str for s in body["schemes"]):
@@ -268,32 +286,8 @@ class Roster:
             min_survivors=body["min_survivors"],
             schemes=tuple(body["schemes"]),
             revoked=tuple(body["revoked"]),
+            limits=Limits.from_fields(body["parameters"]),
         )
         if roster.to_bytes() != data:
             raise ProtocolError("roster: members, schemes or revoked keys are out of order")
         return roster
-
-
-def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
-    """Read the roster in the file `path` if it has the pinned hash (32 bytes, or 64 hex digits).
-
-    Raises ConfigError if the file cannot be read, is another roster, or the hash is not one.
-    """
-    try:
-        want = bytes.fromhex(expected_hash) if isinstance(expected_hash, str) else expected_hash
-    except ValueError:
-        want = b""
-    if len(want) != 32:
-        raise ConfigError("the pinned roster hash must be 32 bytes, written as 64 hex digits")
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read the roster file: {error.strerror}") from None
-    got = hashlib.sha256(data).digest()
-    if not hmac.compare_digest(got, want):
-        raise ConfigError(
-            f"the roster file has hash {got.hex()}, this node pins {want.hex()}: "
-            "get the agreed file, or pin the new hash after checking it with the other sites"
-        )
-    return Roster.from_bytes(data)

@@ -100,10 +100,15 @@ class _State:
         names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
         kinds = {"v": int, "state": str, **{name: _WIRE[name] for name in names}}
         stored = loads(data, MAX_STATE, what)
+        added = [name for name in names if name.startswith("scheme_")]
         if (
-            isinstance(stored, dict) and stored.get("v") == 1
-        ):  # before schemes had keys of their own
-            stored = {**stored, "v": VERSION} | {n: b"" for n in names if n.startswith("scheme_")}
+            isinstance(stored, dict)
+            and type(stored.get("v")) is int
+            and stored["v"] == 1  # before schemes had keys of their own
+            and added
+            and not stored.keys() & added  # a damaged version must not cost the keys that are there
+        ):
+            stored = {**stored, "v": VERSION, **dict.fromkeys(added, b"")}
         body = record(stored, what, kinds)
         if (body.pop("v"), body.pop("state")) != (VERSION, cls.__name__):
             raise ProtocolError(f"{what}: another kind of state, or another version")

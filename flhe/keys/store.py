@@ -46,11 +46,13 @@ _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 class Store:
     """The state directory at `path`; made if it is missing, with its parents.
 
-    Raises StoreError if it is a link, is not ours, or others may look into it.
+    `boot` names this start of the machine: keys from before another one encrypt nothing. "" asks for
+    none of that. Raises StoreError if it is a link, is not ours, or others may look into it.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, boot: str = "") -> None:
         self._root = Path(path)
+        self._boot = boot
         with files.os_errors("make"):
             self._root.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(self._root)
@@ -182,7 +184,7 @@ class Store:
         files.create(claims / first.claim, b"")
         stamp = files.stamp(claims / first.claim)
         marks = {"opened": _number(opened), "ranged": _number(ranged)}
-        kept = replace(first, stamp=stamp or "", **marks)  # type: ignore[arg-type]
+        kept = replace(first, stamp=stamp or "", boot=self._boot, **marks)  # type: ignore[arg-type]
         files.replace(keys, [kept.to_bytes()])
 
     def opened(self, epoch_id: bytes) -> int:
@@ -232,7 +234,8 @@ class Store:
         if not (keys.exists() and claims.is_dir()):
             return False
         kept = KeyFile.from_bytes(files.read(keys))
-        return files.stamp(claims / kept.claim) == kept.stamp
+        current = not self._boot or kept.boot == self._boot
+        return current and files.stamp(claims / kept.claim) == kept.stamp
 
     def replace_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> None:
         """Put other secrets in the place of an epoch's; what was claimed and opened in it stays so.
@@ -359,6 +362,8 @@ class Store:
         keys, claims = self._claims(epoch_id)
         kept = KeyFile.from_bytes(files.read(keys))
         kept.check_stamp(files.stamp(claims / kept.claim))
+        if self._boot:
+            kept.check_boot(self._boot)
         return keys, claims, kept
 
     def _make_parents(self, path: Path) -> None:

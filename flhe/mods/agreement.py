@@ -31,6 +31,7 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
     """Second relay: a secret contribution to each peer."""
     state = node.load_agreement(epoch.Advertised)
     shared, outbound = epoch.share(state, records.bytes_list(record, "messages"))
+    node.policy.check_members(len(shared.members))
     node.save_agreement(shared)
     return reply(envelopes=outbound)
 
@@ -42,7 +43,7 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     node.save_agreement(confirmed)
     bounds = {
         "colluders": confirmed.roster.collusion,
-        "min-opening": confirmed.roster.min_opening,
+        "min-opening": max(confirmed.roster.min_opening, node.policy.min_survivors),
     }
     return reply(envelope=envelope, **bounds)
 

@@ -4,10 +4,12 @@
 before that is gone.
 
     {"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server","answer":"update",
-     "epoch":"ab12cd34","round":3,"attempt":0,"bytes_out":12345,"seconds":1.2}
+     "epoch":"ab12cd34","round":3,"attempt":0,"result":"0123456789abcdef","bytes_out":12345,"seconds":1.2}
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
-Each field is public by construction: a number in its range, or a word out of a closed set. Metrics,
+Each field is public by construction: a number in its range, a word out of a closed set, or the
+beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
+server told them different ones: administrators may compare it. Metrics,
 example counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
 """
 
@@ -56,6 +58,8 @@ ASKERS = frozenset({"server"})
 
 _WORDS = {"stage": STAGES | {PLAIN}, "answer": ANSWERS, "asked_by": ASKERS}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
+_HASHES = {"epoch": (16, 4), "result": (32, 8)}
+"""Bytes of what is hashed, and how many of them are kept."""
 _MAX_SECONDS = 1e9
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -84,6 +88,13 @@ def answer_of(stage: str, content: RecordDict) -> str:
     if stage == "consist" and reply is not None and "bad" in reply:
         return "complaint"
     return _ANSWER_OF.get(stage, UNKNOWN)
+
+
+def result_of(content: RecordDict) -> bytes | None:
+    """The history in an answer, where there is one."""
+    reply = records.find_config(content, records.REPLY)
+    history = None if reply is None else reply.get("history")
+    return history if isinstance(history, bytes) and len(history) == 32 else None
 
 
 def _now() -> int:
@@ -115,6 +126,8 @@ class Entry:
         Id of the epoch, 16 bytes, of which 4 are kept; None where there was none.
     round, attempt : int or None
         As the message said, below 2**32.
+    result : bytes or None
+        Hash of all results so far, 32 bytes, of which 8 are kept; None where it did not come up.
     code : int or None
         The code of a refusal, from `flhe.mods.codes`; its reason is looked up there.
     time : int
@@ -134,6 +147,7 @@ class Entry:
     epoch: bytes | None = None
     round: int | None = None
     attempt: int | None = None
+    result: bytes | None = None
     code: int | None = None
     asked_by: str = "server"
     time: int = field(default_factory=_now)
@@ -152,10 +166,13 @@ class Entry:
         if type(self.seconds) not in (int, float) or not 0 <= self.seconds <= _MAX_SECONDS:
             raise ConfigError(f"Entry: seconds must be a number, 0 to {_MAX_SECONDS:g}")
         object.__setattr__(self, "seconds", round(float(self.seconds), 3))
-        if self.epoch is not None:
-            if type(self.epoch) is not bytes or len(self.epoch) not in (4, 16):
-                raise ConfigError("Entry: epoch must be an epoch id, or the 4 bytes kept of one")
-            object.__setattr__(self, "epoch", self.epoch[:4])
+        for name, (whole, kept) in _HASHES.items():
+            value = getattr(self, name)
+            if value is not None and (type(value) is not bytes or len(value) not in (whole, kept)):
+                raise ConfigError(
+                    f"Entry: {name} must be {whole} bytes, or the {kept} kept of them"
+                )
+            object.__setattr__(self, name, None if value is None else value[:kept])
         if (self.answer == REFUSED) != (self.code is not None):
             raise ConfigError("Entry: a refusal has a code, and nothing else has one")
         if self.code is not None and (type(self.code) is not int or find(self.code) is None):
@@ -183,6 +200,7 @@ class Entry:
             "epoch": None if self.epoch is None else self.epoch.hex(),
             "round": self.round,
             "attempt": self.attempt,
+            "result": None if self.result is None else self.result.hex(),
             "bytes_out": self.bytes_out,
             "seconds": self.seconds,
             "code": self.code,
@@ -200,8 +218,8 @@ class Entry:
             body = json.loads(line)
             body.pop("reason", None)
             body["time"] = _seconds(body["time"])
-            if "epoch" in body:
-                body["epoch"] = bytes.fromhex(body["epoch"])
+            for name in _HASHES & body.keys():
+                body[name] = bytes.fromhex(body[name])
             entry = cls(**body)
             if entry.to_line() != line:
                 raise ValueError

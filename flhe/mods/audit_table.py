@@ -18,10 +18,11 @@ def table(entries: Sequence[Entry | None]) -> Table:
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        caption="times are UTC; size is what left, seconds include the app's own",
+        caption="times are UTC; result is the same at all sites unless the server told them different "
+        "ones; size is what left, seconds include the app's own",
     )
     out.add_column("run / time", no_wrap=True)
-    for heading in ("stage", "epoch", "round", "answer", "size", "seconds"):
+    for heading in ("stage", "epoch", "round", "result", "answer", "size", "seconds"):
         out.add_column(heading, justify="right" if heading in _RIGHT else "left", overflow="fold")
     run = None
     for entry in entries:
@@ -42,6 +43,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         entry.stage,
         "" if entry.epoch is None else entry.epoch.hex(),
         _round(entry),
+        "" if entry.result is None else entry.result.hex(),
         entry.answer + (f": {entry.reason.removeprefix('flhe/')}" if entry.reason else ""),
         _size(entry.bytes_out),
         f"{entry.seconds:.3f}",

@@ -54,12 +54,37 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
         Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
     ),
     (
+        errors.AlteredError,
+        Refusal(
+            1023,
+            "flhe/altered",
+            "the sum that it was given is not that of what its senders encrypted; see its errors.log "
+            "for the check that failed",
+        ),
+    ),
+    (
+        errors.EquivocationError,
+        Refusal(
+            1024,
+            "flhe/two-stories",
+            "another member signed that it was told another result of the same round",
+        ),
+    ),
+    (
         errors.AuthenticationError,
         Refusal(1013, "flhe/authentication", "a signature or key confirmation did not verify"),
     ),
     (
         errors.DriftError,
         Refusal(1019, "flhe/drift", "its model is not the one that this round starts from"),
+    ),
+    (
+        errors.VersionError,
+        Refusal(
+            1025,
+            "flhe/version",
+            "it runs another version of flhe than the server: upgrade the older side",
+        ),
     ),
     (
         errors.ProtocolError,

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flhe import records
 from flhe.coding.base import State
 from flhe.errors import DriftError, NoKeyError, ProtocolError
-from flhe.keys import seal
+from flhe.keys import receipts, seal
 from flhe.keys.epoch import Epoch
 from flhe.keys.masking import unpack
 from flhe.mods import agreement
@@ -88,6 +88,8 @@ class Follower:
         told: bytes,
     ) -> State:
         """The codecs' state in the round under way; see `flhe.rounds.ranges`."""
+        if ranges is not None:
+            self.node.policy.check_survivors(len(ranges.senders))
         return fit(session, model, round_, ranges, self.recorder(session), digest, told)
 
     def adopt(self, box: list[bytes]) -> None:
@@ -124,12 +126,14 @@ class Follower:
         ranges: bytes = b"",
         release: bytes = b"",
         told: bytes = b"",
+        signed: bytes = b"",
     ) -> None:
         """Open one round's sum, unless that was done before.
 
         `ranges` is the sum that the round's thresholds were fitted on, `release` what its senders'
         masking-key agreement released, where there was one, `told` the hash of what their apps were
-        told. A wrong one opens nothing: it is in the slot that they encrypted for.
+        told, `signed` the senders' receipts. A wrong one opens nothing: it is in the slot that they
+        encrypted for.
         """
         session, model = self.session()
         floats = session.layout.floats if self.terms.sparse else 0
@@ -140,7 +144,11 @@ class Follower:
         with self.watch:
             digest = session.digest(model)
         session.check(model, total, fitted_on, told, digest)  # before the store is asked
+        for opened in (total, fitted_on):
+            if opened is not None:
+                self.node.policy.check_survivors(len(opened.senders))
         node, slot = self.node, total.slot
+        self._hear(session, model, total, signed)
         sent = self.epoch.rank in total.senders
         lost = node.tried(slot) and not sent
         with self.watch:
@@ -154,6 +162,7 @@ class Follower:
         self.changed = True
         self.missed |= lost
         if lost:
+            node.note_missed(slot.round)
             logger.warning(
                 "round %d: this node's update is not in the sum, it trains again", slot.round
             )
@@ -167,6 +176,19 @@ class Follower:
                 if node.policy.allows_metric(name)
             }
             self.told[f"{records.MEANS}{slot.round}"] = MetricRecord(rounded)  # type: ignore[arg-type]
+
+    def _hear(self, session: Session, model: Model, total: Sealed, signed: bytes) -> None:
+        """Verify the receipts of a sum's senders, and say whose update they say was left out."""
+        epoch, policy = self.epoch, session.terms.hash()
+        found = receipts.check(epoch, total.slot, policy, total.senders, signed)
+        for rank, receipt in found.items():
+            if rank != epoch.rank and 0 < receipt.missed == model.round:
+                name = epoch.roster.name(epoch.members[rank])
+                logger.warning(
+                    "round %d: %s has signed that its update was left out of the sum",
+                    receipt.missed,
+                    name,
+                )
 
 
 def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch) -> Follower:
@@ -190,6 +212,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
         raise NoKeyError("the others have agreed on another epoch than this node's")
     node.check_terms(announced)
     node.policy.check_terms(terms)
+    node.policy.check_members(agreed.size)
     if terms.reader == "server":
         return _told(node, record, message, agreed, terms, watch)
     follower = Follower(node, agreed, terms, node.load_model(), watch)
@@ -203,11 +226,14 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
         headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
         releases = records.bytes_list(record, "releases")
         told = records.bytes_list(record, "told")
+        signed = records.bytes_list(record, "receipts")
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
-            beside = [kept[i] if i < len(kept) else b"" for kept in (ranges, releases, told)]
+            beside = [
+                kept[i] if i < len(kept) else b"" for kept in (ranges, releases, told, signed)
+            ]
             follower.open(header, arrays, *beside)
     finally:
         # Also what came before a sum that fails.

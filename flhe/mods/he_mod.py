@@ -84,10 +84,12 @@ class HEMod:
             simulated=_simulated(),
             plain_asked=_plain_asked(context),
         )
+        if policy.home.is_dir():  # refused before anything is made, and told where there is a log
+            handling.store = open_store(policy)
         if record is None:
             policy.check_scheme("plain")
-        elif records.field(record, "v", int) != 1:
-            raise ProtocolError("a stage of another version of flhe: upgrade both sides")
+        else:
+            records.check_version(record)
         handling.store = store = open_store(policy)
         context.state["flhe"] = records.home_record(policy.home)
         identity = store.identity()
@@ -142,6 +144,7 @@ class _Handling:
                 epoch=None if self.node is None else self.node.current_epoch(),
                 round=self.round,
                 attempt=self.attempt,
+                result=None if content is None else audit.result_of(content),
                 code=code,
             )
             audit.write(self.store, entry)

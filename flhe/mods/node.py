@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from flhe.coding.support import Support
 from flhe.errors import ClaimedError, DriftError, NoKeyError, PolicyError, ProtocolError, ReuseError
 from flhe.keys import canonical, epoch, masking
-from flhe.keys.files import make_private
+from flhe.keys.files import boot_id, make_private
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
 from flhe.policy import Policy
@@ -120,7 +120,7 @@ def open_store(policy: Policy) -> Store:
         levels = policy.home.relative_to(policy.root).parts
         for depth in range(len(levels)):
             make_private(policy.root.joinpath(*levels[:depth]))
-    return Store(policy.home)
+    return Store(policy.home, boot="" if policy.durable else boot_id())
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,9 @@ class Node:
     def _session(self) -> tuple[bytes, bytes]:
         """Epoch and terms."""
         match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
-            case {"v": 1, "epoch": bytes(epoch_id), "terms": bytes(terms)}:
+            case {"v": int(v), "epoch": bytes(epoch_id), "terms": bytes(terms), **rest} if (
+                type(v) is int and v == 1 and not rest
+            ):
                 return epoch_id, terms
         raise ProtocolError("stored session: malformed, or of another version of flhe")
 
@@ -524,6 +526,15 @@ class Node:
                 "tells more of the data; raise flhe-max-releases in the node config"
             )
         self.store.write(name, (before + 1).to_bytes(8, "big"))
+
+    def note_missed(self, round_: int) -> None:
+        """Keep that this node's update was left out of a round's sum: its receipts say so."""
+        self.store.write(self._name("missed"), round_.to_bytes(4, "big"))
+
+    def missed(self) -> int:
+        """Last round whose sum lacked this node's update, 0 if none did."""
+        name = self._name("missed")
+        return int.from_bytes(self.store.read(name), "big") if self.store.exists(name) else 0
 
     # --- what is not sent yet ---
 

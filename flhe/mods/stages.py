@@ -97,4 +97,4 @@ Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 
 def reply(**fields: object) -> RecordDict:
     """The record of ours in a reply."""
-    return RecordDict({records.REPLY: ConfigRecord({"v": 1, **fields})})  # type: ignore[dict-item]
+    return RecordDict({records.REPLY: records.reply_record(**fields)})

@@ -91,6 +91,8 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     watch = Stopwatch()
     with watch:
         epoch, terms = _epoch(node, record)
+        proposed = ranks_in(record, "survivors")
+        node.policy.check_survivors(len(proposed))
         if found := _among_neighbours(node, epoch, terms, record):
             return neighbours.consist(*found, record)
         kept = node.load_dealt()
@@ -98,7 +100,6 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
             raise ProtocolError(
                 "nothing was encrypted here for this attempt: ask for the round first"
             )
-        proposed = ranks_in(record, "survivors")
         boxes = records.bytes_list(record, "shares")
         try:
             agreed, signature = masking.agree(
@@ -144,6 +145,7 @@ def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
         raise NoKeyError("the others have agreed on another epoch than this node's")
     node.check_terms(records.field(record, "terms", bytes))
     node.policy.check_terms(terms)
+    node.policy.check_members(agreed.size)
     if not terms.masked:
         raise ProtocolError("a stage that this scheme does not have")
     return agreed, terms

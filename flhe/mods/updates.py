@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from flwr.app import RecordDict
 
 from flhe import records
+from flhe.keys import receipts
 from flhe.keys.messages import EVERYONE, Header, sign_detached
 from flhe.mods.follow import Follower
 from flhe.mods.node import Node
@@ -42,7 +43,7 @@ def update_reply(
     resent: bool = False,
     beside: Mapping[str, object] | None = None,
 ) -> RecordDict:
-    """The last reply of a round: the ciphertext, and what the server needs to add it.
+    """The last reply of a round: the ciphertext, a receipt, and what the server needs to add it.
 
     A support was told before, and does not travel again. `beside` is what the agreement on
     masking keys needs of the ciphertext's seed, where there is one.
@@ -54,9 +55,19 @@ def update_reply(
         envelope=envelope,
         digest=digest,
         told=told,
+        history=sealed.slot.history,
+        receipt=_receipt(sealed, follower),
         **(beside or {}),
         **{"crypto-s": follower.watch.seconds},
     )
     content.update(follower.told)
     content[records.UPDATE] = records.from_sealed(sealed, supports=False)
     return content
+
+
+def _receipt(sealed: Sealed, follower: Follower) -> bytes:
+    """What this node signs of the result that its update starts from."""
+    node, epoch = follower.node, follower.epoch
+    terms = follower.terms.resolved(epoch.size)
+    slot, policy = sealed.slot, terms.hash()
+    return receipts.sign(node.identity, slot, epoch.number, policy, node.missed())

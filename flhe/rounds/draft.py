@@ -138,6 +138,7 @@ class Draft:
                 and {type(e) for e in extras} <= {int}
                 and all(-(1 << 63) <= e < 1 << 63 for e in extras)
                 and min(round_, length, count) >= 0
+                and (sparse or length == 0)  # only sparse updates leave a residual
                 and len(history) == 32
                 and len(base) in (0, 32)
                 and len(told) == 32

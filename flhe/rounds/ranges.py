@@ -20,6 +20,7 @@ from flhe.keys.roles import opener_for
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
 from flhe.rounds.start import UNTOLD
+from flhe.rounds.verdict import opened
 from flhe.sealed import Sealed
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def fit(
     ------
     ProtocolError
         Ranges that are missing, not due, or not this round's.
+    AlteredError
+        They are not the sum of what their senders encrypted.
     QuorumError
         Fewer senders than the roster's bound for opening.
     ReuseError
@@ -94,7 +97,8 @@ def fit(
         ranges, session.whole, session.terms.range_lanes(session.layout), sparse=False
     )
     record(slot.round, ranges.digest(), RANGES)
-    lanes = opener_for(session.whole, session.epoch, ranges, threads=1).decrypt(ranges)
+    opener = opener_for(session.whole, session.epoch, ranges, threads=1)
+    lanes = opened(session, opener, ranges, 0)
     quantize = Quantize(session.terms.bits)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
     sums = quantize.join(lanes)

@@ -20,6 +20,7 @@ import hmac
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from flhe.rounds.reading import apply, choose
 from flhe.rounds.selection import fixed_mask, map_of
 from flhe.rounds.start import UNTOLD, start_layout
 from flhe.rounds.terms import Terms
+from flhe.rounds.verdict import opened, tagged
 from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.sparse import union_of
 from flhe.sealed import Sealed, Slot, check_senders
@@ -86,6 +88,7 @@ class Session:
     scheme: Scheme = field(init=False)
     """The scheme of an update: that for the selected part of it, where a part is selected."""
     layout_hash: bytes = field(init=False)
+    threads: ClassVar[int] = THREADS
 
     def __post_init__(self) -> None:
         terms = self.terms.resolved(self.epoch.size)
@@ -194,9 +197,9 @@ class Session:
     def sealer(self, model: Model | None = None) -> Sealer:
         """This member's sealer: of updates to `model`, or of all that is none."""
         if model is None or not self._selects(model):
-            return sealer_for(self.whole, self.epoch, threads=THREADS)
+            return sealer_for(self.whole, self.epoch, threads=self.threads)
         mask = self.mask(model)
-        return sealer_for(self.scheme, self.epoch, mask=mask, threads=THREADS)
+        return sealer_for(self.scheme, self.epoch, mask=mask, threads=self.threads)
 
     def prepare(self, sealer: Sealer, model: Model, slot: Slot, mode: str) -> None:
         """Compute a dense round's masks ahead of time; meant for another thread."""
@@ -285,7 +288,7 @@ class Session:
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
-        return encoded
+        return self._sent_only(encoded, old)
 
     # --- what a client sends in the round for the map ---
 
@@ -399,7 +402,16 @@ class Session:
         digits = slice(CHECK * quantize.limbs, (CHECK + 1) * quantize.limbs)
         extras = encoded.extras.copy()
         extras[digits] = quantize.split(check)
-        return encoded._replace(extras=extras), support
+        return self._sent_only(encoded._replace(extras=extras), model), support
+
+    def _sent_only(self, encoded: Plain, model: Model) -> Plain:
+        """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
+        if not self._selects(model) or self.terms.clear:
+            return encoded
+        coords = self.mask(model).coords
+        values = np.zeros_like(encoded.values)
+        values[coords] = encoded.values[coords]
+        return encoded._replace(values=values)
 
     def support(self, draft: Draft, slot: Slot) -> Support:
         """Which coordinates a draft has, as the server is told in one attempt."""
@@ -418,9 +430,10 @@ class Session:
         mode: str = "",
         support: Support | None = None,
     ) -> Sealed:
-        """Encrypt an encoded update; `claim` is called first and must have reached the disk."""
+        """Encrypt an encoded update, tagged; `claim` is called first and must have reached the disk."""
+        whole = tagged(self, encoded, slot)
         claim(slot.round, slot.attempt)
-        return sealer.encrypt(encoded, slot, mode=mode, support=support)
+        return sealer.encrypt(whole, slot, mode=mode, support=support)
 
     # --- what everybody opens ---
 
@@ -459,6 +472,8 @@ class Session:
             Fewer senders than the roster's bound for opening.
         ReuseError
             Another sum of this round was opened before.
+        AlteredError
+            It is not the sum of what its senders encrypted.
         ProtocolError
             A sum of another round, epoch, layout or parameter set, one that does not decode, or one in
             which a sender started from another model.
@@ -469,8 +484,9 @@ class Session:
         result = total.digest()
         record(total.slot.round, result, SUM)
         scheme, mask = self._opened_with(model)
-        opener = opener_for(scheme, self.epoch, total, release, mask=mask, threads=THREADS)
-        lanes = opener.decrypt(total)
+        opener = opener_for(scheme, self.epoch, total, release, mask=mask, threads=self.threads)
+        values = union_of(total.supports)[1] if total.supports else self.layout.floats
+        lanes = opened(self, opener, total, values)
         check = self._expected_check(base, total)
         if self.maps(model):
             return choose(self.terms, model, total, lanes, check)
@@ -509,7 +525,7 @@ class Session:
         if total.supports:
             if total.supports[0].length != self.layout.floats:
                 raise ProtocolError(f"the sum of round {slot.round} is of another model")
-            length = union_of(total.supports)[1] + self.terms.extra_lanes(self.layout)
+            length = union_of(total.supports)[1] + self.terms.trailer_lanes(self.layout)
         self.check_shape(total, self.scheme_of(model), length, sparse=self.terms.sparse)
 
     def check_slot(self, model: Model, slot: Slot, expected: Slot) -> None:

@@ -29,6 +29,7 @@ from flhe.rounds import scheme_terms, select_terms
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.optimizers import Optimizer
 from flhe.rounds.optimizers import from_parameters as optimizer_from
+from flhe.schemes import sum_tags
 from flhe.schemes.base import Reader, Scheme, fits
 from flhe.schemes.ckks import Ckks
 from flhe.schemes.eshe import Eshe, Keys
@@ -38,7 +39,7 @@ from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import MAX_COHORT, Sash, Unmask
 from flhe.schemes.selective import Selective
 
-VERSION = 5
+VERSION = 6
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
@@ -218,6 +219,15 @@ class Terms:
         return self.scheme == "esafl" and self.keys != "round"
 
     @property
+    def tagged(self) -> bool:
+        """Whether what is encrypted ends with tags, by which members know a sum for what it is.
+
+        Where the server reads the sums there is nothing that it could not make up. BatchCrypt's batches
+        have tags of their own; a part in clear is beyond those.
+        """
+        return self.reader == "clients" and (self.scheme != "batchcrypt" or self.clear)
+
+    @property
     def sparse(self) -> bool:
         """Whether a client sends some of its coordinates only."""
         return self.top_k is not None
@@ -316,28 +326,38 @@ class Terms:
         return Extras(self.metrics, layout.integers)
 
     def lanes(self, layout: Layout) -> int:
-        """Integers that are encrypted of a dense update: values, all or selected, and extras."""
+        """Integers that are encrypted of a dense update: values, all or selected, extras, tags."""
         values = self.select.count(layout) if self.select.partial else layout.floats
-        return values + self.extra_lanes(layout)
+        return values + self.trailer_lanes(layout)
 
     def map_lanes(self, layout: Layout) -> int:
-        """Integers in an encoded map, with its extras."""
-        return layout.floats + self.map_codec().lanes(self.extras(layout).length, layout)
+        """Integers in an encoded map, with its extras and tags."""
+        extras = self.map_codec().lanes(self.extras(layout).length, layout)
+        return layout.floats + extras + self.tag_lanes
 
     def extra_lanes(self, layout: Layout) -> int:
         """Integers that carry the extras of an update."""
         return self.codec().lanes(self.extras(layout).length, layout)
 
+    @property
+    def tag_lanes(self) -> int:
+        """Integers that carry the tags of a vector."""
+        return sum_tags.lanes(self.bits) if self.tagged else 0
+
+    def trailer_lanes(self, layout: Layout) -> int:
+        """Integers behind the values of an update: extras, then tags."""
+        return self.extra_lanes(layout) + self.tag_lanes
+
     def runs(self, layout: Layout) -> tuple[int, ...]:
-        """Lengths of the parts of an encoded update: its layers, then its extras."""
+        """Lengths of the parts of an encoded update: its layers, then what is behind them."""
         layers = (stop - start for _, start, stop in layout.segments())
-        return (*layers, self.extra_lanes(layout))
+        return (*layers, self.trailer_lanes(layout))
 
     def range_lanes(self, layout: Layout) -> int:
         """Integers in what a client sends in the `ranges` phase."""
         quantize = Quantize(self.bits)
         squares = 2 * len(list(layout.segments()))
-        return quantize.lanes(FIXED + squares, layout)
+        return quantize.lanes(FIXED + squares, layout) + self.tag_lanes
 
     def layout_hash(self, layout: Layout, scheme: Scheme) -> bytes:
         """SHA-256 over names, shapes, dtypes, these terms, codec and scheme parameters."""

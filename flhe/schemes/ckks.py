@@ -17,8 +17,7 @@ machine, and takes off the noise: nothing of what is opened depends on s or on a
 decrypted CKKS values otherwise give the key away (Li and Micciancio, EUROCRYPT 2021). A slot that lies
 off the grid, or beyond what its senders add up to, says that it is not their sum: with another key,
 round or set of senders slots are as good as random. That is no proof of authorship: whoever relays a
-sum can add to it, as under every scheme that has no tags, and whether readers take it then tells how
-one value of the sum compares to a number: 18 openings would give that value, and a round opens one sum.
+sum can add to it, which `flhe.schemes.sum_tags` is there to show.
 
 Vectors are worked on piece by piece: beside a vector and its ciphertext that takes a few megabytes.
 

@@ -129,8 +129,8 @@ class ThresholdRlwe:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Who opens is agreed on, then each of them answers once."""
-        return (Phase("consist", "open"), Phase("partial", "open"))
+        """Each of those who are named with the sum answers once; told of others, nothing opens."""
+        return (Phase("partial", "open"),)
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""

@@ -40,6 +40,7 @@ class Answered:
                 type(version) is int
                 and version == VERSION
                 and all(type(name) is bytes and len(name) == 32 for name in names)
+                and names == sorted(set(names))
             ):
                 return cls(frozenset(names))
         raise ProtocolError("answered: malformed, or of another version of flhe")

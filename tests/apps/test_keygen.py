@@ -16,12 +16,17 @@ from flhe.keys import files
 from flhe.keys.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
+from tests.rosters import write_signed
 
 NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")
 
 
+def identities(count: int = len(NAMES)) -> list[Identity]:
+    return [Identity(bytes([i + 1]) * 32) for i in range(count)]
+
+
 def roster(names: tuple[str, ...] = NAMES, schemes: tuple[str, ...] = ("*",)) -> Roster:
-    keys = (Identity(bytes([i + 1]) * 32).public for i in range(len(names)))
+    keys = [one.public for one in identities(len(names))]
     return Roster(tuple(map(Member, names, keys)), 0, 2, schemes)
 
 
@@ -29,7 +34,7 @@ def deal(tmp: Path, *more: str, sites: Roster | None = None, out: str = "keys") 
     """`flhe keygen --scheme eshe ...`; its files go to tmp / out."""
     sites = sites or roster()
     path = tmp / "roster"
-    path.write_bytes(sites.to_bytes())
+    write_signed(path, sites, identities())
     options = ["--scheme", "eshe", "--roster", str(path), "--roster-hash", sites.hash.hex()]
     return CliRunner().invoke(app, ["keygen", *options, "--out", str(tmp / out), *more])
 
@@ -136,7 +141,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "keys are dealt for ESAFL only: say --scheme eshe. Commands for identities"),
+        ([], "keys are dealt for ESAFL only: say --scheme eshe. The identity of a site"),
         (["--scheme", "flashe"], "--scheme flashe: keys can be dealt for ESAFL only"),
         (["--scheme", "eshe"], "--roster FILE --roster-hash HEX --out DIR is missing"),
         (["--scheme", "eshe", "--roster", "r", "--out", "o"], "--roster-hash HEX is missing"),

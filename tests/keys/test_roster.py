@@ -16,7 +16,8 @@ from flhe import errors
 from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.identity import Identity
-from flhe.keys.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster, load_pinned
+from flhe.keys.limits import Limits
+from flhe.keys.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster
 
 FILE = Path(__file__).parents[1] / "vectors/roster.json"
 VECTORS = json.loads(FILE.read_text())["cases"]
@@ -68,6 +69,7 @@ def test_vector(case: dict[str, Any]) -> None:
         case["min_survivors"],
         tuple(case["schemes"]),
         tuple(map(bytes.fromhex, case["revoked"])),
+        Limits.from_fields(case["parameters"]),
     )
     assert made.to_bytes() == data
     assert made.hash.hex() == case["hash"]
@@ -127,6 +129,28 @@ def test_who_is_admitted() -> None:
         roster().admitted(Member("again", KEYS[0]))
     with pytest.raises(ConfigError, match="one name"):
         roster().admitted(Member("site-0", KEYS[5]))
+
+
+def test_a_key_is_replaced_in_its_place() -> None:
+    one = roster()
+    new = one.replaced(KEYS[2], KEYS[7])
+    assert new.name(KEYS[7]) == "site-2"
+    assert new.revoked == (KEYS[2],)
+    assert set(new.publics) == {*KEYS[:2], *KEYS[3:5], KEYS[7]}
+    assert (new.collusion, new.min_survivors, new.schemes) == (1, 2, one.schemes)
+    with pytest.raises(ConfigError, match="is no member's"):
+        new.replaced(KEYS[2], KEYS[8])
+    with pytest.raises(ConfigError, match="one public key"):
+        one.replaced(KEYS[2], KEYS[3])
+    with pytest.raises(ConfigError, match="was revoked"):
+        new.replaced(KEYS[7], KEYS[2])
+
+
+def test_members_that_the_parameters_ask_for() -> None:
+    assert make(limits=Limits(min_members=5)).min_members == 5
+    assert make(limits=Limits(min_members=2)).min_members == 4
+    with pytest.raises(ConfigError, match=r"need 6 to 1024 \(min-members=6\)"):
+        make(limits=Limits(min_members=6))
 
 
 def test_rank_name_and_schemes() -> None:
@@ -219,7 +243,7 @@ def test_first_use() -> None:
 def test_bytes_that_are_no_roster() -> None:
     good = loads(roster().to_bytes(), 10**4, "test")
     wrong = [
-        good | {"v": 2},
+        good | {"v": 1},
         good | {"more": 1},
         good | {"members": good["members"][::-1]},
         good | {"members": [*good["members"], 1]},
@@ -230,6 +254,9 @@ def test_bytes_that_are_no_roster() -> None:
         good | {"revoked": KEYS[:1]},
         good | {"revoked": ["x" * 32]},
         good | {"revoked": b""},
+        good | {"parameters": {"fresh_keys": True}},
+        good | {"parameters": {"fresh-keys": 1}},
+        good | {"parameters": None},
         {name: value for name, value in good.items() if name != "revoked"},
         good | {"collusion": True},
         {},
@@ -238,7 +265,7 @@ def test_bytes_that_are_no_roster() -> None:
     for body in wrong:
         with pytest.raises(FlheError):
             Roster.from_bytes(dumps(body))
-    with pytest.raises(ProtocolError, match="version 2, this flhe reads 1"):
+    with pytest.raises(ProtocolError, match="version 1, this flhe reads 2"):
         Roster.from_bytes(dumps(wrong[0]))
 
 
@@ -251,25 +278,3 @@ def test_a_changed_byte_is_refused_or_another_roster(at: int, flip: int) -> None
     except FlheError:
         return
     assert other.hash != roster().hash
-
-
-def test_load_pinned(tmp_path: Path) -> None:
-    path = tmp_path / "hospital-names.roster"
-    path.write_bytes(roster().to_bytes())
-    assert load_pinned(path, roster().hash) == roster()
-    assert load_pinned(str(path), roster().hash.hex()) == roster()
-    for pin in (roster(6).hash, roster(6).hash.hex()):
-        with pytest.raises(ConfigError, match="pin the new hash") as caught:
-            load_pinned(path, pin)
-        assert "\n" not in str(caught.value)
-        assert "hospital" not in str(caught.value)
-    for pin in ("", "zz" * 32, b"", b"short"):
-        with pytest.raises(ConfigError, match="64 hex digits"):
-            load_pinned(path, pin)
-    with pytest.raises(ConfigError, match="cannot read") as caught:
-        load_pinned(tmp_path / "missing", roster().hash)
-    assert "missing" not in str(caught.value)
-    noise = b"not a roster"
-    path.write_bytes(noise)
-    with pytest.raises(FlheError):
-        load_pinned(path, hashlib.sha256(noise).digest())

@@ -759,15 +759,17 @@ def test_one_opening_a_round(store: Store, root: Path) -> None:
 
 
 def test_a_key_file_is_read_exactly() -> None:
-    kept = KeyFile(b"epoch", "1-2", (3, 1, 2), 5, 6)
+    kept = KeyFile(b"epoch", "1-2", (3, 1, 2), 5, 6, "boot")
     assert KeyFile.from_bytes(kept.to_bytes()) == kept
     assert (kept.claim, KeyFile(b"", "").claim) == ("3-1-2", ".unused")
     assert b"epoch" not in repr(kept).encode()
     body = canonical.loads(kept.to_bytes(), 1 << 20, "key file")
-    assert set(body) == {"v", "epoch", "mark", "opened", "ranged", "stamp"}
+    assert set(body) == {"v", "epoch", "mark", "opened", "ranged", "stamp", "boot"}
     for change in (
         {"v": 1},
-        {"v": 3},
+        {"v": 2},
+        {"v": 4},
+        {"boot": None},
         {"mark": [3, 1]},
         {"mark": [3, 1, 2, 0]},
         {"mark": [3, 1, "2"]},
@@ -783,6 +785,32 @@ def test_a_key_file_is_read_exactly() -> None:
         less = {k: v for k, v in body.items() if k != name}
         with pytest.raises(NoKeyError, match="damaged, or of another version"):
             KeyFile.from_bytes(canonical.dumps(less))
+
+
+def test_keys_from_before_a_restart_of_the_machine_encrypt_nothing(root: Path) -> None:
+    """A disk that was put back as a whole has the inodes it had; it cannot keep the machine running."""
+    before = Store(root, boot="monday")
+    before.put_epoch(b"keys", EPOCH)
+    before.claim(EPOCH, 1, 0)
+    assert before.usable(EPOCH)
+    after = Store(root, boot="tuesday")
+    assert not after.usable(EPOCH)
+    with pytest.raises(NoKeyError, match="has started anew since these keys were made"):
+        after.claim(EPOCH, 1, 1)
+    with pytest.raises(NoKeyError, match="flhe-durable"):
+        after.record_opening(EPOCH, 1, bytes(32))
+    assert after.peek_epoch(EPOCH) == b"keys"  # for sealed models
+    after.put_epoch(b"new keys", OTHER)
+    after.claim(OTHER, 1, 0)
+    durable = Store(root)  # whose administrator vouches for the disk
+    assert durable.usable(EPOCH)
+    durable.claim(EPOCH, 1, 1)
+
+
+def test_the_kernel_names_each_start_of_the_machine() -> None:
+    assert files.boot_id() == files.boot_id()
+    if sys.platform == "linux":
+        assert len(files.boot_id()) == 36
 
 
 @pytest.mark.parametrize("mark", [(0, 9, 9), (1, 0, 9), (1, 1, 0), (1, 1, 1)])

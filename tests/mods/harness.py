@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from flhe import records
 from flhe.errors import FlheError
+from flhe.keys import receipts
+from flhe.keys.canonical import loads
 from flhe.keys.messages import Envelope
 from flhe.mods import HEMod
 from flhe.mods.codes import refusal_for
@@ -131,7 +133,7 @@ class Site:
     def send(self, content: RecordDict, kind: str = "train") -> Message:
         """What the node answers to a message."""
         message = Message(content, self.context.node_id, kind)
-        return HEMod(self.initial)(message, self.context, self.app)
+        return heard(HEMod(self.initial)(message, self.context, self.app))
 
     def ask(
         self, stage: str, kind: str = "train", extra: Mapping[str, Any] | None = None, **fields: Any
@@ -161,6 +163,20 @@ class Site:
         return (self.home / "errors.log").read_text()
 
 
+RECEIPTS: dict[tuple[int, int, bytes, bytes], bytes] = {}
+"""(round, attempt, member, history) -> the receipt that came with the member's update."""
+
+
+def heard(message: Message) -> Message:
+    """Keep the receipt in a reply, as the server does."""
+    record = None if message.has_error() else message.content.get(records.REPLY)
+    if isinstance(record, ConfigRecord) and isinstance(data := record.get("receipt"), bytes):
+        envelope = loads(record["envelope"], 2048, "envelope")  # type: ignore[arg-type]
+        header, (history, *_) = envelope["header"], loads(data, 1024, "receipt")
+        RECEIPTS[header["round"], header["attempt"], header["sender"], history] = data
+    return message
+
+
 CONFIG = {"lr": 0.1}
 TOLD = told_hash({"config": CONFIG}, {})
 """What all apps are told."""
@@ -184,6 +200,7 @@ class Group:
         self.confirms: list[bytes] = []
         self.start: dict[str, Any] = {"arrays": initial()}
         self.number = 0
+        self.publics: list[bytes] = []
 
     def stage(self, **fields: Any) -> dict[str, Any]:
         """Fields that every stage of the agreement has."""
@@ -196,6 +213,7 @@ class Group:
             range(len(said)), key=lambda i: Envelope.from_bytes(said[i], 1024).header.sender
         )
         self.sites = [self.sites[i] for i in by_key]
+        self.publics = sorted(Envelope.from_bytes(one, 1024).header.sender for one in said)
         return [said[i] for i in by_key]
 
     def shares(self, hellos: list[bytes]) -> list[bytes]:
@@ -235,9 +253,17 @@ class Group:
             "confirms": self.confirms,
             "sums": [total.header() for total in sums],
             "told": [TOLD for _ in sums],
+            "receipts": [self.receipts(total) for total in sums],
             **fields,
         }
         return site.ask(stage, kind, {**content, **(extra or {})}, **said)
+
+    def receipts(self, total: Sealed) -> bytes:
+        """The receipts of a sum's senders, as far as there are any."""
+        slot = total.slot
+        ranks = [i for i in total.senders if i < len(self.publics)]
+        keys = [(slot.round, slot.attempt, self.publics[i], slot.history) for i in ranks]
+        return receipts.pack([RECEIPTS[key] for key in keys if key in RECEIPTS])
 
     def evaluate(self, site: Site, *sums: Sealed, **fields: Any) -> Message:
         """Send sums to open, and ask for an evaluation."""
@@ -307,6 +333,9 @@ SLUGS = {
     1019: "flhe/drift",
     1020: "flhe/no-key",
     1021: "flhe/left",
+    1023: "flhe/altered",
+    1024: "flhe/two-stories",
+    1025: "flhe/version",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""
 

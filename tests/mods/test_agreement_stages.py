@@ -28,6 +28,7 @@ from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import Terms
 from tests.mods.harness import RUN, SLUGS, TERMS, TOLD, Group, Site, answer, arrays, refused, update
+from tests.rosters import write_signed
 
 STAGES = (
     "advertise",
@@ -138,12 +139,12 @@ def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
     assert not site.app.seen
 
 
-@pytest.mark.parametrize("version", [0, 2, -1, True, 1.0, "1", b"1", [1]])
+@pytest.mark.parametrize("version", [0, 1, 3, -1, True, 2.0, "2", b"2", [2]])
 def test_a_stage_of_another_version(tmp_path: Path, version: Any) -> None:
     site = Site(tmp_path / "home")
     record = ConfigRecord({"v": version, "stage": "advertise", "number": 0})
     record["terms"] = TERMS.to_bytes()
-    refused(site.send(RecordDict({records.STAGE: record})), 1014)
+    refused(site.send(RecordDict({records.STAGE: record})), 1025 if type(version) is int else 1014)
     del record["v"]
     refused(site.send(RecordDict({records.STAGE: record})), 1014)
     assert not site.home.exists()
@@ -233,18 +234,14 @@ def test_equal_identities_are_refused_by_the_members(group: Group) -> None:
 
 
 def pinned(group: Group, path: Path, *names: int, **bounds: Any) -> dict[str, Any]:
-    keys = [
-        Identity.from_seed((group.sites[i].home / "identity.key").read_bytes()).public
-        for i in names
-    ]
+    ids = [Identity.from_seed((group.sites[i].home / "identity.key").read_bytes()) for i in names]
     roster = Roster(
-        tuple(Member(f"site-{i}", key) for i, key in enumerate(keys)),
+        tuple(Member(f"site-{i}", one.public) for i, one in enumerate(ids)),
         bounds.get("collusion", 0),
         bounds.get("min_survivors", 2),
         bounds.get("schemes", ("flashe",)),
     )
-    path.write_bytes(roster.to_bytes())
-    return {"flhe-trust": "pinned", "flhe-roster": str(path), "flhe-roster-hash": roster.hash.hex()}
+    return write_signed(path, roster, ids)
 
 
 def test_a_pinned_roster_is_the_list_of_members(tmp_path: Path) -> None:
@@ -489,6 +486,7 @@ class Stand:
         self._keep("confirmed", path, {**common, "stage": "round"})
         total = group.total(group.parts())
         common["sums"], common["told"] = [total.header()], [TOLD]
+        common["receipts"] = [group.receipts(total)]
         self.extra = {
             "flhe.sum.0": records.from_sealed(total),
             "arrays": records.from_numpy(arrays()),
@@ -498,7 +496,7 @@ class Stand:
     def _keep(self, name: str, path: Path, fields: dict[str, Any]) -> None:
         self.states[name] = path / name
         shutil.copytree(self.site.home, self.states[name])
-        self.fields[name] = {"v": 1, **fields}
+        self.fields[name] = {"v": records.PROTOCOL, **fields}
 
     def _stamp(self) -> None:
         """Make the copied files vouch for themselves, as no node would."""

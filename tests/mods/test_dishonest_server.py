@@ -81,7 +81,7 @@ def test_public_digests_do_not_mend_the_check(group: Group) -> None:
     forged = shifted(group.terms, 3, total, change)
     assert any(change.values())
     assert forged.data.tobytes() != total.data.tobytes()
-    refused(group.evaluate(group.sites[0], forged, round=2), 1014)
+    refused(group.evaluate(group.sites[0], forged, round=2), 1023)
     assert group.sites[0].model.round == 1
 
 
@@ -135,7 +135,7 @@ def test_a_round_has_one_sum_across_a_crash(group: Group, monkeypatch: pytest.Mo
     group.confirms = []  # the server holds them back: the epoch before goes on
     lane = extra_lanes(group.terms, 0)[0]
     first = shifted(group.terms, 3, group.total(parts), {lane: 1})
-    refused(group.evaluate(site, first, round=2), 1014)  # and yet it was decrypted
+    refused(group.evaluate(site, first, round=2), 1023)  # and yet it was decrypted
     group.confirms = confirms
     second = [update(group.ask(s, round_=2)) for s in group.sites if s is not site]
     third = group.ask(site, round_=2)

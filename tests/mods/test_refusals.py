@@ -40,6 +40,7 @@ from tests.mods.harness import (
     update,
     wire,
 )
+from tests.rosters import write_signed
 
 KINDS = ("train", "evaluate", "query")
 
@@ -48,15 +49,12 @@ def plain_message() -> RecordDict:
     return RecordDict({"arrays": initial(), "config": ConfigRecord({"lr": 0.1})})
 
 
-def roster_of(*sites: Site, schemes: tuple[str, ...] = ("*",)) -> Roster:
-    keys = [Identity.from_seed((s.home / "identity.key").read_bytes()).public for s in sites]
-    keys += [Identity.from_seed(bytes([i + 1]) * 32).public for i in range(3 - len(sites))]
-    return Roster(tuple(Member(f"site-{i}", k) for i, k in enumerate(keys)), 0, 2, schemes)
-
-
-def pin(roster: Roster, path: Path) -> dict[str, Any]:
-    path.write_bytes(roster.to_bytes())
-    return {"flhe-trust": "pinned", "flhe-roster": str(path), "flhe-roster-hash": roster.hash.hex()}
+def pin(path: Path, *sites: Site, schemes: tuple[str, ...] = ("*",)) -> dict[str, Any]:
+    """A roster of these sites, and of so many others that there are three."""
+    ids = [Identity.from_seed((s.home / "identity.key").read_bytes()) for s in sites]
+    ids += [Identity.from_seed(bytes([i + 1]) * 32) for i in range(3 - len(sites))]
+    members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(ids))
+    return write_signed(path, Roster(members, 0, 2, schemes), ids)
 
 
 @pytest.fixture
@@ -171,7 +169,7 @@ def test_a_roster_for_every_scheme_does_not_allow_plain(tmp_path: Path) -> None:
     answer(site.ask("advertise", number=0, terms=TERMS.to_bytes()))
     (site.home / f"runs/{RUN}/agreement").unlink()
     for schemes, code in ((("*",), 1010), (("flashe",), 1010), (("flashe", "plain"), 0)):
-        site.allow(**pin(roster_of(site, schemes=schemes), tmp_path / "roster"))
+        site.allow(**pin(tmp_path / "roster", site, schemes=schemes))
         site.allow(flhe_schemes="flashe,plain")
         reply = site.send(plain_message())
         if code:

@@ -187,7 +187,7 @@ def test_ranges_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     answer(g.ask(site, "update", **{"fitted-on": to_bytes(good)}))
     other = g.sites[1]
     changed = to_bytes(replace(good, data=data))
-    refused(g.ask(other, "update", **{"fitted-on": changed}), 1014)
+    refused(g.ask(other, "update", **{"fitted-on": changed}), 1023)
 
 
 def test_ranges_where_none_are_due(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_an_altered_support_in_the_sum_is_refused(tmp_path: Path) -> None:
     ]
     total = added(g, parts)
     swapped = replace(total, supports=(total.supports[1], total.supports[0], total.supports[2]))
-    refused(g.evaluate(g.sites[0], swapped), 1014)
+    refused(g.evaluate(g.sites[0], swapped), 1023)
     assert g.sites[0].model.round == 0
     answer(g.evaluate(g.sites[1], total))
 

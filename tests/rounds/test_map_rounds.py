@@ -125,16 +125,16 @@ def test_a_map_that_does_not_say_what_it_should_is_refused(change: Any) -> None:
 
 
 def test_a_sum_that_nobody_reaches_is_refused() -> None:
-    """Under FLASHE whoever relays a sum can add to it: beyond what so many reach, it is seen."""
+    """Under FLASHE whoever relays a sum can add to it, and it is seen."""
     members, model = sessions(), start()
     summed = total([part(s, model) for s in members], members[0])
     packing: Any = members[0].whole.packing  # type: ignore[attr-defined]
     shift = np.zeros(summed.length, packing.signed)
-    shift[0] = -20_000  # of the least sensitive value, where the sum is the least there can be
+    shift[0] = -20_000
     more = packing.pack(shift, np.zeros(shift.size, packing.lane))
     data = summed.data.copy()
     packing.add(data, more, summed.length)
-    with pytest.raises(ProtocolError, match="cannot reach"):
+    with pytest.raises(ProtocolError, match="not that of what"):
         members[1].open(model, dataclasses.replace(summed, data=data), ignore)
 
 

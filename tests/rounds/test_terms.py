@@ -221,9 +221,32 @@ def test_lanes_are_values_and_limbs() -> None:
     terms = Terms(bits=16, metrics=("loss",))
     extras = 3 + 2 + 1  # count, weight, check; a metric and its weight; one integer
     assert terms.extras(LAYOUT).length == extras
-    assert terms.lanes(LAYOUT) == 5 + extras * 5
-    assert terms.lanes(Layout(())) == 5 * 5
+    tags = 2 * 5  # of 64 bits each, 15 of them in a digit
+    assert terms.lanes(LAYOUT) == 5 + extras * 5 + tags
+    assert terms.lanes(Layout(())) == 5 * 5 + tags
     assert terms.extra_lanes(LAYOUT) == extras * 5
+    assert terms.trailer_lanes(LAYOUT) == extras * 5 + tags
+
+
+@pytest.mark.parametrize(
+    ("terms", "tagged"),
+    [
+        (Terms(), True),
+        (Terms("sash", unmask="clients"), True),
+        (Terms("sash"), False),
+        (Terms("esafl", keys="round"), True),
+        (Terms("fedml-he"), True),
+        (Terms("batchcrypt"), False),
+        (Terms("batchcrypt", weighted=False, select=Select(0.5)), True),
+        (Terms("batchcrypt", select=Select(0.5, rest="drop")), False),
+    ],
+)
+def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
+    """Unless the server makes the model anyway, or batches that hold all of it have tags already."""
+    resolved = terms.resolved(4)
+    assert resolved.tagged is tagged
+    assert (resolved.tag_lanes > 0) is tagged
+    assert resolved.runs(LAYOUT)[-1] == resolved.trailer_lanes(LAYOUT)
 
 
 @pytest.mark.parametrize("bits", [2, 16, 32])
@@ -231,10 +254,11 @@ def test_lanes_of_mean_squares(bits: int) -> None:
     """Count, weight and check, and two numbers a layer; an update carries those of the next round."""
     terms = Terms(bits=bits, clip="exchange", metrics=())
     limbs = Terms(bits=bits, metrics=()).extra_lanes(Layout(())) // 3
-    assert terms.range_lanes(LAYOUT) == (3 + 2) * limbs
+    tags = 2 * -(-64 // (bits - 1))
+    assert terms.range_lanes(LAYOUT) == (3 + 2) * limbs + tags
     more = Layout((*LAYOUT.entries, Entry("b", (1,), "float32")))
-    assert terms.range_lanes(more) == (3 + 4) * limbs
-    assert terms.range_lanes(Layout(())) == 3 * limbs
+    assert terms.range_lanes(more) == (3 + 4) * limbs + tags
+    assert terms.range_lanes(Layout(())) == 3 * limbs + tags
     assert terms.extra_lanes(LAYOUT) == (3 + 1) * limbs  # one integer
     fitted = Terms(bits=bits, clip="history", metrics=())
     assert fitted.range_lanes(LAYOUT) == terms.range_lanes(LAYOUT)
@@ -402,7 +426,8 @@ MALFORMED: dict[str, Any] = {
     | {"v": 1},
     "version 2": {**BODY, "v": 2},
     "version 3 as it was": {k: v for k, v in BODY.items() if k not in ("ring", "keys")} | {"v": 3},
-    "version 6": {**BODY, "v": 6},
+    "version 5": {**BODY, "v": 5},
+    "version 7": {**BODY, "v": 7},
     "ring as bytes": {**BODY, "ring": b"rns-8192"},
     "no ring": {k: v for k, v in BODY.items() if k != "ring"},
     "keys true": {**BODY, "keys": True},

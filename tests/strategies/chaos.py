@@ -471,7 +471,7 @@ class World:
     def _watch(self) -> None:
         """Wrap what encrypts, opens, keeps and waits."""
         patch = self._patch
-        patch.setattr(session_module, "THREADS", 1)
+        patch.setattr(session_module.Session, "threads", 1)
         for module in (grid_module, strategy_module, federation_module):
             patch.setattr(module, "time", self.clock)
         patch.setattr(os, "fsync", self._fsync)

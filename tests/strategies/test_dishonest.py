@@ -109,7 +109,7 @@ def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def forge(node: int, stage: str, reply: Message) -> Message:
         if stage == "status" and node == 103:
             spoilt.append(node)
-            reply.content[records.REPLY] = ConfigRecord({"v": 1})
+            reply.content[records.REPLY] = ConfigRecord({"v": 2})
         return reply
 
     grid.forge = forge

@@ -26,6 +26,7 @@ from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.model import Model
 from flhe.schemes.eshe_keys import EsheKey
 from flhe.strategies import HEStrategy, esafl_fedavg, esafl_fedsgd
+from tests.rosters import write_signed
 from tests.strategies.puppets import COUNTS, Fate, Puppets, Reference, initial, start_arrays
 from tests.strategies.test_batchcrypt_rounds import gradient
 from tests.strategies.test_he_strategy import MAX, close, same, tolerance
@@ -391,7 +392,7 @@ def _dealt(
     roster = Roster(
         tuple(Member(f"site-{i}", one.public) for i, one in enumerate(ids)), 0, 2, ("esafl",)
     )
-    (tmp_path / "roster").write_bytes(roster.to_bytes())
+    pinned = write_signed(tmp_path / "roster", roster, ids)
     left_out = without([one.public for one in ids]) if without else []
     files = dealt.deal(roster, "goldilocks-4096", left_out)
     for i, one in enumerate(ids):
@@ -405,12 +406,7 @@ def _dealt(
     return Puppets(
         tmp_path,
         size,
-        config=lambda i: {
-            "flhe-trust": "pinned",
-            "flhe-roster": str(tmp_path / "roster"),
-            "flhe-roster-hash": roster.hash.hex(),
-            "flhe-dealt-key": str(tmp_path / f"key-{i}"),
-        },
+        config=lambda i: {**pinned, "flhe-dealt-key": str(tmp_path / f"key-{i}")},
     )
 
 

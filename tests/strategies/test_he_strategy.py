@@ -837,11 +837,11 @@ def test_reports_are_plausible(tmp_path: Path) -> None:
     for number, report in enumerate(done.reports, 1):
         assert report.round == number
         assert report.survivors == size
-        small = size * 1500
+        small = size * 2000
         assert size * update < report.bytes_up < size * update + small + (number == 1) * 20_000
         assert size * update < report.bytes_down
         if number > 1:
-            assert report.bytes_down < size * (update + 1500)
+            assert report.bytes_down < size * (update + 2000)
         else:
             assert report.bytes_down > size * (down + update)
         assert 0 < report.crypto_s < report.round_s < 60

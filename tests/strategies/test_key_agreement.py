@@ -18,9 +18,11 @@ from flhe.keys.epoch import CONTRIBUTORS
 from flhe.keys.identity import Identity
 from flhe.keys.messages import Envelope
 from flhe.keys.roster import Member, Roster
+from flhe.keys.signed_roster import SignedRoster
 from flhe.rounds.terms import Terms
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree, reasons
+from tests.rosters import write_signed
 from tests.strategies.puppets import Fate, Node, Puppets, new_node
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -225,7 +227,7 @@ def test_one_that_answers_nonsense_is_left_out(
 
     def forge(node: int, at: str, reply: Message) -> Message:
         if (node, at) == (104, stage):
-            reply.content[records.REPLY] = ConfigRecord({"v": 1, **answer})
+            reply.content[records.REPLY] = ConfigRecord({"v": 2, **answer})
         return reply
 
     grid.forge = forge
@@ -351,13 +353,7 @@ def site(tmp_path: Path) -> Iterator[Any]:
         roster = Roster(
             members, bounds.get("collusion", 0), bounds.get("min_survivors", 2), ("flashe",)
         )
-        path = tmp_path / "roster"
-        path.write_bytes(roster.to_bytes())
-        pinned = {
-            "flhe-trust": "pinned",
-            "flhe-roster": str(path),
-            "flhe-roster-hash": roster.hash.hex(),
-        }
+        pinned = write_signed(tmp_path / "roster", roster, map(Identity.from_seed, seeds))
         grid = Puppets(tmp_path, size, config=lambda i: pinned)
         for home, seed in zip(grid.homes, seeds, strict=True):
             home.mkdir(mode=0o700)
@@ -395,12 +391,11 @@ def test_fewer_than_the_roster_wants(site: Any) -> None:
 def test_a_node_that_pins_another_roster_is_the_one_to_leave_out(site: Any, tmp_path: Path) -> None:
     """A site that forgot to install the new roster must not stop those that agree."""
     grid = site(5, 5)
-    old = Roster.from_bytes((tmp_path / "roster").read_bytes())
+    old = SignedRoster.from_bytes((tmp_path / "roster").read_bytes()).roster
     other = Roster(old.members, 1, 2, ("flashe",))
-    (tmp_path / "other").write_bytes(other.to_bytes())
-    grid.contexts[104].node_config.update(
-        {"flhe-roster": str(tmp_path / "other"), "flhe-roster-hash": other.hash.hex()}
-    )
+    identities = [Identity(bytes([i + 1]) * 32) for i in range(5)]
+    pinned = write_signed(tmp_path / "other", other, identities)
+    grid.contexts[104].node_config.update(pinned)
     assert set(agreed(grid).members) == {100, 101, 102, 103}
 
 

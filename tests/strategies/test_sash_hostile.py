@@ -20,6 +20,7 @@ from flhe.keys.roster import Member, Roster
 from flhe.keys.store import Store
 from flhe.mods import survivors
 from flhe.schemes.sash import SashSealer
+from tests.rosters import write_signed
 from tests.strategies.puppets import COUNTS, Puppets, Reference
 from tests.strategies.test_sash_rounds import Dropping, assert_like, numpy_of, run
 
@@ -112,7 +113,7 @@ def test_a_few_who_complain_bar_nobody(tmp_path: Path) -> None:
     grid = Dropping(tmp_path, NODES)
 
     def complaint(answer: dict[str, Any]) -> dict[str, Any]:
-        return {"v": 1, "step": "consist", "bad": list(range(NODES))}
+        return {"v": 2, "step": "consist", "bad": list(range(NODES))}
 
     lying(grid, "consist", complaint)
     strategy, result = run(grid, 2)
@@ -180,18 +181,10 @@ def pinned(grid: Puppets, **bounds: Any) -> None:
         tuple(Member(f"site-{i}", each.public) for i, each in enumerate(identities)),
         **{"collusion": 1, "min_survivors": 2, "schemes": ("*",), **bounds},
     )
-    path = grid.homes[0].parent / "roster"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(roster.to_bytes())
+    pinned = write_signed(grid.homes[0].parent / "roster", roster, identities)
     for i, (home, context) in enumerate(zip(grid.homes, grid.contexts.values(), strict=True)):
         Store(home).identity(lambda _, i=i: bytes([i + 1]) * 32)  # type: ignore[misc]
-        config = dict(context.node_config)
-        config |= {
-            "flhe-trust": "pinned",
-            "flhe-roster": str(path),
-            "flhe-roster-hash": roster.hash.hex(),
-        }
-        context.node_config = config
+        context.node_config = {**context.node_config, **pinned}
 
 
 def test_the_rosters_own_bound_on_survivors_is_heeded(tmp_path: Path) -> None:

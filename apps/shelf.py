@@ -1,0 +1,269 @@
+"""Signed apps for SuperNodes that trust named reviewers only, without a public hub.
+
+A SuperNode with `--trusted-entities` runs an app only if one of the keys listed there has signed it.
+The SuperLink of flwr 1.41 hands on signatures only with apps that it fetched from a hub; which hub, its
+variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps:
+
+    python -m flhe.apps.shelf sign app.fab --key reviewer       writes app.fab.signatures
+    python -m flhe.apps.shelf trust reviewer.pub ...            prints what --trusted-entities reads
+    python -m flhe.apps.shelf serve DIRECTORY --port 8081       beside the SuperLink
+
+Whoever runs the shelf or the SuperLink need not be trusted: SuperNodes verify the signature over the
+app's SHA-256 themselves. Signing is the reviewer's act, on the reviewer's machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+from flhe.errors import ConfigError, FlheError
+
+SIGNATURES = ".signatures"
+"""Behind the name of an app's file: its signatures, a JSON list."""
+FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
+MAX_REQUEST = 1 << 16
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+
+def key_id(public: Ed25519PublicKey) -> str:
+    """Id of a reviewer's key, as signatures and --trusted-entities name it."""
+    return "fpk_" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:32]
+
+
+def sign_fab(fab: bytes, key: Ed25519PrivateKey, signed_at: int) -> dict[str, Any]:
+    """Sign an app as Flower's reviewers do: Ed25519 over be64(time) and the app's SHA-256."""
+    message = signed_at.to_bytes(8, "big") + hashlib.sha256(fab).digest()
+    return {
+        "public_key_id": key_id(key.public_key()),
+        "signed_at": signed_at,
+        "signature": base64.urlsafe_b64encode(key.sign(message)).decode("ascii"),
+    }
+
+
+def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
+    """Sign the app in a file; its signatures lie beside it, one a key.
+
+    Raises
+    ------
+    ConfigError
+        Files that cannot be read or written.
+    """
+    beside = fab.with_name(fab.name + SIGNATURES)
+    made = sign_fab(_read(fab), key, signed_at)
+    others = [s for s in signatures(fab) if s["public_key_id"] != made["public_key_id"]]
+    try:
+        beside.write_text(json.dumps([*others, made], indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{beside} cannot be written ({error.strerror})") from None
+
+
+def signatures(fab: Path) -> list[dict[str, Any]]:
+    """Signatures that lie beside an app's file; none where there is no such file."""
+    beside = fab.with_name(fab.name + SIGNATURES)
+    if not beside.exists():
+        return []
+    try:
+        found = json.loads(_read(beside))
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(
+        isinstance(each, dict) and {"public_key_id", "signed_at", "signature"} <= set(each)
+        for each in found
+    ):
+        raise ConfigError(f"{beside}: damaged; remove it and sign the app again")
+    return found
+
+
+def trusted_entities(publics: list[Ed25519PublicKey]) -> str:
+    """What a SuperNode's --trusted-entities reads: YAML, an id and an OpenSSH key a line."""
+    lines = []
+    for public in publics:
+        key = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
+        lines.append(f"{key_id(public)}: '{key}'\n")
+    return "".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Apps in a directory, by app id (`@publisher/name`) and version.
+
+    Parameters
+    ----------
+    directory : Path
+        Holds `*.fab`, as `flwr build` makes them, and their signatures.
+    """
+
+    directory: Path
+
+    def find(self, app_id: str, version: str | None) -> Path | None:
+        """The newest file of an app, or that of a version; None if there is none."""
+        from flwr.common.config import get_fab_config, get_metadata_from_config
+
+        found = []
+        for path in self.directory.glob("*.fab"):
+            name, of = get_metadata_from_config(get_fab_config(_read(path)))
+            if f"@{name}" == app_id and version in (None, of):
+                found.append((path.stat().st_mtime, path))
+        return max(found)[1] if found else None
+
+
+def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """The two requests that a SuperLink makes."""
+
+        def do_POST(self) -> None:
+            size = int(self.headers.get("Content-Length", "0"))
+            if self.path != FETCH or not 0 < size <= MAX_REQUEST:
+                self._say(404, b"{}")
+                return
+            try:
+                asked = json.loads(self.rfile.read(size))
+                path = shelf.find(str(asked["app_id"]), asked.get("app_version"))
+            except (FlheError, LookupError, TypeError, ValueError):
+                path = None
+            if path is None:
+                self._say(404, json.dumps({"detail": "no such app on this shelf"}).encode())
+                return
+            host = self.headers.get("Host", "")
+            url = f"http://{host}{FABS}{path.name}"
+            answer = {"fab_url": url, "verifications": signatures(path)}
+            self._say(200, json.dumps(answer).encode())
+
+        def do_GET(self) -> None:
+            known = {FABS + path.name: path for path in shelf.directory.glob("*.fab")}
+            if self.path in known:
+                self._say(200, known[self.path].read_bytes(), "application/octet-stream")
+            else:
+                self._say(404, b"{}")
+
+        def _say(self, code: int, body: bytes, kind: str = "application/json") -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Nothing: the SuperLink has a log of its own."""
+
+    return Handler
+
+
+@contextmanager
+def serving(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serve a shelf; gives what FLWR_SUPERGRID_API_URL must be for the SuperLink.
+
+    Raises
+    ------
+    ConfigError
+        No such directory, or an address that cannot be listened on.
+    """
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory")
+    try:
+        server = ThreadingHTTPServer((host, port), _handler(Shelf(directory)))
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror})") from None
+    thread = threading.Thread(target=server.serve_forever, name="shelf", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{host}:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _private(path: Path) -> Ed25519PrivateKey:
+    try:
+        key = load_ssh_private_key(_read(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(
+            f"{path}: not an Ed25519 key of OpenSSH without passphrase; make one with "
+            "`ssh-keygen -t ed25519 -N '' -f reviewer`"
+        )
+    return key
+
+
+def _public(path: Path) -> Ed25519PublicKey:
+    try:
+        key = load_ssh_public_key(_read(path))
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path}: not an Ed25519 public key of OpenSSH")
+    return key
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except FlheError as error:
+        typer.echo(f"flhe: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def sign(
+    fab: Annotated[Path, typer.Argument(help="The app, as `flwr build` made it.")],
+    key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
+) -> None:
+    """Sign an app that was reviewed."""
+    with _told():
+        add_signature(fab, _private(key), int(time.time()))
+
+
+@app.command()
+def trust(
+    publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
+) -> None:
+    """Print the file that a SuperNode's --trusted-entities reads."""
+    with _told():
+        typer.echo(trusted_entities([_public(path) for path in publics]), nl=False)
+
+
+@app.command()
+def serve(
+    directory: Annotated[Path, typer.Argument(help="Directory of apps and their signatures.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8081,
+) -> None:
+    """Serve apps to the SuperLink beside it."""
+    with _told(), serving(directory, host, port) as url:
+        typer.echo(f"start the SuperLink with FLWR_SUPERGRID_API_URL={url}")
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    app()

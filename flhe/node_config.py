@@ -1,0 +1,46 @@
+"""Values in a node's config (`flower-supernode --node-config`): read one by one, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flhe.errors import ConfigError
+
+Config = Mapping[str, object]
+
+
+def text(config: Config, key: str) -> str:
+    """A text; none is the empty one. ConfigError for anything else."""
+    value = config.get(key, "")
+    if not isinstance(value, str):
+        raise ConfigError(f"{key} must be text, got {type(value).__name__}")
+    return value
+
+
+def flag(config: Config, key: str) -> bool:
+    """True or false, which it is unless said. ConfigError for anything else."""
+    value = config.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} must be true or false, got {type(value).__name__}")
+    return value
+
+
+def count(config: Config, key: str) -> int:
+    """A whole number from 0, which it is unless said. ConfigError for anything else."""
+    value = config.get(key, 0)
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"{key} must be a whole number, 0 or more")
+    return value
+
+
+def number(config: Config, key: str, default: float, most: float) -> float:
+    """A number of 0 to `most`. ConfigError for anything else."""
+    value = config.get(key, default)
+    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
+        raise ConfigError(f"{key} must be a number of 0 to {most:g}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def names(config: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Names, separated by commas; those that are empty are none."""
+    return tuple(name.strip() for name in text(config, key).split(",") if name.strip())

@@ -1,0 +1,149 @@
+"""Checks of the roster that is pinned, and of what this node allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from flhe import node_config
+from flhe.errors import FlheError
+from flhe.keys import phone
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Roster
+from flhe.keys.signed_roster import SignedRoster, check_pinned, parse_hash
+from flhe.policy import SETTINGS, Policy, misspelt
+from flhe.provision import rosters
+from flhe.provision.checks import Check, Checks
+
+_AGREE = (
+    "compare the words with the other sites (flhe roster show), and pin what all have agreed on"
+)
+
+
+def check_settings(config: Mapping[str, object]) -> Check:
+    """Settings that no version knows: a limit with a slip of the pen limits nothing."""
+    if slips := misspelt(config):
+        says, _, mend = slips.partition("; ")
+        return Check("settings", "fail", says, mend)
+    return Check("settings", "ok", f"{sum(k in SETTINGS for k in config)} of flhe's own")
+
+
+def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Check]]:
+    """The roster that a node pins, and what is to be said of file, hash and signatures."""
+    try:
+        path, hash_ = (node_config.text(config, f"flhe-{k}") for k in ("roster", "roster-hash"))
+        first_use = node_config.text(config, "flhe-trust") == "first-use"
+    except FlheError as error:
+        return None, [Check("roster", "fail", str(error), "put the value in quotes")]
+    if not path:
+        if first_use:
+            says = (
+                'flhe-trust="first-use": whoever comes first is a member, nobody is authenticated'
+            )
+            return None, [Check("roster", "warn", says, "pin a roster, unless this is a trial")]
+        mend = "set flhe-roster and flhe-roster-hash in the node config"
+        return None, [
+            Check("roster", "fail", "none is pinned, so this node refuses to start", mend)
+        ]
+    try:
+        signed = rosters.load(Path(path))
+    except FlheError as error:
+        mend = "get the file that the sites have agreed on again"
+        return None, [Check("roster", "fail", str(error), mend)]
+    return signed, [_hash(signed.roster, hash_), _signatures(signed)]
+
+
+def check_member(roster: Roster, identity: Identity) -> Check:
+    """Whether the site is listed."""
+    try:
+        name = roster.name(identity.public)
+    except FlheError as error:
+        mend = (
+            "send the site's request (flhe keygen) to whoever collects rosters, or pin the new one"
+        )
+        return Check("member", "fail", str(error), mend)
+    return Check("member", "ok", f"{name}, one of {len(roster.members)} sites")
+
+
+def check_policy(config: Mapping[str, object]) -> Checks:
+    """What this node allows, in words, after all that roster and node config say."""
+    try:
+        policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
+    except FlheError as error:
+        mend = "mend that in the node config; a node with it refuses every message"
+        yield Check("policy", "fail", str(error), mend)
+        return
+    allowed = [s for s in policy.schemes if policy.roster is None or policy.roster.allows(s)]
+    if allowed:
+        yield Check("schemes", "ok", ", ".join(allowed))
+    else:
+        mend = "flhe-schemes must name one that the roster allows"
+        yield Check("schemes", "fail", "none is allowed by both roster and node config", mend)
+    yield from _shown(policy, allowed)
+    members = max(policy.min_members, policy.min_survivors, *_bounds(policy.roster)[:1])
+    senders = max(policy.min_survivors, *_bounds(policy.roster)[1:])
+    says = f"keys with {members} members or more, sums of {senders} updates or more"
+    size = None if policy.roster is None else len(policy.roster.members)
+    if size is not None and max(members, senders) > size:
+        mend = "lower flhe-min-members or flhe-min-survivors: it cannot be met"
+        yield Check("survivors", "fail", f"{says}, and the roster has {size} sites", mend)
+    elif senders < 3:
+        mend = "flhe-min-survivors=3, if each of two sites must not learn the other's update"
+        yield Check("survivors", "warn", says + ": a sum of two shows each the other's", mend)
+    else:
+        yield Check("survivors", "ok", says)
+    if policy.durable:
+        says = "keys outlive a restart: this disk must never be put back to an older state"
+        yield Check("restart", "ok", says)
+    else:
+        yield Check("restart", "ok", "after one, the group agrees on fresh keys")
+    if policy.leave:
+        mend = "take flhe-leave out of the node config to take part again"
+        yield Check("leave", "warn", "this node gives up its keys and leaves", mend)
+
+
+def _hash(roster: Roster, pinned_hash: str) -> Check:
+    try:
+        check_pinned(roster, parse_hash(pinned_hash))
+    except FlheError as error:
+        return Check("roster hash", "fail", str(error), _AGREE)
+    return Check("roster hash", "ok", ", ".join(phone.lines(roster.hash)))
+
+
+def _signatures(signed: SignedRoster) -> Check:
+    try:
+        signed.check_complete()
+    except FlheError as error:
+        return Check("signatures", "fail", str(error), "flhe roster sign, flhe roster merge")
+    return Check("signatures", "ok", f"all {len(signed.roster.members)} sites have signed")
+
+
+def _bounds(roster: Roster | None) -> tuple[int, int]:
+    return (3, 2) if roster is None else (roster.min_members, roster.min_opening)
+
+
+def _shown(policy: Policy, schemes: list[str]) -> Checks:
+    """What may leave this node other than encrypted."""
+    permitted = [
+        ("plain" in schemes, "unencrypted runs", 'take "plain" out of flhe-schemes'),
+        (
+            policy.server_reads,
+            "the server to read sums, and so the model",
+            "flhe-server-reads=false",
+        ),
+        (policy.min_select < 1, _clear(policy), "flhe-min-select=1"),
+        (policy.unpermuted, "the server to see which values were chosen", "flhe-unpermuted=false"),
+        (policy.counts, "example counts to leave", "flhe-counts=false"),
+    ]
+    granted = [(says, mend) for on, says, mend in permitted if on]
+    for says, mend in granted:
+        yield Check("allows", "warn", says, f"{mend}, unless that is meant")
+    if not granted:
+        yield Check("allows", "ok", "nothing of an update in clear, and no example counts")
+    metrics = ", ".join(policy.metrics)
+    yield Check("metrics", "ok", f"{metrics} may leave" if metrics else "none may leave")
+
+
+def _clear(policy: Policy) -> str:
+    noise = f", with noise of scale {policy.min_noise:g} or more" if policy.min_noise else ""
+    return f"up to {1 - policy.min_select:.0%} of each update in clear{noise}"

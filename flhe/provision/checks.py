@@ -1,0 +1,43 @@
+"""A check: what was looked at, how it stands, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from flhe.errors import ConfigError
+
+Level = Literal["ok", "warn", "fail"]
+LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `flhe doctor`; nothing of it is secret.
+
+    Parameters
+    ----------
+    name : str
+        What was looked at.
+    level : "ok", "warn" or "fail"
+        How it stands. A node with a failure will not take part, or should not.
+    says : str
+        What was found.
+    mend : str
+        What to do about it; none where nothing is to be done.
+    """
+
+    name: str
+    level: Level
+    says: str
+    mend: str = ""
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ConfigError(f"Check(level={self.level!r}): must be one of {', '.join(LEVELS)}")
+        if self.level != "ok" and not self.mend:
+            raise ConfigError(f"Check({self.name}): what is wrong needs a mend")
+
+
+Checks = Iterator[Check]

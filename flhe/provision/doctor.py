@@ -1,0 +1,99 @@
+"""`flhe doctor`: everything that a node needs to take part, one check after the other.
+
+Nothing is made or changed; run it as the user that the node runs as.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from flhe import node_config
+from flhe.errors import FlheError
+from flhe.policy import SCHEMES
+from flhe.provision.check_home import check_home, identity_in
+from flhe.provision.check_machine import check_clock, check_versions
+from flhe.provision.check_tls import check_tls
+from flhe.provision.check_trust import check_member, check_policy, check_settings, pinned
+from flhe.provision.checks import Check
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def examine(
+    config: Mapping[str, object], superlink: str = "", roots: Path | None = None
+) -> list[Check]:
+    """Check a node.
+
+    Parameters
+    ----------
+    config : mapping
+        Its node config.
+    superlink : str
+        HOST:PORT of the SuperLink's Fleet API; none leaves TLS out.
+    roots : Path, optional
+        Certificates that the SuperLink's own is verified with; the system's unless given.
+    """
+    found = [check_settings(config)]
+    home = _path(config, "flhe-home")
+    if home is None:
+        mend = (
+            'set flhe-home="DIR" in the node config: elsewhere each run would begin as another site'
+        )
+        found.append(Check("home", "fail", "flhe-home is not set", mend))
+        identity = None
+    else:
+        found += check_home(home)
+        identity, check = identity_in(home)
+        found.append(check)
+    signed, checks = pinned(config)
+    found += checks
+    if signed is not None and identity is not None:
+        found.append(check_member(signed.roster, identity))
+    found += check_policy(config)
+    found.append(check_clock(_path(config, "flhe-roster")))
+    named = _named(config)
+    found += check_versions([s for s in named if signed is None or signed.roster.allows(s)])
+    if superlink:
+        found.append(check_tls(superlink, roots))
+    return found
+
+
+def table(checks: Sequence[Check]) -> Table:
+    """One row a check."""
+    counts = {level: sum(check.level == level for check in checks) for level in _STYLES}
+    said = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=said)
+    for heading in ("check", "", "found", "mend"):
+        out.add_column(heading, overflow="fold")
+    for check in checks:
+        level = Text(check.level, style=_STYLES[check.level])
+        out.add_row(check.name, level, Text(check.says), Text(check.mend))
+    return out
+
+
+def to_json(checks: Sequence[Check]) -> str:
+    """The checks as a JSON array of objects with name, level, says and mend."""
+    return json.dumps([asdict(check) for check in checks], indent=1)
+
+
+def _path(config: Mapping[str, object], key: str) -> Path | None:
+    try:
+        written = node_config.text(config, key)
+    except FlheError:
+        return None
+    return Path(written) if written else None
+
+
+def _named(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Schemes that the node's own config allows."""
+    try:
+        return node_config.names(config, "flhe-schemes") or SCHEMES
+    except FlheError:
+        return SCHEMES

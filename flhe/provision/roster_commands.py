@@ -1,0 +1,159 @@
+"""`flhe roster ...`: collect sites into a roster, sign it, check it, and change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from flhe.keys.roster import Roster
+    from flhe.keys.signed_roster import SignedRoster
+
+roster = typer.Typer(no_args_is_help=True, help="Who takes part: make, sign and check rosters.")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster file.")]
+Out = Annotated[Path, typer.Option(metavar="NEW", help="File of the new roster.")]
+Site = Annotated[Path, typer.Option(metavar="FILE.site", help="What the site has sent.")]
+Colluders = Annotated[
+    int | None, typer.Option(metavar="C", help="Sites that may conspire with the server.")
+]
+Survivors = Annotated[
+    int | None, typer.Option(metavar="N", help="Fewest updates in a sum that is opened.")
+]
+Hash = Annotated[str, typer.Option(metavar="HEX", help="The hash that the sites agreed on.")]
+
+
+@roster.command()
+def new(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File of the roster.")],
+    site: Annotated[
+        list[Path], typer.Option(metavar="FILE.site", help="What a site has sent; one for each.")
+    ],
+    scheme: Annotated[
+        list[str], typer.Option(metavar="NAME", help="A scheme that may run; one for each.")
+    ],
+    collusion: Colluders = None,
+    min_survivors: Survivors = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A limit that holds at every site, such as min-members=3; repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Make a roster of the sites that have sent their keys."""
+    from flhe.provision import rosters
+
+    _made(out, rosters.new(out, site, collusion, min_survivors, scheme, allow or ()))
+
+
+@roster.command()
+def show(file: File) -> None:
+    """Show the sites, the bounds, who has signed, and the hash in words."""
+    from flhe.provision import rosters
+
+    _show(rosters.load(file))
+
+
+@roster.command()
+def sign(
+    file: File,
+    home: Annotated[Path, typer.Option(metavar="DIR", help="This site's state directory.")],
+    roster_hash: Hash = "",
+) -> None:
+    """Add this site's signature, once the hash has been compared with the other sites."""
+    from flhe.provision import rosters
+
+    signed = rosters.sign(file, home, roster_hash)
+    typer.echo(rosters.hash_of(signed.roster))
+    _missing(file, signed)
+
+
+@roster.command()
+def merge(
+    file: File,
+    others: Annotated[
+        list[Path], typer.Argument(metavar="OTHER...", help="Copies that others have signed.")
+    ],
+    out: Out,
+) -> None:
+    """Unite the signatures of copies of one roster that were signed apart."""
+    from flhe.provision import rosters
+
+    signed = rosters.merge(file, others, out)
+    typer.echo(rosters.hash_of(signed.roster))
+    _missing(out, signed)
+
+
+@roster.command()
+def check(file: File, roster_hash: Hash) -> None:
+    """Say whether this is the roster with that hash, signed by all."""
+    from flhe.provision import rosters
+
+    signed = rosters.check(file, roster_hash)
+    typer.echo(f"{file}: the hash is right, and all {len(signed.roster.members)} sites have signed")
+
+
+@roster.command()
+def add(file: File, site: Site, out: Out) -> None:
+    """Make the roster with one more site."""
+    from flhe.provision import rosters
+
+    _made(out, rosters.add(file, site, out))
+
+
+@roster.command()
+def remove(
+    file: File,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The site.")],
+    out: Out,
+    collusion: Colluders = None,
+    min_survivors: Survivors = None,
+) -> None:
+    """Make the roster without a site, whose key is revoked for good."""
+    from flhe.provision import rosters
+
+    _made(out, rosters.remove(file, name, out, collusion, min_survivors))
+
+
+@roster.command()
+def replace(file: File, site: Site, out: Out) -> None:
+    """Make the roster in which a site has the key that it rotated to; the old one is revoked."""
+    from flhe.provision import rosters
+
+    _made(out, rosters.replace(file, site, out))
+
+
+def _show(signed: SignedRoster) -> None:
+    from rich.console import Console
+
+    from flhe.provision import rosters
+
+    Console().print(rosters.table(signed))
+    typer.echo(rosters.bounds(signed.roster))
+    typer.echo("")
+    typer.echo(rosters.hash_of(signed.roster))
+
+
+def _made(out: Path, made: Roster) -> None:
+    from flhe.keys.signed_roster import SignedRoster
+
+    _show(SignedRoster(made))
+    typer.echo(
+        f"\n{out} is signed by nobody yet. Send it to every site. Each looks at it (flhe roster show), "
+        "compares the\nwords of the hash with the others over the phone, and then types:\n"
+        f"   flhe roster sign {out} --home DIR --roster-hash {made.hash.hex()}"
+    )
+
+
+def _missing(file: Path, signed: SignedRoster) -> None:
+    if names := sorted(member.name for member in signed.missing):
+        typer.echo(f"\n{file} is not signed yet by: {', '.join(names)}")
+        return
+    typer.echo(
+        f"\n{file} is signed by all. Each site keeps a copy and puts into its node config:\n"
+        f'   flhe-roster="PATH OF {file.name}" flhe-roster-hash="{signed.roster.hash.hex()}"'
+    )

@@ -1,0 +1,128 @@
+"""Receipts: signed results, by which a server that tells two stories is found out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from flhe.errors import AuthenticationError, EquivocationError, ProtocolError
+from flhe.keys import canonical, receipts
+from flhe.keys.identity import Identity
+from flhe.keys.receipts import Receipt
+from flhe.keys.roster import Member, Roster
+from flhe.keys.states import Epoch
+from flhe.sealed import Slot
+
+SIZE = 4
+IDENTITIES = sorted(
+    (Identity.from_seed(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda one: one.public
+)
+ROSTER = Roster(
+    tuple(Member(f"site-{i}", one.public) for i, one in enumerate(IDENTITIES)), 1, 2, ("*",)
+)
+TERMS = bytes([9]) * 32
+SLOT = Slot(7, ROSTER.hash, bytes([2]) * 16, 3, 1, bytes([4]) * 32, bytes([5]) * 32)
+EPOCHS = [
+    Epoch(
+        id=SLOT.epoch,
+        number=2,
+        run_id=7,
+        roster=ROSTER,
+        members=ROSTER.publics,
+        rank=rank,
+        group_key=bytes(32),
+        pair_keys=tuple(b"" if i == rank else bytes(32) for i in range(SIZE)),
+    )
+    for rank in range(SIZE)
+]
+
+
+def sign(rank: int, slot: Slot = SLOT, missed: int = 0, terms: bytes = TERMS) -> bytes:
+    return receipts.sign(IDENTITIES[rank], slot, 2, terms, missed)
+
+
+def check(signed: list[Any], senders: tuple[int, ...] = (0, 2, 3)) -> dict[int, Receipt]:
+    packed = receipts.pack(signed)
+    return dict(receipts.check(EPOCHS[1], SLOT, TERMS, senders, packed))
+
+
+def test_each_sender_has_signed_the_readers_own_result() -> None:
+    found = check([sign(0, missed=2), sign(2), sign(3)])
+    assert found == {
+        0: Receipt(SLOT.history, 2),
+        2: Receipt(SLOT.history),
+        3: Receipt(SLOT.history),
+    }
+    assert len(sign(0)) < receipts.MAX_RECEIPT
+
+
+def test_who_was_told_another_story_is_named() -> None:
+    other = dataclasses.replace(SLOT, history=bytes([6]) * 32)
+    with pytest.raises(EquivocationError, match=r"site-2 has signed .* two stories") as caught:
+        check([sign(0), sign(2, other), sign(3)])
+    assert SLOT.history.hex()[:16] in str(caught.value)
+    assert other.history.hex()[:16] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "signed",
+    [
+        [],
+        [sign(0), sign(2)],
+        [sign(0), sign(2), sign(3), sign(3)],
+        [sign(0), sign(2), 3],
+        [sign(0), sign(2), None],
+    ],
+)
+def test_there_is_one_for_each_sender(signed: list[Any]) -> None:
+    with pytest.raises(ProtocolError, match="without one receipt by each of its senders"):
+        check(signed)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        sign(2),
+        sign(1),
+        sign(3, dataclasses.replace(SLOT, round=4)),
+        sign(3, dataclasses.replace(SLOT, attempt=0)),
+        sign(3, dataclasses.replace(SLOT, run_id=8)),
+        sign(3, dataclasses.replace(SLOT, roster_hash=bytes(32))),
+        sign(3, terms=bytes(32)),
+        receipts.sign(IDENTITIES[3], SLOT, 1, TERMS),
+        canonical.dumps([SLOT.history, 1, canonical.loads(sign(3), 1024, "receipt")[2]]),
+        canonical.dumps([SLOT.history, 0, bytes(64)]),
+    ],
+)
+def test_a_receipt_of_another_member_or_attempt_or_changed(last: bytes) -> None:
+    with pytest.raises(AuthenticationError):
+        check([sign(0), sign(2), last])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        canonical.dumps([]),
+        canonical.dumps([bytes(31), 0, bytes(64)]),
+        canonical.dumps([bytes(32), -1, bytes(64)]),
+        canonical.dumps([bytes(32), True, bytes(64)]),
+        canonical.dumps([bytes(32), 1 << 32, bytes(64)]),
+        canonical.dumps([bytes(32), 0, bytes(63)]),
+        canonical.dumps([bytes(32), 0, "0" * 64]),
+        canonical.dumps([bytes(32), 0, bytes(64), 0]),
+        canonical.dumps({"history": bytes(32)}),
+        bytes(receipts.MAX_RECEIPT + 1),
+    ],
+)
+def test_what_is_no_receipt(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        check([data], (0,))
+
+
+@pytest.mark.parametrize("packed", [b"x", *map(canonical.dumps, ({}, "receipts", 3))])
+def test_what_is_no_list(packed: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        receipts.check(EPOCHS[0], SLOT, TERMS, (0,), packed)

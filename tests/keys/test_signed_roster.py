@@ -1,0 +1,162 @@
+"""The roster file: signatures of all its members, one hash whoever has signed, and the pin."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
+from flhe.keys import statements
+from flhe.keys.canonical import dumps, loads
+from flhe.keys.identity import Identity
+from flhe.keys.roster import Member, Roster
+from flhe.keys.signed_roster import MAX_FILE, SignedRoster, load_pinned
+
+SITES = [Identity(bytes([i + 1]) * 32) for i in range(5)]
+OTHER = Identity(b"x" * 32)
+
+
+def roster(size: int = 4) -> Roster:
+    members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(SITES[:size]))
+    return Roster(members, 0, 2, ("flashe",))
+
+
+def by(*ranks: int, of: Roster | None = None) -> SignedRoster:
+    signed = SignedRoster(of or roster())
+    for rank in ranks:
+        signed = signed.signed(SITES[rank])
+    return signed
+
+
+FULL = by(0, 1, 2, 3)
+
+
+def test_what_is_signed() -> None:
+    """Written out once more, by `cryptography` alone."""
+    body = roster().to_bytes()
+    message = dumps(["flhe/v1/site/roster", hashlib.sha512(body).digest()])
+    for public, signature in FULL.signatures:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    assert [public for public, _ in FULL.signatures] == list(roster().publics)
+
+
+@given(st.permutations(range(4)), st.integers(0, 4))
+def test_signed_apart_and_united(order: list[int], cut: int) -> None:
+    left, right = by(*order[:cut]), by(*order[cut:])
+    assert left.merged(right) == right.merged(left) == FULL
+    assert left.roster.hash == FULL.roster.hash
+    assert {m.public for m in left.missing} == {SITES[i].public for i in order[cut:]}
+    assert SignedRoster.from_bytes(left.to_bytes()) == left
+    if cut < 4:
+        with pytest.raises(ConfigError, match="not signed by site-"):
+            left.check_complete()
+    FULL.check_complete()
+
+
+def test_to_sign_twice_changes_nothing() -> None:
+    assert by(1, 1, 2) == by(1, 2)
+
+
+def test_only_members_sign() -> None:
+    with pytest.raises(ProtocolError, match="not in the roster"):
+        by(0).signed(OTHER)
+    gone = roster().removed(SITES[3].public)
+    with pytest.raises(ProtocolError, match="was revoked"):
+        SignedRoster(gone).signed(SITES[3])
+    body = roster().to_bytes()
+    with pytest.raises(ProtocolError, match="not in the roster"):
+        SignedRoster(roster(), ((OTHER.public, statements.sign(OTHER, "roster", body)),))
+
+
+def test_a_signature_is_on_one_roster() -> None:
+    for other in (roster(5), replace(roster(), min_survivors=3), replace(roster(), schemes=("*",))):
+        with pytest.raises(AuthenticationError, match="of site-0 is not on this roster"):
+            SignedRoster(other, by(0).signatures)
+        with pytest.raises(ConfigError, match="two rosters"):
+            FULL.merged(SignedRoster(other))
+
+
+def test_another_statement_is_no_signature() -> None:
+    body = roster().to_bytes()
+    for what in ("enrol", "replace"):
+        made = statements.sign(SITES[0], what, body)
+        with pytest.raises(AuthenticationError):
+            SignedRoster(roster(), ((SITES[0].public, made),))
+    with pytest.raises(ConfigError, match="a site signs"):
+        statements.sign(SITES[0], "anything", body)
+
+
+def test_bytes_that_are_no_roster_file() -> None:
+    good = loads(FULL.to_bytes(), MAX_FILE, "test")
+    pairs = good["signatures"]
+    wrong = [
+        good | {"v": 1},
+        good | {"v": 3},
+        good | {"more": 1},
+        good | {"signatures": pairs[::-1]},
+        good | {"signatures": [pairs[0], pairs[0]]},
+        good | {"signatures": [pairs[0][0]]},
+        good | {"signatures": [[pairs[0][0], pairs[0][1][:63]]]},
+        good | {"signatures": [[pairs[0][0], pairs[1][1]]]},
+        good | {"signatures": {}},
+        good | {"roster": roster(5).to_bytes()},
+        good | {"roster": b""},
+        {},
+        [],
+    ]
+    for body in wrong:
+        with pytest.raises(FlheError):
+            SignedRoster.from_bytes(dumps(body))
+    with pytest.raises(ProtocolError, match="without signatures"):
+        SignedRoster.from_bytes(roster().to_bytes())
+
+
+@given(st.integers(0, 10**4), st.integers(1, 255))
+def test_a_changed_byte_is_refused(at: int, flip: int) -> None:
+    """With all signatures in it no byte of the file is free."""
+    data = bytearray(FULL.to_bytes())
+    data[at % len(data)] ^= flip
+    with pytest.raises(FlheError):
+        SignedRoster.from_bytes(bytes(data))
+
+
+def test_load_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "hospital-names.roster"
+    path.write_bytes(FULL.to_bytes())
+    assert load_pinned(path, roster().hash) == roster()
+    assert load_pinned(str(path), roster().hash.hex()) == roster()
+    for pin in (roster(5).hash, roster(5).hash.hex()):
+        with pytest.raises(ConfigError, match="pin the new hash") as caught:
+            load_pinned(path, pin)
+        assert "\n" not in str(caught.value)
+        assert "hospital" not in str(caught.value)
+    for pin in ("", "zz" * 32, b"", b"short"):
+        with pytest.raises(ConfigError, match="64 hex digits"):
+            load_pinned(path, pin)
+    with pytest.raises(ConfigError, match="cannot read") as caught:
+        load_pinned(tmp_path / "missing", roster().hash)
+    assert "missing" not in str(caught.value)
+
+
+def test_a_roster_that_not_all_have_signed_is_not_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "roster"
+    path.write_bytes(by(0, 2).to_bytes())
+    with pytest.raises(ConfigError, match="not signed by site-1, site-3: each site signs"):
+        load_pinned(path, roster().hash)
+    for bare in (roster().to_bytes(), b"", b"not a roster", FULL.to_bytes()[:-1]):
+        path.write_bytes(bare)
+        with pytest.raises(ConfigError, match="the roster file cannot be used"):
+            load_pinned(path, roster().hash)
+
+
+def test_of_many_names_some_are_said() -> None:
+    ids = [Identity(i.to_bytes(32, "big")) for i in range(40)]
+    many = Roster(tuple(Member(f"s{i}", one.public) for i, one in enumerate(ids)), 0, 2, ("*",))
+    with pytest.raises(ConfigError, match=r"and 29 more"):
+        SignedRoster(many).signed(ids[0]).check_complete()

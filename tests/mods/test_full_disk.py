@@ -1,0 +1,149 @@
+"""A node whose disk fills up between two steps of a round, and two processes on one directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flhe.keys import files, store
+from flhe.rounds.session import Session
+from flhe.schemes.flashe import FlasheOpener
+from tests.mods.harness import RUN, Group, answer, refused, update
+
+WRITERS = ("create", "replace", "append", "append_line")
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Group:
+    return Group(tmp_path).agree()
+
+
+@contextmanager
+def full(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """There is no room for files that are called so; what was there before stays."""
+    with monkeypatch.context() as patch:
+        for writer in WRITERS:
+            patch.setattr(files, writer, without_room(getattr(files, writer), name))
+        yield
+
+
+def without_room(write: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def written(path: Path, *args: Any) -> Any:
+        with files.os_errors("write"):
+            if path.name == name:
+                raise OSError(28, "No space left on device", str(path))
+        return write(path, *args)
+
+    return written
+
+
+def test_no_room_for_what_was_encrypted(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the claim: what cannot be kept does not leave, and is not encrypted again."""
+    site = group.sites[0]
+    with full(monkeypatch, "outbox"):
+        refused(group.ask(site), 1015)
+    assert [p.name for p in site.home.glob("used/*/*")] == ["1-0-2"]
+    refused(group.ask(site), 1022)
+    assert update(group.ask(site, attempt=1)).slot.attempt == 1
+    said = [line for line in site.log.splitlines() if "StoreError: " in line]
+    assert "cannot write in the state directory: No space left" in said[0]
+    assert str(site.home) not in "".join(said)
+
+
+def test_no_room_for_the_record_of_an_opening(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing is decrypted, and the same sum opens once there is room."""
+    site, total = group.sites[0], group.total(group.parts())
+    decrypt, opened = FlasheOpener.decrypt, list[int]()
+
+    def noted(self: FlasheOpener, *args: Any) -> Any:
+        opened.append(1)
+        return decrypt(self, *args)
+
+    monkeypatch.setattr(FlasheOpener, "decrypt", noted)
+    with full(monkeypatch, "opened-1"):
+        refused(group.evaluate(site, total), 1015)
+    assert not opened
+    answer(group.evaluate(site, total))
+    assert opened
+    assert site.model.round == 1
+
+
+def test_no_room_for_the_model_of_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the opening: this very sum opens again, and no other."""
+    group = Group(tmp_path, 4).agree()
+    site, parts = group.sites[0], group.parts()
+    with full(monkeypatch, "model"):
+        refused(group.evaluate(site, group.total(parts)), 1015)
+    refused(group.evaluate(site, group.total(parts[1:])), 1012)
+    answer(group.evaluate(site, group.total(parts)))
+    assert site.model.round == 1
+
+
+def test_no_room_for_a_log(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer is the same."""
+    site = group.sites[0]
+    with full(monkeypatch, "audit.log"):
+        update(group.ask(site))
+    assert "the audit log could not be written" in caplog.text
+    with full(monkeypatch, "errors.log"):
+        refused(group.ask(site, round_=0), 1014)
+    assert "flhe/protocol, and its details could not be written" in caplog.text
+    assert not (site.home / "errors.log").exists()
+
+
+def test_a_crash_before_the_claim_leaves_the_attempt_free(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = group.sites[0]
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "encode", crash)
+        with pytest.raises(KeyboardInterrupt):
+            group.ask(site)
+    assert [p.name for p in site.home.glob("used/*/*")] == [".unused"]
+    assert update(group.ask(site)).slot.attempt == 0
+
+
+class Hasty:
+    """Time of which each look takes ten seconds."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    def monotonic(self) -> float:
+        self.now += 10
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert len(self.slept) < 10, "it waits without end"
+        self.slept.append(seconds)
+
+
+def test_a_second_process_waits_so_long_and_says_so(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two SuperNodes on one state directory: the second is answered, not left waiting."""
+    site, clock = group.sites[0], Hasty()
+    handle = os.open(site.home / f"lock-{RUN}", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "time", clock)
+        refused(group.ask(site), 1015)
+    assert clock.slept
+    assert not site.app.seen
+    assert "another process has held the state directory for 30 s" in site.log
+    os.close(handle)
+    update(group.ask(site))

@@ -1,0 +1,175 @@
+"""Backup and restore: models open, and nothing else does, also once a node has started there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flhe import records
+from flhe.checkpoint import open_checkpoint
+from flhe.errors import NoKeyError
+from flhe.keys import backup as format_
+from flhe.keys.store import Store
+from flhe.provision import key_commands
+from tests.mods.harness import Group, answer, refused, update
+from tests.provision.site import bad, good, keygen
+
+PHRASE = "five random words are good"
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(format_, "COST", 1 << 4)
+
+
+@pytest.fixture
+def phrase(tmp_path: Path) -> Path:
+    path = tmp_path / "phrase"
+    path.touch(0o600)
+    path.write_text(PHRASE + "\n")
+    return path
+
+
+def sealed(group: Group, path: Path) -> Path:
+    """What the server keeps of a round."""
+    total = group.total(group.parts())
+    reply = group.ask(group.sites[0], "checkpoint", sums=[total])
+    answer(reply)
+    box = reply.content[records.BOX]
+    path.write_bytes(b"".join(records.to_pieces(box)))  # type: ignore[arg-type]
+    return path
+
+
+def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) -> None:
+    group = Group(tmp_path / "nodes").agree()
+    model = sealed(group, tmp_path / "model.flhe")
+    site = group.sites[1]
+    (epoch_id,) = Store(site.home).epochs()
+    file, home = tmp_path / "a.backup", tmp_path / "restored"
+    with_phrase = ("--passphrase-file", phrase)
+    said = good("keys", "backup", "--home", site.home, "--out", file, *with_phrase)
+    assert "the keys of 1 epoch." in said
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert PHRASE not in said
+
+    good("keys", "restore", file, "--home", home, *with_phrase)
+    assert (home / "identity.key").read_bytes() == (site.home / "identity.key").read_bytes()
+    assert all(p.stat().st_mode & 0o077 == 0 for p in (home, *home.rglob("*")))
+    good("open", model, "--key", home, "--output", tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as opened:
+        weights = opened["w"]
+    np.testing.assert_array_equal(weights, open_checkpoint(model, site.home).masters["w"])
+
+    store = Store(home)
+    assert store.epochs() == []
+    with pytest.raises(NoKeyError):
+        store.get_epoch(epoch_id)
+    site.allow(flhe_home=str(home))  # a node starts there, in the middle of the run
+    refused(group.ask(site, round_=2), 1020)
+    refused(group.evaluate(site), 1020)
+    assert len(site.app.seen) == 1  # trained before the backup, and not since
+
+    group.number = 1
+    group.agree()
+    update(group.ask(site))  # with the others, under fresh keys
+    (fresh,) = store.epochs()
+    assert fresh != epoch_id
+    np.testing.assert_array_equal(open_checkpoint(model, home).masters["w"], weights)
+
+
+def test_keys_in_the_archive_lend_themselves_to_nothing_else(tmp_path: Path, phrase: Path) -> None:
+    """Somebody copies them to where a node looks for keys: the store destroys them."""
+    group = Group(tmp_path / "nodes").agree()
+    group.parts()
+    home = tmp_path / "restored"
+    file = tmp_path / "a.backup"
+    good(
+        "keys", "backup", "--home", group.sites[0].home, "--out", file, "--passphrase-file", phrase
+    )
+    good("keys", "restore", file, "--home", home, "--passphrase-file", phrase)
+    (kept,) = (home / "archive" / "epochs").iterdir()
+    kept.parent.rename(home / "epochs")
+    store = Store(home)
+    (epoch_id,) = store.epochs()
+    assert not store.usable(epoch_id)
+    with pytest.raises(NoKeyError, match="its keys were destroyed"):
+        store.get_epoch(epoch_id)
+    assert store.epochs() == []
+
+
+def test_a_backup_of_a_restored_site_has_its_archive(tmp_path: Path, phrase: Path) -> None:
+    group = Group(tmp_path / "nodes").agree()
+    model = sealed(group, tmp_path / "model.flhe")
+    home = group.sites[0].home
+    for turn in range(2):
+        file = tmp_path / f"{turn}.backup"
+        good("keys", "backup", "--home", home, "--out", file, "--passphrase-file", phrase)
+        home = tmp_path / f"restored-{turn}"
+        good("keys", "restore", file, "--home", home, "--passphrase-file", phrase)
+    open_checkpoint(model, home)
+
+
+def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
+    keygen(tmp_path, "site-a")
+    home, file = tmp_path / "home-site-a", tmp_path / "a.backup"
+    how = ("--passphrase-file", phrase)
+    assert "no identity in it" in bad(
+        "keys", "backup", "--home", tmp_path / "x", "--out", file, *how
+    )
+    good("keys", "backup", "--home", home, "--out", file, *how)
+    assert "is there already" in bad("keys", "backup", "--home", home, "--out", file, *how)
+    assert "is there already" in bad("keys", "restore", file, "--home", home, *how)
+    new = tmp_path / "new"
+    phrase.write_text("another passphrase")
+    assert "does not open" in bad("keys", "restore", file, "--home", new, *how)
+    assert "no file of" in bad("keys", "restore", tmp_path / "site-a.site", "--home", new, *how)
+    phrase.chmod(0o644)
+    assert "chmod 600" in bad("keys", "restore", file, "--home", new, *how)
+    assert "no terminal" in bad("keys", "restore", file, "--home", new)
+    assert not list(tmp_path.glob("*new*"))
+
+
+def test_half_a_restore_is_none(
+    tmp_path: Path, phrase: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keygen(tmp_path, "site-a")
+    file = tmp_path / "a.backup"
+    how = ("--passphrase-file", phrase)
+    good("keys", "backup", "--home", tmp_path / "home-site-a", "--out", file, *how)
+
+    rename = Path.rename
+
+    def full(self: Path, to: Path) -> Path:
+        if self.is_dir():
+            raise OSError(28, "No space left on device")
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", full)
+    assert "No space left" in bad(
+        "keys", "restore", file, "--home", tmp_path / "deep" / "new", *how
+    )
+    monkeypatch.undo()
+    assert not list((tmp_path / "deep").iterdir())
+
+
+def test_a_terminal_asks_twice_for_a_new_passphrase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def prompt(text: str, *, hide_input: bool, confirmation_prompt: bool) -> str:
+        assert hide_input
+        asked.append(confirmation_prompt)
+        return PHRASE
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(key_commands.typer, "prompt", prompt)
+    monkeypatch.setattr(key_commands.sys, "stdin", Terminal())
+    assert key_commands._passphrase(None, new=True) == PHRASE
+    assert key_commands._passphrase(None, new=False) == PHRASE
+    assert asked == [True, False]

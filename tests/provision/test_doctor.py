@@ -1,0 +1,361 @@
+"""`flhe doctor`: a node that may start, and each fault by itself, with its mend."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from flhe.provision import check_home as homes
+from flhe.provision import check_machine
+from flhe.provision.check_home import check_home
+from flhe.provision.check_tls import check_tls
+from flhe.provision.checks import Check
+from flhe.provision.doctor import examine
+from tests.provision.site import good, keygen, load, made, run, signed
+
+ABC = ("site-a", "site-b", "site-c")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, object]:
+    """A node with nothing wrong, but for where it lies."""
+    pinned = signed(tmp_path, *ABC)
+    return {
+        "flhe-home": str(tmp_path / "home-site-a"),
+        "flhe-roster": str(tmp_path / "roster"),
+        "flhe-roster-hash": pinned,
+        "flhe-min-survivors": 3,
+    }
+
+
+def found(config: Mapping[str, object]) -> dict[str, Check]:
+    """The worst of each check."""
+    worst: dict[str, Check] = {}
+    for check in examine(config):
+        order = ("ok", "warn", "fail")
+        if check.name not in worst or order.index(check.level) > order.index(
+            worst[check.name].level
+        ):
+            worst[check.name] = check
+    return worst
+
+
+def fails(config: Mapping[str, object]) -> set[str]:
+    return {name for name, check in found(config).items() if check.level == "fail"}
+
+
+def test_a_node_that_may_start(config: dict[str, object]) -> None:
+    checks = found(config)
+    assert fails(config) == set()
+    assert {n for n, c in checks.items() if c.level == "warn"} <= {
+        "path",
+        "clock",
+    }  # of this machine
+    assert checks["member"].says == "site-a, one of 3 sites"
+    for name in ("home", "identity", "roster hash", "signatures", "schemes", "allows", "survivors"):
+        assert checks[name].level == "ok", checks[name]
+
+
+def test_the_command(config: dict[str, object]) -> None:
+    text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
+    assert "site-a, one of" in good("doctor", "--node-config", text)
+    listed = json.loads(good("doctor", "--node-config", text, "--json"))
+    assert all(set(one) == {"name", "level", "says", "mend"} for one in listed)
+    result = run("doctor", "--node-config", text.replace("3", "4", 1), "--json")
+    assert result.exit_code == 1
+    assert any(one["level"] == "fail" for one in json.loads(result.output))
+    broken = run("doctor", "--node-config", "flhe-home=/no/quotes")
+    assert (broken.exit_code, broken.output.count("\n")) == (1, 1)
+    assert "text in quotes" in broken.output
+
+
+def test_it_changes_nothing(config: dict[str, object], tmp_path: Path) -> None:
+    def state() -> dict[str, float]:
+        return {str(p): p.stat().st_mtime for p in tmp_path.rglob("*") if p.name != "lock"}
+
+    before = state()
+    found(config)
+    found({**config, "flhe-home": str(tmp_path / "nowhere")})
+    assert state() == before
+
+
+# --- faults, each by itself ---
+
+
+def test_who_else_can_look_in(config: dict[str, object], tmp_path: Path) -> None:
+    home = tmp_path / "home-site-a"
+    (home / "identity.key").chmod(0o640)
+    checks = found(config)
+    assert "others may look into" in checks["home"].says
+    assert "consider the keys in it known" in checks["home"].mend
+    assert checks["identity"].level == "fail"
+    (home / "identity.key").chmod(0o600)
+    home.chmod(0o750)
+    assert "home" in fails(config)
+    home.chmod(0o700)
+    tmp_path.chmod(0o777)
+    assert found(config)["path"].says.startswith("others may write to")
+    tmp_path.chmod(0o1777)
+    assert found(config)["path"].level == "warn"
+
+
+def test_somebody_elses(config: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    me = homes.os.geteuid()
+    monkeypatch.setattr(homes.os, "geteuid", lambda: me + 1)
+    assert {"home", "path" if me else "home"} <= fails(config)
+
+
+def test_no_room(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for free, level in ((1 << 20, "fail"), (1 << 29, "warn"), (1 << 31, "ok")):
+        usage = type("Usage", (), {"free": free})
+        monkeypatch.setattr(homes.shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert found(config)["disk"].level == level
+
+
+def test_two_nodes_on_one_directory(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    script = tmp_path / "flower-supernode"
+    script.write_text("import time; time.sleep(60)")
+    command = [sys.executable, str(script), "--node-config"]
+    nodes = []
+    try:
+        for number in range(3):
+            place = home if number < 2 else tmp_path / "home-2"
+            nodes.append(subprocess.Popen([*command, f'flhe-home="{place}" partition-id={number}']))
+            wait_for(nodes[-1].pid)
+            (check,) = [c for c in check_home(home) if c.name == "processes"]
+            assert check.level == ("ok" if number == 0 else "fail")
+        assert all(str(node.pid) in check.says for node in nodes[:2])
+        assert check.says.startswith("2 SuperNodes")
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+
+
+def wait_for(pid: int) -> None:
+    """Until a child has become what it was started as."""
+    until = time.monotonic() + 10
+    while b"flower-supernode" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_no_identity_or_one_that_is_not_listed(config: dict[str, object], tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    assert {"home", "identity"} <= fails({**config, "flhe-home": nowhere})
+    assert not Path(nowhere).exists()
+    keygen(tmp_path, "site-d")
+    stranger = {**config, "flhe-home": str(tmp_path / "home-site-d")}
+    assert fails(stranger) == {"member"}
+    less = tmp_path / "less"
+    keygen(tmp_path, "site-e")
+    more = tmp_path / "more"
+    good("roster", "add", tmp_path / "roster", "--site", tmp_path / "site-e.site", "--out", more)
+    good("roster", "remove", more, "site-a", "--out", less)
+    for name in ("site-b", "site-c", "site-e"):
+        good("roster", "sign", less, "--home", tmp_path / f"home-{name}")
+    gone = {**config, "flhe-roster": str(less), "flhe-roster-hash": load(less).roster.hash.hex()}
+    assert fails(gone) == {"member"}
+    assert "was revoked" in found(gone)["member"].says
+    (tmp_path / "home-site-a" / "identity.key").write_bytes(b"short")
+    assert "damaged" in found(config)["identity"].says
+
+
+def test_a_roster_that_is_not_the_agreed_one(config: dict[str, object], tmp_path: Path) -> None:
+    assert "roster hash" in fails({**config, "flhe-roster-hash": "00" * 32})
+    assert "roster" in fails({**config, "flhe-roster": str(tmp_path / "no")})
+    other = tmp_path / "unsigned"
+    pinned = made(tmp_path / "more", *ABC, out="../unsigned")
+    unsigned = {**config, "flhe-roster": str(other), "flhe-roster-hash": pinned}
+    assert fails(unsigned) == {"signatures", "member", "policy"}
+    assert "not signed by site-a, site-b, site-c" in found(unsigned)["signatures"].says
+    assert {"roster", "policy"} <= fails({"flhe-home": config["flhe-home"]})
+    trial = {"flhe-home": config["flhe-home"], "flhe-trust": "first-use"}
+    assert found(trial)["roster"].level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("flhe-server-reads", True, "the server to read sums"),
+        ("flhe-min-select", 0.1, "up to 90% of each update in clear"),
+        ("flhe-unpermuted", True, "which values were chosen"),
+        ("flhe-counts", True, "example counts"),
+    ],
+)
+def test_what_is_allowed_is_said(
+    config: dict[str, object], setting: str, value: object, says: str
+) -> None:
+    check = found({**config, setting: value})["allows"]
+    assert check.level == "warn"
+    assert says in check.says
+    assert setting in check.mend
+
+
+def test_settings_that_limit_nothing(config: dict[str, object]) -> None:
+    check = found({**config, "flhe-min-surviors": 3})["settings"]
+    assert (check.level, check.mend) == ("fail", "did you mean flhe-min-survivors?")
+    assert "flhe-min-surviors" in check.says
+    assert found({**config, "flhe-zzz": 1})["settings"].level == "fail"
+    assert fails({**config, "flhe-min-survivors": 4}) == {"survivors"}
+    assert found({**config, "flhe-min-survivors": 0})["survivors"].level == "warn"
+    assert fails({**config, "flhe-schemes": "sash"}) == {"schemes"}
+    assert fails({**config, "flhe-leave": "yes"}) == {"policy"}
+
+
+def test_the_clock(
+    config: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roster = tmp_path / "roster"
+    written = roster.stat().st_mtime
+    for status, level in ((0x40, "warn"), (0x01, "ok"), (None, "ok")):
+        monkeypatch.setattr(check_machine, "_kernel_status", lambda status=status: status)
+        assert check_machine.check_clock(roster, written + 60).level == level
+    assert check_machine.check_clock(roster, written - 86400).level == "fail"
+    monkeypatch.undo()
+    assert check_machine._kernel_status() is None or check_machine._kernel_status() < 1 << 16  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("installed", "spec", "within"),
+    [
+        ("1.41.0", ">=1.41,<1.42", True),
+        ("1.42.0", ">=1.41,<1.42", False),
+        ("1.9.3", ">=1.41,<1.42", False),
+        ("50.0.2", "<51,>=50", True),
+        ("0.61.0rc1", ">=0.61", True),
+        ("1.0", "", True),
+    ],
+)
+def test_versions(installed: str, spec: str, within: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        check_machine.metadata, "requires", lambda _: [f"flwr{spec}", "x; extra == 'y'"]
+    )
+    real = check_machine._version
+    monkeypatch.setattr(
+        check_machine, "_version", lambda name: installed if name == "flwr" else real(name)
+    )
+    levels = [c.level for c in check_machine.check_versions(())]
+    assert ("fail" not in levels) == within
+
+
+def test_what_a_scheme_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_machine, "_version", lambda name: None if name == "gmpy2" else "99")
+    monkeypatch.setattr(check_machine.metadata, "requires", lambda _: [])
+    (warning, _) = check_machine.check_versions(("batchcrypt", "fedml-he"))
+    assert "flhe[paillier]" in warning.mend
+    assert [c.level for c in check_machine.check_versions(("flashe",))] == ["ok"]
+
+
+# --- TLS ---
+
+
+def certificate(
+    folder: Path, *, days: int, begins: int = -1, ip: str = "127.0.0.1"
+) -> tuple[Path, Path]:
+    """A CA's certificate, and a server's with its key; one key for both is enough here."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hospital-a")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now + datetime.timedelta(days=begins))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ip))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    both = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ) + made.public_bytes(pem)
+    folder.mkdir()
+    (folder / "server.pem").write_bytes(both)
+    (folder / "ca.crt").write_bytes(made.public_bytes(pem))
+    return folder / "ca.crt", folder / "server.pem"
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    """A TLS server with a certificate, or one that answers in clear; its address."""
+    sockets = []
+
+    def start(server: Path | None) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listener)
+
+        def answer() -> None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            if server is not None:
+                context.load_cert_chain(server)
+            try:
+                plain, _ = listener.accept()
+                with plain:
+                    if server is None:
+                        plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    else:
+                        context.wrap_socket(plain, server_side=True).close()
+            except OSError:  # the client has hung up, as it should
+                return
+
+        threading.Thread(target=answer, daemon=True).start()
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for listener in sockets:
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "level", "says"),
+    [
+        ({"days": 90}, "ok", "89 days left"),
+        ({"days": 9}, "warn", "8 days left"),
+        ({"days": -1, "begins": -9}, "fail", "has expired"),
+        ({"days": 90, "begins": 3}, "fail", "not valid yet"),
+        ({"days": 90, "ip": "127.0.0.9"}, "fail", "is not for 127.0.0.1"),
+    ],
+)
+def test_tls(serve: Any, tmp_path: Path, how: dict[str, Any], level: str, says: str) -> None:
+    roots, server = certificate(tmp_path / "pki", **how)
+    check = check_tls(serve(server), roots)
+    assert (check.level, says in check.says) == (level, True), check
+
+
+def test_tls_that_is_none(serve: Any, tmp_path: Path) -> None:
+    roots, _ = certificate(tmp_path / "pki", days=90)
+    _, stranger = certificate(tmp_path / "other", days=90)
+    assert "cannot be verified" in check_tls(serve(stranger), roots).says
+    assert "does not speak TLS" in check_tls(serve(None), roots).says
+    closed = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{closed.getsockname()[1]}"
+    closed.close()
+    assert "cannot be reached" in check_tls(address, roots).says
+    assert "no HOST:PORT" in check_tls("hospital-a", roots).says
+    assert "cannot be read as certificates" in check_tls(address, tmp_path / "none").says

@@ -1,0 +1,242 @@
+"""`flhe keygen --home`, `flhe roster ...` and `flhe keys rotate`: from nothing to a pinned roster."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flhe.keys import phone
+from flhe.keys.enrolment import Enrolment
+from flhe.keys.identity import Identity
+from flhe.keys.signed_roster import load_pinned
+from flhe.policy import Policy
+from tests.provision.site import bad, good, keygen, load, made, run, signed
+
+ABC = ("site-a", "site-b", "site-c")
+
+
+def public(tmp: Path, name: str) -> bytes:
+    return Identity((tmp / f"home-{name}" / "identity.key").read_bytes()).public
+
+
+# --- identities ---
+
+
+def test_an_identity_is_made_once(tmp_path: Path) -> None:
+    home, out = tmp_path / "new" / "home", tmp_path / "a.site"
+    said = good("keygen", "--home", home, "--name", "site-a", "--out", out)
+    seed = (home / "identity.key").read_bytes()
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "identity.key").stat().st_mode & 0o777 == 0o600
+    key = Identity(seed).public
+    assert key.hex() in said
+    assert all(line in said for line in phone.lines(key))
+    assert seed.hex() not in said
+    assert Enrolment.from_bytes(out.read_bytes()).member.public == key
+    assert "has an identity already" in good(
+        "keygen", "--home", home, "--name", "site-a", "--out", out
+    )
+    assert (home / "identity.key").read_bytes() == seed
+
+
+def test_a_request_goes_where_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good("keygen", "--home", "h", "--name", "site-a")
+    request = Path("site-a.site").read_bytes()
+    assert "not overwritten" in bad("keygen", "--home", "h2", "--name", "site-a", code=2)
+    assert Path("site-a.site").read_bytes() == request
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--home", "h"], "takes --home DIR and --name NAME"),
+        (["--name", "site-a"], "takes --home DIR and --name NAME"),
+        (["--home", "h", "--name", "a", "--scheme", "eshe"], "dealt take neither"),
+        (["--home", "h", "--name", "../a"], "the name must be"),
+    ],
+)
+def test_an_identity_that_is_not_made(
+    options: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in bad("keygen", *options, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+# --- rosters ---
+
+
+def test_from_nothing_to_a_pinned_roster(tmp_path: Path) -> None:
+    more = ("--scheme", "sash", "--allow", "min-members=3", "--allow", "server-reads=false")
+    pinned = made(tmp_path, *ABC, more=more)
+    roster = tmp_path / "roster"
+    for name in ABC:
+        shutil.copy(roster, tmp_path / f"copy-{name}")
+        assert f"not signed by {', '.join(ABC)}" in bad(
+            "roster", "check", tmp_path / f"copy-{name}", "--roster-hash", pinned
+        )
+        said = good(
+            "roster", "sign", tmp_path / f"copy-{name}", "--home", tmp_path / f"home-{name}"
+        )
+        assert pinned in said
+    copies = [tmp_path / f"copy-{name}" for name in ABC]
+    good("roster", "merge", *copies, "--out", tmp_path / "signed")
+    assert "all 3 sites have signed" in good(
+        "roster", "check", tmp_path / "signed", "--roster-hash", pinned
+    )
+    shown = good("roster", "show", tmp_path / "signed")
+    for name in ABC:
+        assert name in shown
+        assert all(line in shown for line in phone.lines(public(tmp_path, name)))
+    assert all(line in shown for line in phone.lines(bytes.fromhex(pinned)))
+    assert "Schemes: flashe, sash." in shown
+    assert "server-reads=false, min-members=3" in shown
+
+    config = {"flhe-roster": str(tmp_path / "signed"), "flhe-roster-hash": pinned}
+    policy = Policy.of_node(config, run_id=1, node_id=2, simulated=False, environ={})
+    assert policy.roster is not None
+    assert {m.name: m.public for m in policy.roster.members} == {
+        n: public(tmp_path, n) for n in ABC
+    }
+    assert (policy.min_members, policy.server_reads) == (3, False)
+
+
+def test_who_signs_what(tmp_path: Path) -> None:
+    pinned = made(tmp_path, *ABC)
+    roster = tmp_path / "roster"
+    before = roster.read_bytes()
+    wrong = "00" * 32
+    assert "roster-hash" in bad(
+        "roster", "sign", roster, "--home", tmp_path / "home-site-a", "--roster-hash", wrong
+    )
+    keygen(tmp_path, "site-d")
+    assert "not in the roster" in bad("roster", "sign", roster, "--home", tmp_path / "home-site-d")
+    assert "no identity in it" in bad("roster", "sign", roster, "--home", tmp_path / "nobody")
+    assert not (tmp_path / "nobody").exists()
+    assert roster.read_bytes() == before
+    good("roster", "sign", roster, "--home", tmp_path / "home-site-a", "--roster-hash", pinned)
+    assert [m.name for m in load(roster).missing if m.name == "site-a"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--scheme", "rot13"), "--scheme rot13: no scheme"),
+        (("--allow", "speed=3"), "--allow speed=3: no parameter"),
+        (("--allow", "min-members=4"), "need 4 to 1024"),
+        (("--collusion", "1"), "need 4 to 1024"),
+        (("--min-survivors", "1"), "min_survivors=1"),
+        (("--site", "no-such.site"), "cannot be read"),
+    ],
+)
+def test_rosters_that_are_not_made(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
+    keygen(tmp_path, *ABC)
+    listed = [word for name in ABC for word in ("--site", tmp_path / f"{name}.site")]
+    command = ["roster", "new", "--out", tmp_path / "roster", *listed, "--scheme", "flashe"]
+    assert says in bad(*command, *more)
+    assert not (tmp_path / "roster").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    made(tmp_path, *ABC)
+    roster = tmp_path / "roster"
+    before = roster.read_bytes()
+    for command in (
+        ("new", "--out", roster, "--site", tmp_path / "site-a.site", "--scheme", "flashe"),
+        ("merge", roster, roster, "--out", roster),
+        ("add", roster, "--site", tmp_path / "site-a.site", "--out", roster),
+        ("remove", roster, "site-a", "--out", roster),
+        ("replace", roster, "--site", tmp_path / "site-a.site", "--out", roster),
+    ):
+        assert "is there already" in bad("roster", *command)
+    assert roster.read_bytes() == before
+
+
+def test_a_site_more_and_a_site_less(tmp_path: Path) -> None:
+    pinned = signed(tmp_path, *ABC)
+    keygen(tmp_path, "site-d")
+    roster, more, less = tmp_path / "roster", tmp_path / "more", tmp_path / "less"
+    good("roster", "add", roster, "--site", tmp_path / "site-d.site", "--out", more)
+    assert load(more).roster.hash.hex() != pinned
+    assert len(load(more).missing) == 4  # signatures do not carry over
+    said = good("roster", "remove", more, "site-a", "--out", less)
+    gone = public(tmp_path, "site-a")
+    assert f"Revoked keys, which never take part again: {gone.hex()[:16]}" in said
+    assert load(less).roster.revoked == (gone,)
+    assert {m.name for m in load(less).roster.members} == {"site-b", "site-c", "site-d"}
+    assert "was revoked" in bad("roster", "sign", less, "--home", tmp_path / "home-site-a")
+    assert "was revoked" in bad(
+        "roster", "add", less, "--site", tmp_path / "site-a.site", "--out", tmp_path / "again"
+    )
+    assert "no site of this roster" in bad(
+        "roster", "remove", less, "site-a", "--out", tmp_path / "x"
+    )
+    assert "need 3 to 1024" in bad("roster", "remove", less, "site-b", "--out", tmp_path / "x")
+
+
+# --- rotation ---
+
+
+def rotate(tmp: Path, home: str = "home-site-b", name: str = "site-b") -> Path:
+    out = tmp / "new.site"
+    where = ("--home", tmp / home, "--new-home", tmp / "new", "--out", out)
+    good("keys", "rotate", *where, "--name", name)
+    return out
+
+
+def test_a_key_is_rotated(tmp_path: Path) -> None:
+    signed(tmp_path, *ABC)
+    old = public(tmp_path, "site-b")
+    request = rotate(tmp_path)
+    new = Identity((tmp_path / "new" / "identity.key").read_bytes()).public
+    good("roster", "replace", tmp_path / "roster", "--site", request, "--out", tmp_path / "next")
+    roster = load(tmp_path / "next").roster
+    assert (roster.name(new), roster.revoked) == ("site-b", (old,))
+    assert len(load(tmp_path / "next").missing) == 3
+    for home in ("home-site-a", "new", "home-site-c"):
+        good("roster", "sign", tmp_path / "next", "--home", tmp_path / home)
+    assert load_pinned(tmp_path / "next", roster.hash) == roster
+    assert "was revoked" in bad(
+        "roster", "sign", tmp_path / "next", "--home", tmp_path / "home-site-b"
+    )
+    assert (tmp_path / "home-site-b" / "identity.key").exists()  # in use until all have pinned
+
+
+def test_a_place_is_taken_only_by_who_held_it(tmp_path: Path) -> None:
+    signed(tmp_path, *ABC)
+    keygen(tmp_path, "site-d")
+    roster, out = tmp_path / "roster", tmp_path / "next"
+    assert "old key has not signed" in bad(
+        "roster", "replace", roster, "--site", tmp_path / "site-d.site", "--out", out
+    )
+    request = rotate(tmp_path, "home-site-d", "site-b")  # signed by a key that site-b never had
+    how = (roster, "--site", request, "--out", out)
+    assert "does not list for site-b" in bad("roster", "replace", *how)
+    assert "use flhe roster replace" in bad("roster", "add", *how)
+    assert not out.exists()
+
+
+def test_a_rotation_overwrites_nothing(tmp_path: Path) -> None:
+    keygen(tmp_path, "site-b")
+    home = tmp_path / "home-site-b"
+    seed = (home / "identity.key").read_bytes()
+    command = ("keys", "rotate", "--home", home, "--name", "site-b")
+    assert "is there already" in bad(*command, "--new-home", home, "--out", tmp_path / "x.site")
+    assert "no identity in it" in bad(
+        "keys", "rotate", "--home", tmp_path / "none", "--name", "b", "--new-home", tmp_path / "n"
+    )
+    assert (home / "identity.key").read_bytes() == seed
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("group", ["roster", "keys"])
+def test_help_names_every_command(group: str) -> None:
+    named = {
+        "roster": ("new", "show", "sign", "merge", "check", "add", "remove", "replace"),
+        "keys": ("backup", "restore", "rotate"),
+    }
+    said = run(group, "--help").output
+    assert all(f" {command} " in said for command in named[group])

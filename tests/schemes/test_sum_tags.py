@@ -1,0 +1,182 @@
+"""Sum tags: what they are, in plain integers, and that every change of a sum is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.keys.derive import hkdf
+from flhe.math.ring import Q
+from flhe.schemes import sum_tags
+from flhe.schemes.sum_tags import SumTags
+from tests.laws import KEY, OTHER_KEY, OTHER_SLOTS, SLOT
+
+BITS = 16
+FLOATS = 40
+
+
+def tags(key: bytes = KEY, floats: int = FLOATS, **how: Any) -> SumTags:
+    return SumTags(key, how.pop("slot", SLOT), floats, **how)
+
+
+def plain(seed: int, count: int = FLOATS, extras: int = 15, dtype: Any = np.int16) -> Plain:
+    rng = np.random.default_rng(seed)
+    bound = np.iinfo(dtype).max
+    draw = lambda n: rng.integers(-bound, bound, n, dtype, endpoint=True)  # noqa: E731
+    return Plain(draw(count), draw(extras))
+
+
+def made(one: Plain, rank: int, bits: int, by: SumTags) -> NDArray[Any]:
+    """The digits of one sender's tags."""
+    tagged = by.tagged(one, rank, bits)
+    assert tagged.values is one.values
+    assert tagged.extras[: one.extras.size].tolist() == one.extras.tolist()
+    return tagged.extras[one.extras.size :]
+
+
+def fits(total: Plain, digits: NDArray[Any], senders: list[int], by: SumTags) -> tuple[bool, ...]:
+    """Whether each tag of a sum is that of its senders."""
+    whole = total._replace(extras=np.concatenate([total.extras, digits]))
+    plain, found = by.matching(whole, senders, BITS)
+    assert plain.extras.tolist() == total.extras.tolist()
+    return found
+
+
+def by_hand(one: Plain, rank: int, floats: int) -> list[int]:
+    """The formula of the module, term by term."""
+    keys = hkdf(KEY, "sum-tag", *SLOT.context())
+    masks = hkdf(KEY, "sum-tag-mask", *SLOT.context(), rank)
+    coords = range(one.values.size) if one.coords is None else one.coords.tolist()
+    behind = one.values.size if one.coords is None else floats
+    terms = [*zip(coords, one.values.tolist(), strict=True)]
+    terms += [(behind + i, x) for i, x in enumerate(one.extras.tolist())]
+    out = []
+    for at in (0, 16):
+        k, tau = (int.from_bytes(secret[at : at + 16], "little") for secret in (keys, masks))
+        out.append((tau + sum(pow(k, d + 1, Q) * x for d, x in terms)) % Q)
+    return out
+
+
+def summed(parts: list[tuple[Plain, NDArray[Any]]]) -> tuple[Plain, NDArray[Any]]:
+    total = Plain(
+        sum(p.values.astype(np.int64) for p, _ in parts),  # type: ignore[arg-type]
+        sum(p.extras.astype(np.int64) for p, _ in parts),  # type: ignore[arg-type]
+    )
+    return total, sum(t.astype(np.int64) for _, t in parts)  # type: ignore[return-value]
+
+
+def sent(senders: list[int]) -> list[tuple[Plain, NDArray[Any]]]:
+    return [(one := plain(rank), made(one, rank, BITS, tags())) for rank in senders]
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64])
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1300])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_tags_are_the_formula(dtype: Any, count: int, threads: int) -> None:
+    one, bits = plain(count, count, 9, dtype), 16 if dtype == np.int16 else 24
+    digits = made(one, 4, bits, tags(floats=count, threads=threads))
+    assert sum_tags.join(digits, bits) == by_hand(one, 4, count)
+
+
+def test_the_widest_integers_are_exact() -> None:
+    for dtype in (np.int32, np.int64):
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        one = Plain(np.array([least, most] * 700, dtype), np.array([least, most, -1], dtype))
+        digits = made(one._replace(extras=one.extras.astype(np.int64)), 0, 32, tags(floats=1400))
+        assert sum_tags.join(digits, 32) == by_hand(one, 0, 1400)
+
+
+@given(coords=st.sets(st.integers(0, 2999), max_size=60), seed=st.integers(0, 99))
+@settings(max_examples=25)
+def test_sparse_tags_go_by_coordinates(coords: set[int], seed: int) -> None:
+    one = plain(seed, len(coords), 5, np.int32)
+    one = one._replace(coords=np.array(sorted(coords), np.uint32))
+    digits = made(one, 1, 30, tags(floats=3000, threads=2))
+    assert sum_tags.join(digits, 30) == by_hand(one, 1, 3000)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 16, 24, 31, 32])
+def test_digits_are_values_and_recompose(bits: int) -> None:
+    for tag in (0, 1, Q - 1, 0x0123456789ABCDEF):
+        digits = np.array(sum_tags.split([tag, Q - 1 - tag], bits), np.int64)
+        assert digits.size == sum_tags.lanes(bits)
+        assert digits.min() >= 0
+        assert digits.max() < 1 << (bits - 1)
+        assert sum_tags.join(digits, bits) == [tag, Q - 1 - tag]
+        assert sum_tags.join(1000 * digits, bits) == [1000 * tag, 1000 * (Q - 1 - tag)]
+
+
+@given(senders=st.sets(st.integers(0, 20), min_size=1, max_size=9))
+@settings(max_examples=20)
+def test_the_sum_of_the_senders_matches(senders: set[int]) -> None:
+    total, digits = summed(sent(sorted(senders)))
+    assert fits(total, digits, sorted(senders), tags()) == (True, True)
+
+
+@given(at=st.integers(0, FLOATS + 15 - 1), change=st.integers(-(1 << 40), 1 << 40).filter(bool))
+@settings(max_examples=40)
+def test_one_integer_that_changed(at: int, change: int) -> None:
+    total, digits = summed(sent([0, 2, 3]))
+    (total.values if at < FLOATS else total.extras)[at % FLOATS if at >= FLOATS else at] += change
+    assert fits(total, digits, [0, 2, 3], tags()) == (False, False)
+
+
+@pytest.mark.parametrize("change", [1, -1, 1 << 15, 7])
+def test_a_tag_that_changed(change: int) -> None:
+    for at in range(sum_tags.lanes(BITS)):
+        total, digits = summed(sent([0, 1]))
+        digits[at] += change
+        first = at >= sum_tags.lanes(BITS) // 2
+        assert fits(total, digits, [0, 1], tags()) == (first, not first)
+
+
+def test_a_tag_is_no_residue() -> None:
+    """Of all the numbers that are alike modulo Q, one passes: else half of a guess would do."""
+    total, digits = summed(sent([0, 1]))
+    for change in (Q, -Q, 2 * Q):
+        more = digits.copy()
+        limbs = sum_tags.lanes(BITS) // 2
+        more[limbs - 1] += change >> (BITS - 1) * (limbs - 1)
+        more[0] += change - ((change >> (BITS - 1) * (limbs - 1)) << (BITS - 1) * (limbs - 1))
+        tag = sum_tags.join(more, BITS)[0]
+        assert tag % Q == sum_tags.join(digits, BITS)[0] % Q
+        assert fits(total, more, [0, 1], tags())[0] == (0 <= tag < 2 * Q)
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ([0, 1], [0, 1, 2]),  # one left out, and still named
+        ([0, 1, 2], [0, 1]),  # one brought in
+        ([0, 1, 1], [0, 1]),  # one twice
+        ([0, 1, 1], [0, 1, 2]),  # one in the place of another
+        ([0, 1], [0, 3]),
+    ],
+)
+def test_other_senders_than_those_named(added: list[int], named: list[int]) -> None:
+    total, digits = summed(sent(added))
+    assert fits(total, digits, named, tags()) == (False, False)
+
+
+@pytest.mark.parametrize("field", sorted(OTHER_SLOTS))
+def test_tags_of_another_slot_or_key(field: str) -> None:
+    total, digits = summed(sent([0, 1]))
+    other = tags(slot=OTHER_SLOTS[field])
+    assert fits(total, digits, [0, 1], other) == (False, False)
+    assert fits(total, digits, [0, 1], tags(OTHER_KEY)) == (False, False)
+
+
+def test_tags_of_a_slot_differ_by_sender_and_say_nothing_by_name() -> None:
+    one = plain(0)
+    found = {bytes(made(one, rank, BITS, tags())) for rank in range(20)}
+    assert len(found) == 20
+    assert KEY.hex() not in repr(tags())
+    assert str(list(KEY)[:3]) not in repr(tags())
+    assert dataclasses.fields(SumTags)[0].repr is False

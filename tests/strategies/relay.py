@@ -1,0 +1,282 @@
+"""A relay between nodes that asks for rounds, in turn and out of turn; no strategy takes part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, Message
+
+from flhe import records
+from flhe.coding.support import Support
+from flhe.errors import ProtocolError
+from flhe.keys import masking, receipts
+from flhe.keys.messages import Envelope
+from flhe.rounds.terms import Terms
+from tests.mods.harness import TERMS, answer
+from tests.strategies.heard import Result, Try, said_of
+from tests.strategies.network import SIZE, Fate, Letter, Network
+
+STAGE = 10.0
+"""Seconds that the relay waits for the answers to a stage."""
+
+FLOATS = 13
+"""Of the harness's model."""
+
+KINDS: dict[str, Terms] = {
+    "dense": TERMS,
+    "sparse": dataclasses.replace(TERMS, top_k=0.5, warmup=0, masking="adaptive"),
+    "sash": dataclasses.replace(TERMS, scheme="sash", unmask="clients"),
+    "esafl": dataclasses.replace(TERMS, scheme="esafl"),
+    "esafl-round": dataclasses.replace(TERMS, scheme="esafl", keys="round"),
+}
+
+
+class Relay(Network):
+    """What a relay knows of the nodes, and where it stands."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(path)
+        self.terms = KINDS[kind]
+        self.number = 0
+        self.round, self.attempt, self.stage, self.turn = 1, 0, "round", 0
+        self.mode = "double"
+        self.forget()
+
+    def forget(self) -> None:
+        """A new epoch: nothing of the one before can be added or opened in it."""
+        self.members: list[int] = []
+        self.confirms: list[bytes] = []
+        self.least, self.colluders = 2, 0
+        self.box: list[bytes] = []
+        self.tries: dict[tuple[int, int], Try] = {}
+        self.results: list[Result] = []
+
+    def letter(self, site: int, stage: str, kind: str = "train", **fields: Any) -> Letter:
+        """A message of a round, with everything that a node may lack."""
+        said = {
+            "round": self.round,
+            "attempt": self.attempt,
+            "terms": self.terms.to_bytes(),
+            "confirms": self.confirms,
+            **said_of(self.results),
+            **fields,
+        }
+        content = {records.BOX: records.from_pieces(self.box)} if self.box else {}
+        totals = tuple(result.total for result in self.results)
+        return Letter(site, stage, kind, content, said, totals, self.number)
+
+    def hear(self, letter: Letter, reply: Message) -> None:
+        """An answer arrives; what belongs to an epoch that is over is of no use."""
+        if letter.epoch != self.number or letter.site not in self.members:
+            return
+        rank, said = self.members.index(letter.site), answer(reply)
+        where = letter.fields["round"], letter.fields["attempt"]
+        noted = self.tries.setdefault(where, Try())
+        if said.get("step") == "supports":
+            noted.supports[rank] = Support.from_bytes(said["support"], FLOATS)  # type: ignore[arg-type]
+        elif said.get("step") == "update":
+            if self.terms.sparse and rank not in noted.supports:
+                return  # its support was lost on the way: nothing tells what the update is of
+            supports = [noted.supports[rank]] if self.terms.sparse else None
+            part = reply.content[records.UPDATE]
+            assert isinstance(part, ArrayRecord)
+            sealed = records.to_sealed(said["header"], part, supports=supports)  # type: ignore[arg-type]
+            self.watch.hears(sealed)
+            noted.updates[rank], noted.receipts[rank] = sealed, said["receipt"]  # type: ignore[assignment]
+            if self.terms.masked:
+                noted.shares[rank] = records.bytes_list(said, "shares")
+        elif said.get("step") == "consist" and "signature" in said:
+            among = tuple(letter.fields["survivors"])
+            noted.signatures.setdefault(among, {})[rank] = said["signature"]  # type: ignore[assignment]
+            self.watch.signs(self.number, where[0], among, rank, self.quorum)
+        elif said.get("step") == "unmask":
+            noted.answers.setdefault(letter.among, {})[rank] = said["answer"]  # type: ignore[assignment]
+
+    # --- agreement on an epoch ---
+
+    def agree(self, members: Sequence[int], stop: int = 0) -> bool:
+        """All relays among those members; whether it came to an end. `stop` ends it after so many."""
+        self.number += 1
+        # Its sum may have been opened, or survivors signed: what is spent is not asked for again.
+        self.round += self.stage == "evaluate" or self.terms.masked
+        self.forget()
+        relays = self._relays(members)
+        for step, done in enumerate(relays, 1):
+            if not done or step == stop:
+                return False
+        self.pass_time(0)
+        self.stage, self.attempt = "round", 0
+        self._ask_for_box()
+        return True
+
+    def _relays(self, members: Sequence[int]) -> Any:
+        """One after the other; False from one that somebody refuses."""
+        said: dict[str, Any] = {"number": self.number, "terms": self.terms.to_bytes()}
+
+        def relay(stage: str, **fields: Any) -> list[Any] | None:
+            fields = {**said, **fields}
+            letters = [Letter(i, stage, "train", {}, fields, (), self.number) for i in self.members]
+            replies = [self.handle(letter, Fate()) for letter in letters]
+            if any(reply is None or reply.has_error() for reply in replies):
+                return None
+            return [answer(reply) for reply in replies if reply is not None]
+
+        self.members = list(members)
+        hellos = relay("advertise")
+        yield hellos
+        assert hellos is not None
+        keys = [Envelope.from_bytes(hello["envelope"], 1024).header.sender for hello in hellos]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        self.members = [self.members[i] for i in order]
+        shares = relay("share", messages=[hellos[i]["envelope"] for i in order])
+        yield shares
+        assert shares is not None
+        confirms = relay("confirm", messages=[m for said in shares for m in said["envelopes"]])
+        yield confirms
+        assert confirms is not None
+        told = [c["envelope"] for c in confirms]
+        self.least = len(members) if self.terms.joint else max(c["min-opening"] for c in confirms)
+        self.colluders = max(c["colluders"] for c in confirms)
+        if self.terms.joint:
+            drawn = relay("joint", confirms=told)
+            yield drawn
+            assert drawn is not None
+            sums = relay("joint-sum", confirms=told, messages=[d["envelope"] for d in drawn])
+            yield sums
+        self.confirms = told
+
+    def _ask_for_box(self) -> None:
+        """Have the member that is furthest seal its model for those that are not there."""
+        stand: dict[int, tuple[int, bytes]] = {}
+        for site in self.members:
+            said = self.handle(self.letter(site, "status"), Fate())
+            if said is not None and not said.has_error():
+                stand[site] = answer(said)["round"], answer(said)["history"]  # type: ignore[assignment]
+        places = list(stand.values())
+        furthest = max(places, key=lambda place: (place[0], places.count(place)), default=None)
+        if furthest is not None and furthest[0] >= 0:
+            site = next(site for site in stand if stand[site] == furthest)
+            reply = self.handle(self.letter(site, "checkpoint"), Fate())
+            if reply is not None and not reply.has_error():
+                self.box = records.to_pieces(reply.content[records.BOX])  # type: ignore[arg-type]
+            self.round = max(self.round, furthest[0] + 1)
+
+    @property
+    def quorum(self) -> int:
+        """t: signatures that a set of survivors takes."""
+        return (len(self.members) + self.colluders) // 2 + 1
+
+    # --- rounds ---
+
+    @property
+    def here(self) -> Try:
+        """The attempt under way."""
+        return self.tries.setdefault((self.round, self.attempt), Try())
+
+    def ask(self, rank: int, stage: str, fate: Fate, **fields: Any) -> None:
+        """Send one member a stage of the attempt under way."""
+        site, here = self.members[rank], self.here
+        kind = "evaluate" if stage == "evaluate" else "train"
+        if stage == "update" and not self.terms.sparse:
+            stage = "round"
+        if stage == "update":
+            fields = {"mode": self.mode, **fields}
+        if stage == "consist":
+            among = fields.setdefault("survivors", here.together())
+            nothing = [b""] * len(self.members)
+            fields["shares"] = [here.shares.get(u, nothing)[rank] for u in among]
+        if stage == "unmask":
+            among = tuple(fields.pop("among", here.together()))
+            signed = dict(list(here.signatures.get(among, {}).items())[: self.quorum])
+            fields |= {"signers": list(signed), "signatures": list(signed.values())}
+            letter = self.letter(site, stage, kind, **fields)
+            self.send(dataclasses.replace(letter, among=among), fate)
+            return
+        self.send(self.letter(site, stage, kind, **fields), fate)
+
+    def go(self, fates: Sequence[Fate]) -> None:
+        """One stage: ask everybody, wait, and go on to what comes next."""
+        if not self.confirms:
+            return
+        stage = self.stage
+        for rank in range(len(self.members)):
+            if stage not in ("consist", "unmask") or rank in self.here.together():
+                self.ask(rank, stage, fates[rank])
+        self.pass_time(STAGE)
+        self._next()
+
+    def _next(self) -> None:
+        here, enough = self.here, self.least
+        survivors = tuple(here.together())
+        self.turn += 1
+        if self.stage == "round" and self.terms.sparse and len(here.supports) >= enough:
+            self._at("update")
+        elif self.stage in ("round", "update") and len(survivors) >= enough:
+            if self.terms.masked and len(survivors) >= self.quorum:
+                self._at("consist")
+            elif not self.terms.masked:
+                self._close(b"")
+            else:
+                self._again()
+        elif self.stage == "consist" and len(here.signatures.get(survivors, {})) >= self.quorum:
+            self._at("unmask")
+        elif self.stage == "unmask" and len(here.answers.get(survivors, {})) >= self.quorum:
+            answers = here.answers[survivors]
+            self._close(masking.pack([answers[rank] for rank in sorted(answers)]))
+        elif self.stage == "evaluate":
+            self.round, self.attempt = self.round + 1, 0
+            self._at("round")
+        elif self.stage != "unmask" or self.turn > 2:
+            self._again()
+
+    def _again(self) -> None:
+        """Another attempt; the next round after three of them, or where survivors were asked for."""
+        void = self.stage in ("consist", "unmask") or self.attempt == 2
+        self.round, self.attempt = (self.round + 1, 0) if void else (self.round, self.attempt + 1)
+        self._at("round")
+
+    def _at(self, stage: str) -> None:
+        self.stage, self.turn = stage, 0
+
+    def _close(self, release: bytes) -> None:
+        self.results.append(self.result((self.round, self.attempt), self.here.together(), release))
+        self._at("evaluate")
+
+    def result(self, where: tuple[int, int], ranks: Sequence[int], release: bytes = b"") -> Result:
+        """The sum of these updates of an attempt; ProtocolError where they are not of one slot."""
+        scheme, total = self.terms.for_cohort(len(self.members)), None
+        noted = self.tries[where]
+        for rank in ranks:
+            total = scheme.add(total, noted.updates[rank])
+        assert total is not None
+        signed = [noted.receipts[rank] for rank in total.senders]
+        return Result(scheme.close(total), release, receipts.pack(signed))
+
+    def split(self, rank: int, where: tuple[int, int], ranks: Sequence[int], fate: Fate) -> None:
+        """Tell one member of another sum than the others, with whatever was released for it."""
+        noted = self.tries[where]
+        released = noted.answers.get(tuple(sorted(ranks)), {})
+        release = masking.pack([released[r] for r in sorted(released)]) if released else b""
+        try:
+            other = self.result(where, ranks, release)
+        except ProtocolError:
+            return  # updates of two slots: nothing that the relay can add
+        told = [result for result in self.results if result.total.slot.round < where[0]]
+        told.append(other)
+        letter = self.letter(self.members[rank], "evaluate", "evaluate", **said_of(told))
+        totals = tuple(result.total for result in told)
+        self.send(dataclasses.replace(letter, sums=totals), fate)
+        self.pass_time(0)
+
+    # --- left in peace ---
+
+    def calm_round(self) -> None:
+        """A round of all members in which nothing fails, to its end."""
+        for _ in range(30):
+            self.go([Fate()] * SIZE)
+            if self.stage == "evaluate":
+                self.go([Fate()] * SIZE)
+                return

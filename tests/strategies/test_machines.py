@@ -1,0 +1,86 @@
+"""Machines that start anew, and nodes of another version: named, and the federation goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+
+from flhe import records
+from flhe.keys.store import Store
+from flhe.mods import he_mod
+from flhe.policy import Policy
+from flhe.strategies import flashe_fedavg
+from flhe.strategies.report import RoundReport
+from tests.strategies.puppets import Puppets, initial
+from tests.strategies.test_he_strategy import MAX, run, same
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+NODES = 4
+
+
+@pytest.mark.parametrize(
+    ("who", "durable", "agreements", "senders"),
+    [
+        ([1], False, 2, NODES - 1),  # its keys are found out about when it is asked for an update
+        (range(NODES), False, 2, NODES),
+        (range(NODES), True, 1, NODES),
+    ],
+    ids=["one", "all", "all, durable"],
+)
+def test_machines_that_start_anew_agree_anew(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    who: Any,
+    durable: bool,
+    agreements: int,
+    senders: int,
+) -> None:
+    """Their disks may be those of yesterday: no mask of the keys on them is used again."""
+    grid = Puppets(tmp_path, NODES, config=lambda _: {"flhe-durable": durable})
+    starts: Counter[Path] = Counter()
+    reports: list[RoundReport] = []
+
+    def opened(policy: Policy) -> Store:
+        boot = f"start {starts[policy.home]}"
+        return Store(policy.home, boot="" if policy.durable else boot)
+
+    def after(report: RoundReport) -> None:
+        reports.append(report)
+        if report.round == 2:
+            starts.update(grid.homes[i] for i in who)
+
+    monkeypatch.setattr(he_mod, "open_store", opened)
+    strategy = flashe_fedavg(max_examples=MAX, on_round=after)
+    strategy.start(grid, initial(), num_rounds=4)
+    grid.close()
+    assert grid.stages("advertise") == agreements * [100 + i for i in range(NODES)]
+    assert [r.survivors for r in reports] == [NODES, NODES, senders, NODES]
+    assert same(grid, range(NODES)).round == 4
+    epochs = {p.name for p in (grid.homes[1] / "used").iterdir()}
+    assert len(epochs) == agreements
+
+
+def test_a_node_of_another_version_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Puppets(tmp_path, NODES)
+
+    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
+        record = content[records.STAGE]
+        if node != 103 or not isinstance(record, ConfigRecord):
+            return content
+        return RecordDict(
+            {**content, records.STAGE: ConfigRecord({**record, "v": records.PROTOCOL - 1})}
+        )
+
+    grid.rewrite = rewrite
+    done = run(grid, 2)
+    assert [r.survivors for r in done.reports] == [NODES - 1] * 2
+    assert "node 103 is left out: flhe/version: it runs another version of flhe" in caplog.text
+    assert not (grid.homes[3] / "runs").exists()
+    assert same(grid, range(NODES - 1)).round == 2
