@@ -1,0 +1,13 @@
+"""A whole deployment on this machine, for a few minutes: see docs/deploy.md.
+
+.venv/bin/python deploy/loopback.py --scheme flashe --scheme sash
+"""
+
+from __future__ import annotations
+
+import typer
+
+from flhe.sim.loopback_command import main
+
+if __name__ == "__main__":
+    typer.run(main)

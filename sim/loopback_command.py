@@ -1,0 +1,131 @@
+"""The command of the loopback deployment: progress, a table, a report, an exit status that is true."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flhe.apps.environment import temporary
+from flhe.apps.signals import Stopped, signals
+from flhe.errors import FlheError
+from flhe.sim.bench import write_json
+from flhe.sim.loopback import Loopback
+from flhe.sim.loopback_checks import Report, check
+from flhe.sim.loopback_plan import Plan
+
+
+def main(
+    scheme: Annotated[
+        list[str] | None, typer.Option(help="A scheme to run; again for another. All at once.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 3,
+    values: Annotated[int, typer.Option(help="Values of the model.")] = 5_000,
+    server_reads: Annotated[
+        bool, typer.Option("--server-reads", help="SASH: the server reads the sums.")
+    ] = False,
+    kill: Annotated[
+        bool, typer.Option("--kill/--no-kill", help="Kill a SuperNode in round 2.")
+    ] = True,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything up until Ctrl-C, and say where it is.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for the runs.")] = 600.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the report to FILE.")
+    ] = None,
+) -> None:
+    """Bring up a SuperLink and three SuperNodes on this machine, run federations, search the traffic.
+
+    TLS, SuperNode authentication, signed apps and a pinned roster, as between organisations. Ends
+    with 0 only if every sum is right and no secret was on the wire.
+    """
+    console = Console()
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        line = f"[{time.monotonic() - began:5.0f} s] {text}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        plan = Plan(tuple(scheme or Plan().schemes), rounds, values, server_reads, kill, timeout)
+        with signals(), temporary() as scratch:
+            report = _work(plan, scratch, say, keep=keep)
+    except FlheError as error:
+        typer.echo(f"flhe: {error}", err=True)
+        raise typer.Exit(1) from None
+    except Stopped as stopped:
+        raise typer.Exit(128 + stopped.number) from None
+    if json_file is not None:
+        write_json(json_file, json.dumps(report.to_json(), indent=2))
+    console.print(table(report))
+    for line in summary(report):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if report.wrong:
+        raise typer.Exit(1)
+
+
+def _work(plan: Plan, scratch: Path, say: Callable[[str], None], *, keep: bool) -> Report:
+    began = time.monotonic()
+    loopback = Loopback(plan, scratch, say)
+    with loopback.up():
+        try:
+            loopback.work()
+        except FlheError as error:
+            if keep:
+                _stay(say, f"failed: {error}; what is left is", scratch)
+            raise
+        seconds = time.monotonic() - began
+        if keep:
+            _stay(say, "done; all is left up", scratch)
+        loopback.machines.end()
+        say("searching the traffic")
+        return check(loopback, seconds)
+
+
+def _stay(say: Callable[[str], None], what: str, scratch: Path) -> None:
+    """Leave everything as it is until a signal ends it, which is raised as Stopped."""
+    say(f"{what} in {scratch}; end it with Ctrl-C")
+    threading.Event().wait()
+
+
+def table(report: Report) -> Table:
+    """A line a round."""
+    out = Table(title=f"three sites, {report.seconds:.0f} s in all")
+    for heading in ("scheme", "round", "seconds", "updates of", "error of the mean"):
+        out.add_column(heading, justify="right" if heading in ("round", "seconds") else "left")
+    for result in report.results:
+        for each in result.rounds:
+            first = each is result.rounds[0]
+            name = f"{result.scheme} ({result.seconds:.0f} s)" if first else ""
+            sites, error = ", ".join(each.sites), f"{each.error:.1e}"
+            out.add_row(name, str(each.number), f"{each.seconds:.0f}", sites, error)
+        out.add_section()
+    return out
+
+
+def summary(report: Report) -> list[str]:
+    """What happened besides, in words; what is wrong comes last."""
+    lines = []
+    if report.killed:
+        lines.append(
+            f"{report.killed} was killed after {report.killed_s:.0f} s, and back after "
+            f"{report.back_s:.0f} s, at its start no. {report.starts}"
+        )
+    traffic = report.traffic
+    megabytes = (traffic.bytes_up + traffic.bytes_down) / 1e6
+    lines.append(
+        f"searched {megabytes:.1f} MB ({traffic.requests:,} requests, {traffic.arrays} arrays) for "
+        + ", ".join(f"{count} x {kind}" for kind, count in traffic.searched.items() if count)
+    )
+    seen = sum(traffic.controls.values())
+    lines.append(f"controls found: {seen} of {len(traffic.controls)}")
+    lines += [f"WRONG: {what}" for what in report.wrong]
+    return [*lines, "all is as it must be"] if not report.wrong else lines

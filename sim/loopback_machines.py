@@ -1,0 +1,261 @@
+"""The processes of a loopback deployment: a SuperLink, SuperNodes, the commands that speak to them.
+
+All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flhe.apps import launch
+from flhe.apps.processes import Children, describe_exit, script, stop_tagged
+from flhe.errors import FlheError
+from flhe.sim.loopback_trust import Trust
+from flhe.sim.wiretap import Tls, wiretap
+
+LOOK_S = 0.3
+COMMAND_S = 60.0
+STARTS = 3
+"""How often the SuperLink is started whose port another program took first."""
+CHUNK = 8192
+"""Bytes of Flower's chunks of arrays: small, so that a small model crosses their borders."""
+
+_TAKEN = "SuperNode ID: "
+"""What a SuperNode prints when it is let in."""
+
+FLOWER_CONFIG = """\
+[superlink]
+default = "flhe"
+
+[superlink.flhe]
+address = "127.0.0.1:{port}"
+root-certificates = "{authority}"
+"""
+
+Value = str | int | bool
+
+
+@dataclass(slots=True)
+class SuperNode:
+    """One site's SuperNode.
+
+    Parameters
+    ----------
+    name : str
+        The site.
+    config : dict of str to str, int or bool
+        Its node config.
+    process : Popen or None
+        What runs now.
+    starts : int
+        How often it was started.
+    log : Tail or None
+        What it has printed since its last start.
+    taken : bool
+        Whether the SuperLink has let it in since then.
+    """
+
+    name: str
+    config: dict[str, Value]
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    log: launch.Tail | None = None
+    taken: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does not run."""
+        return self.process is None or self.process.poll() is not None
+
+
+class Machines:
+    """The SuperLink and its SuperNodes.
+
+    Parameters
+    ----------
+    trust : Trust
+        Their keys and certificates.
+    scratch : Path
+        Directory for their files; removed when `up` is left.
+    configs : mapping of str to dict
+        Node config of each site.
+    """
+
+    def __init__(
+        self, trust: Trust, scratch: Path, configs: Mapping[str, dict[str, Value]]
+    ) -> None:
+        self._trust, self._scratch = trust, scratch
+        self.nodes = {name: SuperNode(name, config) for name, config in configs.items()}
+
+    @property
+    def captured(self) -> Path:
+        """Where the relay writes."""
+        return self._scratch / "captured"
+
+    @property
+    def logs(self) -> list[Path]:
+        """What Flower's processes printed."""
+        return sorted(self._scratch.glob("*.log"))
+
+    @contextmanager
+    def up(self, hub: str) -> Iterator[None]:
+        """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end.
+
+        Parameters
+        ----------
+        hub : str
+            URL of the hub that it takes apps from.
+        """
+        env = launch.environment(self._scratch / "unused", self._scratch)
+        env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)
+        env["FLWR_SUPERGRID_API_URL"] = hub
+        self._children = Children(env, self._scratch)
+        try:
+            port = self._start_superlink()
+            with wiretap(self._trust.tls, port, self.captured) as self.relay:
+                config = FLOWER_CONFIG.format(port=self.relay, authority=self._trust.tls.authority)
+                (self._scratch / "config.toml").write_text(config, encoding="utf-8")
+                self._register()
+                yield
+        finally:
+            self._children.stop()
+
+    def end(self) -> None:
+        """End SuperNodes and SuperLink; what they wrote stays until `up` is left."""
+        stop_tagged(self._children.tag)
+
+    def _start_superlink(self) -> int:
+        tls = self._trust.tls
+        for _ in range(STARTS):
+            port = launch.free_port()
+            command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
+            command += ["--ssl-ca-certfile", str(tls.authority)]
+            command += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
+            command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+            self._superlink = self._start_child(command, "superlink")
+            until = time.monotonic() + launch.SUPERLINK_S
+            while self._superlink.poll() is None and time.monotonic() < until:
+                if answers(port, tls):
+                    return port
+                time.sleep(LOOK_S)
+            if self._superlink.poll() is None:
+                break
+        raise FlheError(
+            f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s"
+            f"{self.why('superlink')}"
+        )
+
+    def _register(self) -> None:
+        """Tell the SuperLink the keys of the SuperNodes that may connect."""
+
+        def one(name: str) -> None:
+            key = self._trust.node_keys[name].public
+            if not self.flwr("supernode", "register", str(key), "flhe").get("success"):
+                raise FlheError(
+                    f"`flwr supernode register` failed for {name}{self.why('superlink')}"
+                )
+
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(one, self.nodes))
+
+    def start(self, name: str) -> None:
+        """Start a site's SuperNode."""
+        node, trust = self.nodes[name], self._trust
+        command = [script("flower-supernode"), "--superlink", f"127.0.0.1:{self.relay}"]
+        command += ["--root-certificates", str(trust.tls.authority)]
+        command += ["--auth-supernode-private-key", str(trust.node_keys[name].private)]
+        command += ["--trusted-entities", str(trust.reviewers)]
+        command += ["--host", "127.0.0.1", "--port", str(launch.free_port())]
+        command += ["--node-config", pairs(node.config)]
+        node.log, node.taken = launch.Tail.from_end(self._scratch / f"{name}.log"), False
+        node.process = self._start_child(command, name)
+        node.starts += 1
+
+    def taken(self, name: str) -> bool:
+        """Whether the SuperLink has let a site's SuperNode in, since it was started last."""
+        node = self.nodes[name]
+        assert node.log is not None
+        node.taken = node.taken or any(_TAKEN in line for line in node.log.lines())
+        return node.taken
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a SuperNode, its group and all below it, as when a machine loses power."""
+        process = self.nodes[name].process
+        assert process is not None
+        with suppress(psutil.Error):
+            below = psutil.Process(process.pid).children(recursive=True)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for child in below:
+                with suppress(psutil.Error):
+                    child.kill()
+            psutil.wait_procs(below, timeout=COMMAND_S)
+        process.wait(COMMAND_S)
+
+    def check(self, away: str = "") -> None:
+        """Refuse to go on where a process has ended; `away` names a SuperNode that may.
+
+        Raises
+        ------
+        FlheError
+            Which, and why.
+        """
+        if self._superlink.poll() is not None:
+            how = describe_exit(self._superlink.returncode)
+            raise FlheError(f"flower-superlink {how}{self.why('superlink')}")
+        for name, node in self.nodes.items():
+            if node.process is not None and node.ended and name != away:
+                how = describe_exit(node.process.returncode)
+                raise FlheError(f"the SuperNode of {name} {how}{self.why(name)}")
+
+    def flwr(self, *words: str) -> dict[str, Any]:
+        """What a `flwr` command says, as JSON; nothing where it failed."""
+        command = [script("flwr"), *words, "--format", "json"]
+        said = self._children.query(command, cwd=self._scratch, timeout=COMMAND_S)
+        try:
+            found: dict[str, Any] = json.loads(said[said.index("{") :])
+        except ValueError:
+            return {}
+        return found
+
+    def why(self, name: str) -> str:
+        """The last exception in a log, in brackets, or where the log is."""
+        path = self._scratch / f"{name}.log"
+        why = launch.last_exception(path) if path.exists() else ""
+        return f" ({why})" if why else f" (see {path.name} with --keep)"
+
+    def _start_child(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+        log = self._scratch / f"{name}.log"
+        log.touch(mode=0o600)
+        return self._children.start(command, log=log, cwd=self._scratch)
+
+
+def answers(port: int, tls: Tls) -> bool:
+    """Whether a SuperLink answers over TLS; never through a proxy."""
+    https = urllib.request.HTTPSHandler(context=tls.client_context())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+    try:
+        with opener.open(f"https://127.0.0.1:{port}/health", timeout=1.0) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError, ssl.SSLError):
+        return False
+
+
+def pairs(config: Mapping[str, Value]) -> str:
+    """A config as Flower's commands take it."""
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())

@@ -1,0 +1,72 @@
+"""docs/deploy.md names what there is: every setting, every refusal, and commands as they are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from flhe.apps import shelf
+from flhe.cli import app
+from flhe.mods import codes
+from flhe.policy import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """Words of each command of ours in the page's blocks, and of those in its text."""
+    lines = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`((?:flhe|python -m flhe)[^`]+)`", PAGE)
+    found = []
+    for line in lines:
+        for part in line.split("&&"):
+            words = shlex.split(part, comments=True)
+            if words[:3] == ["python", "-m", "flhe.apps.shelf"]:
+                found.append(["shelf", *words[3:]])
+            elif words[:1] == ["flhe"] and words[1:2] != ["..."]:
+                found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_exist_with_these_options(words: list[str]) -> None:
+    command: click.Command = typer.main.get_command(shelf.app if words[0] == "shelf" else app)
+    at = 1
+    while isinstance(command, click.Group):
+        assert words[at] in command.commands
+        command, at = command.commands[words[at]], at + 1
+    options = {name for each in command.params for name in each.opts}
+    assert {word for word in words[at:] if word.startswith("-")} <= options
+
+
+def test_there_are_commands() -> None:
+    assert len(commands()) > 15
+
+
+def test_every_setting_of_a_node_is_listed() -> None:
+    rows = re.findall(r"^\| `(flhe-[a-z-]+)` \|", PAGE, re.MULTILINE)
+    assert sorted(rows) == sorted(SETTINGS)
+
+
+def test_every_refusal_is_listed() -> None:
+    rows = re.findall(r"^\| (\d{4}) `(flhe/[a-z-]+)` \|", PAGE, re.MULTILINE)
+    known = [found for code in range(1000, 1100) if (found := codes.find(code))]
+    assert rows == [(str(each.code), each.slug) for each in known]
+
+
+@pytest.mark.parametrize("unit", ["flower-superlink.service", "flower-supernode@.service"])
+def test_units_are_confined(unit: str) -> None:
+    lines = (ROOT / "deploy" / unit).read_text(encoding="utf-8").splitlines()
+    assert {"ProtectSystem=strict", "NoNewPrivileges=yes", "PrivateTmp=yes"} <= set(lines)
+    assert {"UMask=0077", "LimitCORE=0", "StateDirectoryMode=0700"} <= set(lines)
+    command = " ".join(line.strip(" \\") for line in lines if not line.startswith("#"))
+    assert "--insecure" not in command
+    guard = "--enable-supernode-auth" if "superlink" in unit else "--trusted-entities"
+    assert guard in command

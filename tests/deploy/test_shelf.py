@@ -1,0 +1,109 @@
+"""Signed apps: what this signs and serves, Flower's own code takes; anything altered it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.fab import Fab
+from flwr.supercore.utils import request_download_link
+from flwr.superlink.servicer.control.control_handlers import _format_verification
+from flwr.supernode.start_client_internal import _verify_fab
+from typer.testing import CliRunner
+
+from flhe.apps import shelf
+from flhe.errors import ConfigError
+from flhe.sim import loopback_app
+
+APP_ID = loopback_app.APP_ID
+
+# Of Flower's own, when it builds an app.
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+
+
+@pytest.fixture
+def fab(tmp_path: Path) -> Path:
+    loopback_app.write_app(tmp_path / "app")
+    (tmp_path / "shelf").mkdir()
+    path = tmp_path / "shelf" / "app.fab"
+    path.write_bytes(build_fab_from_disk(tmp_path / "app"))
+    return path
+
+
+def key_files(directory: Path, name: str) -> Path:
+    key, path = Ed25519PrivateKey.generate(), directory / name
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    path.with_name(f"{name}.pub").write_bytes(public)
+    return path
+
+
+def trusts(fab: Path, trusted: dict[str, str], content: bytes | None = None) -> bool:
+    data = fab.read_bytes() if content is None else content
+    return _verify_fab(Fab("", data, _format_verification(shelf.signatures(fab))), trusted)
+
+
+def test_flower_takes_what_a_trusted_reviewer_signed_and_nothing_else(
+    fab: Path, tmp_path: Path
+) -> None:
+    reviewer, stranger = key_files(tmp_path, "reviewer"), key_files(tmp_path, "stranger")
+    run = CliRunner().invoke
+    told = run(shelf.app, ["trust", str(reviewer.with_name("reviewer.pub"))])
+    trusted = yaml.safe_load(told.stdout)
+    assert not trusts(fab, trusted)
+    assert run(shelf.app, ["sign", str(fab), "--key", str(stranger)]).exit_code == 0
+    assert not trusts(fab, trusted)
+    assert run(shelf.app, ["sign", str(fab), "--key", str(reviewer)]).exit_code == 0
+    assert run(shelf.app, ["sign", str(fab), "--key", str(reviewer)]).exit_code == 0
+    assert len(shelf.signatures(fab)) == 2  # one a key
+    assert trusts(fab, trusted)
+    content = bytearray(fab.read_bytes())
+    content[-1] ^= 1
+    assert not trusts(fab, trusted, bytes(content))
+
+
+def test_flower_finds_apps_and_their_signatures_on_the_shelf(fab: Path) -> None:
+    import requests
+
+    shelf.add_signature(fab, Ed25519PrivateKey.generate(), 1_800_000_000)
+    with shelf.serving(fab.parent) as hub:
+        for version in (None, "0.1.0"):
+            url, signed, _ = request_download_link(
+                APP_ID, version, f"{hub}/hub/fetch-fab", "fab_url"
+            )
+            assert requests.get(url, timeout=5).content == fab.read_bytes()
+            assert signed == shelf.signatures(fab)
+        for app_id, version in ((APP_ID, "0.2.0"), ("@flhe/other", None)):
+            with pytest.raises(ValueError, match="not found"):
+                request_download_link(app_id, version, f"{hub}/hub/fetch-fab", "fab_url")
+        for path in ("/fabs/../app/pyproject.toml", "/fabs/app.fab.signatures", "/"):
+            assert requests.get(hub.removesuffix("/v1") + path, timeout=5).status_code == 404
+        for body in (b"", b"[]", b"{", b'{"app_id": 5}', b"x" * (1 << 17)):
+            assert requests.post(f"{hub}/hub/fetch-fab", body, timeout=5).status_code == 404
+
+
+def test_what_cannot_work_is_said(fab: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such directory"), shelf.serving(tmp_path / "none"):
+        pass
+    (tmp_path / "bad").write_text("no key", encoding="utf-8")
+    for words in (
+        ["sign", str(fab), "--key", str(tmp_path / "bad")],
+        ["trust", str(tmp_path / "bad")],
+        ["sign", str(tmp_path / "none.fab"), "--key", str(key_files(tmp_path, "k"))],
+    ):
+        result = CliRunner().invoke(shelf.app, words)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("flhe: ")
+    fab.with_name("app.fab.signatures").write_text(json.dumps([{"no": 1}]), encoding="utf-8")
+    with pytest.raises(ConfigError, match="damaged"):
+        shelf.signatures(fab)
