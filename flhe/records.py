@@ -64,19 +64,28 @@ def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 def _view(array: Array) -> NDArray[Any]:
-    """An array over Flower's bytes, which are an .npy file; a copy where its order is not C's."""
-    stream = io.BytesIO(array.data)  # shares the bytes
-    if array.stype == NUMPY and array.data:
-        version = np.lib.format.read_magic(stream)
-        if version in _HEADERS:
-            shape, fortran_order, dtype = _HEADERS[version](stream)
-            count = math.prod(shape)
-            if count > 0 and not fortran_order and not dtype.hasobject:
-                flat = np.frombuffer(array.data, dtype, count, stream.tell())
-                return flat.reshape(shape)
-    copy: NDArray[Any] = array.numpy()
-    copy.flags.writeable = False
-    return copy
+    """An array over Flower's bytes, which are an .npy file; nothing is copied.
+
+    Raises
+    ------
+    ProtocolError
+        Anything else, or a file of another length than its header says: nothing is allocated by it.
+    """
+    data = array.data
+    if array.stype != NUMPY:
+        raise ProtocolError(f"expected a model's array ({NUMPY}), got one of another stype")
+    try:
+        stream = io.BytesIO(data)  # shares the bytes
+        shape, fortran_order, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        start, count = stream.tell(), math.prod(shape)
+        if dtype.hasobject or count * dtype.itemsize != len(data) - start:
+            raise ValueError
+        flat = np.frombuffer(data, dtype, count, start) if count else np.empty(0, dtype)
+        view = flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)
+    except Exception:  # a header is an expression: parsing one raises whatever there is
+        raise ProtocolError("an array of a model is no .npy file, or was cut short") from None
+    view.flags.writeable = False
+    return view
 
 
 _HEADERS: dict[tuple[int, int], Callable[..., tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {

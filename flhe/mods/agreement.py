@@ -24,6 +24,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
     number = records.field(record, "number", int)
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
     node.save_agreement(state)
+    node.announce(announced)
     return reply(envelope=envelope)
 
 
@@ -55,6 +56,7 @@ def finish(node: Node, record: ConfigRecord) -> None:
         return
     announced = records.field(record, "terms", bytes)
     node.check_terms(announced)
+    node.check_announced(announced)
     state = node.load_agreement(epoch.Confirmed)
     agreed = epoch.finish(state, confirms)
     terms = Terms.from_bytes(announced)

@@ -20,10 +20,10 @@ from flhe.keys.masking import unpack
 from flhe.mods import agreement
 from flhe.mods.node import Node
 from flhe.mods.stages import Stopwatch
-from flhe.rounds.model import Model
+from flhe.rounds.model import Model, next_history
 from flhe.rounds.ranges import fit
 from flhe.rounds.reading import finite, served
-from flhe.rounds.session import Record, Session
+from flhe.rounds.session import SUM, Record, Session
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, from_bytes
 
@@ -74,9 +74,21 @@ class Follower:
             raise ProtocolError("the checkpoint is of another optimizer")
         return model
 
-    def recorder(self, session: Session) -> Record:
-        """Writes down what is about to be opened."""
-        return lambda r, digest, what: self.node.record_opening(session, r, digest, what)
+    def recorder(self, session: Session, expected: bytes | None = None) -> Record:
+        """Writes down what is about to be opened.
+
+        `expected` is the history with the sum in it, where a message names one. A sum that was damaged
+        on the way is not written down as the one of its round: it would keep this node apart. Where a
+        scheme rounds, it may even open to the same values.
+        """
+        before = b"" if self.model is None else self.model.history
+
+        def record(round_: int, digest: bytes, what: str) -> None:
+            if what == SUM and expected is not None and next_history(before, digest) != expected:
+                raise DriftError(f"the sum of round {round_} is not the one that the message names")
+            self.node.record_opening(session, round_, digest, what)
+
+        return record
 
     def fit(
         self,
@@ -127,13 +139,20 @@ class Follower:
         release: bytes = b"",
         told: bytes = b"",
         signed: bytes = b"",
+        *,
+        expected: bytes | None = None,
     ) -> None:
         """Open one round's sum, unless that was done before.
 
         `ranges` is the sum that the round's thresholds were fitted on, `release` what its senders'
         masking-key agreement released, where there was one, `told` the hash of what their apps were
         told, `signed` the senders' receipts. A wrong one opens nothing: it is in the slot that they
-        encrypted for.
+        encrypted for. `expected` is the history with this sum in it, where the message names one.
+
+        Raises
+        ------
+        DriftError
+            Another sum than the one that the message speaks of.
         """
         session, model = self.session()
         floats = session.layout.floats if self.terms.sparse else 0
@@ -153,7 +172,7 @@ class Follower:
         lost = node.tried(slot) and not sent
         with self.watch:
             # By the digest of the model that is here: the one of a claim may have been given up.
-            record = self.recorder(session)
+            record = self.recorder(session, expected)
             answers = unpack(release) if release else ()
             self.model, totals = session.open(
                 model, total, record, digest, fitted_on, answers, told
@@ -221,7 +240,10 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
         follower.adopt(records.to_pieces(box))
     initial = message.content.get(terms.arrays_key)
     if follower.model is None and isinstance(initial, ArrayRecord):
-        follower.model, follower.changed = Model.initial(records.to_numpy(initial)), True
+        follower.model = Model.initial(records.to_numpy(initial))
+        # A first model is kept once it is known to be the others': by its history, or by a sum that
+        # opens on it. One that was changed on the way would keep this node apart for good.
+        follower.changed = record.get("history", follower.model.history) == follower.model.history
     try:
         headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
         releases = records.bytes_list(record, "releases")
@@ -234,7 +256,9 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
             beside = [
                 kept[i] if i < len(kept) else b"" for kept in (ranges, releases, told, signed)
             ]
-            follower.open(header, arrays, *beside)
+            last = i == len(headers) - 1  # the history that is named has all of them in it
+            expected = records.optional(record, "history", b"") or None if last else None
+            follower.open(header, arrays, *beside, expected=expected)
     finally:
         # Also what came before a sum that fails.
         if follower.changed and follower.model is not None:

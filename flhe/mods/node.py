@@ -1,6 +1,7 @@
 """Node: one site's side of one federation, with everything that is on its disk.
 
 runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
+runs/<id>/announced   hash of the terms that an agreement is for
 runs/<id>/session     epoch id and terms
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
@@ -18,6 +19,7 @@ The id is the federation's: the run id of Flower's run that began it. A run that
 
 from __future__ import annotations
 
+import hashlib
 import time
 import traceback
 from collections.abc import Callable
@@ -184,6 +186,22 @@ class Node:
                     raise NoKeyError("this state directory was copied or restored: start over")
                 return step, data
         raise ProtocolError("stored agreement: malformed")
+
+    def announce(self, terms: bytes) -> None:
+        """Note which terms a key agreement is for; replaces those of the one before."""
+        self.store.write(self._name("announced"), hashlib.sha256(terms).digest())
+
+    def check_announced(self, terms: bytes) -> None:
+        """Refuse to begin an epoch under other terms than its agreement began with; ProtocolError.
+
+        They would be this federation's for good, and the honest ones refused from then on.
+        """
+        name = self._name("announced")
+        told = self.store.read(name) if self.store.exists(name) else b""
+        if told != hashlib.sha256(terms).digest():
+            raise ProtocolError(
+                "these are not the terms that the key was agreed on for: start over"
+            )
 
     def drop_agreement(self) -> None:
         """Erase an agreement's secrets."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Message
 
 from flhe.errors import StoreError
+from flhe.mods import HEMod
 from flhe.strategies import HEStrategy
 from tests.strategies.killing import SERVER, Killed, Scene, Step
 from tests.strategies.test_kills import check, silence  # noqa: F401  # a fixture
@@ -42,6 +44,7 @@ class Failing(Scene):
     span: int = 1
     failed: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    codes: set[int] = field(default_factory=set)
 
     def step(
         self,
@@ -59,7 +62,7 @@ class Failing(Scene):
         return super().step(who, name, action, torn)
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        """As before; a run that ends with the error is started again with `resume`."""
+        """As before; a run that ends with the error is started again, and the mod never raises."""
         super().watch(patch)
         start = HEStrategy.start
 
@@ -71,6 +74,19 @@ class Failing(Scene):
                 raise Killed from None
 
         patch.setattr(HEStrategy, "start", started)
+        answer = HEMod.__call__
+
+        def answered(mod: HEMod, *args: Any) -> Message:
+            try:
+                reply = answer(mod, *args)
+            except Exception as error:
+                self.broken.append(f"an exception left the mod: {error!r}")
+                raise
+            if reply.has_error():
+                self.codes.add(reply.error.code)
+            return reply
+
+        patch.setattr(HEMod, "__call__", answered)
 
 
 def play(path: Path, kill: Step | None = None, **scene: Any) -> Failing:
@@ -101,6 +117,7 @@ def test_a_node_whose_disk_is_full_loses_a_round_at_most(tmp_path: Path) -> None
         assert run.restarts == 1
         assert run.ended == []
         assert all({0, 2, 3} <= set(senders) for senders in run.senders.values())
+        assert 1015 in run.codes
 
 
 def test_a_server_whose_disk_is_full_stops_and_is_resumed(tmp_path: Path) -> None:

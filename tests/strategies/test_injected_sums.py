@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flhe.sealed import Sealed
@@ -17,21 +18,22 @@ pytestmark = pytest.mark.usefixtures("quick")
 Parts = dict[int, Sealed]
 
 
-def added(scheme: Any, total: Sealed, more: Sealed) -> Sealed:
+def added(scheme: Any, total: Sealed, more: Any) -> Sealed:
     data = total.data.copy()
-    scheme.packing.add(data, more.data, total.length)
+    scheme.packing.add(data, more, total.length)
     return replace(total, data=data)
 
 
 def injected(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
     """A contribution of the server's own, on top of those of all senders."""
-    own = replace(parts[0], data=(parts[0].data * 7 + 1).astype(parts[0].data.dtype))
-    return added(scheme, total, own)
+    packing = scheme.packing
+    own = np.arange(total.length).astype(packing.signed) % 100
+    return added(scheme, total, packing.pack(own, np.zeros(own.size, packing.lane)))
 
 
 def counted_again(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
     """One of the contributions, on top of all of them."""
-    return added(scheme, total, parts[2])
+    return added(scheme, total, parts[2].data)
 
 
 @pytest.mark.parametrize("lie", [injected, counted_again])

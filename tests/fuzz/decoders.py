@@ -1,0 +1,184 @@
+"""Every decoder of bytes that come from outside or from a disk, and the laws that hold for all of them.
+
+Out of a decoder comes an FlheError and no other exception, within a bound of time and memory. And it
+takes nothing that it must not take:
+
+    encode is NEVER    a mutant of what was signed, sealed or pinned is refused, whatever it is
+    encode is ANY      whoever sent this may send anything of that form: it is its own
+    else               what is taken encodes to exactly the bytes that were given: one value, one form
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from flhe.errors import FlheError
+from tests.fuzz.mutations import mutate
+
+Decode = Callable[[bytes], Any]
+Encode = Callable[[Any], bytes]
+
+
+def never(_value: Any) -> bytes:
+    """Nothing but the honest message is taken."""
+    raise AcceptedError("a mutant was taken for authentic")
+
+
+def anything(_value: Any) -> bytes:
+    """Stands for `encode` where the sender may say anything of the right form; never called."""
+    raise NotImplementedError
+
+
+NEVER: Final[Encode] = never
+ANY: Final[Encode] = anything
+
+SECONDS = 20
+"""A call that takes longer hangs. Honest ones take milliseconds; machines are slow at times."""
+
+LONGEST = 2000
+"""Characters of an error's text: it says what is wrong, and does not repeat what came."""
+
+ROOM, FACTOR = 8 << 20, 96
+"""Bytes that a call may have allocated at its peak: ROOM, and FACTOR for each byte of its input."""
+
+
+class AcceptedError(AssertionError):
+    """A mutant that was taken."""
+
+
+class Hangs(BaseException):
+    """A call that did not come back; no `except Exception` may swallow it."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One decoder, or one place at which a message enters.
+
+    Parameters
+    ----------
+    name : str
+        Of the message type.
+    good : callable
+        () -> honest messages, all of which are taken; made once.
+    decode : callable
+        bytes -> what is in them.
+    encode : callable
+        The law of acceptance: NEVER, ANY, or the inverse of `decode`.
+    others : callable
+        () -> honest messages that are refused here: of others, of another exchange.
+    head : int or None
+        Where a be32 length stands, of a head in CBOR, if the message has one.
+    covers : tuple of str
+        What of flhe it stands for, by qualified name.
+    room : int
+        Bytes that a call may allocate beyond what all may; tables that are made once, mostly.
+    """
+
+    name: str
+    good: Callable[[], Sequence[bytes]]
+    decode: Decode = field(repr=False)
+    encode: Encode = field(repr=False)
+    others: Callable[[], Sequence[bytes]] = field(default=tuple, repr=False)
+    head: int | None = None
+    covers: tuple[str, ...] = ()
+    room: int = 0
+
+    @property
+    def honest(self) -> tuple[bytes, ...]:
+        """The honest messages, made once."""
+        return _honest(self.good)
+
+    @property
+    def refused(self) -> tuple[bytes, ...]:
+        """Honest messages that do not belong here."""
+        return _honest(self.others)
+
+
+@functools.cache
+def _honest(make: Callable[[], Sequence[bytes]]) -> tuple[bytes, ...]:
+    return tuple(make())
+
+
+def take_honest(decoder: Decoder) -> None:
+    """Honest messages are taken, and what is honest elsewhere is refused."""
+    for data in decoder.honest:
+        value = decoder.decode(data)
+        if decoder.encode not in (NEVER, ANY):
+            assert decoder.encode(value) == data, f"{decoder.name}: another encoding"
+    for data in decoder.refused:
+        try_one(decoder, data)
+
+
+def mutants(decoder: Decoder, seed: int) -> Iterator[bytes]:
+    """Mutants of a decoder's messages, without end; the same for the same seed."""
+    random = Random(f"{decoder.name} {seed}")
+    pool, good = (*decoder.honest, *decoder.refused), frozenset(decoder.honest)
+    while True:
+        data = mutate(pool, random, decoder.head)
+        if data not in good:
+            yield data
+
+
+def try_one(decoder: Decoder, data: bytes, *, measured: bool = False) -> bool:
+    """Hold a decoder to its laws with bytes that are not honest; True if it took them, as it may."""
+    with _measured(decoder, data) if measured else in_time():
+        try:
+            value = decoder.decode(data)
+        except FlheError as error:
+            if len(str(error)) >= LONGEST:
+                raise AssertionError(
+                    f"{decoder.name}: an error repeats what it was given"
+                ) from None
+            return False
+    if decoder.encode is not ANY and decoder.encode(value) != data:
+        raise AcceptedError(f"{decoder.name}: taken, and it encodes to something else")
+    return True
+
+
+@contextmanager
+def in_time(seconds: int = SECONDS) -> Iterator[None]:
+    """Break off a call that hangs."""
+
+    def ring(_number: int, _frame: Any) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _measured(decoder: Decoder, data: bytes) -> Iterator[None]:
+    """In time, and in little memory: what a few bytes claim is not allocated."""
+    tracemalloc.start()
+    try:
+        with in_time():
+            yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    bound = ROOM + decoder.room + FACTOR * len(data)
+    assert peak <= bound, f"{decoder.name}: {peak} bytes for {len(data)}, at most {bound}"
+
+
+def run(decoder: Decoder, count: int, seed: int, measure_every: int = 10) -> int:
+    """Try `count` mutants; how many of them were taken, as they may be."""
+    taken = 0
+    for number, data in zip(range(count), mutants(decoder, seed), strict=False):
+        try:
+            taken += try_one(decoder, data, measured=number % measure_every == 0)
+        except BaseException as error:
+            error.add_note(f"{decoder.name}, seed {seed}, mutant {number}: {data[:2000].hex()}")
+            raise
+    return taken

@@ -1,0 +1,251 @@
+"""Honest exchanges of whole federations, stage by stage, with the disk of the node as it was.
+
+Each can be had again: the node's directory is put back to what it was before the message came. (A store
+notices that its directory was put back, by the stamps of its files; where these tests run it does not.)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flhe import records
+from flhe.coding.select import Select
+from flhe.keys import files
+from flhe.keys.epoch import Epoch
+from flhe.keys.keyfile import KeyFile
+from flhe.mods import HEMod
+from flhe.schemes.paillier_keys import SecretKey
+from flhe.strategies import (
+    batchcrypt_fedavg,
+    esafl_fedavg,
+    fedml_he_fedavg,
+    flashe_fedavg,
+    sash_fedavg,
+)
+from flhe.strategies import grid as grid_module
+from tests.fuzz.group import scratch
+from tests.strategies.puppets import Clock, Node, Puppets, initial, stage_of
+
+Disk = dict[str, bytes | None]
+"""Content by path; None for a directory."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One federation: its strategy, and how many nodes it has."""
+
+    strategy: Callable[..., Any]
+    how: Mapping[str, Any] = field(default_factory=dict)
+    nodes: int = 4
+    rounds: int = 2
+    served: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
+    away: str = ""
+    """A stage of the first round that one node does not answer, so that it catches up later."""
+
+
+def _some(context: Context) -> ArrayRecord:
+    return initial()
+
+
+def _sensitivity(message: Message, context: Context) -> dict[str, Any]:
+    arrays = records.to_numpy(message.content["arrays"])  # type: ignore[arg-type]
+    return {
+        name: np.abs(np.asarray(a, np.float32)) for name, a in arrays.items() if a.dtype.kind == "f"
+    }
+
+
+SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-key-bits": 2048}
+CASES: dict[str, Case] = {
+    "flashe": Case(flashe_fedavg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
+    "flashe-secret-start": Case(flashe_fedavg, served=False),
+    "flashe-sparse": Case(flashe_fedavg, {"top_k": 0.3, "clip": "exchange", "masking": "adaptive"}),
+    "sash-server": Case(sash_fedavg),
+    "sash-clients": Case(sash_fedavg, {"unmask": "clients"}),
+    "sash-plus": Case(sash_fedavg, {"neighbours": 4}, nodes=6),
+    "batchcrypt": Case(
+        batchcrypt_fedavg, {"key_bits": 2048}, config={"flhe-key-bits": 2048}, nodes=3
+    ),
+    "esafl": Case(esafl_fedavg, nodes=3),
+    "esafl-round": Case(esafl_fedavg, {"per_round_keys": True}),
+    "fedml-he": Case(
+        fedml_he_fedavg,
+        {"select": Select(0.5, "sensitivity"), "weighted": False},
+        config=SELECTED,
+        nodes=3,
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """One message to one node, before and after it was answered."""
+
+    case: str
+    stage: str
+    kind: str
+    content: RecordDict
+    home: Path
+    context: Context
+    before: Disk
+    after: Disk
+    app: ClientApp
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        return f"{self.case}/{self.stage}"
+
+    def send(self, content: RecordDict | None = None, kind: str = "") -> Message:
+        """What the node answers to this message, or to another one in its place."""
+        told = Context(
+            run_id=self.context.run_id,
+            node_id=self.context.node_id,
+            node_config=dict(self.context.node_config),
+            state=RecordDict(),
+            run_config=dict(self.context.run_config),
+        )
+        there = copied(self.content) if content is None else content
+        return self.app(Message(there, self.context.node_id, kind or self.kind), told)
+
+    def restore(self) -> None:
+        """Put the node's directory back to what it was."""
+        put(self.home, self.before)
+
+    def secrets(self) -> list[bytes]:
+        """What must never leave the node: its identity's seed, and keys of epochs."""
+        out = [content for name, content in self.before.items() if name == "identity.key"]
+        for disk in (self.before, self.after):
+            for name, content in disk.items():
+                if name.startswith("epochs/") and content:
+                    epoch = Epoch.from_bytes(KeyFile.from_bytes(content).epoch)
+                    out += [epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[:64]]
+        return [bytes(secret) for secret in out if secret]
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """A message of its own: nodes take theirs apart."""
+    out = RecordDict()
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            out[name] = ArrayRecord(
+                {n: Array(a.dtype, a.shape, a.stype, a.data) for n, a in record.items()}
+            )
+        else:
+            kind = ConfigRecord if isinstance(record, ConfigRecord) else MetricRecord
+            out[name] = kind({k: list(v) if isinstance(v, list) else v for k, v in record.items()})  # type: ignore[arg-type]
+    return out
+
+
+def taken(home: Path) -> Disk:
+    """All that is in a directory."""
+    found = sorted(home.rglob("*")) if home.is_dir() else []
+    return {
+        str(path.relative_to(home)): None if path.is_dir() else path.read_bytes() for path in found
+    }
+
+
+def put(home: Path, disk: Disk) -> None:
+    """Make a directory that again; what is as it should be is left alone."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in sorted(home.rglob("*"), reverse=True):
+        name = str(path.relative_to(home))
+        if name not in disk:
+            path.rmdir() if path.is_dir() else path.unlink()
+    for name, content in disk.items():
+        path = home / name
+        if content is None:
+            path.mkdir(mode=0o700, exist_ok=True)
+        elif not path.exists() or path.read_bytes() != content:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+
+
+@functools.cache
+def _pair(bits: int) -> SecretKey:
+    """A key pair takes long to make, and one is as good as another here."""
+    return SecretKey.generate(bits)
+
+
+@contextmanager
+def ageless() -> Iterator[None]:
+    """No store sees that its directory was put back, nobody waits for disks or silent nodes."""
+    pair = _pair(2048)
+
+    def stamp(path: Path) -> str | None:
+        return "here" if os.path.lexists(path) else None
+
+    with (
+        mock.patch.object(files, "stamp", stamp),
+        mock.patch.object(os, "fsync", return_value=None),
+        mock.patch.object(grid_module, "time", Clock()),
+        mock.patch.object(SecretKey, "generate", return_value=pair),
+    ):
+        yield
+
+
+class Recorder:
+    """An app that notes what comes before it hands it on."""
+
+    def __init__(self, case: str, app: ClientApp, homes: list[Path]) -> None:
+        self.case, self.app, self.homes = case, app, homes
+        self.moments: list[Moment] = []
+        self.seen: set[object] = set()
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        stage = stage_of(message.content)
+        home = self.homes[int(context.node_config["partition-id"])]
+        content, before = copied(message.content), taken(home)
+        reply = self.app(message, context)
+        kind_of = (stage, _form(content), sum(name.endswith("model") for name in before))
+        if kind_of not in self.seen and not reply.has_error():
+            self.seen.add(kind_of)
+            kind = message.metadata.message_type
+            at = (self.case, stage, kind, content, home, context, before, taken(home), self.app)
+            self.moments.append(Moment(*at))
+        return reply
+
+
+def _form(content: RecordDict) -> object:
+    """What tells one message of a stage from another: which records it has, and which fields."""
+    record = records.find_config(content, records.STAGE)
+    fields = {} if record is None else dict(record)
+    return tuple(content), tuple((name, bool(value)) for name, value in sorted(fields.items()))
+
+
+@functools.cache
+def moments(name: str) -> tuple[Moment, ...]:
+    """One message of each form, at each stage of a federation."""
+    case = CASES[name]
+    with ageless():
+        grid, recorder = federation(case, scratch() / name, name)
+        strategy = case.strategy(**{"max_examples": 64, **case.how})
+        strategy.start(grid, initial() if case.served else None, num_rounds=case.rounds)
+        grid.close()
+    return tuple(recorder.moments)
+
+
+def federation(case: Case, path: Path, name: str = "") -> tuple[Puppets, Recorder]:
+    """Its nodes, and what notes their messages."""
+    app = Node(HEMod(None if case.served else _some, _sensitivity))
+    grid = Puppets(path, case.nodes, config=lambda _: case.config)
+    if case.away:
+        last = 100 + case.nodes - 1
+        grid.fate = lambda node, stage, round_: (
+            "dead" if (node, stage, round_) == (last, case.away, 1) else None
+        )
+    recorder = Recorder(name, app, grid.homes)
+    grid.app = recorder  # type: ignore[assignment]
+    return grid, recorder

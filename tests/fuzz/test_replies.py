@@ -1,0 +1,128 @@
+"""Replies as the strategy sees them, one node's changed in any way: the run ends as it should.
+
+it comes to its end, or an error of ours says that too few are left: nothing else comes out
+a node whose reply is refused is named in the server's log
+members who are up to date have one model, whatever the one node said
+no text of a node's own gets into the log or the error: it could be anything
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from flwr.app import Error, Message, RecordDict
+
+from flhe.errors import FlheError
+from flhe.rounds.model import Model
+from tests.fuzz.decoders import in_time
+from tests.fuzz.messages import mutated
+from tests.fuzz.recorded import CASES, ageless, federation
+from tests.fuzz.test_stages import STAGES, stages
+from tests.mods.harness import SECRET
+from tests.strategies.puppets import Puppets, initial
+
+FEW = [("sash-clients", "unmask")]
+MANY = 100
+
+
+def run(path: Path, case_name: str, stage: str, seed: int) -> tuple[str, str, Puppets]:
+    """A federation in which a node's replies at a stage are mutants; its end, and what they were."""
+    case, random = CASES[case_name], Random(f"{case_name} {stage} {seed}")
+    case = replace(case, nodes=max(case.nodes, 4), away="", rounds=2)
+    grid, _ = federation(case, path)
+    liar, told, seen = 100 + random.randrange(case.nodes), [""], list[RecordDict]()
+    times = random.choice((1, 1, 99))
+
+    def forge(node: int, name: str, reply: Message) -> Message:
+        nonlocal times
+        if reply.has_error():
+            return reply
+        seen.append(reply.content)
+        if node != liar or name != stage or times == 0:
+            return reply
+        times -= 1
+        if random.random() < 0.05:
+            told[0] = "an error"
+            code = random.choice((0, 1, 3, 1001, 1014, 1999, -1))
+            return _with_error(reply, Error(code, random.choice(("", SECRET, "flhe/left"))))
+        reply.content, told[0] = mutated(reply.content, seen, random)
+        return reply
+
+    grid.forge = forge
+    strategy = case.strategy(**{"max_examples": 64, "retries": 1, **case.how})
+    try:
+        with in_time(120):
+            strategy.start(grid, initial() if case.served else None, num_rounds=case.rounds)
+        ending = "finished"
+    except FlheError as error:
+        ending = type(error).__name__
+        if SECRET in str(error):
+            raise AssertionError("a node's own text is in the error") from None
+    finally:
+        grid.close()
+    return ending, told[0], grid
+
+
+def _with_error(reply: Message, error: Error) -> Message:
+    out: Any = Message(RecordDict(), reply.metadata.dst_node_id, reply.metadata.message_type)
+    out.metadata.__dict__.update(reply.metadata.__dict__)
+    del out.content
+    out.error = error
+    return out  # type: ignore[no-any-return]
+
+
+def one_model(grid: Puppets) -> None:
+    """Members that are at the last round agree on its model, where members have one."""
+    found = []
+    for index in range(len(grid.homes)):
+        path = grid.run_dir(index) / "model"
+        if path.exists():
+            found.append(Model.from_bytes(path.read_bytes()))
+    last = max((model.round for model in found), default=0)
+    assert len({model.fingerprint() for model in found if model.round == last}) < 2
+
+
+@pytest.mark.parametrize(("case", "stage"), FEW)
+def test_a_few_mutants(
+    tmp_path: Path, case: str, stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check(tmp_path, case, stage, 0, caplog)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("stage", STAGES)
+def test_many_mutants(tmp_path: Path, stage: str, caplog: pytest.LogCaptureFixture) -> None:
+    with ageless():
+        having = stages()[stage]
+    outcomes = Counter(
+        check(tmp_path / f"{number}", having[number % len(having)], stage, number, caplog)
+        for number in range(MANY)
+    )
+    print(f"replies to {stage}: {dict(outcomes)}")
+
+
+def check(path: Path, case: str, stage: str, seed: int, caplog: pytest.LogCaptureFixture) -> str:
+    """Hold a server to the laws; how the run ended."""
+    caplog.clear()
+    for name in ("flwr", "flhe"):
+        logging.getLogger(name).propagate = True
+    caplog.set_level(logging.INFO)
+    try:
+        with ageless():
+            ending, what, grid = run(path, case, stage, seed)
+        one_model(grid)
+        assert SECRET not in caplog.text
+        assert "Traceback" not in caplog.text
+    except BaseException as error:
+        error.add_note(f"replies of {case}/{stage}, seed {seed}")
+        raise
+    if ending != "finished" and what:
+        assert "node" in caplog.text
+    return ending

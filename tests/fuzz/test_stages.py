@@ -1,0 +1,206 @@
+"""Every stage as a node sees it, from a server that changes anything in an honest message.
+
+    no exception leaves the mod
+    what is refused is refused by a code of the table, never as a surprise, and the node goes on: the
+    honest message is answered then
+    what is answered leaves the model, the epochs and the terms on the disk as they were, or as the
+    honest message would have left them; no key is in the answer
+
+A server that chooses a round's number, or what an app is told, is not one that lies: all of it is bound
+into masks and signatures. A first model that a server sends in clear is the server's to choose.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from flwr.app import Message, RecordDict
+
+from flhe import records
+from flhe.keys import canonical
+from flhe.rounds.model import Model, first_history
+from flhe.rounds.terms import Terms
+from tests.fuzz.decoders import in_time
+from tests.fuzz.messages import mutated
+from tests.fuzz.recorded import CASES, Disk, Moment, ageless, moments, taken
+from tests.mods.harness import SLUGS, wire
+
+FEW, MANY = 2, 10_000
+INTERNAL, APP_FAILED = 1002, "1001"
+CLAIMED, REUSED = "1022", "1012"
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    try:
+        with ageless():
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@functools.cache
+def stages() -> dict[str, list[str]]:
+    """Stage -> federations that have it."""
+    out: dict[str, list[str]] = {}
+    for case in CASES:
+        for moment in moments(case):
+            out.setdefault(moment.stage, [])
+            if case not in out[moment.stage]:
+                out[moment.stage].append(case)
+    return out
+
+
+STAGES = (
+    *("advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"),
+    *("status", "initial", "sync", "checkpoint", "verify", "evaluate"),
+    *("round", "supports", "update", "mask-key", "mask-share", "consist", "unmask"),
+)
+
+
+def test_every_stage_is_here() -> None:
+    from flhe.mods.table import STAGES as TABLE
+
+    assert set(STAGES) == {name for _, name in TABLE} == set(stages())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_few_mutants(stage: str) -> None:
+    fuzz(stage, FEW * len(stages()[stage]), seed=0)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("stage", STAGES)
+def test_many_mutants(stage: str) -> None:
+    print(f"{stage}: {dict(fuzz(stage, MANY, seed=1))}")
+
+
+def fuzz(stage: str, count: int, seed: int) -> Counter[str]:
+    """Try mutants of a stage, in turn for each federation that has it; how they were answered."""
+    random, outcomes = Random(f"{stage} {seed}"), Counter[str]()
+    by_case = [[m for m in moments(case) if m.stage == stage] for case in stages()[stage]]
+    for number in range(count):
+        here = by_case[number % len(by_case)]
+        moment = random.choice(here)
+        others = [m.content for m in moments(moment.case)]
+        content, what = mutated(moment.content, others, random)
+        kind = random.choice(("train", "evaluate")) if random.random() < 0.02 else ""
+        try:
+            outcomes[try_one(moment, content, kind)] += 1
+        except BaseException as error:
+            error.add_note(f"{moment.name}, seed {seed}, mutant {number}: {what}")
+            raise
+    return outcomes
+
+
+def try_one(moment: Moment, content: RecordDict, kind: str = "") -> str:
+    """Hold a node to the laws; how it answered."""
+    moment.restore()
+    with in_time():
+        reply = moment.send(content, kind)
+    outcome = judged(moment, reply)
+    check_disk(moment, taken(moment.home))
+    now = taken(moment.home)
+    with in_time():
+        again = moment.send()
+    second = judged(moment, again)
+    if outcome not in ("answered", APP_FAILED):
+        assert second in ("answered", *spent(moment, now)), f"{outcome}, then {second}"
+    return outcome
+
+
+def spent(moment: Moment, now: Disk) -> set[str]:
+    """What may stand in the way of the honest message: a claim or an opening that is on disk for ever.
+
+    They are written before anything is encrypted or decrypted, so also for what is then refused.
+    """
+    new = now.keys() - moment.before.keys()
+    claimed = any(re.fullmatch(r"used/\w+/\d+-\d+-\d+", name) for name in new)
+    opened = any(re.fullmatch(r"used/\w+/(opened|ranges)-\d+", name) for name in new)
+    return {code for code, is_so in ((CLAIMED, claimed), (REUSED, opened)) if is_so}
+
+
+def judged(moment: Moment, reply: Message) -> str:
+    """How a reply answers; an error holds nothing but a code of the table and its slug."""
+    if reply.has_error():
+        code = reply.error.code
+        assert reply.error.reason == SLUGS[code]
+        assert code != INTERNAL, (moment.home / "errors.log").read_text()[-1500:]
+        return str(code)
+    said = wire(reply)
+    assert not any(secret in said for secret in moment.secrets())
+    return "answered"
+
+
+@functools.cache
+def known(case: str) -> dict[str, set[bytes]]:
+    """What nodes' files held at any time of an honest exchange; models and epochs are the same."""
+    out: dict[str, set[bytes]] = {}
+    for moment in moments(case):
+        for disk in (moment.before, moment.after):
+            for name, content in disk.items():
+                if content is not None:
+                    out.setdefault(name, set()).add(content)
+    return out
+
+
+def check_disk(moment: Moment, now: Disk) -> None:
+    """Model, epochs and session are those that a node has at some time of an honest exchange."""
+    honest = known(moment.case)
+    for name, content in now.items():
+        if content is None or content in honest.get(name, ()):
+            continue
+        if name.endswith("/session"):
+            assert name not in moment.before, (
+                "the epoch or the terms of a federation under way changed"
+            )
+            assert f"epochs/{_session(content)['epoch'].hex()}" in honest
+        elif name.startswith("epochs/"):
+            assert name in honest, "an epoch that was never agreed on"
+        elif name.endswith("/model"):
+            assert may_be(moment, Model.from_bytes(content)), "another model than any honest one"
+
+
+def _session(content: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = canonical.loads(content, 1 << 20, "session")
+    return found
+
+
+def may_be(moment: Moment, model: Model) -> bool:
+    """Whether a model that is no honest one is the server's to choose, or one that nobody can tell.
+
+    The first model, where the server sends it, or where the node itself makes it. And where a scheme
+    has no tags, the sum of a round, whose hash is in the history: those who opened another one do not
+    add up with this node any more.
+    """
+    if model.round == 0:
+        sent = model.history == first_history(model.layout, model.masters)
+        return sent or moment.stage == "initial"
+    return not _tagged(moment)
+
+
+def _tagged(moment: Moment) -> bool:
+    for disk in (moment.after, moment.before):
+        for name, content in disk.items():
+            if name.endswith("/session") and content is not None:
+                terms = Terms.from_bytes(_session(content)["terms"])
+                return bool(getattr(terms, "tagged", False))
+    return False
+
+
+def test_the_honest_message_is_answered_each_time() -> None:
+    for case in CASES:
+        for moment in moments(case):
+            moment.restore()
+            reply = moment.send()
+            assert judged(moment, reply) == "answered", moment.name
+            assert records.find_config(reply.content, records.REPLY) is not None
