@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,8 @@ from flhe.coding.flatten import BFLOAT16
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, VersionError
 from flhe.sealed import Sealed
+
+logger = logging.getLogger("flhe")
 
 PROTOCOL = 2
 """Version of the protocol, in every stage and every reply. Before, sums had no tags and no receipts."""
@@ -237,6 +240,15 @@ def find_config(content: RecordDict, name: str) -> ConfigRecord | None:
     """The ConfigRecord called `name`, or None."""
     record = content.get(name)
     return record if isinstance(record, ConfigRecord) else None
+
+
+def find_reply(content: RecordDict) -> ConfigRecord | None:
+    """Our record in a node's reply; None without one, or where it is of another version."""
+    record = find_config(content, REPLY)
+    if record is None or record.get("v") == PROTOCOL:
+        return record
+    logger.warning("a reply is of another version of flhe's protocol than %d: ignored", PROTOCOL)
+    return None
 
 
 def field(record: ConfigRecord, name: str, kind: type) -> Any:

@@ -177,7 +177,7 @@ class CatchUp:
             messages[0].content[records.CANDIDATE] = box
             for _, reply in fed.ask(messages, self.timeout, trouble):
                 fed.heard(node, reply)
-                answer = records.find_config(reply, records.REPLY)
+                answer = records.find_reply(reply)
                 if answer is not None and answer.get("same") is True:
                     return True
                 trouble[node] = f"it does not find its model in the checkpoint by node {sealer}"
@@ -201,7 +201,7 @@ class CatchUp:
             for _, reply in fed.ask(messages, self.timeout, trouble):
                 try:
                     stand = _stand_in(reply)
-                    answer = records.find_config(reply, records.REPLY)
+                    answer = records.find_reply(reply)
                     assert answer is not None
                     encoded = records.field(answer, "layout", bytes)
                     layout = Layout.from_fields(
@@ -240,7 +240,7 @@ class CatchUp:
         content, said = self._status(), list[bytes]()
         messages = [Message(content, node, "train") for node in fed.present()]
         for node, reply in fed.ask(messages, self.timeout, trouble):
-            answer = records.find_config(reply, records.REPLY)
+            answer = records.find_reply(reply)
             run = None if answer is None else answer.get("run")
             if isinstance(run, bytes) and len(run) == 32:
                 said.append(run)
@@ -337,7 +337,7 @@ class CatchUp:
 
 
 def _stand_in(content: RecordDict) -> Stand:
-    answer = records.find_config(content, records.REPLY)
+    answer = records.find_reply(content)
     if answer is None:
         raise ProtocolError("the reply does not say where the node stands")
     return Stand(
@@ -348,7 +348,7 @@ def _stand_in(content: RecordDict) -> Stand:
 
 
 def _status_in(content: RecordDict) -> tuple[bytes, bytes, Stand]:
-    answer = records.find_config(content, records.REPLY)
+    answer = records.find_reply(content)
     if answer is None:
         raise ProtocolError("the reply does not say who the node is")
     stand = Stand(records.field(answer, "round", int), records.field(answer, "history", bytes))

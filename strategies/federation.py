@@ -453,7 +453,7 @@ class Federation:
         """
         if reply.has_error():
             raise ProtocolError(self.refused(node, reply))
-        answer = records.find_config(reply.content, records.REPLY)
+        answer = records.find_reply(reply.content)
         if answer is None:
             raise ProtocolError("the reply holds nothing of ours")
         if node not in self.members:
@@ -498,7 +498,7 @@ class Federation:
         self.confirmed.add(node)
         self.refusers.discard(node)
         self.missing.discard(node)
-        answer = records.find_config(content, records.REPLY)
+        answer = records.find_reply(content)
         seconds = answer.get("crypto-s") if answer else None
         if isinstance(seconds, float):
             self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds

@@ -311,7 +311,7 @@ def _reply_in(message: Message) -> ConfigRecord:
     if message.has_error():
         code = message.error.code
         raise ProtocolError(NO_MOD if code == RAISED else explain(code, message.error.reason))
-    reply = records.find_config(message.content, records.REPLY)
+    reply = records.find_reply(message.content)
     if reply is None:
         raise ProtocolError(NO_MOD)
     return reply

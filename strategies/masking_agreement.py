@@ -48,7 +48,7 @@ def ask(
         if reply.has_error():
             trouble[node] = refused(node, reply)
             continue
-        answer = records.find_config(reply.content, records.REPLY)
+        answer = records.find_reply(reply.content)
         if answer is None:
             trouble[node] = "the reply holds nothing of ours"
             continue

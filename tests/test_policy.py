@@ -418,3 +418,17 @@ def test_all_settings_are_described() -> None:
     assert policy_text is not None
     described = set(re.findall(r"^    (flhe-[a-z-]+)", policy_text, re.MULTILINE))
     assert described == set(SETTINGS)
+
+
+def test_a_setting_that_does_not_exist_is_refused(tmp_path: pathlib.Path) -> None:
+    """With a slip of the pen a limit limits nothing, and nobody would notice."""
+    config = {"flhe-home": str(tmp_path), "flhe-trust": "first-use"}
+    for name, hint in (
+        ("flhe-min-survivor", "did you mean flhe-min-survivors?"),
+        ("flhe_home", "did you mean flhe-home?"),
+        ("flhe-zzz", "docs/deploy.md lists them"),
+    ):
+        for simulated in (False, True):
+            with pytest.raises(ConfigError, match=re.escape(hint)):
+                Policy.of_node({**config, name: 3}, run_id=1, node_id=1, simulated=simulated)
+    Policy.of_node({**config, "partition-id": 0}, run_id=1, node_id=1, simulated=False)

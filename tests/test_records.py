@@ -205,3 +205,14 @@ def test_finding_a_config() -> None:
 
 def test_a_context_remembers_a_path_and_nothing_else(tmp_path: Any) -> None:
     assert dict(records.home_record(tmp_path)) == {"home": str(tmp_path)}
+
+
+def test_a_reply_of_another_version_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    ours = records.reply_record(step="update")
+    assert records.find_reply(RecordDict({records.REPLY: ours})) == ours
+    assert records.find_reply(RecordDict()) is None
+    assert not caplog.records
+    for spoken in (1, 3, "2"):
+        other = ConfigRecord({**ours, "v": spoken})
+        assert records.find_reply(RecordDict({records.REPLY: other})) is None
+    assert "another version of flhe's protocol" in caplog.text

@@ -88,7 +88,11 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
     ),
     (
         errors.ProtocolError,
-        Refusal(1014, "flhe/protocol", "a message that does not belong there; see its errors.log"),
+        Refusal(
+            1014,
+            "flhe/protocol",
+            "a message that does not belong there, or of another version; see its errors.log",
+        ),
     ),
     (
         errors.NoKeyError,

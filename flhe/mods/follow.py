@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flhe import records
 from flhe.coding.base import State
-from flhe.errors import DriftError, NoKeyError, ProtocolError
+from flhe.errors import AlteredError, DriftError, NoKeyError, ProtocolError
 from flhe.keys import receipts, seal
 from flhe.keys.epoch import Epoch
 from flhe.keys.masking import unpack
@@ -85,7 +85,9 @@ class Follower:
 
         def record(round_: int, digest: bytes, what: str) -> None:
             if what == SUM and expected is not None and next_history(before, digest) != expected:
-                raise DriftError(f"the sum of round {round_} is not the one that the message names")
+                raise AlteredError(
+                    f"the sum of round {round_} is not the one that the message names"
+                )
             self.node.record_opening(session, round_, digest, what)
 
         return record
@@ -151,7 +153,7 @@ class Follower:
 
         Raises
         ------
-        DriftError
+        AlteredError
             Another sum than the one that the message speaks of.
         """
         session, model = self.session()

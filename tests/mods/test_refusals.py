@@ -613,7 +613,8 @@ def test_a_disk_that_fills_up_before_the_claim(
 
 
 @pytest.mark.parametrize(
-    "config", [{"flhe-home": 3}, {"flhe-trust": "nobody"}, {"flhe-roster": "/x"}]
+    "config",
+    [{"flhe-home": 3}, {"flhe-trust": "nobody"}, {"flhe-roster": "/x"}, {"flhe-min-survivor": 3}],
 )
 def test_a_config_that_cannot_work(tmp_path: Path, config: dict[str, Any]) -> None:
     site = Site(tmp_path / "home")
