@@ -1,8 +1,8 @@
 """Opening a sealed checkpoint: the one way to get the model out of a federation.
 
 `flhe open` reads what the server kept and a key that only the group has, and writes the model's
-arrays. The key is an epoch of some member: its state directory, one above it that holds several, or
-the epoch's own file.
+arrays. The key is an epoch of some member, or what a backup brought back of one: its state directory,
+one above it that holds several, or the file itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 
 from flhe.coding.flatten import BFLOAT16
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import seal
+from flhe.keys import files, seal
 from flhe.keys.backup import ARCHIVE
 from flhe.keys.epoch import Epoch
 from flhe.keys.keyfile import KeyFile
+from flhe.keys.model_key import STAGE, ModelKey
 from flhe.keys.store import Store
 from flhe.rounds.model import Model
 
@@ -36,7 +37,7 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     sealed : Path
         What the run wrote.
     key : Path
-        A member's state directory, a directory above some, or an epoch's file.
+        A member's state directory, a directory above some, or the file of an epoch or of its models' key.
 
     Raises
     ------
@@ -48,16 +49,10 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     data = _read(sealed, "the sealed model")
     header = seal.peek(data)
     epoch_id = header.get("epoch")
-    if header.get("stage") != "checkpoint" or type(epoch_id) is not bytes:
+    if header.get("stage") != STAGE or type(epoch_id) is not bytes or len(epoch_id) != 16:
         raise ProtocolError(f"{sealed.name} is sealed, but no checkpoint of a model")
-    epoch = _find(key, epoch_id)
-    expect: dict[str, int | str | bytes] = {
-        "stage": "checkpoint",
-        "epoch": epoch.id,
-        "run_id": epoch.run_id,
-        "roster_hash": epoch.roster.hash,
-    }
-    _, plain = seal.unseal(epoch.group_key, data, expect)
+    found = _find(key, epoch_id)
+    _, plain = seal.unseal(found.key, data, found.header())
     return Model.from_bytes(plain)
 
 
@@ -109,29 +104,37 @@ def _save_torch(model: Model, file: Any) -> None:
     torch.save(tensors, file)
 
 
-def _find(key: Path, epoch_id: bytes) -> Epoch:
+def _find(key: Path, epoch_id: bytes) -> ModelKey:
     if key.is_file():
-        epoch = Epoch.from_bytes(KeyFile.from_bytes(_read(key, "the key")).epoch)
-        if epoch.id != epoch_id:
+        found = _in_file(_read(key, "the key"))
+        if found.epoch != epoch_id:
             raise ConfigError(f"--key {key}: a key of another epoch than the sealed model's")
-        return epoch
+        return found
     if not key.is_dir():
         raise ConfigError(f"--key {key}: no such file or directory")
     for home in _homes(key, DEPTH):
         if (home / "epochs" / epoch_id.hex()).is_file():
-            return Epoch.from_bytes(Store(home).peek_epoch(epoch_id))
+            return ModelKey.of(Epoch.from_bytes(Store(home).peek_epoch(epoch_id)))
+        for kept in (home / ARCHIVE / epoch_id.hex(), home / epoch_id.hex()):
+            if kept.is_file():
+                return ModelKey.from_bytes(files.read(kept))
     raise ConfigError(
         f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
         "member of that run"
     )
 
 
+def _in_file(data: bytes) -> ModelKey:
+    try:
+        return ModelKey.from_bytes(data)
+    except ProtocolError:
+        return ModelKey.of(Epoch.from_bytes(KeyFile.from_bytes(data).epoch))
+
+
 def _homes(path: Path, depth: int) -> Iterator[Path]:
-    if (path / "epochs").is_dir():
-        yield path
-        if (path / ARCHIVE).is_dir():  # what a restore brought back
-            yield path / ARCHIVE
-    elif depth:
+    """State directories at or below a directory; one that was restored may have an archive alone."""
+    yield path
+    if depth and not (path / "epochs").is_dir():
         for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink()):
             yield from _homes(child, depth - 1)
 

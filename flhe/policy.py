@@ -9,7 +9,8 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-trust         "pinned" (default) or "first-use"
     flhe-roster        path of the roster file
     flhe-roster-hash   its SHA-256, in hexadecimal
-    flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run
+    flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run. Where
+                       it names none, or one that does not exist, the node refuses to start
     flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
     flhe-min-members   fewest members of a group that agrees on keys, 0 unless said: what the roster
                        says
@@ -31,8 +32,13 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
     flhe-max-releases  most updates with noise that may leave in one federation, 0 unless said: any
                        number; each costs its epsilon, whatever the server says of attempts
+    flhe-max-federations  most federations that may begin under a pinned roster, 1 unless said: a
+                       resumed run goes on with its own; two that start from one model may show, by
+                       their difference, a single site's update
     flhe-durable       true says that this machine's disk is never put back to an older state: keys then
-                       outlive a restart of the machine; otherwise the group agrees on new ones
+                       outlive a restart of the machine; otherwise the group agrees on new ones. Where the
+                       kernel tells a node nothing of restarts (no /proc/sys/kernel/random/boot_id, as
+                       under ProcSubset=pid of systemd, or on macOS) they outlive one in any case
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
@@ -85,6 +91,7 @@ SETTINGS = tuple(
             "counts",
             "leave",
             "durable",
+            "max-federations",
         ),
         *("min-members", "min-survivors", "unpermuted", "server-reads", "key-bits", "fresh-keys"),
         *("dealt-key", "min-select", "select-rules", "min-noise", "max-releases"),
@@ -95,12 +102,26 @@ SETTINGS = tuple(
 
 def misspelt(config: Mapping[str, object]) -> str:
     """What is wrong with a setting that no version knows: with a slip of the pen it limits nothing."""
-    unknown = sorted(k for k in map(str, config) if k.startswith("flhe") and k not in SETTINGS)
+    unknown = sorted(k for k in map(str, config) if k not in SETTINGS and _is_ours(_folded(k)))
     if not unknown:
         return ""
-    meant = get_close_matches(unknown[0], SETTINGS, 1)
+    meant = get_close_matches(_folded(unknown[0]), SETTINGS, 1)
     hint = f"did you mean {meant[0]}?" if meant else "docs/deploy.md lists them"
     return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
+
+
+def _folded(key: str) -> str:
+    """A key without what a slip of the pen changes most: case, `_` for `-`, and signs in front."""
+    return key.casefold().replace("_", "-").lstrip("-#'\" ")
+
+
+def _is_ours(folded: str) -> bool:
+    """Whether a setting of ours was meant; the app's own, such as `partition-id`, are not."""
+    if folded.startswith("flhe"):
+        return True
+    prefix = folded.partition("-")[0]
+    near = bool(get_close_matches(prefix, ["flhe"], 1, 0.7))  # fhle, fle
+    return near and bool(get_close_matches(folded, SETTINGS, 1, 0.8))
 
 
 METRICS = ("loss", "accuracy", "acc")
@@ -149,6 +170,8 @@ class Policy:
         Fewest members of a group that agrees on keys, beside what the roster says.
     min_survivors : int
         Fewest senders of a sum that this node helps to open, likewise.
+    max_federations : int
+        Most federations that may begin in this state directory; 0 for any number.
     durable : bool
         Whether keys outlive a restart of the machine.
     root : Path or None
@@ -173,6 +196,7 @@ class Policy:
     max_releases: int = 0
     min_members: int = 0
     min_survivors: int = 0
+    max_federations: int = 0
     durable: bool = False
     root: Path | None = None
 
@@ -221,12 +245,12 @@ class Policy:
         else:
             path = root / f"{run_id}" / f"{node_id}"
         roster = _roster(node_config)
-        schemes = read.names(node_config, "flhe-schemes") or SCHEMES + (
+        schemes = _schemes(node_config) or SCHEMES + (
             ("plain",) if simulated and plain_asked else ()
         )
         dealt = read.text(node_config, "flhe-dealt-key")
         own: dict[str, Any] = {
-            "counts": node_config.get("flhe-counts") is True,
+            "counts": read.flag(node_config, "flhe-counts"),
             "unpermuted": simulated or read.flag(node_config, "flhe-unpermuted"),
             "server_reads": simulated or read.flag(node_config, "flhe-server-reads"),
             "key_bits": _key_bits(node_config, simulated),
@@ -245,6 +269,11 @@ class Policy:
             metrics=_metrics(node_config, environ),
             leave=read.flag(node_config, "flhe-leave"),
             durable=read.flag(node_config, "flhe-durable"),
+            # One that is pinned to nobody has nothing to compare a federation with.
+            max_federations=read.count(
+                {"flhe-max-federations": int(roster is not None), **node_config},
+                "flhe-max-federations",
+            ),
             dealt_key=Path(dealt) if dealt else None,
             select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
             min_survivors=read.count(node_config, "flhe-min-survivors"),
@@ -387,6 +416,21 @@ def _roster(config: Mapping[str, object]) -> Roster | None:
     if not pinned:
         raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
     return load_pinned(path, pinned)
+
+
+def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Schemes that were named; none where nothing was said. ConfigError for what allows none."""
+    if "flhe-schemes" not in config:
+        return ()
+    known, named = (*SCHEMES, "plain"), read.names(config, "flhe-schemes")
+    if unknown := [name for name in named if name not in known]:
+        raise ConfigError(f"flhe-schemes: {unknown[0]!r} is none of {', '.join(known)}")
+    if not named:
+        raise ConfigError(
+            "flhe-schemes names no scheme: name those that may run, or leave it out to allow all that "
+            "encrypt"
+        )
+    return named
 
 
 def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -296,7 +296,9 @@ def verified(
 ) -> Plain:
     """What an opened sum holds, once its tags are seen to fit; `coords` of a sparse one."""
     values = tags.floats if coords is None else coords.size
-    plain, fits = tags.matching(Plain(lanes[:values], lanes[values:], coords), total.senders, bits)
+    whole = Plain(lanes[:values], lanes[values:], coords)
+    bounds = [support.digest() for support in total.supports]
+    plain, fits = tags.matching(whole, total.senders, bits, bounds)
     if not all(fits):
         raise FlheError(f"{total.scheme}: the tags of a sum do not fit")
     return plain

@@ -1,31 +1,29 @@
-"""Searching bytes for secrets: any eight bytes of one, anywhere, raw or written in hex or base64.
+"""Searching bytes for secrets: any eight bytes of one, anywhere, raw or in text (`leak_writings`).
 
 A secret is looked for by its windows of WINDOW bytes at every offset, so that a part of it counts as
-well, and one that begins in the middle of something else. Secrets must be random: eight bytes that
-happen to stand elsewhere would count. Windows of fewer than DISTINCT values are left out, because runs
-of zeros and small numbers are everywhere: a key of small coefficients is not searched for. What is in
-text is decoded first, wherever text of an alphabet is long enough.
+well, and one that begins in the middle of something else. Windows of fewer than DISTINCT values are
+left out, because runs of zeros and small numbers are everywhere: a key of small coefficients is not
+searched for. What is left stands in ciphertext by chance with odds of 2^-64 a place and window, which
+is 2^-17 for 2^24 bytes and 2^23 windows. So secrets must be random, and one window that is found is a
+leak: no count has to be reached. Keys, of KEY bytes at most, are integers to some: they are looked for
+in both byte orders.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
+from flhe.sim.leak_writings import decoded
 
 WINDOW = 8
 DISTINCT = 4
-_HEX = re.compile(rb"[0-9A-Fa-f]{16,}")
-_BASE64 = re.compile(rb"[0-9A-Za-z+/_-]{11,}")  # what WINDOW bytes take at least
-_URL_SAFE = bytes.maketrans(b"-_", b"+/")
-_SIEVE_BITS = 24
+KEY = 64
+_SIEVE_BITS = 26
 
 Words = NDArray[np.uint64]
 
@@ -38,15 +36,21 @@ class Secrets:
     ----------
     kinds : dict of str to set of bytes
         The secrets of each kind.
+    sources : dict of str to set
+        Where secrets of each kind came from, as far as it was said: whether one is missing.
     """
 
     kinds: dict[str, set[bytes]] = field(default_factory=dict)
+    sources: dict[str, set[Hashable]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(f'{kind}: {len(of)}' for kind, of in self.kinds.items())})"
 
-    def add(self, kind: str, *secrets: bytes) -> None:
-        """Add secrets of one kind; empty ones are none. ConfigError for one that is too short."""
+    def add(self, kind: str, *secrets: bytes, source: Hashable = None) -> None:
+        """Add secrets of one kind; empty ones are none. ConfigError for one that is too short.
+
+        `source` is what they are of, to be noted if there are any.
+        """
         found = self.kinds.setdefault(kind, set())
         for secret in secrets:
             if 0 < len(secret) < WINDOW:
@@ -55,6 +59,8 @@ class Secrets:
                 )
             if secret:
                 found.add(bytes(secret))
+        if source is not None and any(secrets):
+            self.sources.setdefault(kind, set()).add(source)
 
     def counts(self) -> dict[str, int]:
         """How many there are of each kind."""
@@ -69,20 +75,6 @@ def windows(secret: bytes) -> Words:
     data = np.frombuffer(secret, np.uint8)
     rows = np.lib.stride_tricks.sliding_window_view(data, WINDOW)
     return np.ascontiguousarray(rows).view("<u8").reshape(count).astype(np.uint64)
-
-
-def decoded(data: bytes) -> Iterator[bytes]:
-    """What the text in `data` may stand for, decoded: hex and base64, at every alignment."""
-    for match in _HEX.finditer(data):
-        text = match[0]
-        for start in (0, 1):
-            part = text[start : len(text) - (len(text) - start) % 2]
-            yield binascii.unhexlify(part)
-    for match in _BASE64.finditer(data):
-        text = match[0].translate(_URL_SAFE)
-        for start in range(4):
-            part = text[start:]
-            yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +107,12 @@ class Search:
 
     def __init__(self, secrets: Secrets) -> None:
         self._kinds = list(secrets.kinds)
-        words, kinds = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        words, kinds = [np.empty(0, np.uint64)], [np.empty(0, np.int16)]
         for number, kind in enumerate(self._kinds):
             for secret in secrets.kinds[kind]:
-                words.append(_telling(windows(secret)))
-                kinds.append(np.full(words[-1].size, number))
+                for order in (1, -1) if len(secret) <= KEY else (1,):
+                    words.append(_telling(windows(secret[::order])))
+                    kinds.append(np.full(words[-1].size, number, np.int16))
         self._words, first = np.unique(np.concatenate(words), return_index=True)
         self._of = np.concatenate(kinds)[first]
         self._sieve = np.zeros(1 << _SIEVE_BITS, np.bool_)
@@ -155,27 +148,6 @@ def share_seen(whole: bytes, places: Iterable[bytes]) -> float:
     search = Search(secrets)
     there = np.unique(np.concatenate([np.empty(0, np.uint64), *map(search.seen, places)]))
     return there.size / np.unique(_telling(windows(whole))).size
-
-
-def forms_of_number(number: int) -> Mapping[str, bytes]:
-    """How a number may be written on the wire: as text, in Flower's records, as a float or integer.
-
-    Those of fewer than four bytes are left out: chance would make them.
-    """
-    zigzag = number << 1
-    varint = bytearray()
-    while zigzag >> 7:
-        varint.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    varint.append(zigzag)
-    forms = {
-        "text": str(number).encode(),
-        "record": bytes(varint),
-        "integer": number.to_bytes(8, "little"),
-        "big-endian integer": number.to_bytes(8, "big"),
-        "float": np.float64(number).tobytes(),
-    }
-    return {name: form for name, form in forms.items() if len(form) > 4}
 
 
 def _telling(words: Words) -> Words:

@@ -128,6 +128,7 @@ class Loopback:
             "flhe-home": str(self.home(name)),
             "flhe-roster": str(self.trust.roster_file),
             "flhe-roster-hash": self.trust.roster.hash.hex(),
+            "flhe-max-federations": len(self.plan.schemes),
             "loopback-notes": str(self.notes(name)),
         }
         if self.plan.server_reads:

@@ -116,7 +116,7 @@ class SparseContender:
     def _encrypt(self, rank: int) -> Sealed:
         encoded, support = self._selected(rank)
         sealer = FlasheSealer(self.scheme, self._key, rank, threads=self.setting.threads)
-        tagged = self._tags.tagged(encoded, rank, self.scheme.bits)
+        tagged = self._tags.tagged(encoded, rank, self.scheme.bits, support.digest())
         return sealer.encrypt(tagged, SLOT, mode=self.choice.masking, support=support)
 
     def _decrypt(self) -> None:

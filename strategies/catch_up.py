@@ -307,6 +307,36 @@ class CatchUp:
                 trouble[node] = str(error)
         self._warn("status", trouble)
 
+    def take_back(self) -> None:
+        """Take back sums that nobody has opened, where all members are there to say so.
+
+        Their keys may be gone, as after a failure of power everywhere: nobody will open those sums.
+        """
+        fed, trouble = self.fed, dict[int, str]()
+        content, stands = self._status(), dict[int, Stand]()
+        messages = [Message(content, n, "train") for n in fed.connected() if n in fed.members]
+        for node, reply in fed.ask(messages, self.timeout, trouble):
+            try:
+                stands[node] = _status_in(reply)[2]
+            except ProtocolError as error:
+                trouble[node] = str(error)
+        self._warn("status", trouble)
+        if len(stands) < len(fed.members):
+            return
+        known = fed.ledger.chain
+        furthest = max(
+            (s.round for s in stands.values() if known.get(s.round) == s.history), default=0
+        )
+        while fed.ledger.base > furthest and fed.ledger.base in fed.ledger.sums:
+            lost = fed.ledger.void()
+            log(
+                ERROR,
+                "nobody has opened the sum of round %d, and its key is gone: it is void",
+                lost,
+            )
+        for node, stand in stands.items():
+            self._note(node, stand)
+
     def _status(self) -> RecordDict:
         ledger = self.fed.ledger
         record = records.stage_record(

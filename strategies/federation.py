@@ -6,6 +6,7 @@ The ledger holds what must not be forgotten; here is what can be asked again: wh
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import WARNING, getLogger
@@ -48,10 +49,10 @@ Release = Sequence[bytes] | Seed
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
-UNCONFIRMED, NO_KEY, LEFT = 1013, 1020, 1021
-BEHIND = (1011, 1012, 1014, 1019, 1023)
+REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
+BEHIND = (1011, 1012, 1013, 1014, 1019, 1023, 1024)
 """Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
-REFUSES = (1011, 1012, 1014, 1023)
+REFUSES = (1011, 1012, 1013, 1014, 1023, 1024)
 """Those of them by which it refuses a sum that it was sent."""
 
 
@@ -81,6 +82,10 @@ class Federation:
         self.survivors = 0
         self.refusers: set[int] = set()
         """Nodes that refused the last sum."""
+        self.spent: set[int] = set()
+        """Nodes that say that the round under way is over, in this attempt."""
+        self.claimed: Counter[int] = Counter()
+        """Attempts at this round that each node has answered otherwise before."""
         self.answered: set[int] = set()
         """Nodes whose update came in an attempt at this round that too few answered."""
         self.missing: set[int] = set()
@@ -348,7 +353,15 @@ class Federation:
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Note what a refusal says of the node; returns it in words."""
         code = reply.error.code
-        if code == NO_KEY or (code == UNCONFIRMED and node not in self.confirmed):
+        if code == REUSED:
+            self.spent.add(node)
+        elif code == CLAIMED:
+            self.claimed[node] += 1
+        if (
+            code == NO_KEY
+            or (code == UNCONFIRMED and node not in self.confirmed)
+            or (code == CLAIMED and self.claimed[node] > 1)  # it has answered one far ahead
+        ):
             self.membership.keyless.add(node)
         elif code == LEFT:
             self.membership.left.add(node)
@@ -520,6 +533,9 @@ class Federation:
             self.adding_s = 0.0
             self.crypto_s = {}
             self.answered = set()
+        if self.ledger.round != round_:
+            self.claimed.clear()
+        self.spent = set()
         self.survivors = 0
         self.shares = {}
         self.receipts = {}

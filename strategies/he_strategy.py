@@ -488,6 +488,9 @@ class HEStrategy(FedAvg):
         given = fed.serves or (ledger.base == 0 and fed.initial is not None)
         held = given or any(fed.stands(node) == ledger.base for node in agreed.members)
         if ledger.chain and not held:
+            catch_up.take_back()
+            held = any(fed.stands(node) == ledger.base for node in agreed.members)
+        if ledger.chain and not held:
             ledger.skip_agreements()
             if len(fed.present()) < self._quorum(len(fed.members)):
                 raise QuorumError(
@@ -540,6 +543,17 @@ class HEStrategy(FedAvg):
                     return
                 if not isinstance(error, QuorumError):
                     raise
+                if 2 * len(fed.spent) > len(fed.members):
+                    log(
+                        ERROR, "round %d is over, most nodes say: the next one is asked for", number
+                    )
+                    fed.ledger.done()
+                    fed.at |= dict.fromkeys(
+                        fed.spent, fed.ledger.base
+                    )  # of their models they say nothing
+                    return
+                # With keys of a new epoch they may answer: that is no retry, and comes once a round.
+                left += 2 * sum(n == 2 for n in fed.claimed.values()) > len(fed.members)
                 # A group that becomes smaller does so a few times at most: that is no retry.
                 if not (self.terms.joint and self._lose_members(fed, fed.missing)):
                     if left == 0:

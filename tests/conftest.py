@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # Before numba or torch start their threads: tests run beside each other on small machines.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,15 +28,26 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n 2`, a file is one worker's; what starts Flower is the first one's, all of it.
-
-    Two simulations at once take longer than one after the other, and would be what is waited for last.
-    """
-    place = {item: _file_of(item) for item in items}
-    for item, file in place.items():
-        item.add_marker(pytest.mark.xdist_group("flower" if file in LONG else file))
+    """Put what takes longest first."""
+    place = {item: _file_of(item.nodeid) for item in items}
     items.sort(key=lambda item: LONG.index(place[item]) if place[item] in LONG else len(LONG))
 
 
-def _file_of(item: pytest.Item) -> str:
-    return item.nodeid.split("::")[0].removeprefix("tests/").removesuffix(".py")
+class ByFile(LoadScopeScheduling):
+    """With `-n 2`, a file is one worker's; what starts Flower is one worker's, all of it.
+
+    Two simulations at once take longer than one after the other, and each sees the other's processes.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = _file_of(nodeid)
+        return "flower" if file in LONG else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """The one above."""
+    return ByFile(config, log)
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.split("::", maxsplit=1)[0].removeprefix("tests/").removesuffix(".py")

@@ -93,7 +93,7 @@ GUARDS = (
     Guard(
         "A round number that is past, or far ahead",
         "flhe/rounds/session.py",
-        "if not model.round < round_ <= model.round + MAX_AHEAD:",
+        "if not model.round < round_ <= last + MAX_AHEAD:",
         "if False:",
         ("mods/test_rounds.py::test_the_round_before_is_not_trained_again",),
     ),
@@ -108,7 +108,7 @@ GUARDS = (
     Guard(
         "The server changes the terms under way",
         "flhe/mods/node.py",
-        'if self.store.exists(self._name("session")) and self._session()[1] != announced:',
+        'if kept is not None and kept[1] != announced:',
         "if False:",
         (
             "mods/test_agreement_stages.py"
@@ -162,7 +162,7 @@ GUARDS = (
     Guard(
         "Receipts are left out, forged or of another attempt",
         "flhe/keys/receipts.py",
-        "    Envelope(header, _payload(receipt), signature).verify({}, senders=[sender])\n",
+        "    Envelope(header, _payload(slot, receipt), signature).verify({}, senders=[sender])\n",
         "",
         ("keys/test_receipts.py::test_a_receipt_of_another_member_or_attempt_or_changed",),
     ),

@@ -59,7 +59,7 @@ def sealed_by(agreed: Epoch, **changed: object) -> bytes:
         "epoch": agreed.id,
         **changed,
     }
-    return seal.seal(agreed.group_key, header, list(model().chunks()))
+    return seal.seal(agreed.model_key, header, list(model().chunks()))
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Backup: a site's identity, and what opens its sealed models, under a passphrase.
 
     key  = scrypt(passphrase, salt, N = 2**17, r = 8, p = 1)
-    file = CBOR {v, kind, salt, box},   box = ChaCha20-Poly1305(key, CBOR {seed, epochs})
+    file = CBOR {v, kind, salt, box},   box = ChaCha20-Poly1305(key, CBOR {seed, models})
 
 What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the
-original has gone since. So of an epoch only the group key is kept, which opens models that were
-sealed for the group. The keys of pairs are replaced by random bytes, the scheme's own are left
-out, and the store keeps what is restored apart from the epochs that a node works with. Whoever
-has the file and its passphrase is this site, and reads what its group has sealed: keep both as
-the state directory itself.
+original has gone since. And a backup outlives keys that every node has erased. So of an epoch only
+the key of its models is kept (`model_key.py`), from which nothing else follows, whatever was recorded
+on the wire. Whoever has the file and its passphrase is this site from now on, and reads the models
+that its group has sealed: keep both as the state directory itself.
 
 Source: RFC 7914 (scrypt), RFC 8439; docs/architecture.md.
 """
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import unicodedata
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -26,20 +25,23 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys.canonical import dumps, loads, record
 from flhe.keys.derive import PREFIX
-from flhe.keys.epoch import Epoch
-from flhe.keys.identity import Identity, Random, Secret
+from flhe.keys.identity import Identity, Random
+from flhe.keys.model_key import ModelKey
 
-VERSION = 1
+VERSION = 2
+"""Version 1 kept group keys, which open more than models."""
 KIND = "flhe-backup"
-MAX_FILE = 64 << 20
-"""Longest file, bytes; an epoch of 1024 members takes some 200 KiB."""
+MAX_FILE = 1 << 20
+"""Longest file, bytes: the keys of some 5000 epochs."""
 COST = 1 << 17
 """scrypt's N: with r = 8, 128 MiB and some 0.4 s a guess. It belongs to the version, because a file
 that names its own cost could ask for any amount of memory."""
 LEAST = 12
 """Characters that a passphrase must have."""
+VARIED = 6
+"""How many of them must differ: "aaaaaaaaaaaa" and twelve blanks are the first that anybody tries."""
 ARCHIVE = "archive"
-"""Directory within a state directory, and laid out like one, where restored epochs are."""
+"""Directory within a state directory where restored keys of models are, each under its epoch's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +52,25 @@ class Backup:
     ----------
     identity : Identity
         Who it is.
-    epochs : tuple of Epoch
-        Whose models it can open; see `for_opening`.
+    models : tuple of ModelKey
+        What opens the models that were sealed in its epochs.
     """
 
     identity: Identity = field(repr=False)
-    epochs: tuple[Epoch, ...] = field(default=(), repr=False)
+    models: tuple[ModelKey, ...] = field(default=(), repr=False)
 
     def seal(self, passphrase: str, random: Random = secrets.token_bytes) -> bytes:
         """Encrypt it under a passphrase, another one in each file or the same.
 
-        Raises ConfigError for a passphrase of fewer than LEAST characters.
+        Raises ConfigError for a passphrase of fewer than LEAST characters, or of a few that repeat.
         """
-        if len(passphrase) < LEAST:
+        if len(passphrase) < LEAST or len(set(passphrase)) < VARIED:
             raise ConfigError(
-                f"the passphrase must have {LEAST} characters or more: five random words are a good one"
+                f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: five "
+                "random words are a good one"
             )
-        epochs = [for_opening(epoch, random).to_bytes() for epoch in self.epochs]
-        plain = dumps({"seed": bytes(self.identity.seed), "epochs": epochs})
+        models = [model.to_bytes() for model in self.models]
+        plain = dumps({"seed": bytes(self.identity.seed), "models": models})
         salt = random(16)
         cipher = ChaCha20Poly1305(_key(passphrase, salt))
         # A fixed nonce is safe: the salt is fresh, so this key encrypts this one text and no other.
@@ -75,8 +78,8 @@ class Backup:
         data = dumps({"v": VERSION, "kind": KIND, "salt": salt, "box": box})
         if len(data) > MAX_FILE:
             raise ConfigError(
-                f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds too many epochs, "
-                "destroy those of federations that are over"
+                f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds the keys of too many "
+                f"epochs, delete {ARCHIVE} in the state directory once no model needs them"
             )
         return data
 
@@ -92,7 +95,10 @@ class Backup:
             raise ProtocolError("backup: this is no file of `flhe keys backup`")
         body = record(stored, "backup", {"v": int, "kind": str, "salt": bytes, "box": bytes})
         if body["v"] != VERSION:
-            raise ProtocolError(f"backup: version {body['v']}, this flhe reads {VERSION}")
+            raise ProtocolError(
+                f"backup: version {body['v']}, this flhe reads {VERSION}: make another one of the state "
+                "directory, and destroy this file"
+            )
         if len(body["salt"]) != 16:
             raise ProtocolError("backup: a salt is 16 bytes")
         cipher = ChaCha20Poly1305(_key(passphrase, body["salt"]))
@@ -102,22 +108,11 @@ class Backup:
             raise AuthenticationError(
                 "the backup does not open: another passphrase, or the file was changed"
             ) from None
-        inside = record(loads(plain, MAX_FILE, "backup"), "backup", {"seed": bytes, "epochs": list})
-        if not all(type(epoch) is bytes for epoch in inside["epochs"]):
-            raise ProtocolError("backup: an epoch is a byte string")
-        return cls(
-            Identity.from_seed(inside["seed"]), tuple(map(Epoch.from_bytes, inside["epochs"]))
-        )
-
-
-def for_opening(epoch: Epoch, random: Random = secrets.token_bytes) -> Epoch:
-    """Return an epoch that opens sealed models and knows nothing else that is secret."""
-    return replace(
-        epoch,
-        pair_keys=tuple(Secret(random(32)) if key else Secret() for key in epoch.pair_keys),
-        scheme_public=b"",
-        scheme_secret=b"",
-    )
+        inside = record(loads(plain, MAX_FILE, "backup"), "backup", {"seed": bytes, "models": list})
+        if not all(type(model) is bytes for model in inside["models"]):
+            raise ProtocolError("backup: a key of models is a byte string")
+        models = tuple(map(ModelKey.from_bytes, inside["models"]))
+        return cls(Identity.from_seed(inside["seed"]), models)
 
 
 def _key(passphrase: str, salt: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Receipts: each member signs which result it starts a round from.
 
-    receipt = CBOR [history, missed, signature]     over an envelope of stage "receipt" whose payload
-                                                    is CBOR [history, missed]; its header is known
+    receipt = CBOR [history, missed, signature]     signed: an envelope of stage "receipt", its header
+                                                    known, its payload CBOR [epoch id, history, missed]
 
 A receipt travels with each update, and the receipts of a sum's senders with the sum. `history` is the
 hash of all results so far, and `missed` the last round whose sum lacked this member's update, 0 before
@@ -58,7 +58,7 @@ class Receipt:
 def sign(identity: Identity, slot: Slot, number: int, policy_hash: bytes, missed: int = 0) -> bytes:
     """The receipt that goes with an update in `slot`; parameters as of `opened`."""
     receipt = Receipt(slot.history, missed)
-    header, payload = _header(identity.public, slot, number, policy_hash), _payload(receipt)
+    header, payload = _header(identity.public, slot, number, policy_hash), _payload(slot, receipt)
     signature = Envelope.seal(identity, header, payload).signature
     return dumps([receipt.history, receipt.missed, signature])
 
@@ -92,7 +92,7 @@ def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: byt
         case _:
             raise ProtocolError("receipt: not [history, missed, signature]")
     header = _header(sender, slot, number, policy_hash)
-    Envelope(header, _payload(receipt), signature).verify({}, senders=[sender])
+    Envelope(header, _payload(slot, receipt), signature).verify({}, senders=[sender])
     return receipt
 
 
@@ -147,8 +147,8 @@ def check(
     return found
 
 
-def _payload(receipt: Receipt) -> bytes:
-    return dumps([receipt.history, receipt.missed])
+def _payload(slot: Slot, receipt: Receipt) -> bytes:
+    return dumps([slot.epoch, receipt.history, receipt.missed])
 
 
 def _header(sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Header:

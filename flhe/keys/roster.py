@@ -63,7 +63,8 @@ class Roster:
     Parameters
     ----------
     members : tuple of Member
-        3 to 1024, no name and no key twice; sorted here, so that order of writing does not matter.
+        3 to 1024, no key twice and no name, not even in other capitals; sorted here, so that order of
+        writing does not matter.
     collusion : int
         c, how many members may pool what they know with the server.
     min_survivors : int
@@ -95,8 +96,10 @@ class Roster:
                 )
         if len({m.public for m in self.members}) != len(self.members):
             raise ConfigError("Roster: two members have one public key, each site needs its own")
-        if len({m.name for m in self.members}) != len(self.members):
-            raise ConfigError("Roster: two members have one name, rename one")
+        if len({m.name.casefold() for m in self.members}) != len(self.members):
+            raise ConfigError(
+                "Roster: two members have one name, or names that differ in capitals only: rename one"
+            )
         if not self.min_members <= len(self.members) <= MAX_MEMBERS:
             raise ConfigError(
                 f"Roster: {len(self.members)} members, collusion {self.collusion} and "

@@ -2,12 +2,12 @@
 
     box   = magic | be32(length of head) | head | chunk_0 | chunk_1 | ...
     head  = CBOR {header, salt, chunk_bytes}
-    key   = HKDF(K_G, "seal" | stage | round | attempt | sender rank | salt | run_id | roster_hash)
+    key   = HKDF(K, "seal" | stage | round | attempt | sender rank | salt | run_id | roster_hash)
     chunk = AES-256-GCM(key, nonce = be88(index) | last, AAD = everything before chunk_0)
 
-Nothing is ever sealed under K_G itself. `salt` is 32 fresh random bytes, so a key seals one box and
-a nonce that only counts never repeats under it; members share K_G, counters of their own would
-collide. The last chunk has last = 1 in its nonce: a box cut short, reordered or extended does not
+K is the group key, or for models the key derived from it for them (`model_key.py`), and seals nothing
+itself. `salt` is 32 fresh random bytes, so a key seals one box and a nonce that only counts never repeats
+under it; members share K, counters of their own would collide. The last chunk has last = 1 in its nonce: a box cut short, reordered or extended does not
 open.
 
 Source: NIST SP 800-38D (GCM); the chunking is STREAM of Hoang et al., CRYPTO 2015, Sec. 7.
@@ -29,7 +29,9 @@ from flhe.keys.derive import hkdf
 from flhe.keys.identity import Random
 from flhe.keys.pieces import Buffer, Pieces
 
-MAGIC = b"flhe-seal/1\n"
+FAMILY = b"flhe-seal/"
+MAGIC = FAMILY + b"2\n"
+"""Version 1 sealed models under the group key."""
 CHUNK = 64 << 20
 """Plaintext bytes a chunk; GCM allows 64 GiB under one nonce."""
 MAX_HEAD = 1 << 16
@@ -51,23 +53,23 @@ Expected = Mapping[str, int | str | bytes]
 
 
 def seal(
-    group_key: bytes,
+    secret: bytes,
     header: Mapping[str, Any],
     plaintext: Buffer | Iterable[Buffer],
     random: Random = secrets.token_bytes,
     *,
     chunk_bytes: int = CHUNK,
 ) -> bytes:
-    """Seal `plaintext`, in one buffer or many, for everyone who has `group_key` (32 bytes).
+    """Seal `plaintext`, in one buffer or many, for everyone who has `secret` (32 bytes).
 
     `header` is public and bound: it has the fields of `BOUND` and any others that canonical CBOR
     can carry. Raises ConfigError for a header without them, or a chunk size beyond 64 MiB.
     """
-    return b"".join(seal_stream(group_key, header, plaintext, random, chunk_bytes=chunk_bytes))
+    return b"".join(seal_stream(secret, header, plaintext, random, chunk_bytes=chunk_bytes))
 
 
 def seal_stream(
-    group_key: bytes,
+    secret: bytes,
     header: Mapping[str, Any],
     plaintext: Buffer | Iterable[Buffer],
     random: Random = secrets.token_bytes,
@@ -90,11 +92,11 @@ def seal_stream(
     head = dumps({"header": dict(header), "salt": salt, "chunk_bytes": chunk_bytes})
     if len(head) > MAX_HEAD:
         raise ConfigError(f"seal: the header takes {len(head)} bytes, at most {MAX_HEAD} fit")
-    return _encrypt(group_key, head, plaintext, chunk_bytes)
+    return _encrypt(secret, head, plaintext, chunk_bytes)
 
 
 def unseal(
-    group_key: bytes, data: Buffer | Sequence[Buffer], expect: Expected | None = None
+    secret: bytes, data: Buffer | Sequence[Buffer], expect: Expected | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """Open a box; returns its header and the plaintext.
 
@@ -105,13 +107,13 @@ def unseal(
     Raises ProtocolError for bytes that are no box or a field that differs from `expect` (it is
     named), AuthenticationError for a box that was changed in any way or sealed under another key.
     """
-    header, chunks = unseal_stream(group_key, data, expect)
+    header, chunks = unseal_stream(secret, data, expect)
     parts = list(chunks)
     return header, parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def unseal_stream(
-    group_key: bytes, data: Buffer | Sequence[Buffer], expect: Expected | None = None
+    secret: bytes, data: Buffer | Sequence[Buffer], expect: Expected | None = None
 ) -> tuple[dict[str, Any], Iterator[bytes]]:
     """Open a box like `unseal`, giving the plaintext chunk by chunk; keeps none of them.
 
@@ -131,7 +133,7 @@ def unseal_stream(
     for name, value in (expect or {}).items():
         if name not in header or header[name] != value or type(header[name]) is not type(value):
             raise ProtocolError(f"sealed box: header field {name} is not what is expected here")
-    cipher = AESGCM(_key(group_key, header, head["salt"]))
+    cipher = AESGCM(_key(secret, header, head["salt"]))
     chunks = _decrypt(cipher, aad, pieces, head["chunk_bytes"] + TAG)
     return header, _again([next(chunks)], chunks)
 
@@ -145,6 +147,10 @@ def peek(data: Buffer | Sequence[Buffer]) -> dict[str, Any]:
 def _split(pieces: Pieces) -> tuple[bytes, dict[str, Any]]:
     """Take everything before the first chunk; returns it, and the head in it."""
     start = bytes(pieces.take(len(MAGIC) + 4))
+    if start.startswith(FAMILY) and not start.startswith(MAGIC):
+        raise ProtocolError(
+            "sealed box: of another version of flhe, which alone can open it; this one reads version 2"
+        )
     if len(start) < len(MAGIC) + 4 or not start.startswith(MAGIC):
         raise ProtocolError("sealed box: it does not start like one")
     length = int.from_bytes(start[len(MAGIC) :], "big")
@@ -166,12 +172,12 @@ def _check(header: Mapping[str, Any]) -> None:
             raise ProtocolError(f"sealed box: header field {name} must be {kind.__name__}")
 
 
-def _key(group_key: bytes, header: Mapping[str, Any], salt: bytes) -> bytes:
-    if len(group_key) != 32:
-        raise ConfigError("seal: the group key must be 32 bytes")
+def _key(secret: bytes, header: Mapping[str, Any], salt: bytes) -> bytes:
+    if len(secret) != 32:
+        raise ConfigError("seal: the key must be 32 bytes")
     h = header
     return hkdf(
-        group_key,
+        secret,
         "seal",
         h["stage"],
         h["round"],
@@ -188,11 +194,11 @@ def _nonce(index: int, last: bool) -> bytes:
 
 
 def _encrypt(
-    group_key: bytes, head: bytes, plaintext: Buffer | Iterable[Buffer], size: int
+    secret: bytes, head: bytes, plaintext: Buffer | Iterable[Buffer], size: int
 ) -> Iterator[bytes]:
     aad = MAGIC + len(head).to_bytes(4, "big") + head
     fields = loads(head, MAX_HEAD, "sealed box")
-    cipher = AESGCM(_key(group_key, fields["header"], fields["salt"]))
+    cipher = AESGCM(_key(secret, fields["header"], fields["salt"]))
     yield aad
     index = 0
     held = None  # one chunk is held back until we know whether it is the last

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 from flhe.errors import ProtocolError
 from flhe.keys.canonical import dumps, loads, record
+from flhe.keys.derive import hkdf
 from flhe.keys.identity import Identity, Secret
 from flhe.keys.roster import Roster
 
@@ -226,6 +227,11 @@ class Epoch(_State):
     def size(self) -> int:
         """How many members take part."""
         return len(self.members)
+
+    @property
+    def model_key(self) -> Secret:
+        """Key that models are sealed under, and nothing else, 32 bytes; see `flhe.keys.model_key`."""
+        return hkdf(self.group_key, "models", self.run_id, self.roster.hash, self.id)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

@@ -30,7 +30,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.errors import (
+    ClaimedError,
+    ConfigError,
+    NoKeyError,
+    ProtocolError,
+    ReuseError,
+    StoreError,
+)
 from flhe.keys import files
 from flhe.keys.files import Buffer
 from flhe.keys.identity import Identity, Random
@@ -52,7 +59,7 @@ class Store:
 
     def __init__(self, path: str | Path, *, boot: str = "") -> None:
         self._root = Path(path)
-        self._boot = boot
+        self.boot = boot
         with files.os_errors("make"):
             self._root.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(self._root)
@@ -104,6 +111,11 @@ class Store:
     def exists(self, name: str) -> bool:
         """Whether the file `name` is there."""
         return self._at(name).is_file()
+
+    def count(self, folder: str, name: str) -> int:
+        """How many directories in `folder` hold a file `name`."""
+        with files.os_errors("read"):
+            return sum(1 for _ in self._at(folder).glob(f"*/{name}"))
 
     def read(self, name: str) -> bytes:
         """Return the content of `name`. Raises StoreError if missing, or open to others."""
@@ -184,18 +196,38 @@ class Store:
         files.create(claims / first.claim, b"")
         stamp = files.stamp(claims / first.claim)
         marks = {"opened": _number(opened), "ranged": _number(ranged)}
-        kept = replace(first, stamp=stamp or "", boot=self._boot, **marks)  # type: ignore[arg-type]
+        kept = replace(first, stamp=stamp or "", boot=self.boot, **marks)  # type: ignore[arg-type]
         files.replace(keys, [kept.to_bytes()])
 
     def opened(self, epoch_id: bytes) -> int:
         """Last round whose sum was opened in an epoch; 0 if its keys are gone."""
-        keys, _ = self._epoch(epoch_id)
-        return KeyFile.from_bytes(files.read(keys)).opened if keys.exists() else 0
+        return self._mark(epoch_id, "opened")
 
     def ranged(self, epoch_id: bytes) -> int:
         """Last round whose mean squares were opened in an epoch; 0 if its keys are gone."""
+        return self._mark(epoch_id, "ranged")
+
+    def _mark(self, epoch_id: bytes, mark: str) -> int:
         keys, _ = self._epoch(epoch_id)
-        return KeyFile.from_bytes(files.read(keys)).ranged if keys.exists() else 0
+        if not keys.exists():
+            return 0
+        try:
+            found: int = getattr(KeyFile.from_bytes(files.read(keys)), mark)
+        except (NoKeyError, ProtocolError):  # the names of what was opened say it too
+            found = self._last_named(epoch_id, f"{_RECORDS[mark]}-")
+        return found
+
+    def claimed_round(self, epoch_id: bytes) -> int:
+        """Last round that was claimed in an epoch, by the names of its claims; 0 if there are none."""
+        return self._last_named(epoch_id, "")
+
+    def _last_named(self, epoch_id: bytes, prefix: str) -> int:
+        """Largest round in the names of an epoch's claims that begin with `prefix`."""
+        _, claims = self._epoch(epoch_id)
+        with files.os_errors("read"):
+            names = [path.name for path in claims.iterdir()] if claims.is_dir() else []
+        pattern = re.compile(re.escape(prefix) + (r"(\d+)" if prefix else r"(\d+)-\d+-\d+"))
+        return max((int(m[1]) for name in names if (m := pattern.fullmatch(name))), default=0)
 
     def peek_epoch(self, epoch_id: bytes) -> bytes:
         """Return an epoch's keys for opening a sealed model, never to encrypt: a backup will do."""
@@ -234,7 +266,7 @@ class Store:
         if not (keys.exists() and claims.is_dir()):
             return False
         kept = KeyFile.from_bytes(files.read(keys))
-        current = not self._boot or kept.boot == self._boot
+        current = not self.boot or kept.boot == self.boot
         return current and files.stamp(claims / kept.claim) == kept.stamp
 
     def replace_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> None:
@@ -362,8 +394,8 @@ class Store:
         keys, claims = self._claims(epoch_id)
         kept = KeyFile.from_bytes(files.read(keys))
         kept.check_stamp(files.stamp(claims / kept.claim))
-        if self._boot:
-            kept.check_boot(self._boot)
+        if self.boot:
+            kept.check_boot(self.boot)
         return keys, claims, kept
 
     def _make_parents(self, path: Path) -> None:

@@ -22,6 +22,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
     if terms.keyed:
         gmpy()  # a site that lacks it says so before anybody relies on it
     number = records.field(record, "number", int)
+    node.begin_federation()
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
     node.save_agreement(state)
     node.announce(announced)

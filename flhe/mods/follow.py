@@ -17,13 +17,14 @@ from flhe.errors import AlteredError, DriftError, NoKeyError, ProtocolError
 from flhe.keys import receipts, seal
 from flhe.keys.epoch import Epoch
 from flhe.keys.masking import unpack
+from flhe.keys.model_key import ModelKey
 from flhe.mods import agreement
 from flhe.mods.node import Node
 from flhe.mods.stages import Stopwatch
 from flhe.rounds.model import Model, next_history
 from flhe.rounds.ranges import fit
 from flhe.rounds.reading import finite, served
-from flhe.rounds.session import SUM, Record, Session
+from flhe.rounds.session import SUM, Record, Session, check_ahead
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, from_bytes
 
@@ -51,14 +52,9 @@ class Follower:
 
     def unseal(self, box: list[bytes]) -> Model:
         """The model in a sealed checkpoint of this epoch."""
-        expect: dict[str, int | str | bytes] = {
-            "stage": "checkpoint",
-            "epoch": self.epoch.id,
-            "run_id": self.epoch.run_id,
-            "roster_hash": self.epoch.roster.hash,
-        }
         with self.watch:
-            header, chunks = seal.unseal_stream(self.epoch.group_key, box, expect)
+            key = ModelKey.of(self.epoch)
+            header, chunks = seal.unseal_stream(key.key, box, key.header())
             plain = bytearray()
             for chunk in chunks:  # one copy beside the box, never two
                 plain += chunk
@@ -111,11 +107,12 @@ class Follower:
         model = self.unseal(box)
         own = self.model
         if own is not None:
-            if model.layout != own.layout:
+            if model.layout != own.layout and own.round > 0:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
             if model.round < own.round or (model.round == own.round and self._same(model, own)):
                 return
-            if model.round == own.round and model.history != own.history:
+            # A first model may have been told by the server alone: what members have counts.
+            if model.round == own.round > 0 and model.history != own.history:
                 # Two sums of one round, one of them as a model: their difference is somebody's update.
                 raise DriftError("the checkpoint holds another sum of a round that was opened here")
             if model.round == own.round:
@@ -164,7 +161,8 @@ class Follower:
         fitted_on = from_bytes(ranges) if ranges else None
         with self.watch:
             digest = session.digest(model)
-        session.check(model, total, fitted_on, told, digest)  # before the store is asked
+        check_ahead(model, total.slot.round, self.node.store.opened(self.epoch.id))
+        session.check(model, total, fitted_on, told, digest)
         for opened in (total, fitted_on):
             if opened is not None:
                 self.node.policy.check_survivors(len(opened.senders))

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flhe import records
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical, seal
+from flhe.keys.model_key import ModelKey
 from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, AppError, Stopwatch, reply
@@ -96,18 +97,11 @@ def checkpoint(node: Node, record: ConfigRecord, message: Message, _app: App) ->
 def _sealed(follower: Follower, watch: Stopwatch) -> RecordDict:
     session, model = follower.session()
     agreed = session.epoch
-    header = {
-        "run_id": agreed.run_id,
-        "roster_hash": agreed.roster.hash,
-        "stage": "checkpoint",
-        "round": model.round,
-        "attempt": 0,
-        "rank": agreed.rank,
-        "epoch": agreed.id,
-    }
+    key = ModelKey.of(agreed)
+    header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
     with watch:
         digest = session.digest(model)
-        pieces = seal.seal_stream(agreed.group_key, header, model.chunks())
+        pieces = seal.seal_stream(key.key, header, model.chunks())
         box = records.from_pieces(pieces)
     content = reply(
         round=model.round,

@@ -30,7 +30,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
-from flhe.errors import ClaimedError, DriftError, NoKeyError, PolicyError, ProtocolError, ReuseError
+from flhe.errors import (
+    ClaimedError,
+    DriftError,
+    NoKeyError,
+    PolicyError,
+    ProtocolError,
+    ReuseError,
+    StoreError,
+)
 from flhe.keys import canonical, epoch, masking
 from flhe.keys.files import boot_id, make_private
 from flhe.keys.identity import Identity
@@ -151,12 +159,35 @@ class Node:
 
     # --- key agreement ---
 
+    def begin_federation(self) -> None:
+        """Note that this federation begins here, on disk.
+
+        Raises
+        ------
+        PolicyError
+            There were as many as this node's policy allows. A server that begins a second one from the
+            same model has a second sum of each round, which may differ from the first by one update.
+        """
+        if self.store.exists(self._name("begun")):
+            return
+        most = self.policy.max_federations
+        with self.store.lock(name="lock-begin"):  # others may begin at this very moment
+            begun = self.store.count("runs", "begun")
+            if most and begun >= most:
+                raise PolicyError(
+                    f"{begun} federations have begun on this node, its policy allows {most}: a new "
+                    "one from the same model may show single updates by its difference to another; "
+                    "raise flhe-max-federations in the node config, or resume the one before"
+                )
+            self.store.write(self._name("begun"), b"")
+
     def save_agreement(self, state: Agreement) -> None:
         """Keep the state of an agreement for the next message, which another process may get."""
         step = next(name for name, kind in _STEPS.items() if type(state) is kind)
         self.drop_agreement()  # overwrites the secrets of the step before
         self.store.write(self._name("stamp"), b"")
-        body = [step, self.store.stamp(self._name("stamp")) or "", state.to_bytes()]
+        stamp = self.store.stamp(self._name("stamp")) or ""
+        body = [2, step, stamp, self.store.boot, state.to_bytes()]
         self.store.write(self._name("agreement"), canonical.dumps(body))
 
     def load_agreement(self, kind: type[A]) -> A:
@@ -181,9 +212,12 @@ class Node:
         if not self.store.exists(name):
             return "", b""
         match canonical.loads(self.store.read(name), 64 << 20, "stored agreement"):
-            case [str(step), str(stamp), bytes(data)]:
-                if stamp != self.store.stamp(self._name("stamp")):  # two would become one member
+            case [2, str(step), str(stamp), str(boot), bytes(data)]:
+                # Two would become one member, or one would end the same agreement a second time.
+                if stamp != self.store.stamp(self._name("stamp")):
                     raise NoKeyError("this state directory was copied or restored: start over")
+                if self.store.boot and boot != self.store.boot:
+                    raise NoKeyError("this machine has started anew since: start over")
                 return step, data
         raise ProtocolError("stored agreement: malformed")
 
@@ -239,16 +273,19 @@ class Node:
         Their group key stays until the next epoch begins: the model is sealed under it.
         """
         for epoch_id in self._epochs():
-            agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
+            try:
+                agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
+            except (ProtocolError, NoKeyError):
+                self.store.erase_epoch(epoch_id)
+                continue
             if agreed.scheme_secret:
                 bare = replace(agreed, scheme_secret=b"")
                 self.store.replace_epoch(epoch_id, bare.to_bytes())
 
     def current_epoch(self) -> bytes | None:
         """Id of this run's epoch, or None before there is one."""
-        if not self.store.exists(self._name("session")):
-            return None
-        return self._session()[0]
+        kept = self._session()
+        return None if kept is None else kept[0]
 
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
@@ -257,7 +294,9 @@ class Node:
             return None
         pinned = self.policy.roster
         agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
-        if Terms.from_bytes(self._session()[1]).joint and not agreed.scheme_secret:
+        kept = self._session()
+        assert kept is not None
+        if Terms.from_bytes(kept[1]).joint and not agreed.scheme_secret:
             return None  # erased, for another epoch that never began
         return current if pinned is None or pinned.hash == agreed.roster.hash else None
 
@@ -272,12 +311,33 @@ class Node:
             self.store.write(name, b"")
 
     def _epochs(self) -> list[bytes]:
-        """This federation's epochs that have keys here; after a crash there may be more than one."""
-        kept = ((i, self.store.peek_epoch(i)) for i in self.store.epochs())
-        return [i for i, data in kept if epoch.Epoch.from_bytes(data).run_id == self.run_id]
+        """This federation's epochs that have keys here; after a crash there may be more than one.
 
-    def _session(self) -> tuple[bytes, bytes]:
-        """Epoch and terms."""
+        A file that cannot be read (of another version, or damaged) is this one's if its session names
+        it: nobody else's may keep this federation from going on.
+        """
+        current, found = self.current_epoch(), []
+        for epoch_id in self.store.epochs():
+            try:
+                own = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id)).run_id == self.run_id
+            except (ProtocolError, StoreError) as error:
+                log_failure(self.store, "keys", error)
+                own = epoch_id == current
+            if own:
+                found.append(epoch_id)
+        return found
+
+    def _session(self) -> tuple[bytes, bytes] | None:
+        """Epoch and terms; None before there are any, and where they are damaged."""
+        if not self.store.exists(self._name("session")):
+            return None
+        try:
+            return self._read_session()
+        except ProtocolError as error:  # as good as none: the group agrees anew
+            log_failure(self.store, "session", error)
+            return None
+
+    def _read_session(self) -> tuple[bytes, bytes]:
         match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
             case {"v": int(v), "epoch": bytes(epoch_id), "terms": bytes(terms), **rest} if (
                 type(v) is int and v == 1 and not rest
@@ -293,9 +353,10 @@ class Node:
         NoKeyError
             No key was agreed on, or not under the roster that is pinned now.
         """
-        if not self.store.exists(self._name("session")):
+        kept = self._session()
+        if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
-        epoch_id, terms = self._session()
+        epoch_id, terms = kept
         agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another federation")
@@ -306,7 +367,8 @@ class Node:
 
     def check_terms(self, announced: bytes) -> None:
         """Refuse terms that changed under way: also for an epoch that is yet to begin."""
-        if self.store.exists(self._name("session")) and self._session()[1] != announced:
+        kept = self._session()
+        if kept is not None and kept[1] != announced:
             raise PolicyError("the server changed the terms of a running federation")
 
     def leave(self) -> None:
@@ -473,7 +535,7 @@ class Node:
         try:
             round_, _, step = self.store.last_claim(epoch_id)
         except NoKeyError:
-            return 0
+            return self.store.claimed_round(epoch_id)
         return round_ if step == CONSIST else max(round_ - 1, 0)
 
     def tried(self, slot: Slot) -> bool:

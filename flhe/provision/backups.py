@@ -1,11 +1,10 @@
 """Backup and restore of a state directory: the identity, and what opens the models of its epochs.
 
     HOME/identity.key            back in its place
-    HOME/archive/epochs/<id>     keys of epochs, for `flhe open`
+    HOME/archive/<epoch id>      what opens the models that were sealed in it, for `flhe open`
 
-They come back beside the epochs that a node works with, not among them: a node that starts there shares
-no key with its group, agrees on a new one, and destroys nothing of the archive, which is for its
-administrator to keep or to delete.
+No epoch's own keys come back: a node that starts there shares no key with its group, agrees on a new
+one, and destroys nothing of the archive, which is for its administrator to keep or to delete.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError, NoKeyError, ProtocolError, StoreError
@@ -20,7 +20,7 @@ from flhe.keys import files
 from flhe.keys.backup import ARCHIVE, MAX_FILE, Backup
 from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Random
-from flhe.keys.keyfile import KeyFile
+from flhe.keys.model_key import ModelKey
 from flhe.keys.store import Store
 from flhe.provision import public_files, sites
 
@@ -30,7 +30,8 @@ def backup(
 ) -> tuple[Backup, int]:
     """Write the backup of a state directory, 0600; returns what is in it, and how many epochs are not.
 
-    An epoch whose file is damaged, or of another version, is left out.
+    An epoch whose file is damaged, or of another version, is left out. Of the others the key of their
+    models is in it, and nothing that reads more.
 
     Raises
     ------
@@ -39,15 +40,22 @@ def backup(
     """
     public_files.check_new(out)
     identity = sites.existing(home)
-    epochs: dict[bytes, Epoch] = {}
+    models: dict[bytes, ModelKey] = {}
     lost = 0
-    for store in (Store(home), *_archive(home)):
-        for epoch_id in store.epochs():
-            try:
-                epochs[epoch_id] = Epoch.from_bytes(store.peek_epoch(epoch_id))
-            except (ProtocolError, ConfigError, NoKeyError):
-                lost += 1
-    kept = Backup(identity, tuple(epochs[epoch_id] for epoch_id in sorted(epochs)))
+    store, archive = Store(home), home / ARCHIVE
+    for epoch_id in store.epochs():
+        try:
+            epoch = Epoch.from_bytes(store.peek_epoch(epoch_id))
+            models[epoch_id] = ModelKey.of(epoch)
+        except (ProtocolError, ConfigError, NoKeyError):
+            lost += 1
+    for file in sorted(archive.iterdir()) if archive.is_dir() else ():  # of an earlier restore
+        try:
+            model = ModelKey.from_bytes(files.read(file))
+            models[model.epoch] = model
+        except (ProtocolError, StoreError):
+            lost += 1
+    kept = Backup(identity, tuple(models[epoch_id] for epoch_id in sorted(models)))
     if not files.create(out, kept.seal(passphrase, random)):
         public_files.check_new(out)
     return kept, lost
@@ -72,17 +80,16 @@ def restore(path: Path, home: Path, passphrase: str) -> Backup:
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(beside)
-        if kept.epochs:
-            for folder in (beside / ARCHIVE, beside / ARCHIVE / "epochs"):
-                files.make_private(folder)
-        for epoch in kept.epochs:
-            # Without a stamp no claim vouches for it: the store lends it for opening models only.
-            data = KeyFile(epoch.to_bytes(), "").to_bytes()
-            files.create(beside / ARCHIVE / "epochs" / epoch.id.hex(), data)
+        if kept.models:
+            files.make_private(beside / ARCHIVE)
+        for model in kept.models:
+            files.create(beside / ARCHIVE / model.epoch.hex(), model.to_bytes())
         files.create(beside / sites.IDENTITY, kept.identity.seed)
         beside.rename(home)
-    except (OSError, FlheError) as error:
+    except BaseException as error:  # also Ctrl-C: nothing of it may stay, and it is in clear
         _discard(beside)
+        if not isinstance(error, (OSError, FlheError)):
+            raise
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"--home {home}: cannot be made ({why})") from None
     return kept
@@ -97,18 +104,15 @@ def passphrase_in(path: Path) -> str:
             f"--passphrase-file {path}: it is missing, a link, somebody else's, or open to others: "
             "chmod 600"
         ) from None
-    lines = data.decode(errors="surrogateescape").splitlines()
-    return lines[0] if lines else ""
+    # Lines end at a line feed, as for everybody else; str.splitlines would end this one at others too.
+    line = data.partition(b"\n")[0].removesuffix(b"\r")
+    return line.decode(errors="surrogateescape")
 
 
 def _discard(folder: Path) -> None:
     """Remove a directory that was not finished; keys in it are overwritten, as far as that helps."""
     for path in folder.rglob("*"):
         if path.is_file():
-            files.erase(path)
+            with suppress(StoreError):
+                files.erase(path)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _archive(home: Path) -> list[Store]:
-    """The keys that an earlier restore brought back."""
-    return [Store(home / ARCHIVE)] if (home / ARCHIVE).is_dir() else []

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from flhe.errors import FlheError
 from flhe.keys.backup import ARCHIVE
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
+from flhe.provision.check_nodes import check_nodes
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import IDENTITY
 
@@ -18,7 +21,8 @@ LEAST_FREE, FEW_FREE = 64 << 20, 1 << 30
 """Bytes below which a node cannot work, and below which large models may not fit."""
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_PROCESSES = Path("/proc")
+_LINKS = 40
+"""Links that a look-up follows before the system gives up."""
 
 
 def check_home(home: Path) -> Checks:
@@ -27,7 +31,7 @@ def check_home(home: Path) -> Checks:
     yield _parents(home)
     yield _room(home)
     if home.is_dir():
-        yield _nodes(home)
+        yield check_nodes(home)
         if (home / ARCHIVE).is_dir():
             yield Check(
                 "archive",
@@ -69,7 +73,16 @@ def _permissions(home: Path) -> Checks:
             "run doctor and the node as one user, and let it own the directory (chown -R)",
         )
         return
-    loose = [home] * bool(status.st_mode & 0o077) + _loose(home)
+    inside = _inside(home)
+    loose = [home] * bool(status.st_mode & 0o077) + [p for p, s in inside if _is_loose(s)]
+    strange = [p for p, s in inside if not stat.S_ISDIR(s.st_mode) and not stat.S_ISREG(s.st_mode)]
+    if strange:
+        yield Check(
+            name,
+            "fail",
+            f"{strange[0]} is a link, or no file, and a node refuses those",
+            "put the file or directory itself in its place",
+        )
     if loose:
         yield Check(
             name,
@@ -77,53 +90,80 @@ def _permissions(home: Path) -> Checks:
             f"others may look into {loose[0]}" + f", and {len(loose) - 1} more" * (len(loose) > 1),
             f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate",
         )
-        return
-    yield Check(name, "ok", f"{home}, of this user alone")
+    if not loose and not strange:
+        yield Check(name, "ok", f"{home}, of this user alone")
 
 
-def _loose(home: Path) -> list[Path]:
-    """What in a directory is open to others, or somebody else's."""
-    try:
-        inside = [(path, path.lstat()) for path in home.rglob("*")]
-    except OSError:  # a node at work renames files
-        return []
-    me = os.geteuid()
-    return [
-        path
-        for path, status in inside
-        if status.st_uid != me or (not path.is_symlink() and status.st_mode & 0o077)
-    ]
+def _inside(home: Path) -> list[tuple[Path, os.stat_result]]:
+    """What is in a directory, links not followed."""
+    found = []
+    for path in sorted(home.rglob("*")):
+        with suppress(FileNotFoundError):  # a node at work renames files
+            found.append((path, path.lstat()))
+    return found
+
+
+def _is_loose(status: os.stat_result) -> bool:
+    """Whether it is somebody else's, or open to others; who may follow a link is never restricted."""
+    others = status.st_mode & 0o077 and not stat.S_ISLNK(status.st_mode)
+    return bool(status.st_uid != os.geteuid() or others)
 
 
 def _parents(home: Path) -> Check:
-    """Who may write above the directory can put another one in its place."""
-    for parent in Path(os.path.realpath(home)).parents:
+    """Who may write above the directory, or to a link on the way, can put another one in its place."""
+    shared = None
+    for place in _way(home):
         try:
-            status = parent.stat()
+            status = place.lstat()
         except OSError:
             continue
         if status.st_uid not in (0, os.geteuid()):
             return Check(
                 "path",
                 "fail",
-                f"{parent} belongs to another user, who may put another directory in its place",
-                f"chown {parent}, or choose another place for flhe-home",
+                f"{place} belongs to another user, who may put another directory in its place",
+                f"chown -h {place}, or choose another place for flhe-home",
             )
-        if status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX:
+        if stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS:
+            continue
+        if not status.st_mode & stat.S_ISVTX:
             return Check(
                 "path",
                 "fail",
-                f"others may write to {parent}, and put another directory in its place",
-                f"chmod go-w {parent}, or choose another place for flhe-home",
+                f"others may write to {place}, and put another directory in its place",
+                f"chmod go-w {place}, or choose another place for flhe-home",
             )
-        if status.st_mode & _OTHERS:
-            return Check(
-                "path",
-                "warn",
-                f"{parent} is shared by all users; what is in it may be cleaned away",
-                "choose a place such as /var/lib/flhe",
-            )
+        shared = place
+    if shared is not None:
+        return Check(
+            "path",
+            "warn",
+            f"{shared} is shared by all users; what is in it may be cleaned away",
+            "choose a place such as /var/lib/flhe",
+        )
     return Check("path", "ok", "nobody else can write above it")
+
+
+def _way(home: Path) -> list[Path]:
+    """Directories and links that the system goes through to find a directory, itself left out."""
+    absolute = Path.cwd() / home
+    at, ahead = Path(absolute.anchor), deque(absolute.parts[1:])
+    way, links = [at], 0
+    while ahead:
+        part = ahead.popleft()
+        if part == "..":
+            at = at.parent
+            continue
+        at = at / part
+        if at.is_symlink() and links < _LINKS:
+            links += 1
+            way.append(at)
+            target = at.readlink()
+            at = Path(target.anchor) if target.is_absolute() else at.parent
+            ahead.extendleft(reversed(target.parts[bool(target.anchor) :]))
+        elif ahead:
+            way.append(at)
+    return way
 
 
 def _room(home: Path) -> Check:
@@ -134,29 +174,3 @@ def _room(home: Path) -> Check:
         mend = "free some space: a node keeps the model, its update and what it has not sent yet"
         return Check("disk", "fail" if free < LEAST_FREE else "warn", says, mend)
     return Check("disk", "ok", says)
-
-
-def _nodes(home: Path) -> Check:
-    """How many SuperNodes of this machine have this directory: two would be one site twice."""
-    if not _PROCESSES.is_dir():
-        return Check("processes", "ok", "cannot be counted on this system")
-    found = [pid for pid in _PROCESSES.glob("[0-9]*") if _is_node(pid / "cmdline", home)]
-    if len(found) > 1:
-        pids = ", ".join(sorted(pid.name for pid in found))
-        return Check(
-            "processes",
-            "fail",
-            f"{len(found)} SuperNodes run on this directory (processes {pids})",
-            "end all but one, and give each node a directory and an identity of its own",
-        )
-    return Check("processes", "ok", "one SuperNode runs on it" if found else "no node runs on it")
-
-
-def _is_node(cmdline: Path, home: Path) -> bool:
-    try:
-        words = cmdline.read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return False
-    named = any(Path(word).name == "flower-supernode" for word in words[:3])
-    places = (f'flhe-home="{home}"', f"flhe-home='{home}'")
-    return named and any(place in word for word in words for place in places)

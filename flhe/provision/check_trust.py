@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flhe import node_config
-from flhe.errors import FlheError
-from flhe.keys import phone
+from flhe.errors import FlheError, StoreError
+from flhe.keys import files, phone
+from flhe.keys.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Roster
 from flhe.keys.signed_roster import SignedRoster, check_pinned, parse_hash
@@ -92,14 +93,45 @@ def check_policy(config: Mapping[str, object]) -> Checks:
         yield Check("survivors", "warn", says + ": a sum of two shows each the other's", mend)
     else:
         yield Check("survivors", "ok", says)
-    if policy.durable:
-        says = "keys outlive a restart: this disk must never be put back to an older state"
-        yield Check("restart", "ok", says)
-    else:
-        yield Check("restart", "ok", "after one, the group agrees on fresh keys")
+    yield _restart(policy)
+    if policy.dealt_key is not None:
+        yield _dealt(policy.dealt_key, policy.roster)
     if policy.leave:
         mend = "take flhe-leave out of the node config to take part again"
         yield Check("leave", "warn", "this node gives up its keys and leaves", mend)
+
+
+def _restart(policy: Policy) -> Check:
+    """What becomes of keys when the machine starts anew, perhaps from an older disk."""
+    if policy.durable:
+        says = "keys outlive a restart: this disk must never be put back to an older state"
+        return Check("restart", "ok", says)
+    if not files.boot_id():
+        return Check(
+            "restart",
+            "fail",
+            "the kernel says nothing of restarts (/proc/sys/kernel/random/boot_id), so keys outlive a "
+            "restart here, and nothing notices a disk that was put back",
+            "let the node read that file (systemd: no ProcSubset=pid); or, if this disk is never put "
+            "back to an older state, set flhe-durable=true",
+        )
+    return Check("restart", "ok", "after one, the group agrees on fresh keys")
+
+
+def _dealt(path: Path, roster: Roster | None) -> Check:
+    """The file with keys that were dealt, which nobody reads before a round is under way."""
+    name = "dealt key"
+    try:
+        dealt = Dealt.from_bytes(files.read(path))
+    except FlheError as error:
+        why = "missing, a link, somebody else's, or open to others"
+        says = f"{path} cannot be used: {why if isinstance(error, StoreError) else error}"
+        mend = "put the file that was dealt to this site there, chmod 600, owned by the node's user"
+        return Check(name, "fail", says, mend)
+    if roster is not None and dealt.roster_hash != roster.hash:
+        mend = "have keys dealt anew for the roster that is pinned (flhe keygen --scheme eshe)"
+        return Check(name, "fail", f"{path} was dealt for another roster", mend)
+    return Check(name, "ok", f"{path}, for {len(dealt.members)} sites")
 
 
 def _hash(roster: Roster, pinned_hash: str) -> Check:

@@ -27,15 +27,15 @@ def backup(
 
     public_files.check_new(out)
     kept, lost = backups.backup(home, out, _passphrase(passphrase_file, new=True))
-    typer.echo(f"{out}: the identity {kept.identity.public.hex()[:16]} and {_epochs(kept.epochs)}.")
+    typer.echo(f"{out}: the identity {kept.identity.public.hex()[:16]} and {_models(kept.models)}.")
     if lost:
         typer.echo(
             f"Left out, because they are damaged or of another version: keys of {lost} more."
         )
     typer.echo(
         "Keep it and the passphrase apart, neither on the node's own machine: whoever has both is this "
-        "site.\nEach new epoch has new keys: make another backup when a model was sealed that must "
-        "open later."
+        "site, and\nreads its models. Each new epoch has new keys: make another backup when a model was "
+        "sealed that must\nopen later."
     )
 
 
@@ -50,7 +50,7 @@ def restore(
 
     kept = backups.restore(file, home, _passphrase(passphrase_file, new=False))
     typer.echo(
-        f"{home}: the identity {kept.identity.public.hex()[:16]} and {_epochs(kept.epochs)}.\n"
+        f"{home}: the identity {kept.identity.public.hex()[:16]} and {_models(kept.models)}.\n"
         "Start a node on it only if the original is gone for good: two nodes of one identity disturb a "
         "federation.\nIt agrees with the others on new keys first, and they hand it the model.\n"
         f"Models that were sealed before: flhe open MODEL --key {home}. Once that is done, delete "
@@ -79,8 +79,8 @@ def rotate(
     )
 
 
-def _epochs(epochs: tuple[object, ...]) -> str:
-    return f"the keys of {len(epochs)} epoch" + "s" * (len(epochs) != 1)
+def _models(models: tuple[object, ...]) -> str:
+    return f"what opens the models of {len(models)} epoch" + "s" * (len(models) != 1)
 
 
 def _passphrase(path: Path | None, *, new: bool) -> str:

@@ -62,12 +62,24 @@ def show(file: File) -> None:
 def sign(
     file: File,
     home: Annotated[Path, typer.Option(metavar="DIR", help="This site's state directory.")],
-    roster_hash: Hash = "",
+    roster_hash: Hash,
+    previous: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OLD",
+            help="The roster in force so far: says what differs, and lets no revoked key come back.",
+        ),
+    ] = None,
 ) -> None:
     """Add this site's signature, once the hash has been compared with the other sites."""
     from flhe.provision import rosters
 
-    signed = rosters.sign(file, home, roster_hash)
+    before = None
+    if previous is not None:
+        before = rosters.in_force(previous)
+        typer.echo(rosters.difference(before, rosters.load(file).roster))
+        typer.echo("")
+    signed = rosters.sign(file, home, roster_hash, before)
     typer.echo(rosters.hash_of(signed.roster))
     _missing(file, signed)
 

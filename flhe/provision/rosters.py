@@ -49,22 +49,57 @@ def new(
     return _write(out, roster)
 
 
-def sign(path: Path, home: Path, roster_hash: str) -> SignedRoster:
+def sign(
+    path: Path, home: Path, roster_hash: str, previous: Roster | None = None
+) -> SignedRoster:
     """Add the signature of the site whose state directory this is.
 
     Raises
     ------
     ConfigError
-        The roster has another hash than was given, or there is no identity.
+        The roster has another hash than was given, or there is no identity; or a key that `previous`
+        lists as revoked is not listed so any more.
     ProtocolError
         The site is not listed.
     """
     read = load(path)
-    if roster_hash:
-        _check_hash(read.roster, roster_hash)
+    _check_hash(read.roster, roster_hash)
+    if previous is not None:
+        _check_revoked(previous, read.roster)
     signed = read.signed(sites.existing(home))
     public_files.replace(path, signed.to_bytes())
     return signed
+
+
+def in_force(path: Path) -> Roster:
+    """The roster of before, which all of its members have signed; ConfigError for another."""
+    signed = load(path)
+    try:
+        signed.check_complete()
+    except ConfigError as error:
+        raise ConfigError(
+            f"--previous {path}: name the roster that is in force so far; {error}"
+        ) from None
+    return signed.roster
+
+
+def difference(old: Roster, new: Roster) -> str:
+    """What is another in a roster than in the one before, a line each."""
+    was, now = ({m.name: m.public for m in roster.members} for roster in (old, new))
+    lines = []
+    for name in sorted(was.keys() | now.keys()):
+        if name not in was:
+            lines.append(f"+ {name} joins, with the key {now[name].hex()[:16]}")
+        elif name not in now:
+            lines.append(f"- {name} leaves{_fate(was[name], new)}")
+        elif was[name] != now[name]:
+            key = now[name].hex()[:16]
+            lines.append(f"* {name} has another key, {key}; the old one{_fate(was[name], new)}")
+    for key in sorted(set(old.revoked) - set(new.revoked)):
+        lines.append(f"! the key {key.hex()[:16]} was revoked, and is not any more")
+    pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)
+    lines += [f"* {after}" for before, after in pairs if before != after]
+    return "\n".join(lines) or "Nothing differs from the roster before."
 
 
 def merge(path: Path, others: Sequence[Path], out: Path) -> SignedRoster:
@@ -159,9 +194,8 @@ def bounds(roster: Roster) -> str:
         f"Schemes: {', '.join(roster.schemes)}.",
         f"Parameters: {', '.join(roster.limits.lines()) or 'each site decides'}.",
     ]
-    if roster.revoked:
-        keys = ", ".join(key.hex()[:16] for key in roster.revoked)
-        lines.append(f"Revoked keys, which never take part again: {keys}.")
+    keys = ", ".join(key.hex()[:16] for key in roster.revoked) or "none"
+    lines.append(f"Revoked keys, which never take part again: {keys}.")
     return "\n".join(lines)
 
 
@@ -169,6 +203,24 @@ def hash_of(roster: Roster) -> str:
     """The hash as it is pinned, and in the words that sites compare over the phone."""
     words = (f"      {line}" for line in phone.lines(roster.hash))
     return "\n".join((f"hash  {roster.hash.hex()}", *words))
+
+
+def _fate(key: bytes, roster: Roster) -> str:
+    return " and is revoked" if key in roster.revoked else ", AND ITS KEY IS NOT REVOKED"
+
+
+def _check_revoked(old: Roster, new: Roster) -> None:
+    """What was revoked stays so, whoever makes the next roster, and of whatever requests."""
+    if lost := sorted(set(old.revoked) - set(new.revoked)):
+        listed = {member.public: member.name for member in new.members}
+        named = ", ".join(
+            key.hex()[:16] + (f" (listed as {listed[key]})" if key in listed else "")
+            for key in lost[:MANY]
+        )
+        raise ConfigError(
+            f"the roster before has revoked keys that this one does not: {named}; do not sign it, and "
+            "have it made of the one before (flhe roster add, remove, replace)"
+        )
 
 
 def _newcomer(path: Path) -> Member:

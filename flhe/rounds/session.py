@@ -59,9 +59,9 @@ What of: SUM of updates, or RANGES, of mean squares."""
 
 SUM = "sum"
 
-MAX_AHEAD = 1024
-"""Most rounds that may have come to nothing in between: a number far ahead, once claimed or recorded as
-opened, would leave none for the rounds to come."""
+MAX_AHEAD = 32
+"""Most rounds that may have come to nothing in between: each number that is claimed or recorded as
+opened is one that no later round has."""
 
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -431,7 +431,7 @@ class Session:
         support: Support | None = None,
     ) -> Sealed:
         """Encrypt an encoded update, tagged; `claim` is called first and must have reached the disk."""
-        whole = tagged(self, encoded, slot)
+        whole = tagged(self, encoded, slot, support)
         claim(slot.round, slot.attempt)
         return sealer.encrypt(whole, slot, mode=mode, support=support)
 
@@ -534,7 +534,6 @@ class Session:
             raise ProtocolError(
                 f"got the sum of round {slot.round}, this node's model is at round {model.round}"
             )
-        check_ahead(model, slot.round)
         if slot != expected:
             raise ProtocolError(
                 f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
@@ -562,9 +561,13 @@ class Session:
             )
 
 
-def check_ahead(model: Model, round_: int) -> None:
-    """Refuse a round that is not one of the next after the model's; ProtocolError."""
-    if not model.round < round_ <= model.round + MAX_AHEAD:
+def check_ahead(model: Model, round_: int, opened: int = 0) -> None:
+    """Refuse a round that is not one of the next after the model's; ProtocolError.
+
+    `opened` is the last round that was opened or given up: those that follow are never out of reach.
+    """
+    last = max(model.round, opened)
+    if not model.round < round_ <= last + MAX_AHEAD:
         raise ProtocolError(
-            f"round {round_} is not one of the {MAX_AHEAD} after this node's, {model.round}"
+            f"round {round_} is not one of the {MAX_AHEAD} after this node's, {last}"
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import COUNT, Plain
 from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
 from flhe.errors import AlteredError, ProtocolError
 from flhe.schemes.base import Opener
 from flhe.schemes.sparse import covered
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
 NAMES = ("first tag", "second tag")
 
 
-def tagged(session: Session, encoded: Plain, slot: Slot) -> Plain:
+def tagged(session: Session, encoded: Plain, slot: Slot, support: Support | None = None) -> Plain:
     """An encoded vector with its tags behind the extras, where these terms have tags."""
     if not session.terms.tagged:
         return encoded
-    return _tags(session, slot).tagged(encoded, session.epoch.rank, session.terms.bits)
+    return _tags(session, slot).tagged(
+        encoded,
+        session.epoch.rank,
+        session.terms.bits,
+        b"" if support is None else support.digest(),
+    )
 
 
 def opened(session: Session, opener: Opener, total: Sealed, values: int) -> NDArray[Any]:
@@ -63,7 +69,8 @@ def opened(session: Session, opener: Opener, total: Sealed, values: int) -> NDAr
         return lanes
     coords = covered(total.supports) if total.supports else None
     whole, tags = Plain(lanes[:values], lanes[values:], coords), _tags(session, total.slot)
-    plain, fits = tags.matching(whole, total.senders, terms.bits)
+    bounds = [support.digest() for support in total.supports]
+    plain, fits = tags.matching(whole, total.senders, terms.bits, bounds)
     if not all(fits):
         what = [name for name, right in zip(NAMES, fits, strict=True) if not right]
         if not _counts(plain, len(total.senders), terms.bits):

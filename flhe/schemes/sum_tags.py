@@ -65,7 +65,7 @@ class SumTags:
     floats: int
     threads: int = 1
 
-    def tagged(self, plain: Plain, rank: int, bits: int) -> Plain:
+    def tagged(self, plain: Plain, rank: int, bits: int, bound: bytes = b"") -> Plain:
         """A sender's vector with its tags behind the extras.
 
         Parameters
@@ -76,14 +76,17 @@ class SumTags:
             The sender's.
         bits : int
             Bits of one value, sign included.
+        bound : bytes
+            What else of the sender its tags are tied to: the digest of a sparse vector's support. A
+            coordinate that is zero could otherwise be taken out of it, and be told by that.
         """
         sums = self._polynomials(plain)
-        tags = [(s + tau) % Q for s, tau in zip(sums, self._masks(rank), strict=True)]
+        tags = [(s + tau) % Q for s, tau in zip(sums, self._masks(rank, bound), strict=True)]
         digits = np.array(split(tags, bits), plain.extras.dtype)
         return plain._replace(extras=np.concatenate([plain.extras, digits]))
 
     def matching(
-        self, opened: Plain, senders: Sequence[int], bits: int
+        self, opened: Plain, senders: Sequence[int], bits: int, bounds: Sequence[bytes] = ()
     ) -> tuple[Plain, tuple[bool, ...]]:
         """An opened sum without its tags, and whether each of them fits what `senders` encrypted.
 
@@ -95,20 +98,22 @@ class SumTags:
             Who the sum says that it is of, each once.
         bits : int
             As for `tagged`.
+        bounds : sequence of bytes
+            `bound` of each sender; none where vectors are dense.
         """
         end = opened.extras.size - lanes(bits)
         tags = join(opened.extras[end:], bits)
         plain = opened._replace(extras=opened.extras[:end])
         left = [a - b for a, b in zip(tags, self._polynomials(plain), strict=True)]
-        for rank in senders:
-            left = [a - b for a, b in zip(left, self._masks(rank), strict=True)]
+        for rank, bound in zip(senders, bounds or [b""] * len(senders), strict=True):
+            left = [a - b for a, b in zip(left, self._masks(rank, bound), strict=True)]
         most = len(senders) * Q
         fits = (rest % Q == 0 and 0 <= tag < most for rest, tag in zip(left, tags, strict=True))
         return plain, tuple(fits)
 
-    def _masks(self, rank: int) -> list[int]:
+    def _masks(self, rank: int, bound: bytes) -> list[int]:
         """Tau of one sender."""
-        return _elements(hkdf(self.group_key, "sum-tag-mask", *self.slot.context(), rank))
+        return _elements(hkdf(self.group_key, "sum-tag-mask", *self.slot.context(), rank, bound))
 
     def _polynomials(self, plain: Plain) -> list[int]:
         """Sum over d of k^(d+1) x_d modulo Q, for each k."""

@@ -132,7 +132,7 @@ def test_encoded_as_under_encryption(q: float) -> None:
     layout, codec = layout_of(received), terms.codec()
     state = codec.init(layout)
     values = np.zeros(layout.floats, np.int64)
-    extras = np.zeros(terms.lanes(layout) - layout.floats, np.int64)
+    extras = np.zeros(terms.extra_lanes(layout), np.int64)
     for model, loss in zip(trained, LOSSES, strict=True):
         arrays, weight = method.contribution(received, model, loss)
         floats, _ = layout.change(arrays, received)

@@ -13,6 +13,7 @@ from flhe.keys import backup, canonical, receipts
 from flhe.keys.backup import Backup
 from flhe.keys.enrolment import Enrolment
 from flhe.keys.limits import Limits
+from flhe.keys.model_key import ModelKey
 from flhe.keys.signed_roster import SignedRoster, load_pinned
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, TERMS, exchange, scratch, slot, source
@@ -43,10 +44,14 @@ def _enrolments() -> list[bytes]:
     ]
 
 
+def _model_key() -> ModelKey:
+    return ModelKey.of(exchange().epochs[0])
+
+
 @functools.cache
 def _backup(number: int) -> bytes:
     with CHEAP:
-        return Backup(IDS[number], (exchange().epochs[number],)).seal(PASSPHRASE, source("backup"))
+        return Backup(IDS[number], (_model_key(),)).seal(PASSPHRASE, source("backup"))
 
 
 def _restore(data: bytes) -> Backup:
@@ -106,6 +111,13 @@ def entries() -> Sequence[Decoder]:
             covers=(keys + "enrolment.Enrolment.from_bytes",),
         ),
         Decoder("backup", lambda: [_backup(0)], _restore, NEVER),
+        Decoder(
+            "key of models",
+            lambda: [_model_key().to_bytes()],
+            ModelKey.from_bytes,
+            ModelKey.to_bytes,
+            covers=(keys + "model_key.ModelKey.from_bytes",),
+        ),
         Decoder(
             "limits of a roster",
             lambda: [

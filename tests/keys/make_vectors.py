@@ -60,7 +60,7 @@ def seal(
     info = [h["stage"], h["round"], h["attempt"], h["rank"], salt, h["run_id"], h["roster_hash"]]
     key = HKDF(group_key, 32, b"", SHA256, context=cbor(["flhe/v1/seal", *info]))
     head = cbor({"header": header, "salt": salt, "chunk_bytes": size})
-    aad = b"flhe-seal/1\n" + len(head).to_bytes(4, "big") + head
+    aad = b"flhe-seal/2\n" + len(head).to_bytes(4, "big") + head
     box = aad
     chunks = [plain[i : i + size] for i in range(0, len(plain), size)] or [b""]
     for i, chunk in enumerate(chunks):
@@ -125,11 +125,11 @@ def seal_vectors() -> dict:
     bad("round in the header edited", bytes(edited), auth, "open")
     bad("one bit of the tag flipped", bytes(flipped), auth, "open")
     bad("another group key", box, auth, "open", b"\x01" * 32)
-    bad("another magic", b"flhe-seal/2\n" + box[12:], bad_form, "parse")
+    bad("sealed by version 1", b"flhe-seal/1\n" + box[12:], bad_form, "parse")
     bad("head longer than the box", box[:12] + b"\xff\xff\xff\xff" + box[16:], bad_form, "parse")
     without = {name: value for name, value in header.items() if name != "rank"}
     head = cbor({"header": without, "salt": salt, "chunk_bytes": 16})
-    bare = b"flhe-seal/1\n" + len(head).to_bytes(4, "big") + head + bytes(16)
+    bare = b"flhe-seal/2\n" + len(head).to_bytes(4, "big") + head + bytes(16)
     bad("no rank in the header", bare, bad_form, "parse")
     return {"version": 1, "made_by": MADE_BY, "cases": cases}
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from Crypto.Cipher import ChaCha20_Poly1305
-from Crypto.Protocol.KDF import scrypt
+from Crypto.Hash import SHA256
+from Crypto.Protocol.KDF import HKDF, scrypt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
 from flhe.keys import backup
-from flhe.keys.backup import MAX_FILE, Backup, for_opening
+from flhe.keys.backup import MAX_FILE, Backup
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
+from flhe.keys.model_key import ModelKey
 from flhe.keys.roster import Roster
 
 PHRASE = "correct horse battery"
@@ -44,17 +44,32 @@ def epoch(tag: int = 7) -> Epoch:
     )
 
 
-def test_comes_back_without_what_could_encrypt() -> None:
-    kept = Backup(IDENTITY, (epoch(), epoch(8)))
-    again = Backup.unseal(kept.seal(PHRASE), PHRASE)
-    assert again.identity == IDENTITY
-    assert [e.group_key for e in again.epochs] == [bytes([7]) * 32, bytes([8]) * 32]
-    for one in again.epochs:
-        assert one.scheme_secret == one.scheme_public == b""
-        assert not {b"p" * 32, b"q" * 32, bytes(32)} & set(one.pair_keys)
-        assert replace(one, pair_keys=epoch().pair_keys) == replace(
-            for_opening(epoch(one.id[0])), pair_keys=epoch().pair_keys
-        )
+MODELS = (ModelKey.of(epoch()), ModelKey.of(epoch(8)))
+
+
+def test_comes_back() -> None:
+    kept = Backup(IDENTITY, MODELS)
+    assert Backup.unseal(kept.seal(PHRASE), PHRASE) == kept
+
+
+def test_the_key_of_models_is_derived_from_the_groups() -> None:
+    """By PyCryptodome; the context is the canonical CBOR of label, run, roster and epoch."""
+    agreed = epoch()
+    info = dumps(["flhe/v1/models", 9, agreed.roster.hash, agreed.id])
+    key = HKDF(bytes([7]) * 32, 32, b"", SHA256, context=info)  # type: ignore[arg-type]
+    assert (agreed.model_key, MODELS[0].key) == (key, key)
+    assert repr(bytes(agreed.model_key))[2:-1] not in repr(MODELS[0])
+
+
+def test_keys_of_models_are_written_one_way() -> None:
+    data = MODELS[0].to_bytes()
+    assert ModelKey.from_bytes(data) == MODELS[0]
+    good = loads(data, MAX_FILE, "test")
+    for changed in ({"v": 2}, {"kind": "x"}, {"key": b"k"}, {"epoch": b""}, {"run_id": "9"}, {"x": 1}):
+        with pytest.raises(ProtocolError):
+            ModelKey.from_bytes(dumps(good | changed))
+    with pytest.raises(ProtocolError, match="64 bits"):
+        ModelKey(b"e" * 16, -1, bytes(32), bytes(32))
 
 
 def test_the_format() -> None:
@@ -64,9 +79,9 @@ def test_the_format() -> None:
     assert set(stored) == {"v", "kind", "salt", "box"}
     key = scrypt(PHRASE, stored["salt"], 32, N=1 << 4, r=8, p=1)  # type: ignore[arg-type]
     cipher = ChaCha20_Poly1305.new(key=key, nonce=bytes(12))  # type: ignore[arg-type]
-    cipher.update(dumps(["flhe/v1/backup", 1, stored["salt"]]))
+    cipher.update(dumps(["flhe/v1/backup", 2, stored["salt"]]))
     plain = cipher.decrypt_and_verify(stored["box"][:-16], stored["box"][-16:])
-    assert loads(plain, MAX_FILE, "test") == {"seed": b"i" * 32, "epochs": []}
+    assert loads(plain, MAX_FILE, "test") == {"seed": b"i" * 32, "models": []}
 
 
 def test_a_guess_costs_what_is_documented() -> None:
@@ -75,15 +90,15 @@ def test_a_guess_costs_what_is_documented() -> None:
 
 
 def test_each_file_has_a_salt_of_its_own() -> None:
-    kept = Backup(IDENTITY, (epoch(),))
+    kept = Backup(IDENTITY, MODELS)
     one, other = kept.seal(PHRASE), kept.seal(PHRASE)
     assert loads(one, MAX_FILE, "test")["salt"] != loads(other, MAX_FILE, "test")["salt"]
 
 
 def test_nothing_secret_shows() -> None:
-    kept = Backup(IDENTITY, (epoch(),))
+    kept = Backup(IDENTITY, MODELS)
     data = kept.seal(PHRASE)
-    for secret in (b"i" * 32, bytes([7]) * 32, PHRASE.encode()):
+    for secret in (b"i" * 32, bytes(MODELS[0].key), PHRASE.encode()):
         assert secret not in data
         assert repr(secret)[2:-1] not in repr(kept)
 
@@ -99,15 +114,16 @@ def test_another_passphrase() -> None:
     assert Backup.unseal(accent, "cafe\u0301 au lait, s'il vous plait").identity == IDENTITY
 
 
-def test_a_passphrase_that_is_too_short() -> None:
-    with pytest.raises(ConfigError, match="12 characters or more"):
-        Backup(IDENTITY, ()).seal("x" * 11)
+@pytest.mark.parametrize("phrase", ["correct ho", "a" * 40, " " * 12, "abababababab", "1234512345123451"])
+def test_a_passphrase_that_is_too_short_or_repeats(phrase: str) -> None:
+    with pytest.raises(ConfigError, match="12 characters or more, 6 of them different"):
+        Backup(IDENTITY, ()).seal(phrase)
 
 
 def test_bytes_that_are_no_backup() -> None:
     good = loads(Backup(IDENTITY, ()).seal(PHRASE), MAX_FILE, "test")
     for body, error in (
-        (good | {"v": 2}, "version 2, this flhe reads 1"),
+        (good | {"v": 1}, "version 1, this flhe reads 2: make another"),
         (good | {"kind": "flhe-site"}, "no file of"),
         (good | {"salt": b""}, "16 bytes"),
         (good | {"box": 1}, "box"),
@@ -128,7 +144,7 @@ def test_a_changed_byte_is_refused(at: int, flip: int) -> None:
 def _sealed() -> bytes:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backup, "COST", 1 << 4)
-        return Backup(IDENTITY, (epoch(),)).seal(PHRASE)
+        return Backup(IDENTITY, MODELS).seal(PHRASE)
 
 
 SEALED = _sealed()

@@ -89,6 +89,7 @@ def test_there_is_one_for_each_sender(signed: list[Any]) -> None:
         sign(3, dataclasses.replace(SLOT, round=4)),
         sign(3, dataclasses.replace(SLOT, attempt=0)),
         sign(3, dataclasses.replace(SLOT, run_id=8)),
+        sign(3, dataclasses.replace(SLOT, epoch=bytes(16))),
         sign(3, dataclasses.replace(SLOT, roster_hash=bytes(32))),
         sign(3, terms=bytes(32)),
         receipts.sign(IDENTITIES[3], SLOT, 1, TERMS),

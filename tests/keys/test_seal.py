@@ -151,7 +151,7 @@ def test_own_mistakes() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"flhe-seal/1\n", b"flhe-seal/1\n\x00\x00\x00\x00", bytes(99)]
+    "data", [b"", b"flhe-seal/2\n", b"flhe-seal/2\n\x00\x00\x00\x00", bytes(99)]
 )
 def test_no_box_at_all(data: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -273,3 +273,10 @@ def test_a_stream_is_never_held_as_a_whole() -> None:
         tracemalloc.stop()
     assert total == size * count
     assert peak < 5 * size  # a chunk joined of two pieces, its plaintext, and the one before
+
+
+def test_a_box_of_the_version_before_is_refused_by_name() -> None:
+    """It had the group key for models too; which bytes come after does not matter."""
+    old = b"flhe-seal/1\n" + seal(KEY, HEADER, b"model")[12:]
+    with pytest.raises(ProtocolError, match="another version of flhe"):
+        unseal(KEY, old)

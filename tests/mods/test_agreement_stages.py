@@ -502,10 +502,11 @@ class Stand:
         """Make the copied files vouch for themselves, as no node would."""
         store = Store(self.site.home)
         for agreement in self.site.home.glob("runs/*/agreement"):
-            step, _, state = canonical.loads(agreement.read_bytes(), 1 << 24, "agreement")
+            kept = canonical.loads(agreement.read_bytes(), 1 << 24, "agreement")
             stamp = files.stamp(agreement.parent / "stamp")
             run = agreement.parent.name
-            store.write(f"runs/{run}/agreement", canonical.dumps([step, stamp, state]))
+            kept[2] = str(stamp)
+            store.write(f"runs/{run}/agreement", canonical.dumps(kept))
         for keys in self.site.home.glob("epochs/*"):
             kept = KeyFile.from_bytes(keys.read_bytes())
             stamp = files.stamp(self.site.home / "used" / keys.name / kept.claim)

@@ -301,11 +301,11 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
         (good, b"no model"),
     ):
         plain = data if isinstance(data, bytes) else b"".join(data.chunks())
-        box = records.from_pieces([seal.seal(epoch.group_key, header, plain)])
+        box = records.from_pieces([seal.seal(epoch.model_key, header, plain)])
         refused(hand(group, site, box), 1014)
         assert model_file(site) == before
     plain = b"".join(model.chunks())
-    answer(hand(group, site, records.from_pieces([seal.seal(epoch.group_key, good, plain)])))
+    answer(hand(group, site, records.from_pieces([seal.seal(epoch.model_key, good, plain)])))
     assert site.model.round == 5
 
 

@@ -52,7 +52,7 @@ def fits(total: Plain, digits: NDArray[Any], senders: list[int], by: SumTags) ->
 def by_hand(one: Plain, rank: int, floats: int) -> list[int]:
     """The formula of the module, term by term."""
     keys = hkdf(KEY, "sum-tag", *SLOT.context())
-    masks = hkdf(KEY, "sum-tag-mask", *SLOT.context(), rank)
+    masks = hkdf(KEY, "sum-tag-mask", *SLOT.context(), rank, b"")
     coords = range(one.values.size) if one.coords is None else one.coords.tolist()
     behind = one.values.size if one.coords is None else floats
     terms = [*zip(coords, one.values.tolist(), strict=True)]

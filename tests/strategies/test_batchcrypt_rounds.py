@@ -498,7 +498,9 @@ def test_a_pair_is_for_the_terms_that_it_was_made_for(tmp_path: Path) -> None:
     grid.rewrite = rewrite
     run(grid, 4, rekey_every=2)
     assert told
-    assert "no keys of the scheme for these terms" in (grid.homes[1] / "errors.log").read_text()
+    assert (
+        "not the terms that the key was agreed on for" in (grid.homes[1] / "errors.log").read_text()
+    )
     assert same(grid, range(4)).round == 4
 
 

@@ -208,7 +208,7 @@ def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
     model = same(grid, range(5))
     key = next((grid.homes[0] / "epochs").iterdir()).read_bytes()
     epoch = Epoch.from_bytes(KeyFile.from_bytes(key).epoch)
-    _, plain = seal.unseal(epoch.group_key, records.to_pieces(result.arrays))
+    _, plain = seal.unseal(epoch.model_key, records.to_pieces(result.arrays))
     assert bytes(plain) == b"".join(model.chunks())
 
 

@@ -13,7 +13,7 @@ from flhe import records
 from flhe.keys.store import Store
 from flhe.mods import he_mod
 from flhe.policy import Policy
-from flhe.strategies import flashe_fedavg
+from flhe.strategies import esafl_fedavg, flashe_fedavg, sash_fedavg
 from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import Puppets, initial
 from tests.strategies.test_he_strategy import MAX, run, same
@@ -84,3 +84,50 @@ def test_a_node_of_another_version_is_named_and_left_out(
     assert "node 103 is left out: flhe/version: it runs another version of flhe" in caplog.text
     assert not (grid.homes[3] / "runs").exists()
     assert same(grid, range(NODES - 1)).round == 2
+
+
+@pytest.mark.parametrize("make", [flashe_fedavg, esafl_fedavg])
+def test_a_sum_whose_key_is_gone_everywhere_is_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: Any
+) -> None:
+    """Power fails everywhere between a sum and its opening: that round is lost, and no more."""
+    grid = Puppets(tmp_path, NODES)
+    starts = [0]
+    monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
+
+    def after(report: RoundReport) -> None:
+        if report.round == 2:
+            starts[0] += 1
+
+    strategy = make(max_examples=MAX, on_round=after, fraction_evaluate=0.0)
+    strategy.start(grid, initial(), num_rounds=4)
+    grid.close()
+    assert "nobody has opened the sum of round 2, and its key is gone: it is void" in caplog.text
+    assert same(grid, range(NODES)).round == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "how"), [(flashe_fedavg, {}), (sash_fedavg, {"unmask": "clients"})]
+)
+def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Any, how: dict[str, Any]
+) -> None:
+    """A server that was dishonest once: the rounds that it used up are passed over."""
+    grid, hit = Puppets(tmp_path, NODES), set[int]()
+    far = 4
+
+    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
+        record = content[records.STAGE]
+        assert isinstance(record, ConfigRecord)
+        if stage != "round" or record["round"] != 2 or node in hit:
+            return content
+        hit.add(node)
+        changed = ConfigRecord({**record, "round": far, "attempt": 2**32 - 1})
+        return RecordDict({**content, records.STAGE: changed})
+
+    grid.rewrite = rewrite
+    strategy = make(max_examples=MAX, **how)
+    strategy.start(grid, initial(), num_rounds=7)
+    grid.close()
+    assert len(hit) == NODES
+    assert same(grid, range(NODES)).round == 7

@@ -42,7 +42,7 @@ def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
         "rank": agreed.rank,
         "epoch": agreed.id,
     }
-    return records.from_pieces(seal.seal_stream(agreed.group_key, header, model.chunks()))
+    return records.from_pieces(seal.seal_stream(agreed.model_key, header, model.chunks()))
 
 
 @pytest.mark.parametrize("model_is", ["there", "gone", "damaged"])

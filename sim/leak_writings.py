@@ -1,0 +1,161 @@
+"""What text may stand for: bytes, as logs, JSON, certificates and error messages write them.
+
+hex           in either case, with colons, blanks, commas, dashes or 0x between the bytes, or in lines
+base64        with either alphabet, in lines too; base32 in either case; both base85 of Python
+escapes       \\x1f, \\u001f, \\037 and \\n, as repr(), JSON and protobuf write them, also escaped twice; %1f
+numbers       lists of numbers below 256; one decimal integer, in either byte order
+decimals      numbers with a point, as `printed` rounds them
+Latin-1       characters below 256 in UTF-8
+zlib, gzip    wherever a stream begins
+
+All of it at every alignment, one layer deep: hex of hex is not seen through.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import urllib.parse
+import zlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+SHORTEST = 8
+"""Bytes that a writing stands for at least: fewer are no window."""
+
+_RUN = re.compile(rb"[\t\n\r -~]{10,}")  # what base85 takes for that; all others take more
+_HEX = re.compile(rb"[0-9A-Fa-f]{16,}")
+_BASE64 = re.compile(rb"[0-9A-Za-z+/_-]{11,}")
+_BASE32 = re.compile(rb"[A-Z2-7]{13,}|[a-z2-7]{13,}")
+_BASE85 = re.compile(rb"[!-~]{10,}")
+_ESCAPE = re.compile(
+    rb"\\(?:x([0-9A-Fa-f]{2})|u00([0-9A-Fa-f]{2})|([0-3]?[0-7]{1,2})|([abtnvfr\\'\"]))"
+)
+_LIST = re.compile(rb"(?:-?\d{1,3}[\s,;]+){7,}-?\d{1,3}")
+_INTEGER = re.compile(rb"(?<!\d)\d{18,4000}(?!\d)")
+_DECIMAL = re.compile(rb"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d{1,3})?")
+_BETWEEN = re.compile(rb"0x|[\s:,\-]")
+_LATIN = re.compile(rb"(?:[\x00-\x7f]|[\xc2\xc3][\x80-\xbf]){8,}")
+_PACKED = re.compile(rb"\x78[\x01\x5e\x9c\xda]|\x1f\x8b\x08")
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_LETTERS = dict(zip(b"abtnvfr\\'\"", b"\a\b\t\n\v\f\r\\'\"", strict=True))
+_ALPHABET32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_ALPHABETS85 = (
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    bytes(range(33, 118)),
+)
+_INFLATED = 1 << 20
+_BOTH_ENDS = 47
+"""zlib's word for: zlib or gzip, whichever it is."""
+DIGITS = 6
+"""Significant digits that a printed number is compared by."""
+
+
+def decoded(data: bytes) -> Iterator[bytes]:
+    """What the text in `data` may stand for, decoded."""
+    for match in _RUN.finditer(data):
+        yield from _text(match[0])
+    for match in _LATIN.finditer(data):
+        if b"\xc2" in match[0] or b"\xc3" in match[0]:
+            yield match[0].decode().encode("latin-1")
+    for match in _PACKED.finditer(data):
+        try:
+            unpacked = zlib.decompressobj(_BOTH_ENDS).decompress(
+                data[match.start() : match.start() + _INFLATED], _INFLATED
+            )
+        except zlib.error:
+            continue
+        yield unpacked
+
+
+def printed(values: NDArray[np.floating]) -> bytes:
+    """Numbers as they are compared with printed ones: rounded to DIGITS digits, float32."""
+    wide = values.astype(np.float64).reshape(-1)
+    wide = wide[np.isfinite(wide)]
+    exponent = np.floor(np.log10(np.abs(wide), where=wide != 0, out=np.zeros_like(wide)))
+    scale = 10.0 ** (exponent - (DIGITS - 1))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return (np.rint(wide / scale) * scale).astype("<f4").tobytes()
+
+
+def _text(run: bytes) -> Iterator[bytes]:
+    yield from _hex(run)
+    squeezed = _BETWEEN.sub(b"", run)
+    if squeezed != run:
+        yield from _hex(squeezed)
+    yield from _base64(run)
+    unbroken = b"".join(run.split())
+    if unbroken != run:
+        yield from _base64(unbroken)
+    for match in _BASE32.finditer(run):
+        yield from _groups(match[0].upper(), _ALPHABET32, 8, 5)
+    for match in _BASE85.finditer(run):
+        for alphabet in _ALPHABETS85:
+            yield from _groups(match[0], alphabet, 5, 4)
+    if b"\\" in run:
+        once = _ESCAPE.sub(_unescaped, run)
+        yield once
+        yield _ESCAPE.sub(_unescaped, once)
+    if b"%" in run:
+        yield urllib.parse.unquote_to_bytes(run)
+    for match in _LIST.finditer(run):
+        yield bytes(_below_256(re.findall(rb"-?\d+", match[0])))
+    for match in _INTEGER.finditer(run):
+        number = int(match[0])
+        written = number.to_bytes((number.bit_length() + 7) // 8, "big")
+        yield written
+        yield written[::-1]
+    decimals = [float(number) for number in _DECIMAL.findall(run)]
+    if len(decimals) > 1:
+        yield printed(np.array(decimals))
+
+
+def _hex(run: bytes) -> Iterator[bytes]:
+    for match in _HEX.finditer(run):
+        text = match[0]
+        for start in (0, 1):
+            yield binascii.unhexlify(text[start : len(text) - (len(text) - start) % 2])
+
+
+def _base64(run: bytes) -> Iterator[bytes]:
+    for match in _BASE64.finditer(run):
+        text = match[0].translate(_URL_SAFE)
+        for start in range(4):
+            part = text[start:]
+            yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
+
+
+def _groups(text: bytes, alphabet: bytes, letters: int, size: int) -> Iterator[bytes]:
+    """`letters` digits for `size` bytes, at each alignment; what is no digit counts as the last one."""
+    base = len(alphabet)
+    table = np.full(256, base - 1, np.uint64)
+    table[np.frombuffer(alphabet, np.uint8)] = np.arange(base)
+    digits = table[np.frombuffer(text, np.uint8)]
+    places = np.array([base**k for k in reversed(range(letters))], np.uint64)
+    for start in range(letters):
+        part = digits[start:]
+        # Python's own decoders fill the last group up with the last digit, or take zeros: same bytes.
+        filled = np.append(part, np.full(-part.size % letters, base - 1, np.uint64))
+        words = (filled.reshape(-1, letters) * places).sum(axis=1, dtype=np.uint64)
+        rows: Bytes = words.astype(">u8").view(np.uint8).reshape(-1, 8)
+        yield rows[:, 8 - size :].tobytes()
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    code, point, octal, letter = match.groups()
+    if letter is not None:
+        return bytes([_LETTERS[letter[0]]])
+    if octal is not None:
+        return bytes([int(octal, 8) & 0xFF])
+    return bytes([int(code or point, 16)])
+
+
+def _below_256(numbers: Iterable[bytes]) -> Iterator[int]:
+    """Bytes; signed ones too, as Java writes them. What is larger stands as 0."""
+    for number in map(int, numbers):
+        yield number & 0xFF if -128 <= number < 256 else 0
