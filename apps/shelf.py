@@ -17,10 +17,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,6 +45,10 @@ SIGNATURES = ".signatures"
 """Behind the name of an app's file: its signatures, a JSON list."""
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
+PATIENCE = 10.0
+"""Seconds in which a request must be there as a whole."""
+PAUSE = 60.0
+"""Longest pause of whoever takes an answer, seconds."""
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -117,12 +124,15 @@ class Shelf:
     directory: Path
 
     def find(self, app_id: str, version: str | None) -> Path | None:
-        """The newest file of an app, or that of a version; None if there is none."""
+        """The newest file of an app, or that of a version; None if there is none that can be read."""
         from flwr.common.config import get_fab_config, get_metadata_from_config
 
         found = []
         for path in self.directory.glob("*.fab"):
-            name, of = get_metadata_from_config(get_fab_config(_read(path)))
+            try:
+                name, of = get_metadata_from_config(get_fab_config(_read(path)))
+            except Exception:  # Flower's, zipfile's and TOML's own: a damaged app is none
+                continue
             if f"@{name}" == app_id and version in (None, of):
                 found.append((path.stat().st_mtime, path))
         return max(found)[1] if found else None
@@ -132,29 +142,49 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """The two requests that a SuperLink makes."""
 
+        timeout = PAUSE
+
+        def setup(self) -> None:
+            super().setup()
+            self._late = threading.Timer(PATIENCE, self._hang_up)
+            self._late.daemon = True
+            self._late.start()
+
+        def finish(self) -> None:
+            self._late.cancel()
+            super().finish()
+
+        def _hang_up(self) -> None:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
         def do_POST(self) -> None:
-            size = int(self.headers.get("Content-Length", "0"))
+            written = self.headers.get("Content-Length", "")
+            size = int(written) if re.fullmatch("[0-9]{1,9}", written) else 0
             if self.path != FETCH or not 0 < size <= MAX_REQUEST:
                 self._say(404, b"{}")
                 return
+            body = self.rfile.read(size)
+            self._late.cancel()
             try:
-                asked = json.loads(self.rfile.read(size))
+                asked = json.loads(body)
                 path = shelf.find(str(asked["app_id"]), asked.get("app_version"))
-            except (FlheError, LookupError, TypeError, ValueError):
+                signed = [] if path is None else signatures(path)
+            except (FlheError, LookupError, AttributeError, TypeError, ValueError):
                 path = None
             if path is None:
                 self._say(404, json.dumps({"detail": "no such app on this shelf"}).encode())
                 return
             host = self.headers.get("Host", "")
-            url = f"http://{host}{FABS}{path.name}"
-            answer = {"fab_url": url, "verifications": signatures(path)}
+            answer = {"fab_url": f"http://{host}{FABS}{path.name}", "verifications": signed}
             self._say(200, json.dumps(answer).encode())
 
         def do_GET(self) -> None:
+            self._late.cancel()
             known = {FABS + path.name: path for path in shelf.directory.glob("*.fab")}
-            if self.path in known:
-                self._say(200, known[self.path].read_bytes(), "application/octet-stream")
-            else:
+            try:
+                self._say(200, _read(known[self.path]), "application/octet-stream")
+            except (KeyError, ConfigError):
                 self._say(404, b"{}")
 
         def _say(self, code: int, body: bytes, kind: str = "application/json") -> None:
@@ -170,6 +200,13 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing where somebody hung up, or was hung up on; the rest is told."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve a shelf; gives what FLWR_SUPERGRID_API_URL must be for the SuperLink.
@@ -182,7 +219,7 @@ def serving(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")
     try:
-        server = ThreadingHTTPServer((host, port), _handler(Shelf(directory)))
+        server = _Server((host, port), _handler(Shelf(directory)))
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror})") from None
     thread = threading.Thread(target=server.serve_forever, name="shelf", daemon=True)

@@ -37,7 +37,8 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     sealed : Path
         What the run wrote.
     key : Path
-        A member's state directory, a directory above some, or the file of an epoch or of its models' key.
+        A member's state directory, a directory above some, or the file of an epoch or of a key of
+        models.
 
     Raises
     ------

@@ -36,9 +36,9 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
                        resumed run goes on with its own; two that start from one model may show, by
                        their difference, a single site's update
     flhe-durable       true says that this machine's disk is never put back to an older state: keys then
-                       outlive a restart of the machine; otherwise the group agrees on new ones. Where the
-                       kernel tells a node nothing of restarts (no /proc/sys/kernel/random/boot_id, as
-                       under ProcSubset=pid of systemd, or on macOS) they outlive one in any case
+                       outlive a restart of the machine; otherwise the group agrees on new ones. Where
+                       the kernel says nothing of restarts (no /proc/sys/kernel/random/boot_id: macOS,
+                       ProcSubset=pid of systemd) they outlive one all the same, and doctor fails
     flhe-leave         true makes this node give up its keys and leave the federation
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse

@@ -17,6 +17,7 @@ from flhe.sim.leak_writings import printed
 MOST = 1 << 14
 """Values of a vector that are looked for in all forms; the others as they are."""
 
+
 def floats(array: NDArray[np.generic]) -> bytes:
     """An array's bytes as they would travel."""
     return np.ascontiguousarray(array).tobytes()

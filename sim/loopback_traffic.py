@@ -1,8 +1,10 @@
 """Whether a loopback deployment's traffic and logs hold a secret, and whether a search would tell.
 
-What is looked for: every secret that was ever in a state directory, SuperNodes' private keys, all
-models but the initial one, all updates, example counts. What must be found, or the search is worth
-nothing: things that are on the wire for certain, one in each form that a secret might have.
+What is looked for: every secret that was ever in a state directory, keys that are derived from those,
+SuperNodes' private keys, all models but the initial one, all updates, as floats and as the integers
+that they are encrypted as, and example counts. No ciphertext may open without a key. What must be
+found, or the search is worth nothing: things that are on the wire for certain, one in each form that a
+secret might have.
 """
 
 from __future__ import annotations
@@ -19,12 +21,23 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flhe import records
-from flhe.sim import loopback_app, wire
-from flhe.sim.leak_search import Found, Search, forms_of_number, share_seen
+from flhe.coding.flatten import layout_of
+from flhe.errors import FlheError
+from flhe.keys.states import Epoch
+from flhe.keys.store import Store
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Scheme
+from flhe.schemes.flashe import Flashe
+from flhe.sealed import Sealed, Slot
+from flhe.sim import leak_counts, loopback_app, node_secrets, wire
+from flhe.sim.derived_secrets import DERIVED, Contexts, of_traffic
+from flhe.sim.leak_forms import floats, of_update, of_vector
+from flhe.sim.leak_lanes import open_without_keys, quantized, unencrypted
+from flhe.sim.leak_search import Found, Search, Secrets, share_seen
 from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_plan import SITES
 from flhe.sim.loopback_sums import notes_of
-from flhe.sim.node_secrets import MODEL, UPDATE, floats
+from flhe.sim.node_secrets import GROUP, MODEL, PAIR, UPDATE
 from flhe.sim.synthetic import initial
 
 TRAINED = "trained model"

@@ -66,8 +66,8 @@ class Backup:
         """
         if len(passphrase) < LEAST or len(set(passphrase)) < VARIED:
             raise ConfigError(
-                f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: five "
-                "random words are a good one"
+                f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: "
+                "five random words are a good one"
             )
         models = [model.to_bytes() for model in self.models]
         plain = dumps({"seed": bytes(self.identity.seed), "models": models})
@@ -78,8 +78,8 @@ class Backup:
         data = dumps({"v": VERSION, "kind": KIND, "salt": salt, "box": box})
         if len(data) > MAX_FILE:
             raise ConfigError(
-                f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds the keys of too many "
-                f"epochs, delete {ARCHIVE} in the state directory once no model needs them"
+                f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds the keys of too "
+                f"many epochs, delete {ARCHIVE} in the state directory once no model needs them"
             )
         return data
 
@@ -96,8 +96,8 @@ class Backup:
         body = record(stored, "backup", {"v": int, "kind": str, "salt": bytes, "box": bytes})
         if body["v"] != VERSION:
             raise ProtocolError(
-                f"backup: version {body['v']}, this flhe reads {VERSION}: make another one of the state "
-                "directory, and destroy this file"
+                f"backup: version {body['v']}, this flhe reads {VERSION}: make another one of the "
+                "state directory, and destroy this file"
             )
         if len(body["salt"]) != 16:
             raise ProtocolError("backup: a salt is 16 bytes")

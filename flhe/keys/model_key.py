@@ -3,8 +3,8 @@
     key  = HKDF(K_G, "models" | run_id | roster_hash | epoch id)
     file = CBOR {v, kind, epoch, run_id, roster_hash, key}
 
-Sealed checkpoints are under this key, and nothing else is. K_G is not found from it, so who has it, with
-all that ever passed over the wire, reads models: no update, no sum, no key of a scheme.
+Sealed checkpoints are under this key, and nothing else is. K_G is not found from it, so who has it,
+with all that ever passed over the wire, reads models: no update, no sum, no key of a scheme.
 
 Source: docs/architecture.md; RFC 5869 (HKDF).
 """

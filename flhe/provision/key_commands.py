@@ -34,8 +34,8 @@ def backup(
         )
     typer.echo(
         "Keep it and the passphrase apart, neither on the node's own machine: whoever has both is this "
-        "site, and\nreads its models. Each new epoch has new keys: make another backup when a model was "
-        "sealed that must\nopen later."
+        "site, and\nreads its models. Each new epoch has new keys: make another backup when a model "
+        "was sealed that\nmust open later."
     )
 
 

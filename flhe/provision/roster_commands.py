@@ -114,7 +114,7 @@ def add(file: File, site: Site, out: Out) -> None:
     """Make the roster with one more site."""
     from flhe.provision import rosters
 
-    _made(out, rosters.add(file, site, out))
+    _made(out, rosters.add(file, site, out), file)
 
 
 @roster.command()
@@ -128,7 +128,7 @@ def remove(
     """Make the roster without a site, whose key is revoked for good."""
     from flhe.provision import rosters
 
-    _made(out, rosters.remove(file, name, out, collusion, min_survivors))
+    _made(out, rosters.remove(file, name, out, collusion, min_survivors), file)
 
 
 @roster.command()
@@ -136,7 +136,7 @@ def replace(file: File, site: Site, out: Out) -> None:
     """Make the roster in which a site has the key that it rotated to; the old one is revoked."""
     from flhe.provision import rosters
 
-    _made(out, rosters.replace(file, site, out))
+    _made(out, rosters.replace(file, site, out), file)
 
 
 def _show(signed: SignedRoster) -> None:
@@ -150,14 +150,15 @@ def _show(signed: SignedRoster) -> None:
     typer.echo(rosters.hash_of(signed.roster))
 
 
-def _made(out: Path, made: Roster) -> None:
+def _made(out: Path, made: Roster, before: Path | None = None) -> None:
     from flhe.keys.signed_roster import SignedRoster
 
     _show(SignedRoster(made))
+    previous = "" if before is None else f" --previous {before}"
     typer.echo(
         f"\n{out} is signed by nobody yet. Send it to every site. Each looks at it (flhe roster show), "
         "compares the\nwords of the hash with the others over the phone, and then types:\n"
-        f"   flhe roster sign {out} --home DIR --roster-hash {made.hash.hex()}"
+        f"   flhe roster sign {out} --home DIR --roster-hash {made.hash.hex()}{previous}"
     )
 
 

@@ -49,9 +49,7 @@ def new(
     return _write(out, roster)
 
 
-def sign(
-    path: Path, home: Path, roster_hash: str, previous: Roster | None = None
-) -> SignedRoster:
+def sign(path: Path, home: Path, roster_hash: str, previous: Roster | None = None) -> SignedRoster:
     """Add the signature of the site whose state directory this is.
 
     Raises
@@ -215,7 +213,7 @@ def _check_revoked(old: Roster, new: Roster) -> None:
         listed = {member.public: member.name for member in new.members}
         named = ", ".join(
             key.hex()[:16] + (f" (listed as {listed[key]})" if key in listed else "")
-            for key in lost[:MANY]
+            for key in lost
         )
         raise ConfigError(
             f"the roster before has revoked keys that this one does not: {named}; do not sign it, and "

@@ -65,7 +65,14 @@ def test_keys_of_models_are_written_one_way() -> None:
     data = MODELS[0].to_bytes()
     assert ModelKey.from_bytes(data) == MODELS[0]
     good = loads(data, MAX_FILE, "test")
-    for changed in ({"v": 2}, {"kind": "x"}, {"key": b"k"}, {"epoch": b""}, {"run_id": "9"}, {"x": 1}):
+    for changed in (
+        {"v": 2},
+        {"kind": "x"},
+        {"key": b"k"},
+        {"epoch": b""},
+        {"run_id": "9"},
+        {"x": 1},
+    ):
         with pytest.raises(ProtocolError):
             ModelKey.from_bytes(dumps(good | changed))
     with pytest.raises(ProtocolError, match="64 bits"):
@@ -114,7 +121,9 @@ def test_another_passphrase() -> None:
     assert Backup.unseal(accent, "cafe\u0301 au lait, s'il vous plait").identity == IDENTITY
 
 
-@pytest.mark.parametrize("phrase", ["correct ho", "a" * 40, " " * 12, "abababababab", "1234512345123451"])
+@pytest.mark.parametrize(
+    "phrase", ["correct ho", "a" * 40, " " * 12, "abababababab", "1234512345123451"]
+)
 def test_a_passphrase_that_is_too_short_or_repeats(phrase: str) -> None:
     with pytest.raises(ConfigError, match="12 characters or more, 6 of them different"):
         Backup(IDENTITY, ()).seal(phrase)
