@@ -45,10 +45,7 @@ SIGNATURES = ".signatures"
 """Behind the name of an app's file: its signatures, a JSON list."""
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
-PATIENCE = 10.0
-"""Seconds in which a request must be there as a whole."""
-PAUSE = 60.0
-"""Longest pause of whoever takes an answer, seconds."""
+PATIENCE = 10.0  # seconds in which a request must be there as a whole
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -125,34 +122,35 @@ class Shelf:
 
     def find(self, app_id: str, version: str | None) -> Path | None:
         """The newest file of an app, or that of a version; None if there is none that can be read."""
-        from flwr.common.config import get_fab_config, get_metadata_from_config
-
         found = []
         for path in self.directory.glob("*.fab"):
-            try:
-                name, of = get_metadata_from_config(get_fab_config(_read(path)))
-            except Exception:  # Flower's, zipfile's and TOML's own: a damaged app is none
-                continue
-            if f"@{name}" == app_id and version in (None, of):
+            named = _named(path)
+            if named and f"@{named[0]}" == app_id and version in (None, named[1]):
                 found.append((path.stat().st_mtime, path))
         return max(found)[1] if found else None
+
+
+def _named(path: Path) -> tuple[str, str] | None:
+    """`publisher/name` and version of an app; None where the file is damaged."""
+    from flwr.common.config import get_fab_config, get_metadata_from_config
+
+    try:
+        return get_metadata_from_config(get_fab_config(_read(path)))
+    except Exception:  # Flower's, zipfile's and TOML's own
+        return None
 
 
 def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """The two requests that a SuperLink makes."""
 
-        timeout = PAUSE
+        timeout = 60.0  # seconds that an answer may take
 
         def setup(self) -> None:
             super().setup()
             self._late = threading.Timer(PATIENCE, self._hang_up)
             self._late.daemon = True
             self._late.start()
-
-        def finish(self) -> None:
-            self._late.cancel()
-            super().finish()
 
         def _hang_up(self) -> None:
             with suppress(OSError):
@@ -161,26 +159,21 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             written = self.headers.get("Content-Length", "")
             size = int(written) if re.fullmatch("[0-9]{1,9}", written) else 0
-            if self.path != FETCH or not 0 < size <= MAX_REQUEST:
-                self._say(404, b"{}")
-                return
-            body = self.rfile.read(size)
-            self._late.cancel()
-            try:
-                asked = json.loads(body)
-                path = shelf.find(str(asked["app_id"]), asked.get("app_version"))
-                signed = [] if path is None else signatures(path)
-            except (FlheError, LookupError, AttributeError, TypeError, ValueError):
-                path = None
+            answer = None
+            with suppress(FlheError, LookupError, AttributeError, TypeError, ValueError):
+                if self.path == FETCH and 0 < size <= MAX_REQUEST:
+                    answer = self._found(json.loads(self.rfile.read(size)))
+            code, said = (200, answer) if answer else (404, {"detail": "no such app on this shelf"})
+            self._say(code, json.dumps(said).encode())
+
+        def _found(self, asked: Any) -> dict[str, Any] | None:
+            path = shelf.find(str(asked["app_id"]), asked.get("app_version"))
             if path is None:
-                self._say(404, json.dumps({"detail": "no such app on this shelf"}).encode())
-                return
+                return None
             host = self.headers.get("Host", "")
-            answer = {"fab_url": f"http://{host}{FABS}{path.name}", "verifications": signed}
-            self._say(200, json.dumps(answer).encode())
+            return {"fab_url": f"http://{host}{FABS}{path.name}", "verifications": signatures(path)}
 
         def do_GET(self) -> None:
-            self._late.cancel()
             known = {FABS + path.name: path for path in shelf.directory.glob("*.fab")}
             try:
                 self._say(200, _read(known[self.path]), "application/octet-stream")
@@ -188,6 +181,7 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
                 self._say(404, b"{}")
 
         def _say(self, code: int, body: bytes, kind: str = "application/json") -> None:
+            self._late.cancel()
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

@@ -135,7 +135,6 @@ def keygen(
         )
     dealt = deal(sites, ring, _publics(sites, without), random)
     paths = {sites.name(public): public for public in dealt}
-    _check_names(list(paths))
     written = tuple((name, out / f"{name}{SUFFIX}") for name in sorted(paths))
     _make_directory(out, [path for _, path in written])
     done: list[Path] = []
@@ -191,18 +190,6 @@ def _publics(roster: Roster, names: Sequence[str]) -> list[bytes]:
             there = ", ".join(sorted(known)) if len(known) <= MANY else f"{len(known)} others"
             raise ConfigError(f"--without {name}: no site of the roster; there are {there}")
     return [known[name] for name in names]
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """A roster's names are file names, but for file systems that do not tell letters' cases apart."""
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.casefold(), name)
-        if other != name:
-            raise ConfigError(
-                f"--roster: {other} and {name} are one file name where cases are not told apart; "
-                "rename one"
-            )
 
 
 def _make_directory(out: Path, paths: Sequence[Path]) -> None:

@@ -2,8 +2,8 @@
 
 Whoever has one of them reads or forges a part of a round, so none may travel. Their contexts are
 public: slots are in ciphertexts' headers on the wire, message headers and digests of models in
-messages, ranks are counted. What stays unknown, and is not looked for: keys of boxes whose salt stands
-inside the box (releases of seeds), and the checks inside a sum of sparse vectors.
+messages, ranks are counted. Not looked for: keys of boxes whose salt stands inside the box (sealed
+models, releases of seeds), and what is bound to the support of a sparse vector.
 
 Labels are those of the modules that derive; a test holds them against the source.
 """

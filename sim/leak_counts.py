@@ -21,8 +21,8 @@ LONG, LEAST = 5, 4
 SHORT = 16
 _MESSAGE = 1 << 20
 _FIELDS = range(1, 16)
-_VARINT, _FIXED32 = 0, 5
-"""Wire types of protobuf."""
+_FIXED32 = 5
+"""Wire type of protobuf; a varint's is 0."""
 
 
 def forms(count: int) -> Mapping[str, bytes]:
@@ -68,7 +68,7 @@ def in_values(values: Iterable[object], count: int) -> int:
         if isinstance(value, bytes):
             found += len(value) <= SHORT and any(form in value for form in short)
         elif isinstance(value, int | float):
-            found += value == count or np.float32(value) == np.float32(count) != 0
+            found += bool(np.float32(value) == np.float32(count))
     return found
 
 

@@ -1,12 +1,12 @@
 """Searching bytes for secrets: any eight bytes of one, anywhere, raw or in text (`leak_writings`).
 
 A secret is looked for by its windows of WINDOW bytes at every offset, so that a part of it counts as
-well, and one that begins in the middle of something else. Windows of fewer than DISTINCT values are
-left out, because runs of zeros and small numbers are everywhere: a key of small coefficients is not
-searched for. What is left stands in ciphertext by chance with odds of 2^-64 a place and window, which
-is 2^-17 for 2^24 bytes and 2^23 windows. So secrets must be random, and one window that is found is a
-leak: no count has to be reached. Keys, of KEY bytes at most, are integers to some: they are looked for
-in both byte orders.
+well, and one that begins in the middle of something else. Windows are left out that have fewer than
+DISTINCT values, or one value more than REPEATED times, because runs of zeros and small numbers are
+everywhere: a key of small coefficients is not searched for. What is left stands in ciphertext by
+chance with odds of 2^-64 a place and window, which is 2^-17 for 2^24 bytes and 2^23 windows. So secrets
+must be random, and one window that is found is a leak: no count has to be reached. Keys, of KEY bytes
+at most, are integers to some: they are looked for in both byte orders.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from flhe.errors import ConfigError
 from flhe.sim.leak_writings import decoded
 
 WINDOW = 8
-DISTINCT = 4
+DISTINCT, REPEATED = 4, 3
 KEY = 64
 _SIEVE_BITS = 26
+_BETWEEN = bytes.fromhex("b1d5a3f74e92c86d")
 
 Words = NDArray[np.uint64]
 
@@ -151,10 +152,11 @@ def share_seen(whole: bytes, places: Iterable[bytes]) -> float:
 
 
 def _telling(words: Words) -> Words:
-    """Those of DISTINCT byte values or more."""
+    """Those of DISTINCT byte values or more, none of them more than REPEATED times."""
     ordered = np.sort(words.astype("<u8").view(np.uint8).reshape(-1, WINDOW), axis=1)
-    telling: NDArray[np.bool_] = np.count_nonzero(np.diff(ordered, axis=1), axis=1) >= DISTINCT - 1
-    return np.compress(telling, words)
+    distinct = np.count_nonzero(np.diff(ordered, axis=1), axis=1) >= DISTINCT - 1
+    repeated = (ordered[:, REPEATED:] == ordered[:, :-REPEATED]).any(axis=1)
+    return np.compress(distinct & ~repeated, words)
 
 
 def _low(words: Words) -> NDArray[np.int64]:
@@ -162,7 +164,7 @@ def _low(words: Words) -> NDArray[np.int64]:
 
 
 def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces as one, apart: no window of two of them can be one of a secret's by plan."""
-    joined = (b"\x00" * WINDOW).join(pieces)
+    """The pieces as one, apart: zeros between them would be those that floats begin with."""
+    joined = _BETWEEN.join(pieces)
     if joined:
         yield joined

@@ -1,8 +1,8 @@
-"""What text may stand for: bytes, as logs, JSON, certificates and error messages write them.
+r"""What text may stand for: bytes, as logs, JSON, certificates and error messages write them.
 
 hex           in either case, with colons, blanks, commas, dashes or 0x between the bytes, or in lines
 base64        with either alphabet, in lines too; base32 in either case; both base85 of Python
-escapes       \\x1f, \\u001f, \\037 and \\n, as repr(), JSON and protobuf write them, also escaped twice; %1f
+escapes       \x1f, \u001f, \037 and \n, as repr(), JSON and protobuf write them, or twice; %1f
 numbers       lists of numbers below 256; one decimal integer, in either byte order
 decimals      numbers with a point, as `printed` rounds them
 Latin-1       characters below 256 in UTF-8
@@ -49,6 +49,7 @@ _ALPHABETS85 = (
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
     bytes(range(33, 118)),
 )
+_APART = b"\x00"
 _INFLATED = 1 << 20
 _BOTH_ENDS = 47
 """zlib's word for: zlib or gzip, whichever it is."""
@@ -58,8 +59,8 @@ DIGITS = 6
 
 def decoded(data: bytes) -> Iterator[bytes]:
     """What the text in `data` may stand for, decoded."""
-    for match in _RUN.finditer(data):
-        yield from _text(match[0])
+    if text := _APART.join(_RUN.findall(data)):
+        yield from _text(text)
     for match in _LATIN.finditer(data):
         if b"\xc2" in match[0] or b"\xc3" in match[0]:
             yield match[0].decode().encode("latin-1")
@@ -83,51 +84,47 @@ def printed(values: NDArray[np.floating]) -> bytes:
         return (np.rint(wide / scale) * scale).astype("<f4").tobytes()
 
 
-def _text(run: bytes) -> Iterator[bytes]:
-    yield from _hex(run)
-    squeezed = _BETWEEN.sub(b"", run)
-    if squeezed != run:
-        yield from _hex(squeezed)
-    yield from _base64(run)
-    unbroken = b"".join(run.split())
-    if unbroken != run:
-        yield from _base64(unbroken)
-    for match in _BASE32.finditer(run):
-        yield from _groups(match[0].upper(), _ALPHABET32, 8, 5)
-    for match in _BASE85.finditer(run):
-        for alphabet in _ALPHABETS85:
-            yield from _groups(match[0], alphabet, 5, 4)
-    if b"\\" in run:
-        once = _ESCAPE.sub(_unescaped, run)
+def _text(text: bytes) -> Iterator[bytes]:
+    """What runs of text may stand for, all at once: alignments are tried on all of them together."""
+    unbroken = text.translate(None, b"\t\n\r ")
+    for each in {text, _BETWEEN.sub(b"", text)}:
+        yield from _hex(_of(_HEX, each))
+    for each in {text, unbroken}:
+        yield from _base64(_of(_BASE64, each).translate(_URL_SAFE))
+    yield from _groups(_of(_BASE32, text).upper(), _ALPHABET32, 8, 5)
+    for alphabet in _ALPHABETS85:
+        yield from _groups(_of(_BASE85, text), alphabet, 5, 4)
+    if b"\\" in text:
+        once = _ESCAPE.sub(_unescaped, text)
         yield once
         yield _ESCAPE.sub(_unescaped, once)
-    if b"%" in run:
-        yield urllib.parse.unquote_to_bytes(run)
-    for match in _LIST.finditer(run):
+    if b"%" in text:
+        yield urllib.parse.unquote_to_bytes(text)
+    for match in _LIST.finditer(text):
         yield bytes(_below_256(re.findall(rb"-?\d+", match[0])))
-    for match in _INTEGER.finditer(run):
+    for match in _INTEGER.finditer(text):
         number = int(match[0])
         written = number.to_bytes((number.bit_length() + 7) // 8, "big")
         yield written
         yield written[::-1]
-    decimals = [float(number) for number in _DECIMAL.findall(run)]
+    decimals = [float(number) for number in _DECIMAL.findall(text)]
     if len(decimals) > 1:
         yield printed(np.array(decimals))
 
 
-def _hex(run: bytes) -> Iterator[bytes]:
-    for match in _HEX.finditer(run):
-        text = match[0]
-        for start in (0, 1):
-            yield binascii.unhexlify(text[start : len(text) - (len(text) - start) % 2])
+def _of(pattern: re.Pattern[bytes], text: bytes) -> bytes:
+    return b"".join(pattern.findall(text))
 
 
-def _base64(run: bytes) -> Iterator[bytes]:
-    for match in _BASE64.finditer(run):
-        text = match[0].translate(_URL_SAFE)
-        for start in range(4):
-            part = text[start:]
-            yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
+def _hex(digits: bytes) -> Iterator[bytes]:
+    for start in (0, 1):
+        yield binascii.unhexlify(digits[start : len(digits) - (len(digits) - start) % 2])
+
+
+def _base64(letters: bytes) -> Iterator[bytes]:
+    for start in range(4 if letters else 0):
+        part = letters[start:]
+        yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
 
 
 def _groups(text: bytes, alphabet: bytes, letters: int, size: int) -> Iterator[bytes]:
@@ -137,11 +134,11 @@ def _groups(text: bytes, alphabet: bytes, letters: int, size: int) -> Iterator[b
     table[np.frombuffer(alphabet, np.uint8)] = np.arange(base)
     digits = table[np.frombuffer(text, np.uint8)]
     places = np.array([base**k for k in reversed(range(letters))], np.uint64)
-    for start in range(letters):
+    for start in range(letters if text else 0):
         part = digits[start:]
         # Python's own decoders fill the last group up with the last digit, or take zeros: same bytes.
         filled = np.append(part, np.full(-part.size % letters, base - 1, np.uint64))
-        words = (filled.reshape(-1, letters) * places).sum(axis=1, dtype=np.uint64)
+        words = filled.reshape(-1, letters) @ places
         rows: Bytes = words.astype(">u8").view(np.uint8).reshape(-1, 8)
         yield rows[:, 8 - size :].tobytes()
 

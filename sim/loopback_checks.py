@@ -12,16 +12,41 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flhe.sim import loopback_app
+from flhe.sim.derived_secrets import DERIVED
 from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_plan import SITES, VICTIM, Plan
 from flhe.sim.loopback_sums import Result, result
-from flhe.sim.loopback_traffic import TRAINED, Traffic, search
-from flhe.sim.node_secrets import EPHEMERAL, GROUP, IDENTITY, MODEL, PAIR, UPDATE
+from flhe.sim.loopback_traffic import Traffic, search
+from flhe.sim.loopback_updates import LANES, TRAINED
+from flhe.sim.node_secrets import CONTRIBUTION, EPHEMERAL, GROUP, IDENTITY, MODEL, PAIR, UPDATE
 
 MAX_ERROR = loopback_app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""
-EXPECTED = ("SuperNode key", IDENTITY, EPHEMERAL, GROUP, PAIR, UPDATE, TRAINED)
-"""Kinds of secrets that every deployment has."""
+NODE_KEY = "SuperNode key"
+
+
+def expected(plan: Plan) -> dict[str, int]:
+    """How many secrets of each kind there are at least: every run has a key agreement of all sites.
+
+    Beyond that, nothing may be missing of any member of any key agreement, nor of any site and round:
+    see `Traffic.missing`.
+    """
+    sites, runs = len(SITES), len(plan.schemes)
+    vectors = runs * (sites * plan.rounds - plan.kill)
+    models = sum(not plan.reads(scheme) for scheme in plan.schemes) * (plan.rounds - 1)
+    return {
+        NODE_KEY: sites,
+        IDENTITY: sites,
+        EPHEMERAL: runs * sites,
+        CONTRIBUTION: runs * sites,
+        GROUP: runs,
+        PAIR: runs * sites * (sites - 1) // 2,
+        DERIVED: runs,
+        UPDATE: vectors,
+        TRAINED: vectors,
+        LANES: vectors,
+        MODEL: models,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +121,15 @@ def wrong(plan: Plan, results: Sequence[Result], traffic: Traffic) -> Iterator[s
     for name, there in traffic.controls.items():
         if not there:
             yield f"the search did not find {name}, which is there: its verdict is worth nothing"
-    read = all(plan.reads(scheme) for scheme in plan.schemes)
-    for kind in EXPECTED if read else (*EXPECTED, MODEL):
-        if not traffic.searched.get(kind):
-            yield f"no {kind} was collected, so none was looked for: look at the state directories"
+    for kind, least in expected(plan).items():
+        collected = traffic.searched.get(kind, 0)
+        if collected < least:
+            yield (
+                f"no {kind} was collected, or too few ({collected} of {least}), so none was looked "
+                "for: look at the state directories"
+            )
+    for what in traffic.missing:
+        yield f"not collected: {what}; so it was not looked for"
     for found in results:
         if len(found.rounds) != plan.rounds:
             yield f"{found.scheme}: {len(found.rounds)} of {plan.rounds} rounds were reported"

@@ -10,10 +10,11 @@ secret might have.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
@@ -21,27 +22,20 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flhe import records
-from flhe.coding.flatten import layout_of
-from flhe.errors import FlheError
-from flhe.keys.states import Epoch
-from flhe.keys.store import Store
-from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.schemes.flashe import Flashe
 from flhe.sealed import Sealed, Slot
-from flhe.sim import leak_counts, loopback_app, node_secrets, wire
+from flhe.sim import leak_counts, loopback_app, loopback_updates, node_secrets, wire
 from flhe.sim.derived_secrets import DERIVED, Contexts, of_traffic
-from flhe.sim.leak_forms import floats, of_update, of_vector
-from flhe.sim.leak_lanes import open_without_keys, quantized, unencrypted
-from flhe.sim.leak_search import Found, Search, Secrets, share_seen
+from flhe.sim.leak_forms import floats
+from flhe.sim.leak_lanes import open_without_keys
+from flhe.sim.leak_search import Found, Search, share_seen
 from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_plan import SITES
-from flhe.sim.loopback_sums import notes_of
-from flhe.sim.node_secrets import GROUP, MODEL, PAIR, UPDATE
+from flhe.sim.node_secrets import GROUP, PAIR
 from flhe.sim.synthetic import initial
 
-TRAINED = "trained model"
 COUNT = "example count"
+OPEN = "ciphertext that opens without a key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +52,8 @@ class Traffic:
         Those that were there.
     controls : dict of str to bool
         What a search must find, and whether it did.
+    missing : tuple of str
+        Secrets that there must have been, and that were not collected.
     """
 
     connections: int
@@ -68,42 +64,45 @@ class Traffic:
     searched: dict[str, int]
     found: tuple[Found, ...]
     controls: dict[str, bool]
+    missing: tuple[str, ...] = ()
 
 
 def search(loopback: Loopback) -> Traffic:
     """Search everything that passed the relay, and all logs, for everything that was secret."""
-    _note_secrets(loopback)
+    secrets = loopback.secrets
+    loopback_updates.note(loopback)
     connections = wire.read(loopback.machines.captured)
     up, down = wire.objects(connections)
+    contexts, values = Contexts(), dict(wire.records({**up, **down}))
+    contexts.take(list(values.values()))
+    schemes = list(loopback_updates.schemes(loopback))
+    groups, pairs = (secrets.kinds.get(kind, set()) for kind in (GROUP, PAIR))
+    secrets.add(DERIVED, *of_traffic(groups, pairs, contexts, schemes, len(SITES)))
     arrays = dict(wire.arrays({**up, **down}))
     places = list(_places(loopback, connections, arrays))
-    found = [*Search(loopback.secrets).find(places), *_counts(places)]
+    found = [
+        *Search(secrets).find(places),
+        *counts([loopback_app.examples(site) for site in range(len(SITES))], places, values),
+        *_counts_in_calls(connections),
+        *opened(schemes, contexts.lengths, arrays),
+    ]
     return Traffic(
         connections=len(connections),
         requests=sum(len(each.requests) for each in connections),
         bytes_up=sum(len(each.up) for each in connections),
         bytes_down=sum(len(each.down) for each in connections),
         arrays=len(arrays),
-        searched={**loopback.secrets.counts(), COUNT: len(SITES)},
+        searched={**secrets.counts(), COUNT: len(SITES), OPEN: len(schemes)},
         found=tuple(found),
-        controls=dict(_controls(loopback, connections, up, down, arrays)),
+        controls={
+            **dict(_controls(loopback, connections, up, down, arrays)),
+            "slots of ciphertexts": bool(contexts.slots and contexts.headers),
+        },
+        missing=(
+            *node_secrets.missing(secrets),
+            *loopback_updates.missing(secrets, loopback.plan),
+        ),
     )
-
-
-def _note_secrets(loopback: Loopback) -> None:
-    """Add what only the apps knew: models, what they trained, updates."""
-    secrets, plan = loopback.secrets, loopback.plan
-    for run in loopback.runs:
-        for number in range(1, plan.rounds + 1):
-            for note in notes_of(loopback, run.id, number):
-                secrets.add(TRAINED, floats(note["trained"]))
-                secrets.add(UPDATE, floats(note["trained"] - note["received"]))
-                if number > 1 and not plan.reads(run.scheme):
-                    secrets.add(MODEL, floats(note["received"]))
-    for scheme, site in itertools.product(plan.schemes, range(len(SITES))):
-        for number in range(1, plan.rounds + 1):
-            made = loopback_app.update(scheme, site, number, plan.values)
-            secrets.add(UPDATE, floats(made))
 
 
 def _places(
@@ -124,13 +123,55 @@ def _places(
         yield f"log {path.name}", path.read_bytes()
 
 
-def _counts(places: Sequence[tuple[str, bytes]]) -> Iterator[Found]:
-    for site in range(len(SITES)):
-        forms = forms_of_number(loopback_app.examples(site))
-        for place, data in places:
-            hits = sum(data.count(form) for form in forms.values())
-            if hits:
-                yield Found(COUNT, place, hits)
+def counts(
+    numbers: Sequence[int],
+    places: Iterable[tuple[str, bytes]],
+    values: Mapping[str, Sequence[object]],
+) -> Iterator[Found]:
+    """Where example counts stand: anywhere in long forms, in records in all forms."""
+    for place, data in places:
+        if hits := sum(leak_counts.anywhere(data, number) for number in numbers):
+            yield Found(COUNT, place, hits)
+    for name, said in values.items():
+        if hits := sum(leak_counts.in_values(said, number) for number in numbers):
+            yield Found(COUNT, f"record {name[:8]}", hits)
+
+
+def _counts_in_calls(connections: Sequence[wire.Connection]) -> Iterator[Found]:
+    for way, bodies in wire.calls(connections):
+        sites = range(len(SITES))
+        if hits := sum(leak_counts.in_body(bodies, loopback_app.examples(i)) for i in sites):
+            yield Found(COUNT, f"calls {way}", hits)
+
+
+def opened(
+    schemes: Iterable[Scheme], lengths: Collection[int], arrays: Mapping[str, bytes]
+) -> Iterator[Found]:
+    """Arrays that are ciphertexts under no key, and how many integers are in each.
+
+    Parameters
+    ----------
+    schemes : iterable of Scheme
+        What may have made them.
+    lengths : collection of int
+        Integers that ciphertexts have.
+    arrays : mapping of str to bytes
+        Data by name.
+    """
+    slot = Slot(
+        0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)
+    )  # of none: it has no key either
+    for scheme, length in itertools.product(schemes, lengths):
+        size = scheme.nbytes(length)
+        for name, data in arrays.items():
+            if len(data) == size:
+                senders = tuple(range(scheme.cohort))  # a sum has the most noise
+                body = np.frombuffer(data, np.uint8)
+                integers = open_without_keys(
+                    scheme, Sealed(scheme.name, slot, senders, length, body)
+                )
+                if integers is not None:
+                    yield Found(OPEN, f"array {name[:8]}", integers.size)
 
 
 def _controls(
@@ -159,7 +200,7 @@ def _controls(
     yield "an object's id, in hex", bool(some) and share_seen(bytes.fromhex(some), ups) == 1.0
     sealed = records.SEALED.encode()
     yield "heads of ciphertexts", sum(sealed in content for content in up.values()) > 0
-    number = forms_of_number(loopback_app.MAX_EXAMPLES)["record"]
+    number = leak_counts.forms(loopback_app.MAX_EXAMPLES)["record"]
     yield "a number of the run config", any(number in stream for stream in ups)
 
 

@@ -129,7 +129,10 @@ def records(found: dict[str, bytes]) -> Iterator[tuple[str, list[object]]]:
     """Id and values of each record that is no array's: configs and metrics."""
     from flwr.app import ConfigRecord, MetricRecord
 
-    kinds = {b"ConfigRecord": ConfigRecord, b"MetricRecord": MetricRecord}
+    kinds: dict[bytes, type[ConfigRecord | MetricRecord]] = {
+        b"ConfigRecord": ConfigRecord,
+        b"MetricRecord": MetricRecord,
+    }
     for name, content in found.items():
         kind = kinds.get(content.partition(_OBJECT_HEAD_END)[0].partition(b" ")[0])
         if kind is not None:

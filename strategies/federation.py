@@ -50,9 +50,9 @@ NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
 REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
-BEHIND = (1011, 1012, 1013, 1014, 1019, 1023, 1024)
+BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
 """Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
-REFUSES = (1011, 1012, 1013, 1014, 1023, 1024)
+REFUSES = (1011, 1012, 1014, 1023, 1024)
 """Those of them by which it refuses a sum that it was sent."""
 
 

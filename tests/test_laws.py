@@ -736,7 +736,15 @@ def test_no_law_is_left_without_its_module() -> None:
     root = pathlib.Path(__file__).parents[1] / "flhe"
     parts = {"__init__", "base", "masking", "presets", "shprg", "sparse"}
     parts |= {"secagg"}  # its sealers are made by an agreement for each sum; see its own tests
-    parts |= {"eshe_keys", "paillier_keys", "rlwe", "sum_tags", "tags", "seal_blocks", "seal_format"}
+    parts |= {
+        "eshe_keys",
+        "paillier_keys",
+        "rlwe",
+        "sum_tags",
+        "tags",
+        "seal_blocks",
+        "seal_format",
+    }
     parts |= {"ckks_keys", "ckks_masks", "ckks_scheme", "ckks_sizes"}
     # For one size of vector; held to the law of sums over every scheme in a module of its own.
     parts |= {"selective"}

@@ -183,9 +183,54 @@ def test_an_empty_list_of_metrics_means_none() -> None:
     assert not of_node({**FIRST_USE, "flhe-metrics": ""}).allows_metric("loss")
 
 
-@pytest.mark.parametrize("counts", [True, False, "true", "yes", 1, None])
-def test_counts_leave_for_true_alone(counts: object) -> None:
-    assert of_node({**FIRST_USE, "flhe-counts": counts}).counts is (counts is True)
+@pytest.mark.parametrize("counts", [True, False])
+def test_counts_leave_for_true_alone(counts: bool) -> None:
+    assert of_node({**FIRST_USE, "flhe-counts": counts}).counts is counts
+    assert not of_node(FIRST_USE).counts
+
+
+@pytest.mark.parametrize("key", ["counts", "unpermuted", "server-reads", "fresh-keys", "durable"])
+@pytest.mark.parametrize("value", ["true", "yes", 1, None])
+def test_flags_are_true_or_false(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"flhe-{key} must be true or false"):
+        of_node({**FIRST_USE, f"flhe-{key}": value})
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("", "names no scheme"),
+        (" , ", "names no scheme"),
+        ("flash", "'flash' is none of flashe"),
+        ("flashe,shas", "'shas' is none of"),
+        ("*", "is none of"),
+    ],
+)
+def test_schemes_that_allow_none_or_do_not_exist(named: str, says: str) -> None:
+    """Neither may mean that all are allowed."""
+    with pytest.raises(ConfigError, match=f"flhe-schemes.*{re.escape(says)}"):
+        of_node({**FIRST_USE, "flhe-schemes": named})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("FLHE-min-survivors", "flhe-min-survivors"),
+        ("flhe_min_survivors", "flhe-min-survivors"),
+        ("fhle-min-survivors", "flhe-min-survivors"),
+        ("fhle_min_members", "flhe-min-members"),
+        ("fle-schemes", "flhe-schemes"),
+        ("--flhe-min-survivors", "flhe-min-survivors"),
+    ],
+)
+def test_settings_in_another_spelling_are_not_the_apps_own(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: no setting of flhe .*did you mean {meant}"):
+        of_node({**FIRST_USE, key: 3})
+
+
+def test_the_apps_own_settings_are_its_own() -> None:
+    names = ("partition-id", "num-partitions", "metrics", "min-survivors", "file-path", "fl-round")
+    of_node({**FIRST_USE, **dict.fromkeys(names, 1)})
 
 
 def test_a_node_leaves_for_true() -> None:

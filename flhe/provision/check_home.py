@@ -97,9 +97,10 @@ def _permissions(home: Path) -> Checks:
 def _inside(home: Path) -> list[tuple[Path, os.stat_result]]:
     """What is in a directory, links not followed."""
     found = []
-    for path in sorted(home.rglob("*")):
-        with suppress(FileNotFoundError):  # a node at work renames files
-            found.append((path, path.lstat()))
+    for folder, folders, names in os.walk(home):
+        for path in sorted(Path(folder, name) for name in (*folders, *names)):
+            with suppress(FileNotFoundError):  # a node at work renames files
+                found.append((path, path.lstat()))
     return found
 
 

@@ -93,8 +93,8 @@ def difference(old: Roster, new: Roster) -> str:
         elif was[name] != now[name]:
             key = now[name].hex()[:16]
             lines.append(f"* {name} has another key, {key}; the old one{_fate(was[name], new)}")
-    for key in sorted(set(old.revoked) - set(new.revoked)):
-        lines.append(f"! the key {key.hex()[:16]} was revoked, and is not any more")
+    for gone in sorted(set(old.revoked) - set(new.revoked)):
+        lines.append(f"! the key {gone.hex()[:16]} was revoked, and is not any more")
     pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)
     lines += [f"* {after}" for before, after in pairs if before != after]
     return "\n".join(lines) or "Nothing differs from the roster before."

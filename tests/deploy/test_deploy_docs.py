@@ -62,6 +62,22 @@ def test_every_refusal_is_listed() -> None:
 
 
 @pytest.mark.parametrize("unit", ["flower-superlink.service", "flower-supernode@.service"])
+def test_what_a_unit_needs_is_made(unit: str) -> None:
+    """Its user, and each file in /etc/flhe that it names, keys so that the user can read them."""
+    text = (ROOT / "deploy" / unit).read_text(encoding="utf-8")
+    (user,) = re.findall(r"^User=(.*)$", text, re.MULTILINE)
+    lines = [line for block in BLOCKS for line in block.splitlines()]
+    assert any(line.startswith("useradd") and line.endswith(f" {user}") for line in lines)
+    for name in set(re.findall(r"/etc/flhe/([\w.%-]+)", text)):
+        file = name.replace("%i", "cardio")
+        makes = [
+            line for line in lines if re.match("install|ssh-keygen|chown", line) and file in line
+        ]
+        assert makes or f"`/etc/flhe/{file}`" in PAGE, file
+        assert not file.endswith(".key") or any(user in line for line in makes), file
+
+
+@pytest.mark.parametrize("unit", ["flower-superlink.service", "flower-supernode@.service"])
 def test_units_are_confined(unit: str) -> None:
     lines = (ROOT / "deploy" / unit).read_text(encoding="utf-8").splitlines()
     assert {"ProtectSystem=strict", "NoNewPrivileges=yes", "PrivateTmp=yes"} <= set(lines)

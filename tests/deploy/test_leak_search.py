@@ -5,21 +5,13 @@ from __future__ import annotations
 import base64
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.leak_search import (
-    WINDOW,
-    Search,
-    Secrets,
-    decoded,
-    forms_of_number,
-    share_seen,
-    windows,
-)
+from flhe.sim.leak_search import KEY, WINDOW, Search, Secrets, share_seen, windows
+from flhe.sim.leak_writings import decoded
 
 SECRET = random.Random(1).randbytes(64)
 NOISE = random.Random(2).randbytes(4096)
@@ -60,7 +52,9 @@ def test_a_part_of_a_secret_is_found_wherever_it_stands(
         text = before + WRITINGS[writing](part)
     data = NOISE[:at] + b" " + text + b" " + NOISE[at:]
     (found,) = SEARCH.find([("here", data)])
-    assert (found.kind, found.place, found.count) == ("key", "here", len(part) - WINDOW + 1)
+    assert (found.kind, found.place) == ("key", "here")
+    # What stands before it, or follows the last letter, may be the secret's next byte.
+    assert 0 <= found.count - (len(part) - WINDOW + 1) <= len(before) + 2
 
 
 @settings(max_examples=100, deadline=None)
@@ -114,17 +108,25 @@ def test_text_is_decoded_at_every_alignment() -> None:
     text = b"ab" + SECRET.hex().encode()
     assert any(SECRET in piece for piece in decoded(text))
     assert any(SECRET in piece for piece in decoded(text[1:]))
-    assert list(decoded(b"short - text - only")) == []
+    assert not any((*decoded(b"a word"), *decoded(NOISE[:4])))
 
 
-def test_a_number_in_a_record_is_as_flower_writes_it() -> None:
-    from flwr.app import MetricRecord
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+def test_keys_are_looked_for_backwards_and_long_secrets_are_not() -> None:
+    key, vector = NOISE[:KEY], NOISE[KEY : 3 * KEY]
+    search = Search(secrets_of(key=key, vector=vector))
+    (found,) = search.find([("here", vector[::-1] + key[::-1])])
+    assert (found.kind, found.count) == ("key", KEY - WINDOW + 1)
 
-    number = (1 << 28) - 1_000_004
-    contents = [o.deflate() for o in get_all_nested_objects(MetricRecord({"n": number})).values()]
-    forms = forms_of_number(number)
-    assert sum(content.count(forms["record"]) for content in contents) == 1
-    assert forms["text"] == str(number).encode()
-    assert np.frombuffer(forms["float"], "<f8")[0] == number
-    assert "record" not in forms_of_number(5)
+
+def test_it_is_noted_what_secrets_are_of() -> None:
+    secrets = Secrets()
+    secrets.add("key", SECRET, b"", source="site-a")
+    secrets.add("key", b"", source="site-b")
+    assert secrets.sources == {"key": {"site-a"}}
+
+
+def test_nothing_is_found_in_megabytes_of_noise() -> None:
+    """Chance is 2^-28 here: 2^20 bytes and 2^16 windows."""
+    rng = random.Random(4)
+    search = Search(secrets_of(vector=rng.randbytes(1 << 16)))
+    assert search.find([("noise", rng.randbytes(1 << 20))]) == []

@@ -15,7 +15,7 @@ import pytest
 from flhe.errors import ConfigError
 from flhe.sim import loopback_app
 from flhe.sim.leak_search import Found
-from flhe.sim.loopback_checks import EXPECTED, wrong
+from flhe.sim.loopback_checks import expected, wrong
 from flhe.sim.loopback_plan import SITES, VICTIM, Plan
 from flhe.sim.loopback_sums import Result, Round, senders
 from flhe.sim.loopback_traffic import Traffic
@@ -33,6 +33,7 @@ CONTROLS = {
     "an object's id, in hex",
     "heads of ciphertexts",
     "a number of the run config",
+    "slots of ciphertexts",
 }
 
 
@@ -68,7 +69,9 @@ def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> 
     assert traffic["controls"] == dict.fromkeys(CONTROLS, True)
     assert min(traffic["bytes_up"], traffic["bytes_down"]) > 500_000
     assert traffic["connections"] > 10
-    assert all(traffic["searched"][kind] >= 1 for kind in (*EXPECTED, MODEL, "share of a seed"))
+    assert traffic["missing"] == []
+    least = {**expected(Plan()), "share of a seed": 3}
+    assert all(traffic["searched"][kind] >= count for kind, count in least.items())
     assert traffic["searched"]["identity seed"] == traffic["searched"]["SuperNode key"] == 3
     assert not [line for line in done.stdout.splitlines() if "WRONG" in line]
     gone = Path(report["scratch"])
@@ -116,7 +119,7 @@ GOOD = tuple(
     )
     for scheme in ("flashe", "sash")
 )
-TRAFFIC = Traffic(20, 900, 10**6, 10**6, 27, dict.fromkeys((*EXPECTED, MODEL), 3), (), {"it": True})
+TRAFFIC = Traffic(20, 900, 10**6, 10**6, 27, expected(Plan()), (), {"it": True})
 
 
 def test_what_works_is_not_called_wrong() -> None:
@@ -133,7 +136,8 @@ def _with(round_: Round) -> tuple[Result, ...]:
     [
         (GOOD, replace(TRAFFIC, found=(Found("group key", "array 1", 2),)), "must never travel"),
         (GOOD, replace(TRAFFIC, controls={"it": False}), "verdict is worth nothing"),
-        (GOOD, replace(TRAFFIC, searched={**TRAFFIC.searched, MODEL: 0}), "no model was collected"),
+        (GOOD, replace(TRAFFIC, searched={**TRAFFIC.searched, MODEL: 3}), "no model was collected"),
+        (GOOD, replace(TRAFFIC, missing=("group key of member 1a",)), "group key of member 1a"),
         ((GOOD[0], replace(GOOD[1], rounds=GOOD[1].rounds[:2])), TRAFFIC, "2 of 3 rounds"),
         (_with(Round(1, 9.0, SITES, 1e-3)), TRAFFIC, "round 1: the model is 0.001 off"),
         (_with(Round(3, 9.0, ("site-a", "site-c"), 1e-7)), TRAFFIC, "round 3: without site-b"),
@@ -148,7 +152,8 @@ def test_each_thing_that_is_wrong_is_said(
 
 
 def test_a_node_that_nobody_killed_has_to_be_there() -> None:
-    assert len(list(wrong(Plan(kill=False), GOOD, TRAFFIC))) == 2
+    plan = Plan(kill=False)
+    assert len(list(wrong(plan, GOOD, replace(TRAFFIC, searched=expected(plan))))) == 2
 
 
 def test_a_plan_that_cannot_work_is_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,47 @@ def test_flower_finds_apps_and_their_signatures_on_the_shelf(fab: Path) -> None:
             assert requests.get(hub.removesuffix("/v1") + path, timeout=5).status_code == 404
         for body in (b"", b"[]", b"{", b'{"app_id": 5}', b"x" * (1 << 17)):
             assert requests.post(f"{hub}/hub/fetch-fab", body, timeout=5).status_code == 404
+
+
+def test_one_damaged_app_costs_the_others_nothing(fab: Path) -> None:
+    import requests
+
+    shelf.add_signature(fab, Ed25519PrivateKey.generate(), 1_800_000_000)
+    (fab.parent / "broken.fab").write_bytes(b"no archive")
+    (fab.parent / "cut.fab").write_bytes(fab.read_bytes()[:-50])
+    (fab.parent / "gone.fab").symlink_to("nowhere")
+    with shelf.serving(fab.parent) as hub:
+        where = f"{hub}/hub/fetch-fab"
+        url, _, _ = request_download_link(APP_ID, None, where, "fab_url")
+        assert requests.get(url, timeout=5).content == fab.read_bytes()
+        assert requests.post(where, json={"app_id": "@"}, timeout=5).status_code == 404
+        assert requests.get(hub[:-3] + "/fabs/gone.fab", timeout=5).status_code == 404
+        fab.with_name("app.fab.signatures").write_bytes(b"{")
+        answer = requests.post(where, json={"app_id": APP_ID}, timeout=5)
+        assert answer.status_code == 404
+
+
+def test_a_request_that_is_none_or_never_ends(
+    fab: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shelf, "PATIENCE", 0.2)
+    post = b"POST /v1/hub/fetch-fab HTTP/1.1\r\n"
+    with shelf.serving(fab.parent) as hub:
+        host, port = hub.removeprefix("http://").removesuffix("/v1").split(":")
+
+        def said(request: bytes) -> bytes:
+            with socket.create_connection((host, int(port)), 5) as connection:
+                connection.sendall(request)
+                with suppress(ConnectionResetError):
+                    return connection.makefile("rb").read()
+            return b""
+
+        for length in (b"abc", b"-1", b"1e3", b"\xb2", b"9" * 40, b""):
+            answer = said(post + b"Content-Length: " + length + b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.0 404"), length
+        for half in (post, post + b"Content-Length: 100\r\n\r\n{", b"GE", b""):
+            assert not said(half), half
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_what_cannot_work_is_said(fab: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array
+from flwr.app import Array, ConfigRecord
 from flwr.app.message import array as flower_array
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -89,3 +89,20 @@ def test_an_array_is_joined_over_the_borders_of_its_chunks(
     assert values.tobytes() in data
     assert values.tobytes() not in up + down
     assert list(wire.arrays(pushed)) == []  # chunks are missing
+
+
+def test_records_are_read_and_other_calls_are_told_apart(tmp_path: Path) -> None:
+    record = ConfigRecord({"count": 7, "header": b"\x01\x02", "names": ["a", "b"]})
+    sent = {o.object_id: o.deflate() for o in get_all_nested_objects(record).values()}
+    sent |= {o.object_id: o.deflate() for o in get_all_nested_objects(Array(np.ones(3))).values()}
+    up = b"".join(
+        post(wire.PUSH, PushObjectRequest(object_id=i, object_content=c).SerializeToString())
+        for i, c in sent.items()
+    )
+    up += post("/v1/fleet/other", b"question")
+    (tmp_path / "00001.up").write_bytes(up)
+    (tmp_path / "00001.down").write_bytes(ok(b"") * len(sent) + ok(b"answer"))
+    connections = wire.read(tmp_path)
+    pushed, _ = wire.objects(connections)
+    assert [values for _, values in wire.records(pushed)] == [[7, b"\x01\x02", ["a", "b"]]]
+    assert dict(wire.calls(connections)) == {"up": b"question", "down": b"answer"}

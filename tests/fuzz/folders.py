@@ -67,7 +67,7 @@ def _output_bytes(kept: tuple[Any, bytes]) -> bytes:
 
 
 OUTBOX = _file(f"runs/{RUN}/outbox", lambda mine: mine._output("outbox"))
-SESSION = _file(f"runs/{RUN}/session", lambda mine: mine._session())
+SESSION = _file(f"runs/{RUN}/session", lambda mine: mine._read_session())
 AGREEMENT = _file(f"runs/{RUN}/agreement", lambda mine: mine._agreement())
 
 

@@ -196,6 +196,7 @@ def make(**changes: object) -> Roster:
         ({"members": ()}, "0 members"),
         ({"members": (*roster().members, Member("again", KEYS[0]))}, "one public key"),
         ({"members": (*roster().members, Member("site-0", KEYS[9]))}, "one name"),
+        ({"members": (*roster().members, Member("SITE-0", KEYS[9]))}, "differ in capitals only"),
         ({"revoked": (KEYS[9], KEYS[0])}, "key of site-0 was revoked"),
         ({"revoked": (KEYS[9], KEYS[9])}, "revoked twice"),
         ({"revoked": (KEYS[9][:31],)}, "32 bytes"),

@@ -152,7 +152,8 @@ def test_plain_runs_where_the_policy_names_it(
 def test_nothing_else_allows_plain(tmp_path: Path, schemes: str) -> None:
     site = Site(tmp_path / "home")
     site.allow(flhe_schemes=schemes)
-    refused(site.send(plain_message()), 1010)
+    refused(site.send(plain_message()), 1010 if schemes == "flashe" else 1017)
+    assert not site.app.seen
 
 
 def test_run_config_is_no_policy(tmp_path: Path) -> None:

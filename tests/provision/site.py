@@ -54,8 +54,14 @@ def signed(tmp: Path, *names: str, out: str = "roster") -> str:
     """The same, signed by all."""
     pinned = made(tmp, *names, out=out)
     for name in names:
-        good("roster", "sign", tmp / out, "--home", tmp / f"home-{name}")
+        sign(tmp / out, tmp / f"home-{name}")
     return pinned
+
+
+def sign(roster: Path, home: Path, *more: object) -> str:
+    """Sign with the hash that the file has."""
+    hash_ = load(roster).roster.hash.hex()
+    return good("roster", "sign", roster, "--home", home, "--roster-hash", hash_, *more)
 
 
 def load(path: Path) -> SignedRoster:

@@ -81,7 +81,7 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
 
 
 def test_keys_in_the_archive_lend_themselves_to_nothing_else(tmp_path: Path, phrase: Path) -> None:
-    """Somebody copies them to where a node looks for keys: there is nothing in them that it could use."""
+    """Somebody copies them to where a node looks for keys: it finds nothing there to use."""
     group = Group(tmp_path / "nodes").agree()
     group.parts()
     home = tmp_path / "restored"

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from flhe.keys.dealt import deal
 from flhe.provision import check_home as homes
-from flhe.provision import check_machine
+from flhe.provision import check_machine, check_trust
 from flhe.provision.check_home import check_home
+from flhe.provision.check_nodes import check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
-from tests.provision.site import good, keygen, load, made, run, signed
+from tests.provision.site import good, keygen, load, made, run, sign, signed
 
 ABC = ("site-a", "site-b", "site-c")
 
@@ -115,6 +118,48 @@ def test_who_else_can_look_in(config: dict[str, object], tmp_path: Path) -> None
     assert found(config)["path"].level == "warn"
 
 
+def test_a_link_on_the_way_that_others_can_change(tmp_path: Path) -> None:
+    """Each place that the system passes counts, not only those of the path that it ends at."""
+    real, shared, between = tmp_path / "real", tmp_path / "shared", tmp_path / "between"
+    for folder in (real, real / "home", shared, between):
+        folder.mkdir(mode=0o700)
+    (shared / "link").symlink_to(real)
+    (between / "chain").symlink_to("../shared/link")
+    ways = (shared / "link" / "home", between / "chain" / "home")
+
+    def path(home: Path) -> Check:
+        (check,) = [c for c in check_home(home) if c.name == "path"]
+        return check
+
+    assert {path(home).level for home in ways} == {path(real / "home").level}
+    shared.chmod(0o777)
+    for home in ways:
+        assert (path(home).level, str(shared) in path(home).says) == ("fail", True), home
+    assert path(between / ".." / "real" / "home").level == path(real / "home").level
+    (between / "loop").symlink_to("loop")
+    assert path(between / "loop" / "home").level != "fail"  # `home` says that there is none
+
+
+@pytest.mark.skipif(homes.os.geteuid() != 0, reason="only root makes somebody else's link")
+def test_a_link_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path)
+    homes.os.lchown(tmp_path / "link", 12345, -1)
+    (check,) = [c for c in check_home(tmp_path / "link" / "home") if c.name == "path"]
+    assert (check.level, "belongs to another user" in check.says) == ("fail", True)
+
+
+def test_links_inside(config: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    runs = tmp_path / "home-site-a" / "runs"
+    runs.symlink_to(tmp_path / "elsewhere")
+    assert fails(config) == {"home"}
+    assert f"{runs} is a link" in found(config)["home"].says
+    runs.unlink()
+    homes.os.mkfifo(runs, 0o600)
+    assert fails(config) == {"home"}
+
+
 def test_somebody_elses(config: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     me = homes.os.geteuid()
     monkeypatch.setattr(homes.os, "geteuid", lambda: me + 1)
@@ -152,6 +197,33 @@ def test_two_nodes_on_one_directory(tmp_path: Path) -> None:
             node.wait()
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--node-config", 'flhe-home="{home}/"'],
+        ["--node-config", "x=1 flhe-home='../{name}/home'"],
+        ['--node-config=flhe-home = 3 flhe-home="{home}"'],
+        ["--node-conf", 'flhe-home="{link}"'],
+        ["--node-config", "node.toml"],
+    ],
+)
+def test_a_node_is_found_by_whatever_names_its_directory(how: list[str], tmp_path: Path) -> None:
+    home, link, script = tmp_path / "home", tmp_path / "link", tmp_path / "flower-supernode"
+    home.mkdir(mode=0o700)
+    link.symlink_to(home)
+    (tmp_path / "node.toml").write_text(f'flhe-home = "{home}"\n')
+    script.write_text("import time; time.sleep(60)")
+    words = [w.format(home=home, link=link, name=tmp_path.name) for w in how]
+    node = subprocess.Popen([sys.executable, str(script), *words], cwd=tmp_path)
+    try:
+        wait_for(node.pid)
+        assert "one SuperNode" in check_nodes(home).says
+        assert "no node" in check_nodes(tmp_path).says
+    finally:
+        node.kill()
+        node.wait()
+
+
 def wait_for(pid: int) -> None:
     """Until a child has become what it was started as."""
     until = time.monotonic() + 10
@@ -173,7 +245,7 @@ def test_no_identity_or_one_that_is_not_listed(config: dict[str, object], tmp_pa
     good("roster", "add", tmp_path / "roster", "--site", tmp_path / "site-e.site", "--out", more)
     good("roster", "remove", more, "site-a", "--out", less)
     for name in ("site-b", "site-c", "site-e"):
-        good("roster", "sign", less, "--home", tmp_path / f"home-{name}")
+        sign(less, tmp_path / f"home-{name}")
     gone = {**config, "flhe-roster": str(less), "flhe-roster-hash": load(less).roster.hash.hex()}
     assert fails(gone) == {"member"}
     assert "was revoked" in found(gone)["member"].says
@@ -221,6 +293,66 @@ def test_settings_that_limit_nothing(config: dict[str, object]) -> None:
     assert found({**config, "flhe-min-survivors": 0})["survivors"].level == "warn"
     assert fails({**config, "flhe-schemes": "sash"}) == {"schemes"}
     assert fails({**config, "flhe-leave": "yes"}) == {"policy"}
+
+
+def test_settings_that_flower_drops(config: dict[str, object]) -> None:
+    """Its parser takes what looks like a pair, and says nothing of the rest."""
+    text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items() if k != "flhe-min-survivors")
+    good("doctor", "--node-config", text + " flhe-min-survivors=3 partition-id=0")
+    for slip in (
+        "flhe-min-survivors = 3",
+        "flhe-min-survivors =3",
+        "flhe-min-survivors= 3",
+        "flhe-min-survivors:3",
+        "flhe-min-survivors",
+        "# flhe-min-survivors=3",
+        "#flhe-min-survivors=3",
+        "partition-id=0#flhe-min-survivors=3",
+    ):
+        result = run("doctor", "--node-config", f"{text} {slip}")
+        assert result.exit_code == 1, slip
+        assert "without a word" in result.output, slip
+    for slip in ("--flhe-min-survivors=3", "FLHE_min_survivors=3", "fhle-min-survivors=3"):
+        result = run("doctor", "--node-config", f"{text} {slip}", "--json")
+        assert result.exit_code == 1
+        assert "did you mean flhe-min-survivors?" in result.output
+
+
+def test_schemes_that_are_none(config: dict[str, object]) -> None:
+    for named in ("", ",", "flash", "flashe,shas"):
+        assert fails({**config, "flhe-schemes": named}) == {"policy"}
+    assert fails({**config, "flhe-counts": "true"}) == {"policy"}
+
+
+def test_a_kernel_that_says_nothing_of_restarts(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found({**config, "flhe-durable": True})["restart"].level == "ok"
+    monkeypatch.setattr(check_trust.files, "boot_id", lambda: "some-boot")
+    assert found(config)["restart"].level == "ok"
+    monkeypatch.setattr(check_trust.files, "boot_id", lambda: "")
+    check = found(config)["restart"]
+    assert (fails(config), "nothing notices a disk" in check.says) == ({"restart"}, True)
+    assert "ProcSubset" in check.mend
+    assert found({**config, "flhe-durable": True})["restart"].level == "ok"
+
+
+def test_keys_that_were_dealt(config: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "dealt"
+    with_key = {**config, "flhe-dealt-key": str(path)}
+    assert "missing" in found(with_key)["dealt key"].says
+    agreed = load(tmp_path / "roster").roster
+    one = deal(agreed, "rns-4096")[agreed.publics[0]]
+    path.touch(0o600)
+    path.write_bytes(one.to_bytes())
+    assert fails(with_key) == set()
+    assert found(with_key)["dealt key"].says == f"{path}, for 3 sites"
+    path.write_bytes(replace(one, roster_hash=bytes(32)).to_bytes())
+    assert "another roster" in found(with_key)["dealt key"].says
+    path.write_bytes(b"no key")
+    assert fails(with_key) == {"dealt key"}
+    path.chmod(0o644)
+    assert "open to others" in found(with_key)["dealt key"].says
 
 
 def test_the_clock(

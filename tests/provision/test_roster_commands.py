@@ -12,7 +12,7 @@ from flhe.keys.enrolment import Enrolment
 from flhe.keys.identity import Identity
 from flhe.keys.signed_roster import load_pinned
 from flhe.policy import Policy
-from tests.provision.site import bad, good, keygen, load, made, run, signed
+from tests.provision.site import bad, good, keygen, load, made, run, sign, signed
 
 ABC = ("site-a", "site-b", "site-c")
 
@@ -78,10 +78,7 @@ def test_from_nothing_to_a_pinned_roster(tmp_path: Path) -> None:
         assert f"not signed by {', '.join(ABC)}" in bad(
             "roster", "check", tmp_path / f"copy-{name}", "--roster-hash", pinned
         )
-        said = good(
-            "roster", "sign", tmp_path / f"copy-{name}", "--home", tmp_path / f"home-{name}"
-        )
-        assert pinned in said
+        assert pinned in sign(tmp_path / f"copy-{name}", tmp_path / f"home-{name}")
     copies = [tmp_path / f"copy-{name}" for name in ABC]
     good("roster", "merge", *copies, "--out", tmp_path / "signed")
     assert "all 3 sites have signed" in good(
@@ -113,8 +110,11 @@ def test_who_signs_what(tmp_path: Path) -> None:
         "roster", "sign", roster, "--home", tmp_path / "home-site-a", "--roster-hash", wrong
     )
     keygen(tmp_path, "site-d")
-    assert "not in the roster" in bad("roster", "sign", roster, "--home", tmp_path / "home-site-d")
-    assert "no identity in it" in bad("roster", "sign", roster, "--home", tmp_path / "nobody")
+    right = ("--roster-hash", pinned)
+    for home, says in (("home-site-d", "not in the roster"), ("nobody", "no identity in it")):
+        assert says in bad("roster", "sign", roster, "--home", tmp_path / home, *right)
+    blind = run("roster", "sign", roster, "--home", tmp_path / "home-site-a")
+    assert (blind.exit_code, "--roster-hash" in blind.output) == (2, True)
     assert not (tmp_path / "nobody").exists()
     assert roster.read_bytes() == before
     good("roster", "sign", roster, "--home", tmp_path / "home-site-a", "--roster-hash", pinned)
@@ -167,7 +167,8 @@ def test_a_site_more_and_a_site_less(tmp_path: Path) -> None:
     assert f"Revoked keys, which never take part again: {gone.hex()[:16]}" in said
     assert load(less).roster.revoked == (gone,)
     assert {m.name for m in load(less).roster.members} == {"site-b", "site-c", "site-d"}
-    assert "was revoked" in bad("roster", "sign", less, "--home", tmp_path / "home-site-a")
+    hash_ = ("--roster-hash", load(less).roster.hash.hex())
+    assert "was revoked" in bad("roster", "sign", less, "--home", tmp_path / "home-site-a", *hash_)
     assert "was revoked" in bad(
         "roster", "add", less, "--site", tmp_path / "site-a.site", "--out", tmp_path / "again"
     )
@@ -175,6 +176,63 @@ def test_a_site_more_and_a_site_less(tmp_path: Path) -> None:
         "roster", "remove", less, "site-a", "--out", tmp_path / "x"
     )
     assert "need 3 to 1024" in bad("roster", "remove", less, "site-b", "--out", tmp_path / "x")
+
+
+def test_what_was_revoked_is_not_signed_back_in(tmp_path: Path) -> None:
+    """By a roster made anew of the old requests, which never expire."""
+    abcd = (*ABC, "site-d")
+    signed(tmp_path, *abcd)
+    first, less, anew = tmp_path / "roster", tmp_path / "less", tmp_path / "anew"
+    good("roster", "remove", first, "site-d", "--collusion", "0", "--out", less)
+    home = tmp_path / "home-site-a"
+    assert "Revoked keys, which never take part again: none." in good("roster", "show", first)
+    said = sign(less, home, "--previous", first)
+    gone = public(tmp_path, "site-d").hex()[:16]
+    assert "- site-d leaves and is revoked\n" in said
+    assert f"* Revoked keys, which never take part again: {gone}." in said
+    assert "+ " not in said
+
+    listed = [word for name in abcd for word in ("--site", tmp_path / f"{name}.site")]
+    good("roster", "new", "--out", anew, *listed, "--scheme", "flashe", "--scheme", "sash")
+    hash_ = load(anew).roster.hash.hex()
+    command = ("roster", "sign", anew, "--home", home, "--roster-hash", hash_, "--previous")
+    before = anew.read_bytes()
+    assert "name the roster that is in force so far" in bad(*command, less)  # signed by one alone
+    for name in ("site-b", "site-c"):
+        sign(less, tmp_path / f"home-{name}")
+    refused = run(*command, less)
+    assert refused.exit_code == 1
+    assert f"{gone} (listed as site-d); do not sign it" in refused.output
+    for line in (
+        "+ site-d joins, with the key " + gone,
+        f"! the key {gone} was revoked, and is not any more",
+        "* Schemes: flashe, sash.",
+    ):
+        assert line in refused.output
+    assert anew.read_bytes() == before
+    assert "Schemes" in sign(anew, home, "--previous", first)
+
+
+def test_a_key_that_is_swapped_shows_against_the_roster_before(tmp_path: Path) -> None:
+    signed(tmp_path, *ABC)
+    old = public(tmp_path, "site-c").hex()[:16]
+    keygen(tmp_path / "other", "site-c")
+    listed = [word for name in ABC[:2] for word in ("--site", tmp_path / f"{name}.site")]
+    listed += ["--site", tmp_path / "other" / "site-c.site"]
+    good("roster", "new", "--out", tmp_path / "anew", *listed, "--scheme", "flashe")
+    said = sign(tmp_path / "anew", tmp_path / "home-site-a", "--previous", tmp_path / "roster")
+    new = public(tmp_path / "other", "site-c").hex()[:16]
+    assert f"* site-c has another key, {new}; the old one, AND ITS KEY IS NOT REVOKED" in said
+    assert old not in said
+    same = sign(tmp_path / "roster", tmp_path / "home-site-a", "--previous", tmp_path / "roster")
+    assert "Nothing differs" in same
+
+
+def test_names_that_only_capitals_tell_apart(tmp_path: Path) -> None:
+    signed(tmp_path, *ABC)
+    keygen(tmp_path, "SITE-a")
+    how = ("--site", tmp_path / "SITE-a.site", "--out", tmp_path / "more")
+    assert "differ in capitals only" in bad("roster", "add", tmp_path / "roster", *how)
 
 
 # --- rotation ---
@@ -197,10 +255,16 @@ def test_a_key_is_rotated(tmp_path: Path) -> None:
     assert (roster.name(new), roster.revoked) == ("site-b", (old,))
     assert len(load(tmp_path / "next").missing) == 3
     for home in ("home-site-a", "new", "home-site-c"):
-        good("roster", "sign", tmp_path / "next", "--home", tmp_path / home)
+        sign(tmp_path / "next", tmp_path / home)
     assert load_pinned(tmp_path / "next", roster.hash) == roster
     assert "was revoked" in bad(
-        "roster", "sign", tmp_path / "next", "--home", tmp_path / "home-site-b"
+        "roster",
+        "sign",
+        tmp_path / "next",
+        "--home",
+        tmp_path / "home-site-b",
+        "--roster-hash",
+        roster.hash.hex(),
     )
     assert (tmp_path / "home-site-b" / "identity.key").exists()  # in use until all have pinned
 

@@ -562,7 +562,11 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
         replaced(records.UPDATE, lambda: ConfigRecord({"a": 1})),
         "the reply holds no encrypted update",
     ),
-    "an empty reply record": (replaced(records.REPLY, ConfigRecord), "field 'told'"),
+    "an empty reply record": (replaced(records.REPLY, records.reply_record), "field 'told'"),
+    "a reply of another version": (
+        replaced(records.REPLY, lambda: ConfigRecord({"v": records.PROTOCOL + 1})),
+        "another version of flhe's protocol",
+    ),
     "garbage": (
         replaced(records.REPLY, lambda: ConfigRecord({"header": b"\xff", "envelope": b""})),
         "",
@@ -570,8 +574,8 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "a huge header": (
         replaced(
             records.REPLY,
-            lambda: ConfigRecord(
-                {"told": bytes(32), "digest": b"", "header": bytes(1 << 20), "envelope": b""}
+            lambda: records.reply_record(
+                told=bytes(32), digest=b"", header=bytes(1 << 20), envelope=b""
             ),
         ),
         "at most 65536 are accepted",
