@@ -19,7 +19,7 @@ from flhe.coding.flatten import MAX_LAYOUT_BYTES, Layout
 from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.keys import canonical, seal
 from flhe.strategies.federation import LOST, NOTHING, Federation
-from flhe.strategies.key_agreement import reasons
+from flhe.strategies.key_agreement import Agreed, reasons
 
 log = getLogger("flwr").log
 
@@ -307,21 +307,24 @@ class CatchUp:
                 trouble[node] = str(error)
         self._warn("status", trouble)
 
-    def take_back(self) -> None:
+    def take_back(self, agreed: Agreed) -> None:
         """Take back sums that nobody has opened, where all members are there to say so.
 
         Their keys may be gone, as after a failure of power everywhere: nobody will open those sums.
+        `agreed` is the new epoch, in which all of them are.
         """
         fed, trouble = self.fed, dict[int, str]()
+        if not set(fed.members.values()) <= set(agreed.members.values()):
+            return
         content, stands = self._status(), dict[int, Stand]()
-        messages = [Message(content, n, "train") for n in fed.connected() if n in fed.members]
+        messages = [Message(content, node, "train") for node in agreed.members]
         for node, reply in fed.ask(messages, self.timeout, trouble):
             try:
                 stands[node] = _status_in(reply)[2]
             except ProtocolError as error:
                 trouble[node] = str(error)
         self._warn("status", trouble)
-        if len(stands) < len(fed.members):
+        if len(stands) < len(agreed.members):
             return
         known = fed.ledger.chain
         furthest = max(

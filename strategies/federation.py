@@ -86,6 +86,8 @@ class Federation:
         """Nodes that say that the round under way is over, in this attempt."""
         self.claimed: Counter[int] = Counter()
         """Attempts at this round that each node has answered otherwise before."""
+        self.granted = False
+        """Whether this round got one more attempt for that."""
         self.answered: set[int] = set()
         """Nodes whose update came in an attempt at this round that too few answered."""
         self.missing: set[int] = set()
@@ -321,7 +323,9 @@ class Federation:
             "fitted-on": ledger.ranges.get(ledger.round, b"") if training else b"",
             "mode": self.mode,
         }
-        if ledger.chain and stage != "sync":  # a sync is also how one finds out who differs
+        if ledger.chain and (
+            fresh or stage != "sync"
+        ):  # a sync is also how one finds out who differs
             fields["history"] = ledger.history
         content = RecordDict({records.STAGE: records.stage_record(stage, **fields)})
         if fresh and self.initial is not None:
@@ -353,8 +357,8 @@ class Federation:
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Note what a refusal says of the node; returns it in words."""
         code = reply.error.code
-        if code == REUSED:
-            self.spent.add(node)
+        if code == REUSED and self.ledger.base not in (self.lacks(node) or ()):
+            self.spent.add(node)  # not of a sum that came with the message
         elif code == CLAIMED:
             self.claimed[node] += 1
         if (
@@ -370,6 +374,12 @@ class Federation:
                 self.refusers.add(node)
             self.at[node] = LOST
         return explain(code, reply.error.reason)
+
+    def grants_another(self) -> bool:
+        """Whether most nodes had answered this round's attempts before: True once a round."""
+        most = 2 * sum(count > 1 for count in self.claimed.values()) > len(self.members)
+        before, self.granted = self.granted, self.granted or most
+        return most and not before
 
     # --- what comes back ---
 
@@ -535,6 +545,7 @@ class Federation:
             self.answered = set()
         if self.ledger.round != round_:
             self.claimed.clear()
+            self.granted = False
         self.spent = set()
         self.survivors = 0
         self.shares = {}

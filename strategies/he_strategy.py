@@ -488,7 +488,7 @@ class HEStrategy(FedAvg):
         given = fed.serves or (ledger.base == 0 and fed.initial is not None)
         held = given or any(fed.stands(node) == ledger.base for node in agreed.members)
         if ledger.chain and not held:
-            catch_up.take_back()
+            catch_up.take_back(agreed)
             held = any(fed.stands(node) == ledger.base for node in agreed.members)
         if ledger.chain and not held:
             ledger.skip_agreements()
@@ -543,17 +543,10 @@ class HEStrategy(FedAvg):
                     return
                 if not isinstance(error, QuorumError):
                     raise
-                if 2 * len(fed.spent) > len(fed.members):
-                    log(
-                        ERROR, "round %d is over, most nodes say: the next one is asked for", number
-                    )
-                    fed.ledger.done()
-                    fed.at |= dict.fromkeys(
-                        fed.spent, fed.ledger.base
-                    )  # of their models they say nothing
+                if self._passed_over(fed, number):
                     return
                 # With keys of a new epoch they may answer: that is no retry, and comes once a round.
-                left += 2 * sum(n == 2 for n in fed.claimed.values()) > len(fed.members)
+                left += fed.grants_another()
                 # A group that becomes smaller does so a few times at most: that is no retry.
                 if not (self.terms.joint and self._lose_members(fed, fed.missing)):
                     if left == 0:
@@ -566,6 +559,17 @@ class HEStrategy(FedAvg):
                 if fed.serves or not self.terms.masked:
                     self._lost = 0
                 return
+
+    @staticmethod
+    def _passed_over(fed: Federation, number: int) -> bool:
+        """Whether most nodes call a round over: then it is, and the next one is asked for."""
+        if 2 * len(fed.spent) <= len(fed.members):
+            return False
+        log(ERROR, "round %d is over, most nodes say: the next one is asked for", number)
+        fed.ledger.done()
+        # Of their models, which had all sums, they have said nothing.
+        fed.at |= dict.fromkeys(fed.spent, fed.ledger.base)
+        return True
 
     def _count_progress(self, fed: Federation, number: int) -> None:
         """Where clients read: whether anybody opened the last sum is known when a round begins.

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flhe.errors import ClaimedError, NoKeyError
+from flhe.errors import ClaimedError, NoKeyError, ProtocolError
 from flhe.keys.canonical import dumps, loads
 
 VERSION = 3
@@ -105,7 +105,11 @@ class KeyFile:
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyFile:
         """Decode. Raises NoKeyError for anything else than `to_bytes` writes."""
-        match loads(data, MAX_BYTES, "key file"):
+        try:
+            fields = loads(data, MAX_BYTES, "key file")
+        except ProtocolError:
+            fields = None
+        match fields:
             case {
                 "v": 3,
                 "epoch": bytes(epoch),

@@ -265,7 +265,10 @@ class Store:
         keys, claims = self._epoch(epoch_id)
         if not (keys.exists() and claims.is_dir()):
             return False
-        kept = KeyFile.from_bytes(files.read(keys))
+        try:
+            kept = KeyFile.from_bytes(files.read(keys))
+        except NoKeyError:
+            return False
         current = not self.boot or kept.boot == self.boot
         return current and files.stamp(claims / kept.claim) == kept.stamp
 

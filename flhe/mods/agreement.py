@@ -22,7 +22,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
     if terms.keyed:
         gmpy()  # a site that lacks it says so before anybody relies on it
     number = records.field(record, "number", int)
-    node.begin_federation()
+    node.check_begun()
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
     node.save_agreement(state)
     node.announce(announced)
@@ -66,5 +66,6 @@ def finish(node: Node, record: ConfigRecord) -> None:
         raise ProtocolError("there are no keys of the scheme for these terms: start over")
     if terms.joint and not state.scheme_public:
         raise ProtocolError("the sum of the members' keys is not known yet: start over")
+    node.check_begun(begin=True)
     node.start_session(agreed, terms)
     node.drop_agreement()

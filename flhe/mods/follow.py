@@ -161,7 +161,7 @@ class Follower:
         fitted_on = from_bytes(ranges) if ranges else None
         with self.watch:
             digest = session.digest(model)
-        check_ahead(model, total.slot.round, self.node.store.opened(self.epoch.id))
+        check_ahead(model, total.slot.round, self.node.reached(self.epoch.id))
         session.check(model, total, fitted_on, told, digest)
         for opened in (total, fitted_on):
             if opened is not None:
@@ -243,7 +243,10 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
         follower.model = Model.initial(records.to_numpy(initial))
         # A first model is kept once it is known to be the others': by its history, or by a sum that
         # opens on it. One that was changed on the way would keep this node apart for good.
-        follower.changed = record.get("history", follower.model.history) == follower.model.history
+        named = record.get("history")
+        follower.changed = named == follower.model.history or (
+            named is None and record.get("stage") != "sync"
+        )
     try:
         headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
         releases = records.bytes_list(record, "releases")

@@ -3,6 +3,8 @@
 runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
 runs/<id>/announced   hash of the terms that an agreement is for
 runs/<id>/session     epoch id and terms
+runs/<id>/begun       this federation has had keys here
+runs/<id>/floor       rounds that are over, in whatever epoch
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
 runs/<id>/ranges      the last encrypted mean squares, likewise
@@ -22,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
@@ -43,6 +45,7 @@ from flhe.keys import canonical, epoch, masking
 from flhe.keys.files import boot_id, make_private
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
+from flhe.mods.floor import Floor
 from flhe.policy import Policy
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import Model
@@ -159,8 +162,8 @@ class Node:
 
     # --- key agreement ---
 
-    def begin_federation(self) -> None:
-        """Note that this federation begins here, on disk.
+    def check_begun(self, *, begin: bool = False) -> None:
+        """Refuse a federation that is one too many here; `begin` notes it, on disk.
 
         Raises
         ------
@@ -179,7 +182,8 @@ class Node:
                     "one from the same model may show single updates by its difference to another; "
                     "raise flhe-max-federations in the node config, or resume the one before"
                 )
-            self.store.write(self._name("begun"), b"")
+            if begin:  # before its keys are there; one whose agreement fails does not count
+                self.store.write(self._name("begun"), b"")
 
     def save_agreement(self, state: Agreement) -> None:
         """Keep the state of an agreement for the next message, which another process may get."""
@@ -219,7 +223,7 @@ class Node:
                 if self.store.boot and boot != self.store.boot:
                     raise NoKeyError("this machine has started anew since: start over")
                 return step, data
-        raise ProtocolError("stored agreement: malformed")
+        raise NoKeyError("a stored agreement is damaged, or of another version: start over")
 
     def announce(self, terms: bytes) -> None:
         """Note which terms a key agreement is for; replaces those of the one before."""
@@ -252,10 +256,9 @@ class Node:
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
-        opened = max([0 if model is None else model.round, *map(self.store.opened, old)])
-        ranged = max([0, *map(self.store.ranged, old)])
-        if terms.masked:
-            opened = max([opened, *map(self._signed_in, old)])
+        self._raise_floor(old, masked=terms.masked)
+        floor = self.floor()
+        opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
             self.store.raise_opened(agreed.id, opened, ranged)
         else:
@@ -267,6 +270,34 @@ class Node:
         for name in _SEEDS if old else ():
             self.store.erase(self._name(name))  # of an epoch that is over
 
+    def floor(self) -> Floor:
+        """Rounds that are over here, in whatever epoch."""
+        name = self._name("floor")
+        return Floor.from_bytes(self.store.read(name)) if self.store.exists(name) else Floor()
+
+    def _raise_floor(self, epochs: Iterable[bytes], *, masked: bool) -> None:
+        """Keep what is over in `epochs`, before their marks go with their keys."""
+        kept = after = self.floor()
+        for epoch_id in epochs:
+            opened = self.store.opened(epoch_id)
+            if masked:
+                opened = max(opened, self._signed_in(epoch_id))
+            marks = Floor(opened, self.store.ranged(epoch_id), self._claimed_in(epoch_id))
+            after = after.raised(marks)
+        if after != kept:
+            self.store.write(self._name("floor"), after.to_bytes())
+
+    def reached(self, epoch_id: bytes) -> int:
+        """Last round that this node has opened, given up or encrypted in, in whatever epoch."""
+        floor, opened = self.floor(), self.store.opened(epoch_id)
+        return max(floor.opened, floor.reached, opened, self._claimed_in(epoch_id))
+
+    def _claimed_in(self, epoch_id: bytes) -> int:
+        try:
+            return self.store.last_claim(epoch_id)[0]
+        except NoKeyError:
+            return self.store.claimed_round(epoch_id)
+
     def erase_keys(self) -> None:
         """Destroy the scheme's own keys of every epoch so far; what was opened stays opened.
 
@@ -276,6 +307,7 @@ class Node:
             try:
                 agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
             except (ProtocolError, NoKeyError):
+                self._raise_floor([epoch_id], masked=True)
                 self.store.erase_epoch(epoch_id)
                 continue
             if agreed.scheme_secret:
@@ -293,7 +325,10 @@ class Node:
         if current is None or not self.store.usable(current):
             return None
         pinned = self.policy.roster
-        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
+        try:
+            agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
+        except (ProtocolError, NoKeyError):
+            return None
         kept = self._session()
         assert kept is not None
         if Terms.from_bytes(kept[1]).joint and not agreed.scheme_secret:
@@ -374,7 +409,9 @@ class Node:
     def leave(self) -> None:
         """Give up this federation: its keys and updates are destroyed, the model stays."""
         self.drop_agreement()
-        for epoch_id in self._epochs():
+        epochs = self._epochs()
+        self._raise_floor(epochs, masked=True)
+        for epoch_id in epochs:
             self.store.erase_epoch(epoch_id)
         for name in _SECRETS:
             self.store.erase(self._name(name))
@@ -550,6 +587,9 @@ class Node:
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
         self.store.raise_opened(epoch_id, round_, round_)
+        after = self.floor().raised(Floor(round_, round_))
+        if after != self.floor():
+            self.store.write(self._name("floor"), after.to_bytes())
 
     def save_output(self, sealed: Sealed, envelope: bytes, name: Output = "outbox") -> None:
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""

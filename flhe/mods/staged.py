@@ -85,7 +85,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     session.sealer()
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
-    check_ahead(model, round_, node.store.opened(session.epoch.id))
+    check_ahead(model, round_, node.reached(session.epoch.id))
     if not session.staged(model):
         raise ProtocolError("a stage that this round does not have")
     digest = node.claimed(session.place(model, round_, attempt))

@@ -38,7 +38,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
-    check_ahead(model, round_, node.store.opened(session.epoch.id))
+    check_ahead(model, round_, node.reached(session.epoch.id))
     told = told_of(session.terms, message, app)
     if session.staged(model):
         return staged.begin(

@@ -92,7 +92,8 @@ def difference(old: Roster, new: Roster) -> str:
             lines.append(f"- {name} leaves{_fate(was[name], new)}")
         elif was[name] != now[name]:
             key = now[name].hex()[:16]
-            lines.append(f"* {name} has another key, {key}; the old one{_fate(was[name], new)}")
+            fate = "is revoked" if was[name] in new.revoked else "IS NOT REVOKED"
+            lines.append(f"* {name} has another key, {key}; the old one {fate}")
     for gone in sorted(set(old.revoked) - set(new.revoked)):
         lines.append(f"! the key {gone.hex()[:16]} was revoked, and is not any more")
     pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)

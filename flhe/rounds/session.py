@@ -561,12 +561,12 @@ class Session:
             )
 
 
-def check_ahead(model: Model, round_: int, opened: int = 0) -> None:
+def check_ahead(model: Model, round_: int, reached: int = 0) -> None:
     """Refuse a round that is not one of the next after the model's; ProtocolError.
 
-    `opened` is the last round that was opened or given up: those that follow are never out of reach.
+    `reached` is the last round that came to anything here: those that follow are never out of reach.
     """
-    last = max(model.round, opened)
+    last = max(model.round, reached)
     if not model.round < round_ <= last + MAX_AHEAD:
         raise ProtocolError(
             f"round {round_} is not one of the {MAX_AHEAD} after this node's, {last}"

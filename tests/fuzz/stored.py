@@ -15,6 +15,7 @@ from flhe.coding.support import Support
 from flhe.keys import dealt, masking, pairwise, states
 from flhe.keys.keyfile import KeyFile
 from flhe.keys.threshold_keys import ThresholdKey, finish
+from flhe.mods.floor import Floor
 from flhe.mods.node import Kept
 from flhe.rounds.draft import MAGIC as DRAFT
 from flhe.rounds.draft import Draft
@@ -207,6 +208,13 @@ def entries() -> Sequence[Decoder]:
             KeyFile.from_bytes,
             KeyFile.to_bytes,
             covers=(keys + "keyfile.KeyFile.from_bytes",),
+        ),
+        Decoder(
+            "floor",
+            lambda: [Floor().to_bytes(), Floor(3, 2, 400).to_bytes()],
+            Floor.from_bytes,
+            Floor.to_bytes,
+            covers=("flhe.mods.floor.Floor.from_bytes",),
         ),
         Decoder(
             "model",

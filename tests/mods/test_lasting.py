@@ -17,8 +17,11 @@ from flhe.keys.keyfile import KeyFile
 from flhe.keys.roster import Member, Roster
 from flhe.keys.store import Store
 from flhe.mods import he_mod
+from flhe.mods.floor import Floor
 from flhe.policy import Policy
+from flhe.rounds.model import Model
 from flhe.rounds.session import MAX_AHEAD
+from flhe.rounds.terms import Terms
 from flhe.schemes.sparse import covered
 from tests.mods.harness import TERMS, Group, Site, answer, refused, update
 from tests.mods.test_staged import LAYOUT, SPARSE, added, group, sparse_update, support
@@ -75,6 +78,9 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(tmp_path: Path, what: s
         keys.write_bytes(canonical.dumps({**body, "v": 2}))
     else:
         keys.write_bytes(keys.read_bytes()[:-5])
+    if what != "of another federation":
+        assert answer(site.ask("status"))["epoch"] == b""
+        refused(one.ask(site, round_=2), 1020)
     one.number += 1
     one.agree()
     replies = [one.ask(s, round_=2) for s in one.sites]
@@ -120,6 +126,9 @@ def test_a_first_model_of_the_servers_own_does_not_last(tmp_path: Path) -> None:
     site, others = one.sites[2], one.sites[:2]
     false = records.from_numpy({"x": np.zeros(3, np.float32)})
     answer(one.ask(site, "sync", extra={"arrays": false}))
+    assert not (site.run / "model").exists()  # nobody has named it
+    history = Model.initial(records.to_numpy(false)).history
+    answer(one.ask(site, "sync", extra={"arrays": false}, history=history))
     assert site.model.layout.floats == 3
     for other in others:
         update(one.ask(other))
@@ -207,3 +216,54 @@ def test_trials_begin_as_many_as_they_like(tmp_path: Path) -> None:
     for number in range(3):
         fields = {"number": 0, "terms": TERMS.to_bytes()}
         answer(site.ask("advertise", federation=records.federation_name(number + 1), **fields))
+
+
+SEALED_TO_CLIENTS = Terms(
+    "sash", 16, clip=1.0, max_examples=100, metrics=("loss",), unmask="clients"
+)
+
+
+@pytest.mark.parametrize("how", ["leaves and comes back", "its key file is cut short"])
+def test_a_round_that_may_have_been_signed_stays_so(tmp_path: Path, how: str) -> None:
+    """Two epochs later, too: marks that came from an epoch before have no file of their own."""
+    one = Group(tmp_path, 4, SEALED_TO_CLIENTS).agree()
+    site = one.sites[0]
+    answer(one.ask(site, round_=3))
+    one.number += 1
+    one.agree()
+    refused(one.ask(site, round_=2), 1012)
+    if how == "leaves and comes back":
+        site.allow(flhe_leave=True)
+        refused(site.ask("status"), 1021)
+        site.allow(flhe_leave=False)
+    else:
+        keys = next(site.home.glob("epochs/*"))
+        keys.write_bytes(keys.read_bytes()[:-5])
+    one.number += 1
+    one.agree()
+    refused(one.ask(site, round_=2), 1012)
+    answer(one.ask(site, round_=4))
+
+
+def test_what_says_which_rounds_are_over_is_never_guessed(tmp_path: Path) -> None:
+    one = Group(tmp_path, 3).agree()
+    site = one.sites[0]
+    total = one.total(one.parts())
+    answer(one.evaluate(site, total))
+    one.number += 1
+    one.agree()
+    answer(one.ask(site, round_=2))
+    assert Floor.from_bytes((site.run / "floor").read_bytes()) == Floor(1, 0, 1)
+    (site.run / "floor").write_bytes(b"junk")
+    refused(one.ask(site, round_=2, attempt=1), 1015)
+    assert "which rounds are over is damaged" in site.log
+
+
+def test_an_agreement_that_fails_uses_up_no_federation(tmp_path: Path) -> None:
+    one = Group(tmp_path, 4)
+    pinned(tmp_path, one.sites)
+    fields = {"number": 0, "terms": TERMS.to_bytes()}
+    for name in (800, 801):
+        answer(one.sites[0].ask("advertise", federation=records.federation_name(name), **fields))
+    one.agree()
+    update(one.ask(one.sites[0]))

@@ -14,6 +14,7 @@ from flwr.app import Message
 from flhe import records
 from flhe.coding.support import Support
 from flhe.rounds.draft import Draft
+from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, from_bytes, to_bytes
 from tests.mods.harness import TERMS, Group, Site, answer, arrays, refused, update
@@ -363,8 +364,9 @@ def test_another_draft_under_a_told_support_is_refused(tmp_path: Path) -> None:
 def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
     """It takes the others' model of the same round; a sum without it then gives nothing back."""
     g = group(tmp_path, SPARSE, 4)
+    history = Model.initial(arrays()).history
     for each in g.sites:
-        answer(g.ask(each, "sync"))
+        answer(g.ask(each, "sync", history=history))
     site = g.sites[3]
     model = site.model
     masters = {**model.masters, "w": model.masters["w"] + 1}

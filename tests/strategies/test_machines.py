@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from flhe import records
+from flhe.errors import QuorumError
 from flhe.keys.store import Store
 from flhe.mods import he_mod
 from flhe.policy import Policy
@@ -131,3 +132,47 @@ def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
     grid.close()
     assert len(hit) == NODES
     assert same(grid, range(NODES)).round == 7
+
+
+def test_power_fails_at_the_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a sum and its opening, everywhere: the run that resumes takes that round back."""
+    grid, state = Puppets(tmp_path, NODES), tmp_path / "state"
+    starts = [0]
+    monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
+
+    class PowerCutError(Exception):
+        pass
+
+    def after(report: RoundReport) -> None:
+        if report.round == 2:
+            starts[0] += 1
+            raise PowerCutError
+
+    how: dict[str, Any] = {"max_examples": MAX, "fraction_evaluate": 0.0, "state_dir": state}
+    with pytest.raises(PowerCutError):
+        flashe_fedavg(**how, on_round=after).start(grid, initial(), num_rounds=4)
+    flashe_fedavg(**how).start(grid, initial(), num_rounds=4, resume=True)
+    grid.close()
+    assert same(grid, range(NODES)).round == 4
+
+
+def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
+    """Most nodes have answered its attempts before, and then fail for ever."""
+    grid = Puppets(tmp_path, NODES)
+    asked = Counter[int]()
+
+    def forge(node: int, stage: str, reply: Message) -> Message:
+        if stage != "round":
+            return reply
+        asked[node] += 1
+        code = 1022 if asked[node] <= 2 else 1001
+        return Message(Error(code=code, reason="test"), reply_to=_request(reply))
+
+    def _request(reply: Message) -> Message:
+        return Message(RecordDict(), reply.metadata.src_node_id, "train")
+
+    grid.forge = forge
+    with pytest.raises(QuorumError):
+        flashe_fedavg(max_examples=MAX, retries=1).start(grid, initial(), num_rounds=1)
+    grid.close()
+    assert max(asked.values()) <= 3
