@@ -56,7 +56,8 @@ class Floor:
             fields = None
         match fields:
             case [1, int(opened), int(ranged), int(reached)] if all(
-                type(mark) is int and mark >= 0 for mark in (opened, ranged, reached)
+                type(field) is int and field >= 0
+                for field in fields  # True is an int too
             ):
                 return cls(opened, ranged, reached)
         raise StoreError(
