@@ -30,14 +30,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from flhe.errors import (
-    ClaimedError,
-    ConfigError,
-    NoKeyError,
-    ProtocolError,
-    ReuseError,
-    StoreError,
-)
+from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys import files
 from flhe.keys.files import Buffer
 from flhe.keys.identity import Identity, Random
@@ -213,7 +206,7 @@ class Store:
             return 0
         try:
             found: int = getattr(KeyFile.from_bytes(files.read(keys)), mark)
-        except (NoKeyError, ProtocolError):  # the names of what was opened say it too
+        except NoKeyError:  # the names of what was opened say it too
             found = self._last_named(epoch_id, f"{_RECORDS[mark]}-")
         return found
 

@@ -277,14 +277,20 @@ class Node:
 
     def _raise_floor(self, epochs: Iterable[bytes], *, masked: bool) -> None:
         """Keep what is over in `epochs`, before their marks go with their keys."""
-        kept = after = self.floor()
+        marks = Floor()
         for epoch_id in epochs:
             opened = self.store.opened(epoch_id)
             if masked:
                 opened = max(opened, self._signed_in(epoch_id))
-            marks = Floor(opened, self.store.ranged(epoch_id), self._claimed_in(epoch_id))
-            after = after.raised(marks)
-        if after != kept:
+            here = Floor(opened, self.store.ranged(epoch_id), self._claimed_in(epoch_id))
+            marks = marks.raised(here)
+        self._keep_floor(marks)
+
+    def _keep_floor(self, marks: Floor) -> None:
+        """Keep that rounds up to these marks are over."""
+        before = self.floor()
+        after = before.raised(marks)
+        if after != before:
             self.store.write(self._name("floor"), after.to_bytes())
 
     def reached(self, epoch_id: bytes) -> int:
@@ -321,17 +327,16 @@ class Node:
 
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
-        current = self.current_epoch()
-        if current is None or not self.store.usable(current):
+        kept = self._session()
+        if kept is None or not self.store.usable(kept[0]):
             return None
+        current, terms = kept
         pinned = self.policy.roster
         try:
             agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
         except (ProtocolError, NoKeyError):
             return None
-        kept = self._session()
-        assert kept is not None
-        if Terms.from_bytes(kept[1]).joint and not agreed.scheme_secret:
+        if Terms.from_bytes(terms).joint and not agreed.scheme_secret:
             return None  # erased, for another epoch that never began
         return current if pinned is None or pinned.hash == agreed.roster.hash else None
 
@@ -587,9 +592,7 @@ class Node:
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
         self.store.raise_opened(epoch_id, round_, round_)
-        after = self.floor().raised(Floor(round_, round_))
-        if after != self.floor():
-            self.store.write(self._name("floor"), after.to_bytes())
+        self._keep_floor(Floor(round_, round_))
 
     def save_output(self, sealed: Sealed, envelope: bytes, name: Output = "outbox") -> None:
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
