@@ -1,0 +1,1 @@
+"""What the five papers get wrong or leave open, each with a proof that runs."""

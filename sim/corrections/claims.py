@@ -1,0 +1,130 @@
+"""What ESAFL's text claims of its keys and its rounds, and does not hold.
+
+Source: Wu, Zhang, Luo, "ESAFL", Sec. 4.2, 5.1, 7.1 and 8.1.2, Fig. 2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from flhe.sim.corrections.esafl import N, message, printed
+from flhe.sim.corrections.proof import Fixed, Found, Proof
+
+_KEYS = "flhe/schemes/eshe_keys.py, flhe/keys/joint.py"
+
+
+def _density() -> Found:
+    sigma, y = 1.5, 3.0
+    x = np.linspace(-30, 30, 60_001)
+    bell = np.exp(-((x - y / 2) ** 2) / sigma**2) / (math.sqrt(math.pi) * sigma)
+    as_printed = math.exp(-(y**2) / (2 * sigma**2)) * bell
+    mass = float(as_printed.sum() * (x[1] - x[0]))
+    variance = 2 * sigma**2 * (sigma**2 / 2) / (3 * sigma**2 / 2 + 2 * sigma**2)
+    return Found(
+        f"sigma = {sigma}, y = {y}: Eq. 13 with its A_1 integrates to {mass:.3f}, not 1. One of "
+        f"three given their sum would have a variance of {variance / sigma**2:.3f} sigma^2; it is "
+        "0.667 sigma^2.",
+        mass < 0.2,
+    )
+
+
+def _security() -> Found:
+    from flhe.sim.lattice import primal_errors, primal_sparse
+
+    sigma = math.sqrt(1.22)
+    alone = primal_sparse(1 << 15, 478, sigma, 64)
+    known = primal_errors(128, 478 - 460, math.sqrt(1.22 + 1 / 12))
+    return Found(
+        f"n = 2^15, log q = 478, weight 64: {alone:.0f} bits for who sees ciphertexts; "
+        f"{known.bits:.0f} bits, the smallest block there is, for a client that knows s at N = 3.",
+        alone < 256 and known.bits < 50,
+    )
+
+
+def _fig_2() -> Found:
+    counts = (1200, 300)
+    gradients = (0.5, -0.25)
+    as_printed = sum(n * g for n, g in zip(counts, gradients, strict=True)) / len(counts)
+    mean = sum(n * g for n, g in zip(counts, gradients, strict=True)) / sum(counts)
+    return Found(
+        f"Clients of {counts[0]} and {counts[1]} records with gradients {gradients[0]} and "
+        f"{gradients[1]}: the update divides by N and takes {as_printed:g}; the weighted mean is "
+        f"{mean:g}.",
+        abs(as_printed / mean - sum(counts) / len(counts)) < 1e-9,
+    )
+
+
+def _dropout() -> Found:
+    eshe = printed(3)
+    a, keys = eshe.polynomial(2, 9), [eshe.key(Fixed(i)) for i in range(3)]
+    messages = [message(N, 10 + i) for i in range(3)]
+    parts = [
+        eshe.encrypt(a, k, m, Fixed(20 + i))
+        for i, (k, m) in enumerate(zip(keys, messages, strict=True))
+    ]
+    s = [sum(column) for column in zip(*keys, strict=True)]
+    two = [(x + y) % eshe.p for x, y in zip(*messages[:2], strict=True)]
+    right = sum(x == y for x, y in zip(eshe.decrypt(a, s, eshe.add(parts[:2])), two, strict=True))
+    rest = [sum(column) for column in zip(*keys[:2], strict=True)]
+    alone = [x - y for x, y in zip(s, rest, strict=True)]
+    return Found(
+        f"One of three is missing: {right} of {N} coefficients of the sum open right. A key for "
+        "the others' sum, less the first, is the missing client's key in "
+        f"{sum(x == y for x, y in zip(alone, keys[2], strict=True))}.",
+        right < N // 50 and alone == keys[2],
+    )
+
+
+PROOFS = (
+    Proof(
+        "esafl-density",
+        "ESAFL",
+        "Theorem 4, Eq. 13",
+        "A_1 = exp(-y^2 / (2 sigma^2)) times a Gaussian; variances fall with k",
+        "A conditional density has mass 1: there is no such factor. Of k Gaussians given their "
+        "sum, each has (1 - 1/k) sigma^2, which grows with k.",
+        "What is left to a coalition is computed from the variances, and tested.",
+        _KEYS,
+        "wrong figure",
+        _density,
+    ),
+    Proof(
+        "esafl-security",
+        "ESAFL",
+        "Sec. 8.1.2",
+        "the security level is 256",
+        "Not with keys of weight 64, for anybody, and not at all for a member of a small group.",
+        "Presets carry what the lattice-estimator gives them, 128 or more; others are refused.",
+        "flhe/schemes/presets.py, sim/lattice.py",
+        "wrong figure",
+        _security,
+    ),
+    Proof(
+        "esafl-weights",
+        "ESAFL",
+        "Sec. 4.2; Fig. 2",
+        "gradients are weighted by |D_i|, and the sum is divided by N",
+        "That is the mean times the mean number of records. The experiments set all weights to "
+        "1, where it does not show. Nor is it said by what gradients are normalized to [0, 1], "
+        "which sums cannot undo if each client has its own.",
+        "Sums carry the weights, exact, and are divided by their total; thresholds are common to "
+        "all.",
+        "flhe/coding/weigh.py",
+        "wrong result",
+        _fig_2,
+    ),
+    Proof(
+        "esafl-dropout",
+        "ESAFL",
+        "Sec. 5.1; Fig. 2",
+        "the cloud waits for all N clients",
+        "What happens when one is missing is not said. The obvious repair, a key for the sum of "
+        "the others, gives away the missing one's.",
+        "All keys are destroyed and made anew, or made for each round: `per_round_keys=True`.",
+        "flhe/keys/joint.py, flhe/mods/survivors.py",
+        "left open",
+        _dropout,
+    ),
+)

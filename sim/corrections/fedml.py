@@ -1,0 +1,187 @@
+"""What FedML-HE's text gets wrong or leaves open, shown on its own rules.
+
+Source: Jin et al., "FedML-HE".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flhe.sim.corrections.proof import Found, Proof
+
+VALUES = 1_663_370
+"""Of the CNN in its Table 4."""
+
+
+def _select() -> Found:
+    import tenseal as ts
+
+    # One multiplication, as configured in Sec. 4.1; n = 4096 holds that with short primes.
+    context = ts.context(ts.SCHEME_TYPE.CKKS, 4096, coeff_mod_bit_sizes=[40, 20, 40])
+    context.global_scale = 2.0**20
+    total = ts.ckks_vector(context, [0.1, 0.4, 0.2]) * 0.5
+    refused = []
+    try:
+        _ = total > 0.1
+    except TypeError:
+        refused.append("a comparison is not defined")
+    try:
+        _ = total * total
+    except ValueError:
+        refused.append("after the weights not even a square can be computed")
+    return Found(
+        f"CKKS with one multiplication: {'; '.join(refused)}. So no top p of an encrypted map.",
+        len(refused) == 2,
+    )
+
+
+def _image() -> Found:
+    import torch
+    from torch.nn import functional
+
+    from flhe.coding.sensitivity import sensitivity
+
+    torch.manual_seed(1)  # a made-up model; no key
+    model = torch.nn.Sequential(
+        torch.nn.Linear(784, 100), torch.nn.ReLU(), torch.nn.Linear(100, 10)
+    )
+    image, label = torch.rand(1, 784), torch.tensor([3])
+    maps = sensitivity(model, functional.cross_entropy, [(image, label)])
+    functional.cross_entropy(model(image), label).backward()  # type: ignore[no-untyped-call]
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    flat = torch.cat([maps[name].reshape(-1) for name in grads])
+    weights = grads["0.weight"]
+    assert weights is not None
+    alike, shares = [], (0.1, 0.2, 0.3, 0.4)
+    for p in shares:
+        # Ties at the border are encrypted too.
+        border = flat.sort(descending=True).values[int(p * flat.numel())]
+        clear = (maps["0.weight"] < border) & (weights != 0)
+        # dl/dW_jk = x_k d_j: the row of a unit is the image, but for its brightness.
+        unit = int(clear.sum(dim=1).argmax())
+        row = weights[unit].abs()
+        # What is hidden of it is the brightest part: sensitivity is x_k times a number of the unit.
+        seen = torch.where(clear[unit], row, row[clear[unit]].max())
+        alike.append(float(torch.corrcoef(torch.stack([seen, image[0]]))[0, 1].abs()))
+    texts = [f"{a:.2f} with {p:.0%} encrypted" for a, p in zip(alike, shares, strict=True)]
+    return Found(
+        "MLP of 784, 100 and 10 units, one image: the gradients of one unit's weights, with the "
+        "brightest of what is in clear where something is hidden, correlate with the image by "
+        f"{', '.join(texts)}.",
+        alike[0] > 0.999 and alike[1] > 0.9,
+    )
+
+
+def _one_map() -> Found:
+    rng = np.random.default_rng(2)  # test data
+    maps = rng.random((3, 10_000))
+    maps[0] *= 1e3  # one client's losses are larger
+    top = [set(np.argsort(m)[-1000:].tolist()) for m in (maps.sum(axis=0), maps[0])]
+    normed = sum(m / m.max() for m in maps)
+    ours = set(np.argsort(normed)[-1000:].tolist())
+    alike, even = (len(t & top[1]) / 1000 for t in (top[0], ours))
+    return Found(
+        f"Three clients, the losses of one a thousand times as large: {alike:.0%} of what is "
+        f"encrypted is its own top tenth; with scaled maps {even:.0%}.",
+        alike > 0.97 and even < 0.6,
+    )
+
+
+def _remark() -> Found:
+    from flhe.coding.epsilon import spent
+
+    rng, p, b = np.random.default_rng(3), 0.1, 1.0  # test data
+    deltas = rng.random(200_000)
+    chosen = rng.random(deltas.size) < p
+    whole = spent(deltas, np.ones(deltas.size, np.bool_), b)
+    worded, meant = (spent(deltas, clear, b) / whole for clear in (chosen, ~chosen))
+    order = np.argsort(deltas)
+    most = np.zeros(deltas.size, np.bool_)
+    most[order[: int((1 - p) * deltas.size)]] = True
+    selective = spent(deltas, most, b) / whole
+    return Found(
+        f"p = {p}, J = 1: to encrypt the remaining ones, as worded, leaves {worded:.2f}; to "
+        f"encrypt the chosen ones {meant:.2f}. The most sensitive: {selective:.2f}, which is "
+        f"{selective / meant:.2f} of random selection, not {(1 - p) ** 2:.2f}.",
+        abs(worded - p) < 0.01 and abs(selective / meant - (1 - p)) < 0.01,
+    )
+
+
+def _equal() -> Found:
+    from flhe.coding.epsilon import LayerCount, Release
+
+    p, alpha = 0.1, 1.0
+    layer = LayerCount("all", VALUES, round(p * VALUES), alpha)
+    release = Release((layer,), scale=1.0)
+    assumed = VALUES / 2 * (1 - p) ** 2
+    return Found(
+        f"CNN, {p:.0%} encrypted, b = 1, every round: by its formula epsilon = {assumed:,.0f} "
+        "with differences spread over [0, 1]; with values clipped at 1 and nothing assumed, "
+        f"{release.epsilon:,.0f}.",
+        release.epsilon > assumed > 1e5,
+    )
+
+
+PROOFS = (
+    Proof(
+        "fedml-map",
+        "FedML-HE",
+        "Sec. 2.4, step 1; Sec. 4",
+        "encrypting the most sensitive parameters is an adequate defence",
+        "The map asks how gradients change with the label. What is left gives the image of a "
+        "network whose first layer is fully connected, such as the paper's own MLP; no "
+        "optimization is needed. Of a LeNet, too: see docs/fedml_he.md.",
+        "All is encrypted by default; a map by inputs; `flhe audit` attacks what is left.",
+        "flhe/coding/sensitivity.py, sim/inversion.py",
+        "breaks secrecy",
+        _image,
+        "flhe audit --quick",
+    ),
+    Proof(
+        "fedml-select",
+        "FedML-HE",
+        "Algorithm 1, server encryption mask aggregation",
+        "[[M]] = Select(sum of a_i [[S_i]], p), by the server",
+        "The server has ciphertexts of CKKS, of multiplicative depth 1, and cannot compare them.",
+        "Members open the sum of the maps, select, and are bound to the mask by hash.",
+        "flhe/rounds/selection.py",
+        "wrong result",
+        _select,
+    ),
+    Proof(
+        "fedml-one-map",
+        "FedML-HE",
+        "Sec. 2.4, step 2",
+        "sensitivity maps are added up, weighted",
+        "They have no common scale: whose losses are largest chooses for all.",
+        "Each map is divided by one of its quantiles and counts once.",
+        "flhe/coding/select.py",
+        "wrong result",
+        _one_map,
+    ),
+    Proof(
+        "fedml-remarks",
+        "FedML-HE",
+        "Remarks 3.13 and 3.14; key observation",
+        "choose with probability p, encrypt the remaining: (1 - p) J; selection needs (1 - p)^2 "
+        "of random selection's",
+        "To encrypt the remaining leaves p J. And (1 - p)^2 J against (1 - p) J is a factor of 1 "
+        "- p.",
+        "The report gives all three, and the worst case, each by its name.",
+        "flhe/coding/epsilon.py",
+        "wrong figure",
+        _remark,
+    ),
+    Proof(
+        "fedml-epsilon",
+        "FedML-HE",
+        "Theorem 3.11; Remark 3.14; Sec. 1",
+        "orders of magnitude better privacy guarantees",
+        "No epsilon is given. By the paper's own formula it promises nothing, in any round, and "
+        "it rests on differences that nobody can bound by measuring them.",
+        "The run ends with its epsilon, worst case, and says when it means nothing.",
+        "flhe/coding/privacy_report.py",
+        "left open",
+        _equal,
+    ),
+)

@@ -1,0 +1,185 @@
+"""What FLASHE's text gets wrong or leaves open, shown on its own equations.
+
+Source: Jiang, Wang, Liu, "FLASHE", arXiv 2109.00675.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.keys.derive import hkdf
+from flhe.math.prg import AesCtr
+from flhe.sim.corrections.proof import Found, Proof
+
+COUNT = 10_000
+"""Coordinates of an update."""
+
+Vector = NDArray[np.uint64]
+
+
+def _update(seed: int, bits: int = 16, count: int = COUNT) -> Vector:
+    """Quantized values 0 to 2^bits - 1 (Sec. 5.2)."""
+    rng = np.random.default_rng(seed)  # test data; masks never come from here
+    return rng.integers(0, 1 << bits, count, np.uint64)
+
+
+def _mask(round_: int, j: int, count: int = COUNT) -> Vector:
+    """F_k(i || j || d) for all d, 64 bits each, under a key that all clients share."""
+    key = hkdf(bytes(range(32)), "sim/corrections-flashe", round_)
+    out = np.empty(8 * count, np.uint8)
+    AesCtr().stream(key, j).into(out, out.size)
+    return out.view(np.uint64)
+
+
+def _encrypt(m: Vector, round_: int, j: int, modulus: int, *, double: bool = True) -> Vector:
+    """Eq. 1, modulo a power of two; or with the first mask alone (Sec. 3.6)."""
+    masked = m + _mask(round_, j, m.size)
+    if double:
+        masked -= _mask(round_, j + 1, m.size)
+    return masked % np.uint64(modulus)
+
+
+def _headroom() -> Found:
+    cohort, bits = 10, 16
+    updates = [_update(j, bits) for j in range(cohort)]
+    exact = np.sum(updates, axis=0)
+    off = []
+    for modulus in (1 << bits, 1 << bits + (cohort - 1).bit_length()):
+        parts = [_encrypt(m, 1, j, modulus) for j, m in enumerate(updates)]
+        # All send: what is left of the masks is the first one's and the last one's (Eq. 3).
+        opened = np.sum(parts, axis=0) + _mask(1, cohort) - _mask(1, 0)
+        off.append(float(np.mean(opened % np.uint64(modulus) != exact)))
+    return Found(
+        f"{cohort} clients, {bits} bits: modulo 2^16 {off[0]:.1%} of the sums are wrong, modulo "
+        f"2^20 {off[1]:.0%}.",
+        off[0] > 0.99 and off[1] == 0,
+    )
+
+
+def _again() -> Found:
+    first, second, modulus = _update(1), _update(2), 1 << 20
+    seen = (_encrypt(first, 7, 3, modulus) - _encrypt(second, 7, 3, modulus)) % np.uint64(modulus)
+    share = float(np.mean(seen == (first - second) % np.uint64(modulus)))
+    return Found(
+        "Client 3 sends two updates in round 7: the difference of the ciphertexts is that of the "
+        f"updates in {share:.0%} of {COUNT:,} coordinates.",
+        share == 1,
+    )
+
+
+def _both_modes() -> Found:
+    modulus, m = 1 << 20, _update(1)
+    single = _encrypt(m, 7, 3, modulus, double=False)
+    mask = single - _encrypt(m, 7, 3, modulus)
+    victim = _update(2)
+    read = (_encrypt(victim, 7, 4, modulus, double=False) - mask) % np.uint64(modulus)
+    share = float(np.mean(read == victim))
+    return Found(
+        "Client 3 is asked for both: the difference is client 4's mask. Client 4's single-masked "
+        f"update is read in {share:.0%} of the coordinates.",
+        share == 1,
+    )
+
+
+def _identifiers() -> Found:
+    rounds, clients, coordinates = 20, 11, 100
+    seen: dict[str, tuple[int, int, int]] = {}
+    clashes, example = 0, ""
+    for i in range(1, rounds + 1):
+        for j in range(clients + 1):
+            for d in range(1, coordinates + 1):
+                name = f"{i}{j}{d}"
+                if name in seen:
+                    clashes += 1
+                    example = example or f"{seen[name]} and {(i, j, d)} are both {name}"
+                seen.setdefault(name, (i, j, d))
+    return Found(
+        f"Written one after the other in decimals, {clashes:,} of "
+        f"{rounds * (clients + 1) * coordinates:,} identifiers have been used before: {example}.",
+        clashes > 0,
+    )
+
+
+def _dealt() -> Found:
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    nonce, key = bytes(12), hkdf(b"drawn by the leader", "sim/corrections-flashe")
+    # A channel for each client; the server has an end of both.
+    to_leader, to_client = (ChaCha20Poly1305(bytes([n]) * 32) for n in (1, 2))
+    sent = to_leader.encrypt(nonce, bytes(key), None)
+    seen = to_leader.decrypt(nonce, sent, None)
+    got = to_client.decrypt(nonce, to_client.encrypt(nonce, seen, None), None)
+    return Found(
+        "The leader sends the key into its channel; before the server can put it into the next "
+        f"one, it holds {'the key' if seen == key else 'something else'} itself ({len(seen)} "
+        "bytes).",
+        seen == key == got,
+    )
+
+
+PROOFS = (
+    Proof(
+        "flashe-retry",
+        "FLASHE",
+        "Sec. 3.3, Eq. 1",
+        "a ciphertext is told by its pair (i, j), round and client",
+        "A round that is asked for again, after a timeout or a dropout, has the same masks for "
+        "another update; the text has no attempts.",
+        "Masks depend on epoch, round and attempt, and each is claimed on disk before it is used.",
+        "flhe/keys/store.py, flhe/schemes/flashe.py",
+        "breaks secrecy",
+        _again,
+    ),
+    Proof(
+        "flashe-both-modes",
+        "FLASHE",
+        "Sec. 3.6; Sec. 4.1; Algorithm 1, Line 5",
+        "the server decides between single and double masking",
+        "Both take their masks from the same F under the same key, so whoever gets one update in "
+        "both has the neighbour's mask. The server needs to lie once, or to change its mind in a "
+        "retry.",
+        "The mode is in the key that masks come from, and one attempt has one mode.",
+        "flhe/schemes/flashe.py, flhe/mods/staged.py",
+        "breaks secrecy",
+        _both_modes,
+    ),
+    Proof(
+        "flashe-dealt-key",
+        "FLASHE",
+        "Sec. 5.1, steps 1 and 2; Fig. 6",
+        "a leader makes the key; traffic goes through the server, in channels of each client "
+        "with it",
+        "These channels end at the server: it reads the key that opens everything. Which clients "
+        "then share a key nobody checks.",
+        "Members agree on a key end to end; what is relayed is sealed for pairs, signed, and "
+        "confirmed by all.",
+        "flhe/keys/epoch.py, flhe/keys/pairs.py",
+        "breaks secrecy",
+        _dealt,
+    ),
+    Proof(
+        "flashe-identifiers",
+        "FLASHE",
+        "Sec. 3.3, Eq. 1",
+        "F is applied to i || j || d",
+        "Parts that have no fixed width make equal texts of different triples, and equal masks.",
+        "The round's key comes of a canonical encoding of everything; j and d are in separate "
+        "64-bit words.",
+        "flhe/keys/derive.py, flhe/math/prg.py",
+        "left open",
+        _identifiers,
+    ),
+    Proof(
+        "flashe-headroom",
+        "FLASHE",
+        "Sec. 3.3; Sec. 5.2",
+        "values 0 to 2^M - 1, masks modulo n",
+        "n is never said to exceed the sum of N values; with n = 2^M sums wrap. (Its Table 2 has "
+        "20 bits for M = 16 and ten clients.)",
+        "n = 2^b, b = bits + ceil(log2 N), which a codec and a scheme are checked for.",
+        "flhe/schemes/flashe.py",
+        "left open",
+        _headroom,
+    ),
+)

@@ -1,0 +1,163 @@
+"""What ESAFL's encoding and its tables of it get wrong, shown on the encoding as printed.
+
+Source: Wu, Zhang, Luo, "ESAFL", Sec. 5.2.2 and 8.2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.sim.corrections.proof import Found, Proof
+from flhe.sim.esafl_tables import COHORT, MODELS, PAPER_ERRORS
+from flhe.sim.paper_packing import PaperPacking, added, unpacked
+
+N = 1024
+LOG_P = 460
+
+
+def _values(count: int) -> list[NDArray[np.float64]]:
+    """Everybody's, uniform in [0, 1]."""
+    return [np.random.default_rng(j).random(count) for j in range(COHORT)]  # test data
+
+
+def _scale() -> Found:
+    bits = 47
+    coefficients = PaperPacking(COHORT, bits + 1, N).encode(_values(N)[0]).tolist()
+    reduced = {(c << LOG_P - bits) % (1 << 16) for c in coefficients}
+    largest = (2**16 - 1) * N / 2.0**LOG_P
+    return Found(
+        f"{N:,} coefficients of {bits} bits, scaled by p = 2^460 and reduced modulo q0 = 2^16: "
+        f"all are {max(reduced)}. And whatever is below q0 decodes, divided by p, to "
+        f"{largest:.0e} at most.",
+        any(coefficients) and reduced == {0} and largest < 1e-100,
+    )
+
+
+def _shift() -> Found:
+    width, fields = 21, 4
+    alphas = [11, 22, 33, 0]
+    beta = sum(a << width * (fields - i) for i, a in enumerate(alphas, 1))
+    mask = (1 << width) - 1
+    printed = [beta >> width * (fields + 1 - i) & mask for i in range(1, fields)]
+    right = [beta >> width * (fields - i) & mask for i in range(1, fields)]
+    return Found(
+        f"Fields {', '.join(map(str, alphas))}: shifted by T + 1 - i fields, i = 1 to 3 read "
+        f"{', '.join(map(str, printed))}; by T - i, {', '.join(map(str, right))}.",
+        right == alphas[:3] and printed != right,
+    )
+
+
+def _signs() -> Found:
+    count = 2 * N
+    vectors, packing = _values(count), PaperPacking(COHORT, 16, N, offset=False)
+    exact = np.sum(vectors, axis=0)
+    total = added([packing.pack(v) for v in vectors], LOG_P)
+    width, mask = packing.width, (1 << packing.width) - 1
+    beta = np.array(total[0], object)
+    shifts = [width * (packing.fields - i) for i in (1, 2)]
+    # Fields as they are, residues added up: what Eq. 10 and Eq. 11 say, but for the shift.
+    read = [packing.decode((beta >> shift & mask).astype(np.int64)) for shift in shifts]
+    off = float(np.abs(np.concatenate(read) - exact).mean())
+    centred = float(np.abs(packing.unpack(total, count, COHORT) - exact).mean())
+    return Found(
+        f"Nine vectors in [0, 1], decoded without a sign: off by {off:,.0f} on average, where "
+        f"sums are {float(exact.mean()):.1f}; centred modulo q0, by {centred:.2f}.",
+        off > 10 and centred < 0.05,
+    )
+
+
+def _errors() -> Found:
+    packing = PaperPacking(COHORT, 32, N)
+    count = 2 * N
+    vectors = _values(count)
+    found = []
+    for each in (unpacked(packing), packing):
+        total = added([each.pack(v) for v in vectors], LOG_P)
+        opened = each.unpack(total, count, COHORT) / COHORT
+        found.append(float(np.abs(opened - np.mean(vectors, axis=0)).mean()))
+    return Found(
+        f"32 bits, mean of nine: off by {found[0]:.1e} without packing and by {found[1]:.1e} with "
+        f"it; Table 4 has {PAPER_ERRORS[0]:.0e} and {PAPER_ERRORS[1]:.0e}.",
+        max(found) < 1e-7 and abs(found[0] / found[1] - 1) < 0.1,
+    )
+
+
+def _counts() -> Found:
+    written = PaperPacking(COHORT)
+    counted = PaperPacking(COHORT, halves=False, zero=False)
+    texts, matches = [], []
+    for model in MODELS:
+        by_text = [p.plaintexts(model.values) for p in (unpacked(written), written)]
+        by_table = [p.plaintexts(model.values) for p in (unpacked(counted), counted)]
+        matches.append(by_table == list(model.ciphertexts))
+        texts.append(
+            f"{model.name} {by_text[0]} and {by_text[1]} for {by_table[0]} and {by_table[1]}"
+        )
+    return Found(
+        f"Without packing and with it, by the text for the table's: {'; '.join(texts)}.",
+        all(matches),
+    )
+
+
+_OURS = "flhe/coding/coefficients.py"
+
+PROOFS = (
+    Proof(
+        "esafl-scale",
+        "ESAFL",
+        "Sec. 5.2.2, Eq. 7 and 11",
+        "[round(p phi^-1(z))] modulo q0, decoded by dividing by p",
+        "p is 2^460 and q0 2^16: nothing of the value is left.",
+        "Integers, as many to a coefficient as there is room for.",
+        _OURS,
+        "wrong result",
+        _scale,
+    ),
+    Proof(
+        "esafl-shift",
+        "ESAFL",
+        "Sec. 5.2.2, Eq. 10",
+        "field i is found at a shift of T + 1 - i fields",
+        'Eq. 9 puts it at T - i. (The "R_(q0 - 2 pad)" beside it fits nothing either.)',
+        "One layout, written and read by the same module.",
+        _OURS,
+        "wrong result",
+        _shift,
+    ),
+    Proof(
+        "esafl-signs",
+        "ESAFL",
+        "Sec. 5.2.2, Eq. 7 to 11",
+        "coefficients are residues modulo q0; fields of the sum are decoded as they are",
+        "Half of all coefficients are negative: their residues add up to multiples of q0.",
+        "Values are shifted by an offset that the count of senders takes off again.",
+        _OURS,
+        "wrong result",
+        _signs,
+    ),
+    Proof(
+        "esafl-packing-error",
+        "ESAFL",
+        "Sec. 8.2, Table 4",
+        "packing lowers the error from 10^-2 to 10^-9",
+        "Both encode alike, so both are as exact; packing changes no value.",
+        "The error is the quantizer's, and is said.",
+        "flhe/coding/quantize.py",
+        "wrong figure",
+        _errors,
+        "python -m flhe.sim.esafl_tables",
+    ),
+    Proof(
+        "esafl-counts",
+        "ESAFL",
+        "Sec. 5.2.2; Sec. 8.2, Table 3",
+        "n values a polynomial, T - 1 of T polynomials carry values",
+        "The table counts n/2 values a polynomial, and no polynomial of zeros.",
+        "Ciphertexts are counted from the layout, as they are sent.",
+        "sim/esafl_tables.py",
+        "wrong figure",
+        _counts,
+        "python -m flhe.sim.esafl_tables",
+    ),
+)

@@ -1,0 +1,237 @@
+"""What SASH's text gets wrong or leaves open, shown on its generator and its equations.
+
+Source: Liu et al., "SASH: Efficient Secure Aggregation Based on SHPRG For Federated Learning".
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.sim.corrections.proof import Fixed, Found, Proof
+from flhe.sim.paper_sash import MU, PaperSash, WeakParametersWarning
+
+
+def _printed(cohort: int) -> PaperSash:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WeakParametersWarning)  # that is what is shown
+        return PaperSash(cohort)
+
+
+def _values(seed: int, count: int) -> NDArray[np.uint32]:
+    rng = np.random.default_rng(seed)  # test data
+    return rng.integers(0, 1 << 16, count, np.uint32)
+
+
+def _parameters() -> Found:
+    from flhe.sim.lattice import primal
+    from flhe.sim.paper_sash import SECURITY
+
+    bits, ours = primal(MU, 64, 32).bits, primal(2048, 64, 32).bits
+    return Found(
+        f"mu = {MU}, q = 2^64, p = 2^32: {bits:.0f} bits by this cross-check, {SECURITY} by the "
+        f"lattice-estimator; 2048 has {ours:.0f}.",
+        bits < 100 and ours > 128,
+    )
+
+
+def _bias() -> Found:
+    cohort, count = 50, 200
+    sash = _printed(cohort)
+    total, exact = np.zeros(count, np.uint32), np.zeros(count, np.int64)
+    seeds = np.zeros(MU, np.uint64)
+    for j in range(cohort):
+        seed, x = sash.seed(Fixed(j)), _values(j, count)
+        total, seeds, exact = total + sash.encrypt(x, seed), seeds + seed, exact + x
+    off = exact - sash.decrypt(total, seeds).astype(np.int64)
+    return Found(
+        f"{cohort} clients, {count} values, truncated: sums are short by {off.mean():.1f} steps "
+        f"on average, {off.min()} to {off.max()}, none of them right.",
+        abs(off.mean() - (cohort - 1) / 2) < 1 and off.min() > 0 and off.max() < cohort,
+    )
+
+
+def _range() -> Found:
+    bits, cohort = 16, 100
+    low, high = -1.0, 1.0
+
+    def quantize(m: float) -> int:
+        return int(2**bits * (m - low) / (high - low))
+
+    top, p = quantize(high), cohort * (2**bits - 1) + 1
+    wrapped = cohort * top % p * (high - low) / 2**bits + cohort * low
+    zeros = cohort * quantize(-1e-6)
+    back = zeros * (high - low) / 2**bits + cohort * low
+    return Found(
+        f"m_max becomes {top}, of {top.bit_length()} bits. {cohort} clients at m_max, p = N (2^w "
+        f"- 1) + 1: the sum is {wrapped:.2f} instead of {cohort * high:g}. Flooring costs half a "
+        f"step on average, a whole one at worst: {cohort} times -0.000001 add up to {back:.4f}.",
+        top.bit_length() > bits and wrapped < -90,
+    )
+
+
+def _offset() -> Found:
+    bits, low, high = 16, -1.0, 1.0
+    cohort, survivors = 100, 70
+    total = sum(int(2**bits * (0.25 - low) / (high - low)) for _ in range(survivors))
+    scaled = total * (high - low) / 2**bits
+    printed, right = (scaled + n * low for n in (cohort, survivors))
+    return Found(
+        f"{survivors} of {cohort} clients, each with 0.25: the mean comes out as "
+        f"{printed / survivors:.3f} with N m_min, as {right / survivors:.3f} with N_2 m_min.",
+        abs(right / survivors - 0.25) < 1e-4 and printed < 0,
+    )
+
+
+def _twice() -> Found:
+    sash, count = _printed(5), 200
+    seeds, xs = [sash.seed(Fixed(j)) for j in range(5)], [_values(j, count) for j in range(5)]
+    uploads = [sash.encrypt(x, k) for x, k in zip(xs, seeds, strict=True)]
+    all_seeds, fewer = np.sum(seeds, axis=0), np.sum(seeds[:4], axis=0)
+    read = uploads[4] - sash.mask(all_seeds - fewer, count)
+    share = float(np.mean(read == xs[4]))
+    return Found(
+        f"Seeds of five, then of four of them: the difference is the fifth one's, and {share:.0%} "
+        "of its values are read exactly.",
+        share == 1,
+    )
+
+
+def _collusion() -> Found:
+    cohort = 99
+    dropouts = cohort // 3
+    threshold = cohort - dropouts  # shares that are there when so many are gone
+    follows = threshold - 1  # fewer shares than it takes say nothing
+    # One that lies asks two disjoint sets of honest clients: 2 t > N + c keeps it from having both.
+    lies = 2 * threshold - cohort - 1
+    return Found(
+        f"N = {cohort}, {dropouts} may drop out, so {threshold} shares open: {follows} may "
+        f"collude with a server that follows the protocol, {lies} with one that lies about who is "
+        "there.",
+        follows == 2 * cohort // 3 - 1 and lies == cohort // 3 - 1,
+    )
+
+
+def _inflation() -> Found:
+    cohort, bits = 500, 16
+    needs = bits + (cohort - 1).bit_length()
+    return Found(
+        f"N = {cohort}, w = {bits}: a sum has {needs} bits, so SecAgg's factor is "
+        f"{needs / bits:.2f} besides its keys; SASH takes 32 bits for its security, "
+        f"{32 / bits:.2f}.",
+        needs / bits < 1.6,
+    )
+
+
+def _matrix() -> Found:
+    values = 1_000_000
+    whole = values * MU * 8
+    ring = values * 8
+    return Found(
+        f"{values:,} parameters: A has {MU} x {values:,} words, {whole / 1e9:.1f} GB, to be "
+        f"stored or to be made again for each mask, {MU * 8:,} bytes a value; SecAgg makes 4 "
+        f"bytes a value and neighbour. A ring takes {ring / 1e6:.0f} MB.",
+        whole > 4e9,
+    )
+
+
+PROOFS = (
+    Proof(
+        "sash-parameters",
+        "SASH",
+        "Sec. 4.1.2",
+        "mu = 512, q = 2^64, p = 2^32: over 2^128",
+        "A noise rate of 2^-32 takes a larger dimension.",
+        "Ring-LWR, n = 2048; the unstructured form has mu = 736.",
+        "flhe/schemes/presets.py, sim/lattice.py",
+        "wrong figure",
+        _parameters,
+    ),
+    Proof(
+        "sash-bias",
+        "SASH",
+        "Theorem 1, Eq. 5; Sec. 4.4",
+        "noise within N - 1, negligible",
+        "Its bound is that of truncation, where each mask loses half a unit on average: every "
+        "sum is off to one side, by (N - 1) / 2. To nearest, (N + 1) / 2 at most and none on "
+        "average. Either way it stays in the result.",
+        "Rounding to nearest, below guard bits that absorb it: sums are exact.",
+        "flhe/schemes/sash.py, flhe/schemes/shprg.py",
+        "wrong result",
+        _bias,
+        "flhe bench sash",
+    ),
+    Proof(
+        "sash-range",
+        "SASH",
+        "Sec. 3.1, Eq. 2",
+        "floor(2^w (m - m_min) / (m_max - m_min)) has w bits; p > N (2^w - 1)",
+        "At m_max it has w + 1, and the bound on p is too small by N; flooring is half a step "
+        "below on average.",
+        "Symmetric levels, stochastic rounding, bounds checked before anything is encrypted.",
+        "flhe/coding/quantize.py",
+        "wrong result",
+        _range,
+    ),
+    Proof(
+        "sash-offset",
+        "SASH",
+        "Sec. 3.1, Eq. 3; Fig. 2",
+        "N m_min is added to what N_2 clients sent",
+        "After dropouts N_2 clients are in the sum, and N m_min is too much.",
+        "Signed values need no offset.",
+        "flhe/coding/quantize.py",
+        "wrong result",
+        _offset,
+    ),
+    Proof(
+        "sash-two-sums",
+        "SASH",
+        "Sec. 3.2; Fig. 1",
+        "the key agreement returns the sum of the seeds of those who are left",
+        "Nothing says that it runs once. A retry after a dropout, for fewer clients and the same "
+        "uploads, gives the difference.",
+        "A client signs one set a round, and uploads nothing again in it.",
+        "flhe/keys/masking.py",
+        "breaks secrecy",
+        _twice,
+    ),
+    Proof(
+        "sash-collusion",
+        "SASH",
+        "Sec. 1; Sec. 3.3; Table 1",
+        "T_col is 2N/3, N - 2, and N/3",
+        "Three bounds for one protocol. With SecAgg inside, one is for a server that follows it, "
+        "one for a server that lies; N - 2 is of the masks alone.",
+        "c is in the roster, and t = (N + c) // 2 + 1 holds against a server that lies.",
+        "flhe/keys/thresholds.py",
+        "wrong figure",
+        _collusion,
+    ),
+    Proof(
+        "sash-inflation",
+        "SASH",
+        "Sec. 4.1.1",
+        "the inflation factor is about 2.06, the same as SecAgg",
+        "SecAgg needs the bits of a sum and no more.",
+        "32 bits all the same, said as what security costs; values may have all that is left of "
+        "them.",
+        "flhe/schemes/sash.py",
+        "wrong figure",
+        _inflation,
+    ),
+    Proof(
+        "sash-matrix",
+        "SASH",
+        "Fig. 2; Sec. 4.1.1",
+        "A is a parameter; computation is O(M)",
+        "mu is left out, 512 words of A and 512 products a value, and where 4 GB are kept is not "
+        "said.",
+        "A structured `a`, one word a value, expanded from a public seed.",
+        "flhe/schemes/shprg.py",
+        "left open",
+        _matrix,
+    ),
+)
