@@ -81,13 +81,28 @@ def run(
             help="flashe, sash, batchcrypt, esafl, fedml-he, or plain for ordinary FedAvg."
         ),
     ] = "flashe",
-    task: Annotated[str, typer.Option(help="digits, cifar10 or fashion-mnist.")] = "digits",
+    task: Annotated[
+        str,
+        typer.Option(
+            help="digits, cifar10 or fashion-mnist; the papers' fcn, alexnet, lstm, resnet20, gru or "
+            "cnn; fcn-digits or cnn-digits, which need no files."
+        ),
+    ] = "digits",
     nodes: Annotated[int, typer.Option(help="Nodes in the federation.")] = 5,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the model, the split and the batches.")] = 0,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Append a JSON line after each round: what each phase of it took."
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        str, typer.Option(metavar="DIR", help="Write the same for TensorBoard, into DIR.")
+    ] = "",
     partition: Annotated[str, typer.Option(help="How data is split: iid or dirichlet.")] = "iid",
     alpha: Annotated[
         float, typer.Option("--dirichlet-alpha", help="Evenness of a dirichlet split.")
@@ -243,14 +258,20 @@ def run(
         "checkpoint_every": checkpoint_every,
         "secret_initial": secret_initial,
         "sealed_model": output,
+        "tensorboard": tensorboard,
+    }
+    how: dict[str, Any] = {
+        "json_path": json_file,
+        "report_path": report,
+        "timeout": timeout,
+        "verbose": verbose,
     }
     try:
         if resume is None:
-            settings = Settings(**options)
-            launch.run(settings, json_path=json_file, timeout=timeout, verbose=verbose)
+            launch.run(Settings(**options), **how)
         else:
             given = {field: value for field, value in options.items() if _given(ctx, field)}
-            launch.resume(resume, given, json_path=json_file, timeout=timeout, verbose=verbose)
+            launch.resume(resume, given, **how)
     except launch.Stopped as stopped:
         _exit_stopped(stopped)
 
@@ -463,6 +484,48 @@ def bench(
 
 
 @app.command()
+def tables(
+    sections: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SECTION]...", help="Tables and figures, or papers: see --list. All unless said."
+        ),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full/--quick",
+            help="Everything, about an hour, to be stopped and gone on with at will; or in five "
+            "minutes what small samples tell.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where results.md goes, and results/ with all it shows."),
+    ] = Path(),
+    data_dir: Annotated[
+        str,
+        typer.Option(
+            envvar="FLHE_DATA_DIR",
+            help="Where data sets lie; learning curves that have none are left out.",
+        ),
+    ] = "",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
+    ] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the sections, and measure nothing.")
+    ] = False,
+) -> None:
+    """Measure the papers' tables and figures on this machine, beside what one might use instead."""
+    from flhe.sim.tables import command
+
+    command.tables(
+        sections or (), full=full, out=out, fresh=fresh, data_dir=data_dir, listing=listing
+    )
+
+
+@app.command()
 def audit(
     out: Annotated[
         Path,
@@ -499,6 +562,88 @@ def audit(
         clip=clip,
         noise=noise,
         seed=seed,
+    )
+
+
+@app.command()
+def advise(
+    params: Annotated[str, typer.Option(help="Values of the model, such as 25M or 1.2k.")],
+    clients: Annotated[int, typer.Option(help="Clients of a round.")],
+    uplink: Annotated[
+        str, typer.Option(help="What each sends with, such as 40Mbps, 1Gbps or 5MB/s.")
+    ] = "",
+    downlink: Annotated[str, typer.Option(help="What each receives with; as --uplink.")] = "",
+    server_link: Annotated[
+        str, typer.Option(help="The server's own link, both ways; else it never limits.")
+    ] = "",
+    wan: Annotated[
+        str, typer.Option(help="Instead of links: a paper's network by name, or a .toml.")
+    ] = "",
+    dropout: Annotated[
+        float, typer.Option(help="Chance that a client's update is missing from a round.")
+    ] = 0.0,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds to convergence; 100 where nobody knows.")
+    ] = None,
+    train: Annotated[float, typer.Option(help="Seconds that a client trains in a round.")] = 0.0,
+    server_may_see_model: Annotated[
+        bool, typer.Option("--server-may-see-model", help="The server may read each round's sum.")
+    ] = False,
+    members_may_collude: Annotated[
+        bool,
+        typer.Option("--members-may-collude", help="A third may conspire with the server."),
+    ] = False,
+    colluders: Annotated[
+        int | None, typer.Option(help="So many may conspire with the server; 0: none.")
+    ] = None,
+    passive_server: Annotated[
+        bool, typer.Option("--passive-server", help="It follows the protocol all the same.")
+    ] = False,
+    trusted_dealer: Annotated[
+        bool, typer.Option("--trusted-dealer", help="Somebody whom all trust deals keys.")
+    ] = False,
+    clear_part: Annotated[
+        bool, typer.Option("--clear-part", help="A part of each update may travel in clear.")
+    ] = False,
+    memory: Annotated[
+        str, typer.Option(help="Memory of each machine, such as 8GB; else this one's.")
+    ] = "",
+    prices: Annotated[
+        str, typer.Option(help="Prices: batchcrypt or flashe, as in the papers, or a .toml.")
+    ] = "flashe",
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the answer to FILE.")
+    ] = None,
+) -> None:
+    """Say which scheme suits a federation: ranked by seconds a round, and why not the others.
+
+    The first time it measures how fast this machine is at each scheme, for half a minute.
+    """
+    from flhe.sim import advise_report
+
+    advise_report.command(
+        params=params,
+        clients=clients,
+        uplink=uplink,
+        downlink=downlink,
+        server_link=server_link,
+        wan_name=wan,
+        prices_name=prices,
+        memory_size=memory,
+        dropout=dropout,
+        rounds=rounds,
+        train_s=train,
+        server_may_see_model=server_may_see_model,
+        members_may_collude=members_may_collude,
+        colluders=colluders,
+        passive_server=passive_server,
+        trusted_dealer=trusted_dealer,
+        clear_part=clear_part,
+        calibrate_anew=calibrate,
+        json_file=json_file,
     )
 
 

@@ -124,13 +124,14 @@ def bench(
             from flhe.sim.peers import peers
 
             contenders += peers(setting, updates)
-        times = _take_turns(contenders, repeats, progress)
+        times = take_turns(contenders, repeats, progress)
     return [_row(c, setting, times[c.name]) for c in contenders]
 
 
-def _take_turns(
+def take_turns(
     contenders: Sequence[Contender], repeats: int, progress: Progress | None
 ) -> dict[str, dict[str, list[float]]]:
+    """Seconds by contender's name and phase; all take turns, the first of which is not counted."""
     times: dict[str, dict[str, list[float]]] = {
         c.name: {phase: [] for phase in PHASES} for c in contenders
     }

@@ -32,6 +32,8 @@ BITS = 16
 class TensealCkks:
     """CKKS by TenSEAL, ring dimension 8192, scale 2**40: 4096 values a ciphertext.
 
+    Without `moduli` it takes SEAL's own for the dimension, 218 bits, as FLASHE's peer does (Sec. 5.4).
+
     All clients upload one and the same ciphertext: encrypting ten of them would take minutes and show
     nothing more, since adding costs the same whatever is inside.
     """
@@ -43,7 +45,7 @@ class TensealCkks:
         self, setting: Setting, updates: Sequence[Vector], moduli: tuple[int, ...]
     ) -> None:
         ts = _tenseal()
-        self.name = f"tenseal-ckks-8192-{'-'.join(map(str, moduli))}"
+        self.name = f"tenseal-ckks-8192-{'-'.join(map(str, moduli)) or 'default'}"
         self.note = (
             f"TenSEAL {ts.__version__}, {-(-setting.values // SLOTS)} ciphertexts, every client "
             f"uploads client 0's; at most {self.max_repeats} repeats"
@@ -51,7 +53,7 @@ class TensealCkks:
         self._context = ts.context(
             ts.SCHEME_TYPE.CKKS,
             poly_modulus_degree=2 * SLOTS,
-            coeff_mod_bit_sizes=list(moduli),
+            coeff_mod_bit_sizes=list(moduli),  # none: SEAL's own
             n_threads=setting.threads,
         )
         self._context.global_scale = 2**40
@@ -60,10 +62,10 @@ class TensealCkks:
         self._count = len(setting.survivors)
         self._part = self._encrypt()
         self.upload_bytes: int | None = sum(len(c.serialize()) for c in self._part)
-        self._total = [c.copy() for c in self._part]
+        self._total = _copies(self._context, self._part)
         for _ in range(self._count - 1):
             self._add(self._total)
-        running = [c.copy() for c in self._part]
+        running = _copies(self._context, self._part)
 
         self.mean: Vector = np.empty(0, np.float32)
         self.encrypt: Timed = self._encrypt
@@ -88,7 +90,7 @@ class TensealCkks:
 
 
 class TensealBfv:
-    """BFV by TenSEAL, ring dimension 4096: 4096 integers of 16 bits a ciphertext.
+    """BFV by TenSEAL: as many integers of 16 bits a ciphertext as its ring dimension is, 4096.
 
     All clients upload client 0's ciphertexts, as for CKKS. The plain modulus is the smallest prime that
     gives batching and holds the sum of all clients' largest values.
@@ -99,32 +101,45 @@ class TensealBfv:
         As for every contender.
     moduli : tuple of int, optional
         Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
-        for a sum and its noise.
+        for a sum and its noise; None for SEAL's own.
+    dimension, modulus : int, optional
+        Of the ring; of plaintexts, 0 for the smallest that there is room in.
     """
 
     kind: Kind = "peer"
     max_repeats = 5
 
     def __init__(
-        self, setting: Setting, updates: Sequence[Vector], moduli: tuple[int, ...] = ()
+        self,
+        setting: Setting,
+        updates: Sequence[Vector],
+        moduli: tuple[int, ...] | None = (),
+        dimension: int = BFV_SLOTS,
+        modulus: int = 0,
     ) -> None:
         ts = _tenseal()
         self._levels = (1 << (BITS - 1)) - 1
-        modulus = plain_modulus(2 * setting.cohort * self._levels, 2 * BFV_SLOTS)
-        if not moduli:
+        self._slots = dimension
+        most = 2 * setting.cohort * self._levels
+        modulus = modulus or plain_modulus(most, 2 * dimension)
+        if modulus <= most:
+            raise ConfigError(
+                f"plain modulus {modulus}: sums of --cohort {setting.cohort} exceed it"
+            )
+        if moduli == ():
             # The noise of a sum of one and the same ciphertext grows with the cohort.
             moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2
-        self.name = f"tenseal-bfv-{BFV_SLOTS}-{'-'.join(map(str, moduli))}"
+        self.name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli or ('default',)))}"
         self.note = (
             f"TenSEAL {ts.__version__}, {BITS} bits a value, plain modulus {modulus}, "
-            f"{-(-setting.values // BFV_SLOTS)} ciphertexts, every client uploads client 0's; at most "
+            f"{-(-setting.values // dimension)} ciphertexts, every client uploads client 0's; at most "
             f"{self.max_repeats} repeats"
         )
         self._context = ts.context(
             ts.SCHEME_TYPE.BFV,
-            poly_modulus_degree=BFV_SLOTS,
+            poly_modulus_degree=dimension,
             plain_modulus=modulus,
-            coeff_mod_bit_sizes=list(moduli),
+            coeff_mod_bit_sizes=list(moduli or ()),  # none: SEAL's own
             n_threads=setting.threads,
         )
         self._bfv: Any = ts.bfv_vector
@@ -132,10 +147,10 @@ class TensealBfv:
         self._count = len(setting.survivors)
         self._part = self._encrypt()
         self.upload_bytes: int | None = sum(len(c.serialize()) for c in self._part)
-        self._total = [c.copy() for c in self._part]
+        self._total = _copies(self._context, self._part)
         for _ in range(self._count - 1):
             self._add(self._total)
-        running = [c.copy() for c in self._part]
+        running = _copies(self._context, self._part)
 
         self.mean: Vector = np.empty(0, np.float32)
         self.encrypt: Timed = self._encrypt
@@ -146,7 +161,8 @@ class TensealBfv:
         scaled = np.clip(self._update.astype(np.float64), -1, 1) * self._levels
         x = np.rint(scaled).astype(np.int64)
         return [
-            self._bfv(self._context, x[at : at + BFV_SLOTS]) for at in range(0, x.size, BFV_SLOTS)
+            self._bfv(self._context, x[at : at + self._slots])
+            for at in range(0, x.size, self._slots)
         ]
 
     def _add(self, totals: list[Any]) -> None:
@@ -160,6 +176,16 @@ class TensealBfv:
     def max_error(self) -> float:
         """Against the update itself, which is the mean here."""
         return worst(self.mean, [self._update])
+
+
+def paper_bfv(setting: Setting, updates: Sequence[Vector]) -> TensealBfv:
+    """FLASHE's peer (Sec. 5.4): n = 8192, SEAL's own moduli, 218 bits, and its plain modulus."""
+    return TensealBfv(setting, updates, None, 8192, 1_964_769_281)
+
+
+def _copies(context: Any, vectors: Sequence[Any]) -> list[Any]:
+    """Copies by way of bytes: TenSEAL's own `copy` takes a hundred times as long."""
+    return [type(vector).load(context, vector.serialize()) for vector in vectors]
 
 
 def plain_modulus(above: int, step: int) -> int:

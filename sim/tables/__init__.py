@@ -1,0 +1,1 @@
+"""The papers' tables and figures, measured again: what to measure, what came of it, how it is shown."""

@@ -1,0 +1,60 @@
+"""What `flhe tables` does: measure, write, say what was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from flhe.sim.bench_table import progress
+from flhe.sim.tables.catalog import sections
+from flhe.sim.tables.marked import MARKS
+from flhe.sim.tables.result import Result
+from flhe.sim.tables.runner import Made, run
+from flhe.sim.tables.section import Plan
+
+
+def tables(
+    names: Sequence[str], *, full: bool, out: Path, fresh: bool, data_dir: str, listing: bool
+) -> None:
+    """Measure the sections of these names, all without any; or only list them."""
+    chosen = sections(names)
+    console = Console()
+    if listing:
+        table = Table("section", "paper", "regenerates")
+        for section in chosen:
+            table.add_row(section.name, section.paper, ", ".join(section.covers))
+        console.print(table)
+        return
+    plan = Plan(quick=not full, data_dir=data_dir)
+    try:
+        with progress(Console(stderr=True)) as advance:
+            made = run(chosen, plan, out, fresh=fresh, progress=advance)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; what was measured is kept, the same command goes on")
+        raise
+    console.print(_told(made))
+    if made.foreign:
+        count = len(made.foreign)
+        console.print(f"{count} measurements of another machine or release were made again.")
+    console.print(f"Page: {made.page}", highlight=False, soft_wrap=True)
+
+
+def _told(made: Made) -> Table:
+    out = Table(
+        title=f"{made.measured} measured now, {made.kept} kept from before",
+        caption="numbers by where they come from",
+    )
+    out.add_column("result")
+    for mark in MARKS:
+        out.add_column(mark, justify="right")
+    for result in made.results:
+        out.add_row(result.source, *(str(n) if n else "" for n in _counts(result)))
+    return out
+
+
+def _counts(result: Result) -> list[int]:
+    marks = [entry.number.mark for entry in result.entries]
+    return [marks.count(mark) for mark in MARKS]

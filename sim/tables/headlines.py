@@ -1,0 +1,162 @@
+"""The ratios that one would quote, each of one run here, beside what the paper says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flhe.sim.tables import phase_costs as costs
+from flhe.sim.tables.learned import batch_s, training_step
+from flhe.sim.tables.marked import Marked, published
+from flhe.sim.tables.result import Entry, Result
+from flhe.sim.tables.rounds import played
+from flhe.sim.tables.sash_times import ratio_of, ratio_step
+from flhe.sim.tables.section import Found, Plan, Section, Step
+from flhe.sim.wan import uniform
+
+CNN, COHORT, MBPS = 1_200_000, 10, 40.0
+"""FLASHE's CNN and cohort; the slowest link that its paper measured (Sec. 2.3)."""
+
+BATCHES = 5
+"""Batches of 128 examples that a client trains in a round: 640 images. The paper does not say."""
+
+AT_CNN = (
+    costs.PLAIN,
+    costs.FLASHE,
+    costs.ESAFL,
+    costs.ESAFL_NARROW,
+    costs.PHE_BATCHED,
+    costs.BFV_PAPER,
+    costs.BFV,
+    costs.CKKS_PAPER,
+    costs.CKKS,
+)
+PAPER_PEERS = {
+    costs.PHE_BATCHED: ("Pai+bat", 3.2),
+    costs.BFV_PAPER: ("FV+bat", 9.8),
+    costs.CKKS_PAPER: ("CKKS+bat", 15.1),
+}
+"""Peer here -> its name in FLASHE, and how many times FLASHE's iteration its own took there."""
+
+SELECTED = (costs.FEDML_CLEAR, costs.FEDML, costs.FEDML_TENTH)
+
+
+def cnn_step(plan: Plan) -> Step:
+    """Everybody at FLASHE's CNN: one run, in turns."""
+    return costs.step(CNN, COHORT, AT_CNN, plan)
+
+
+def selected_step(plan: Plan) -> Step:
+    """FedML-HE, all and a tenth: one run, in turns."""
+    return costs.step(1_000_000 if plan.quick else 10_000_000, 3, SELECTED, plan)
+
+
+def _steps(plan: Plan) -> list[Step]:
+    return [training_step("cnn", plan), cnn_step(plan), ratio_step(plan), selected_step(plan)]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One ratio.
+
+    Parameters
+    ----------
+    row : str
+        What is divided by what.
+    here : Marked
+        The ratio of one run.
+    bound : float
+        What it is held to.
+    most : bool
+        Whether it may be at most that, or must be at least.
+    paper : tuple or None
+        Whose line of the paper, and its number.
+    """
+
+    row: str
+    here: Marked
+    bound: float
+    most: bool
+    paper: tuple[str, float] | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it keeps to its bound."""
+        value = self.here.value
+        return value <= self.bound if self.most else value >= self.bound
+
+
+def headlines(plan: Plan, found: Found) -> list[Headline]:
+    """All of them."""
+    at_cnn = costs.read(found[cnn_step(plan).key])
+    train_s = batch_s("cnn", found, plan) * BATCHES
+    links = uniform(MBPS, cohort=COHORT).links(COHORT)
+    rounds = {name: played(cost, train_s, links) for name, cost in at_cnn.items()}
+    plain, flashe = rounds[costs.PLAIN], rounds[costs.FLASHE]
+    out = [
+        Headline(
+            "FLASHE's round to plain FedAvg's", flashe.total_s / plain.total_s, 1.03, most=True,
+            paper=("FLASHE", 1.05),
+        ),
+        Headline(
+            "FLASHE's traffic to plain float32", flashe.bytes_up / plain.bytes_up, 0.7, most=True,
+            paper=("FLASHE, to plain of 16 bits", 1.0),
+        ),
+    ]  # fmt: skip
+    for name in (costs.PHE_BATCHED, costs.BFV_PAPER, costs.BFV, costs.CKKS_PAPER, costs.CKKS):
+        ratio = rounds[name].total_s / flashe.total_s
+        row = f"a round with {name} to FLASHE's"
+        paper = PAPER_PEERS.get(name)
+        # The shortest parameters are a fairer peer, and no paper's: they are told, and held to 1.
+        out.append(Headline(row, ratio, paper[1] if paper else 1.0, most=False, paper=paper))
+    narrow = at_cnn[costs.ESAFL_NARROW].upload_bytes / at_cnn[costs.PLAIN].upload_bytes
+    row = "ESAFL's traffic (rns-8192) to plain float32"
+    out.append(Headline(row, narrow, 0.7, most=True))
+    out.append(
+        Headline(
+            "SecAgg's seconds to SASH's, N = 50, M = 100,000, 30% dropped out",
+            ratio_of(plan, found),
+            20.0,
+            most=False,
+            paper=("SASH", 20.0),
+        )
+    )
+    part = costs.read(found[selected_step(plan).key])
+    clear, whole, tenth = (part[name] for name in SELECTED)
+    row = "CKKS of everything to CKKS of a tenth, beyond what is in clear: seconds"
+    seconds = whole.work_s(3) / (tenth.work_s(3) - clear.work_s(3))
+    out.append(Headline(row, seconds, 5.0, most=False))
+    row = "CKKS of everything to CKKS of a tenth, beyond what is in clear: bytes"
+    nbytes = whole.upload_bytes / (tenth.upload_bytes - clear.upload_bytes)
+    out.append(Headline(row, nbytes, 5.0, most=False))
+    return out
+
+
+def _report(plan: Plan, found: Found) -> list[Result]:
+    entries: list[Entry] = []
+    for line in headlines(plan, found):
+        bound = f"{'at most' if line.most else 'at least'} {line.bound:g}"
+        said = f"{bound}: {'holds' if line.holds else 'does NOT hold'}"
+        entries.append(Entry(line.row, f"here, {said}", "ours", "ratio", "x", line.here))
+        if line.paper is not None:
+            who, ratio = line.paper
+            entries.append(Entry(line.row, who, "paper", "ratio", "x", published(ratio)))
+    notes = (
+        f"FLASHE's CNN ({CNN:,} values) with {COHORT} clients, each on a link of {MBPS:g} Mbps both "
+        f"ways, the slowest that FLASHE's authors measured; {BATCHES} batches of 128 examples a round, "
+        "trained on one processor here. Key agreement, once an epoch, is left out for everybody.",
+        "TenSEAL's peers are set up as in FLASHE, Sec. 5.4 (n = 8192, 218 bits of modulus), and once "
+        "more with the shortest moduli that hold a sum: who knows what to choose pays that.",
+        "With a tenth encrypted, the other nine travel as quantized integers in clear, which cost what "
+        "they cost without encryption; they are timed alone in the same run, and taken off.",
+    )
+    return [
+        Result(
+            "headlines", "Headlines, each of one run", "what to quote", tuple(entries), None, notes
+        )
+    ]
+
+
+SECTIONS: Sequence[Section] = (
+    Section("headlines", "all", _steps, _report, ("the ratios that one would quote",)),
+)

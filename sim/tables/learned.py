@@ -1,0 +1,188 @@
+"""What the workloads take to train: seconds of a batch, for the round simulator; and learning curves.
+
+FLASHE's Fig. 9, BatchCrypt's Fig. 6, ESAFL's Fig. 3 (d-f) and SASH's Fig. 5 are of the curves.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flhe.sim.tables.chart import Chart
+from flhe.sim.tables.marked import Marked, measured
+from flhe.sim.tables.result import Entry, Group, Result
+from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+
+if TYPE_CHECKING:
+    from flhe.sim.learning import Curve
+
+VALUES = {
+    "fcn": 101_770,
+    "alexnet": 1_250_000,
+    "lstm": 4_020_000,
+    "resnet20": 270_000,
+    "gru": 660_000,
+    "cnn": 1_200_000,
+}
+"""Parameters as the papers round them: what costs are measured at."""
+
+NAMES = {
+    "fcn": "FCN",
+    "alexnet": "AlexNet",
+    "lstm": "LSTM",
+    "resnet20": "ResNet-20",
+    "gru": "GRU",
+    "cnn": "CNN",
+}
+"""Model -> its name in the papers."""
+
+BATCH = {"fcn": 128, "alexnet": 128, "lstm": 64, "resnet20": 128, "gru": 128, "cnn": 128}
+"""Examples in a batch: FLASHE, Sec. 6.1; BatchCrypt, Sec. 6.1."""
+
+
+def training_key(model: str) -> str:
+    """Key of `training_step`."""
+    return f"training-{model}-{BATCH[model]}"
+
+
+def training_step(model: str, plan: Plan) -> Step:
+    """Seconds of one batch of a workload, on one processor, over generated data.
+
+    Its result: {"seconds_per_batch", "batch", "parameters"}.
+    """
+    repeats = 2 if plan.quick else 5
+    key = training_key(model) + ("-quick" if plan.quick else "")
+    return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training", 4.0)
+
+
+def batch_s(model: str, found: Found, plan: Plan) -> Marked:
+    """Seconds of one batch, of what `training_step` left."""
+    return measured(found[training_step(model, plan).key]["seconds_per_batch"])
+
+
+def _train(model: str, repeats: int) -> dict[str, Any]:
+    import torch
+
+    from flhe.apps.tasks import generated, task_named
+    from flhe.apps.tasks.base import new_model, shuffler, train
+
+    torch.set_num_threads(1)
+    task, batch = task_named(model), BATCH[model]
+    net = new_model(task, 0)
+    examples = generated(task, batch, 0).train
+    seconds = []
+    for turn in range(repeats + 1):
+        began = time.perf_counter()
+        train(
+            net,
+            examples,
+            epochs=1,
+            learning_rate=0.001,
+            batch_size=batch,
+            shuffle=shuffler(0, 0, turn),
+        )
+        if turn > 0:  # the first turn warms up
+            seconds.append(time.perf_counter() - began)
+    count = sum(parameter.numel() for parameter in net.parameters())
+    return {"seconds_per_batch": min(seconds), "batch": batch, "parameters": count}
+
+
+FIGURES = {
+    "fcn": "BatchCrypt, Fig. 6; ESAFL, Fig. 3",
+    "alexnet": "BatchCrypt, Fig. 6; ESAFL, Fig. 3",
+    "lstm": "BatchCrypt, Fig. 6; ESAFL, Fig. 3; SASH, Fig. 5",
+    "resnet20": "FLASHE, Fig. 9; SASH, Fig. 5",
+    "gru": "FLASHE, Fig. 9",
+    "cnn": "FLASHE, Fig. 9; SASH, Fig. 5",
+}
+"""Model -> the figures that show it."""
+
+INSTALLED = ("fcn", "cnn")
+"""Those that learn scikit-learn's digits where there is nothing else."""
+
+QUICK_ROUNDS = 3
+
+
+def curves_step(model: str, plan: Plan) -> Step:
+    """Learning curves of a model, plain and encrypted on the same batches; as `sim.curves` has them."""
+    key = f"curves-{model}" + ("-quick" if plan.quick else "")
+    data_dir = plan.data_dir
+
+    def work(say: Say) -> Any:
+        from flhe.sim.paper_curves import compare
+
+        with tempfile.TemporaryDirectory(prefix="flhe-learned-") as scratch:
+            found = compare(
+                Path(scratch),
+                model,
+                data_dir=data_dir,
+                rounds=QUICK_ROUNDS if plan.quick else 0,
+                workers=2,
+                progress=lambda _done, _all, what: say(what),
+            )
+        return {"task": _task(model, data_dir), "curves": [curve.to_json() for curve in found]}
+
+    return Step(key, work, f"{NAMES[model]}: learning curves", 6.0 if plan.quick else 240.0, 0)
+
+
+def _task(model: str, data_dir: str) -> str:
+    from flhe.sim.paper_curves import learned
+
+    return learned(model, data_dir).source.title
+
+
+def _models(plan: Plan) -> tuple[str, ...]:
+    if plan.quick:
+        return INSTALLED[:1]
+    return tuple(NAMES) if plan.data_dir else INSTALLED
+
+
+def _curves(plan: Plan) -> list[Step]:
+    return [curves_step(model, plan) for model in _models(plan)]
+
+
+def _reports(plan: Plan, found: Found) -> list[Result]:
+    return [_figure(model, found[curves_step(model, plan).key]) for model in _models(plan)]
+
+
+def _figure(model: str, found: Any) -> Result:
+    from flhe.sim.learning import Curve
+
+    curves = [Curve.from_json(each) for each in found["curves"]]
+    entries: list[Entry] = []
+    for curve in curves:
+        group: Group = "peer" if curve is curves[0] else "ours"
+        for what in ("accuracy", "loss"):
+            entries += [
+                Entry(f"round {i}", curve.name, group, what, "", measured(value), float(i))
+                for i, value in enumerate(curve.series[what], 1)
+            ]
+    return Result(
+        f"curves-{model}",
+        f"Learning curves, {FIGURES[model]}",
+        f"{NAMES[model]} on {found['task']}, encrypted beside plain",
+        tuple(entries),
+        Chart("lines", ("accuracy", "loss"), xlabel="round"),
+        (_apart(curves),),
+    )
+
+
+def _apart(curves: Sequence[Curve]) -> str:
+    """How far the encrypted curves lie from the plain one, in words."""
+    plain, *others = curves
+    said = [f"{curve.name} after {curve.rounds} rounds {curve.gap(plain):+.3f}" for curve in others]
+    return f"Accuracy beside plain FedAvg's, on the same batches: {'; '.join(said)}."
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        "learning-curves",
+        "all",
+        _curves,
+        _reports,
+        ("FLASHE Fig. 9", "BatchCrypt Fig. 6", "ESAFL Fig. 3", "SASH Fig. 5"),
+    ),
+)

@@ -1,0 +1,257 @@
+"""What one update costs by everybody, in turns, at one size: the measurement that most tables share.
+
+Seconds are of one client's encryption (from float32 update to what is uploaded), of adding one upload,
+and of opening the sum; bytes are of one upload and of the sum that comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flhe.errors import ConfigError, FlheError
+from flhe.sim.bench import PHASES, TOLERANCE, Times, take_turns
+from flhe.sim.contenders import Contender, Setting, Vector, scheme_named
+from flhe.sim.tables.marked import Mark, Marked, counted
+from flhe.sim.tables.result import Group
+from flhe.sim.tables.section import Plan, Say, Step
+
+Maker = Callable[[Setting, Sequence[Vector]], Contender]
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """One that takes part.
+
+    Parameters
+    ----------
+    name : str
+        As tables call it.
+    group : "ours" or "peer"
+        Whose code it is.
+    make : callable
+        (setting, updates) -> contender.
+    sample : int
+        Values that it is given at most, the rest being projected; 0 for no bound. Peers that sample
+        by themselves have none.
+    """
+
+    name: str
+    group: Group
+    make: Maker
+    sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one contender took for one update.
+
+    Parameters
+    ----------
+    who, group
+        As in Who.
+    encrypt_s, add_s, decrypt_s : Marked
+        Seconds: a client's, of one upload that is added, a client's; the minima of the turns.
+    upload_bytes : Marked
+        One client's upload; the sum comes back as long.
+    """
+
+    who: str
+    group: Group
+    encrypt_s: Marked
+    add_s: Marked
+    decrypt_s: Marked
+    upload_bytes: Marked
+
+    def work_s(self, uploads: int) -> Marked:
+        """A client's encryption and decryption, and the server's additions."""
+        return self.encrypt_s + self.decrypt_s + self.add_s * (uploads - 1)
+
+
+def _ours(name: str) -> Maker:
+    return lambda setting, updates: scheme_named(name, setting, updates)
+
+
+def _narrow(setting: Setting, updates: Sequence[Vector]) -> Contender:
+    from flhe.sim.esafl_contender import NARROW, EsaflContender
+
+    return EsaflContender(setting, updates, NARROW)
+
+
+def _sparse(setting: Setting, updates: Sequence[Vector]) -> Contender:
+    from flhe.sim.sparse_contender import SparseContender
+
+    return SparseContender(setting, updates, 0.1)
+
+
+def _selected(setting: Setting, updates: Sequence[Vector]) -> Contender:
+    from flhe.sim.fedml_contender import FedmlContender
+
+    return FedmlContender(setting, updates, 0.1)
+
+
+def _clear(setting: Setting, updates: Sequence[Vector]) -> Contender:
+    from flhe.sim.fedml_contender import ClearPart, FedmlContender
+
+    return ClearPart(FedmlContender(setting, updates, 0.1), setting)
+
+
+def _batchcrypt(key_bits: int) -> Maker:
+    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        from flhe.sim.batchcrypt_contender import BatchcryptContender
+
+        return BatchcryptContender(setting, updates, key_bits)
+
+    return make
+
+
+def _phe(*, batched: bool) -> Maker:
+    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        from flhe.sim.phe_peer import PheBatches, PheValues, phe_keys
+
+        kind = PheBatches if batched else PheValues
+        return kind(setting, updates, phe_keys(2048))
+
+    return make
+
+
+def _ckks(moduli: tuple[int, ...]) -> Maker:
+    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        from flhe.sim.peers import TensealCkks
+
+        return TensealCkks(setting, updates, moduli)
+
+    return make
+
+
+def _bfv(*, as_in_paper: bool) -> Maker:
+    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        from flhe.sim.peers import TensealBfv, paper_bfv
+
+        return paper_bfv(setting, updates) if as_in_paper else TensealBfv(setting, updates)
+
+    return make
+
+
+PLAIN = "plain"
+FLASHE, SASH, BATCHCRYPT, ESAFL, FEDML = "FLASHE", "SASH", "BatchCrypt", "ESAFL", "FedML-HE"
+FLASHE_TENTH, ESAFL_NARROW, FEDML_TENTH = (
+    "FLASHE, top 10%",
+    "ESAFL, rns-8192",
+    "FedML-HE, 10% encrypted",
+)
+FEDML_CLEAR = "FedML-HE's clear part, 90%"
+"""Alone: what encrypting a tenth costs is beyond it."""
+
+BATCHCRYPT_2048 = "BatchCrypt, 2048 bits"
+PHE, PHE_BATCHED = "python-paillier", "python-paillier, batched"
+BFV_PAPER, BFV = "TenSEAL BFV, as in FLASHE", "TenSEAL BFV, shortest"
+CKKS_PAPER, CKKS = "TenSEAL CKKS, as in FLASHE", "TenSEAL CKKS, shortest"
+
+CKKS_SHORTEST = (60, 60)
+"""One level, as short as TenSEAL takes it at scale 2^40."""
+
+WHO: Mapping[str, Who] = {
+    who.name: who
+    for who in (
+        Who(PLAIN, "ours", _ours("plain")),
+        Who(FLASHE, "ours", _ours("flashe")),
+        Who(FLASHE_TENTH, "ours", _sparse),
+        Who(SASH, "ours", _ours("sash")),
+        Who(ESAFL, "ours", _ours("esafl")),
+        Who(ESAFL_NARROW, "ours", _narrow),
+        Who(FEDML, "ours", _ours("fedml-he")),
+        Who(FEDML_TENTH, "ours", _selected),
+        Who(FEDML_CLEAR, "ours", _clear),
+        Who(BATCHCRYPT, "ours", _batchcrypt(3072), 300_000),
+        Who(BATCHCRYPT_2048, "ours", _batchcrypt(2048), 300_000),
+        Who(PHE, "peer", _phe(batched=False)),
+        Who(PHE_BATCHED, "peer", _phe(batched=True)),
+        Who(BFV_PAPER, "peer", _bfv(as_in_paper=True)),
+        Who(BFV, "peer", _bfv(as_in_paper=False)),
+        Who(CKKS_PAPER, "peer", _ckks(())),
+        Who(CKKS, "peer", _ckks(CKKS_SHORTEST)),
+    )
+}
+"""Everybody who can be timed, by name."""
+
+
+def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:
+    """The measurement of `names` at `values` values and `cohort` clients.
+
+    The key holds values, cohort and names: sections that ask for the same share one measurement; what
+    is to be compared must be in one.
+
+    Raises
+    ------
+    ConfigError
+        A name that is not in WHO.
+    """
+    for name in names:
+        if name not in WHO:
+            raise ConfigError(f"{name!r}: choose from {', '.join(WHO)}")
+    repeats = plan.repeats
+    slug = "+".join(sorted("".join(c for c in n.lower() if c.isalnum()) for n in names))
+    key = f"costs-{values}-{cohort}-{slug}"
+    if len(key) > 120:
+        import hashlib
+
+        key = f"costs-{values}-{cohort}-{hashlib.sha256(slug.encode()).hexdigest()[:16]}"
+    return Step(
+        key,
+        lambda say: measure(values, cohort, names, repeats, say),
+        f"{len(names)} contenders, {values:,} values, {cohort} clients",
+        weight=1 + values * len(names) * repeats / 3e6,
+    )
+
+
+def measure(
+    values: int, cohort: int, names: Sequence[str], repeats: int, say: Say
+) -> dict[str, Any]:
+    """Time everybody in turns; JSON values that `read` takes.
+
+    Raises
+    ------
+    FlheError
+        A mean that is not the mean.
+    """
+    setting = Setting(values, cohort)
+    updates = setting.updates()
+    contenders: dict[str, tuple[Contender, float]] = {}
+    for name in names:
+        say(f"{name}, making ready")
+        who = WHO[name]
+        taken = min(values, who.sample or values)
+        part = Setting(taken, cohort)
+        mine = [u[:taken] for u in updates]
+        contenders[name] = who.make(part, mine), values / taken
+    times = take_turns([c for c, _ in contenders.values()], repeats, lambda _n, _m, who: say(who))
+    found: dict[str, Any] = {}
+    for name, (contender, scale) in contenders.items():
+        error = contender.max_error()
+        if error is not None and not error <= TOLERANCE:
+            raise FlheError(f"{name}: its mean is off by {error:.3g}; its times mean nothing")
+        factor = getattr(contender, "projection", 1.0) * scale
+        mark: Mark = "measured" if factor == 1.0 else "sampled"
+        row: dict[str, Any] = {"note": contender.note, "error": error}
+        for phase in PHASES:
+            taken_s = Times.of(times[contender.name][phase])
+            assert taken_s is not None
+            row[phase] = [taken_s.min * factor, taken_s.median * factor, mark]
+        size = contender.upload_bytes
+        assert size is not None
+        row["bytes"] = [size * scale, "counted" if scale == 1.0 else "sampled"]
+        found[name] = row
+    return found
+
+
+def read(found: Mapping[str, Any]) -> dict[str, Cost]:
+    """Name -> cost, of what `measure` gave."""
+    out = {}
+    for name, row in found.items():
+        least = [Marked(row[phase][0], row[phase][2]) for phase in PHASES]
+        size, mark = row["bytes"]
+        nbytes = counted(size) if mark == "counted" else Marked(size, mark)
+        out[name] = Cost(name, WHO[name].group, least[0], least[1], least[2], nbytes)
+    return out

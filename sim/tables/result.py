@@ -1,0 +1,183 @@
+"""What a table or a figure says: entries, one number each; as CSV, Markdown and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flhe.errors import ConfigError
+from flhe.sim.tables.chart import Chart
+from flhe.sim.tables.marked import LETTERS, Mark, Marked
+
+Group = Literal["ours", "peer", "paper"]
+GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One number.
+
+    Parameters
+    ----------
+    row : str
+        What it is about: "CNN (1.20M)", "dropout 0.3". In a figure, the place on the axis.
+    who : str
+        Whose: "FLASHE", "TenSEAL BFV, n = 8192", "Pai+bat".
+    group : "ours", "peer" or "paper"
+        Ours; somebody else's code on this machine; what the paper says.
+    what : str
+        The quantity: "encrypt", "traffic". One column.
+    unit : str
+        Of the number: "s", "MB", "x", "" for a mere count.
+    number : Marked
+        The number and where it comes from.
+    x : float or None
+        Place on a numeric axis, for lines.
+    """
+
+    row: str
+    who: str
+    group: Group
+    what: str
+    unit: str
+    number: Marked
+    x: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.group not in GROUPS:
+            raise ConfigError(f"group={self.group!r}: choose from {', '.join(GROUPS)}")
+        if (self.group == "paper") != (self.number.mark == "published"):
+            raise ConfigError(
+                f"{self.row}, {self.who}, {self.what}: a paper's number is published, and no other is"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One table or figure.
+
+    Parameters
+    ----------
+    name : str
+        File name without its ending: "flashe-table-2".
+    source : str
+        "FLASHE, Table 2".
+    title : str
+        What it shows, in a few words.
+    entries : tuple of Entry
+        In the order of rows; columns come in the order of their first entry.
+    chart : Chart or None
+        How it is drawn; None where a file of its own is brought along.
+    notes : tuple of str
+        What a reader must know: setting, what differs from the paper's, what the paper leaves out.
+    picture : str
+        A picture that the section has drawn itself; "" for the chart's.
+    """
+
+    name: str
+    source: str
+    title: str
+    entries: tuple[Entry, ...]
+    chart: Chart | None = None
+    notes: tuple[str, ...] = field(default=())
+    picture: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            raise ConfigError(f"{self.name}: has no entries; leave it out instead")
+        seen: set[tuple[str, ...]] = set()
+        for e in self.entries:
+            key = (e.row, e.who, e.group, e.what)
+            if key in seen:
+                raise ConfigError(f"{self.name}: two entries for {', '.join(key)}")
+            seen.add(key)
+
+    def marks(self) -> frozenset[Mark]:
+        """All marks that occur."""
+        return frozenset(e.number.mark for e in self.entries)
+
+
+FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")
+
+
+def to_csv(result: Result) -> str:
+    """One line a number, its mark among the fields."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for e in result.entries:
+        x = "" if e.x is None else repr(e.x)
+        value = repr(e.number.value)
+        writer.writerow((e.row, e.who, e.group, e.what, e.unit, value, e.number.mark, x))
+    return out.getvalue()
+
+
+def to_markdown(result: Result) -> str:
+    """One line a row and who, one column a quantity; a letter behind each number is its mark."""
+    columns = list(dict.fromkeys((e.what, e.unit) for e in result.entries))
+    lines = list(dict.fromkeys((e.row, e.group, e.who) for e in result.entries))
+    cells = {(e.row, e.group, e.who, e.what, e.unit): e.number for e in result.entries}
+    heads = ["", "", *(f"{what}, {unit}" if unit else what for what, unit in columns)]
+    out = [_line(heads), _line(["---", "---", *["---:"] * len(columns)])]
+    before = ""
+    for row, group, who in lines:
+        said = f"*paper:* {who}" if group == "paper" else who
+        numbers = [cells.get((row, group, who, *column)) for column in columns]
+        shown = ["" if n is None else f"{short(n.value)} {LETTERS[n.mark]}" for n in numbers]
+        out.append(_line(["" if row == before else row, said, *shown]))
+        before = row
+    return "\n".join(out) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def short(value: float) -> str:
+    """Three or four digits that count; whole numbers below a billion in full."""
+    if value == int(value) and abs(value) < 1e9:
+        return f"{int(value):,}"
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    if size >= 0.001:
+        return f"{value:.3g}"
+    return f"{value:.2g}"
+
+
+def ratios(
+    entries: Sequence[Entry], what: str, to: str, *, group: Group | None = None
+) -> tuple[Entry, ...]:
+    """For each row, everybody's `what` divided by that of `to`: entries "`what`, ratio", unit "x".
+
+    A paper's numbers are divided by the paper's own of that name, ours and peers' by ours.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+        Where they are.
+    what : str
+        The quantity.
+    to : str
+        Whose number is 1; `who` of an entry.
+    group : optional
+        Only entries of that group.
+    """
+    base: dict[tuple[str, bool], Marked] = {}
+    for e in entries:
+        if e.what == what and e.who == to:
+            base[e.row, e.group == "paper"] = e.number
+    out = []
+    for e in entries:
+        one = base.get((e.row, e.group == "paper"))
+        if e.what == what and one is not None and one.value and group in (None, e.group):
+            number = e.number / one
+            out.append(Entry(e.row, e.who, e.group, f"{what}, to {to}", "x", number, e.x))
+    return tuple(out)

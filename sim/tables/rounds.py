@@ -1,0 +1,74 @@
+"""A round of a federation out of costs that were measured and a network that was not.
+
+Seconds of work keep their marks; whatever waits for a link is projected, and so is the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flhe.sim.round_model import Breakdown, Work, simulate, typical
+from flhe.sim.tables.marked import Marked, projected
+from flhe.sim.tables.phase_costs import Cost
+from flhe.sim.wan import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as the slowest client sees it.
+
+    Parameters
+    ----------
+    train_s, encrypt_s, decrypt_s : Marked
+        Its own work, as measured or sampled.
+    wait_s : Marked
+        All else, transfer, the server's work and waiting for others: what the papers call idle.
+    total_s : Marked
+        The round.
+    bytes_up, bytes_down : Marked
+        What it sent and received.
+    breakdown : Breakdown
+        The model's own account.
+    """
+
+    train_s: Marked
+    encrypt_s: Marked
+    decrypt_s: Marked
+    wait_s: Marked
+    total_s: Marked
+    bytes_up: Marked
+    bytes_down: Marked
+    breakdown: Breakdown
+
+
+def work_of(cost: Cost, train_s: float, down_bytes: float | None = None) -> Work:
+    """What the round simulator is asked; the sum comes down as long as an upload, unless told."""
+    up = cost.upload_bytes.value
+    return Work(
+        train_s,
+        cost.encrypt_s.value,
+        cost.decrypt_s.value,
+        cost.add_s.value,
+        round(up),
+        round(up if down_bytes is None else down_bytes),
+    )
+
+
+def played(
+    cost: Cost, train_s: Marked, links: Sequence[Link], down_bytes: float | None = None
+) -> Round:
+    """Play one round of as many clients as there are links."""
+    whole = typical(simulate(work_of(cost, train_s.value, down_bytes), links))
+    own = whole.train_s + whole.encrypt_s + whole.decrypt_s
+    down = cost.upload_bytes if down_bytes is None else Marked(down_bytes, cost.upload_bytes.mark)
+    return Round(
+        train_s,
+        cost.encrypt_s,
+        cost.decrypt_s,
+        projected(whole.total_s - own),
+        projected(whole.total_s),
+        cost.upload_bytes,
+        down,
+        whole,
+    )

@@ -1,0 +1,103 @@
+"""A section of the tables: the steps that it needs, and what it makes of their results.
+
+A step is the least that is measured at a time and kept: a run that was stopped goes on behind the last
+one that ended. Steps are known by their keys, so that two sections that need the same measurement
+share it. What is to be compared belongs into one step, in turns: a ratio is of one run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flhe.errors import ConfigError
+from flhe.sim.tables.result import Result
+
+_KEY = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+
+Say = Callable[[str], None]
+"""Takes what is going on, for the progress bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One measurement.
+
+    Parameters
+    ----------
+    key : str
+        Its name, small letters, digits, "-", "." and "+": the file that it is kept in. It names all
+        that the result depends on: sizes, cohort, whether a quick one.
+    work : callable
+        Takes `say`; returns JSON values.
+    about : str
+        What it does, for the progress bar.
+    weight : float
+        About how many seconds it takes, for the progress bar.
+    threads : int
+        Processors that it is pinned to; 0: as many as there are.
+    """
+
+    key: str
+    work: Callable[[Say], Any]
+    about: str
+    weight: float = 1.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not _KEY.fullmatch(self.key):
+            raise ConfigError(
+                f"step {self.key!r}: a key is of small letters, digits, '-', '.', '+'"
+            )
+
+
+Found = Mapping[str, Any]
+"""Step's key -> its result, JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    Parameters
+    ----------
+    quick : bool
+        Few repeats, small samples: all of it in five minutes on two processors.
+    data_dir : str
+        Where data sets lie; "" where there are none: what needs them is left out.
+    """
+
+    quick: bool
+    data_dir: str = ""
+
+    @property
+    def repeats(self) -> int:
+        """Counted turns of what is timed, after one that warms up."""
+        return 2 if self.quick else 7
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A paper's table or figure, or several that come of the same measurements.
+
+    Parameters
+    ----------
+    name : str
+        "flashe-table-2"; what a user asks for.
+    paper : str
+        "FLASHE".
+    steps : callable
+        Plan -> steps, in order; none where nothing is measured.
+    report : callable
+        (plan, found) -> results. It measures nothing.
+    covers : tuple of str
+        What of the paper it regenerates: "Table 2".
+    """
+
+    name: str
+    paper: str
+    steps: Callable[[Plan], Sequence[Step]]
+    report: Callable[[Plan, Found], Sequence[Result]]
+    covers: tuple[str, ...] = field(default=())

@@ -1,0 +1,151 @@
+"""FLASHE's Figures 12 and 13: masks and seconds over dropout, and masks that are made ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flhe.errors import ReuseError
+from flhe.schemes.masking import expected
+from flhe.sim.contenders import SLOT, Setting
+from flhe.sim.mask_counts import CLIENTS
+from flhe.sim.tables import flashe_dropouts, flashe_masks, flashe_prepared
+from flhe.sim.tables.dots import dots
+from flhe.sim.tables.flashe_dropouts import RATES, crossing
+from flhe.sim.tables.flashe_masks import SECTIONS
+from flhe.sim.tables.flashe_paper import MODELS, SAVED_S
+from flhe.sim.tables.flashe_prepared import AHEAD, CRITICAL, SAVED, WAYS
+from flhe.sim.tables.flashe_round import TOTAL
+from flhe.sim.tables.learned import NAMES, VALUES
+from flhe.sim.tables.result import Entry
+from flhe.sim.tables.section import Plan
+
+QUICK, FULL = Plan(quick=True), Plan(quick=False)
+PLANS = pytest.mark.parametrize("plan", [QUICK, FULL], ids=["quick", "full"])
+
+
+def made_up(plan: Plan) -> dict[str, Any]:
+    """What steps would leave, were a mask of a step's values two seconds."""
+    found: dict[str, Any] = {}
+    for section in SECTIONS:
+        for step in section.steps(plan):
+            if step.key.startswith("training"):
+                found[step.key] = {"seconds_per_batch": 0.2, "batch": 128, "parameters": 1}
+            elif step.key.startswith("flashe-ahead"):
+                names = ("encrypt", "prepare", "encrypt_prepared", "add", "decrypt")
+                seconds = dict(zip(names, (0.5, 0.375, 0.125, 0.0, 0.25), strict=True))
+                found[step.key] = {**seconds, "bytes": 1_000_000}
+            else:
+                found[step.key] = [point(n, rate) for n in CLIENTS for rate in RATES]
+    return found
+
+
+def point(clients: int, rate: float) -> dict[str, Any]:
+    masks = {mode: expected(mode, clients, rate) for mode in ("double", "single")}
+    seconds = {mode: 2 * count for mode, count in masks.items()}
+    return {"clients": clients, "dropout": rate, "seconds": seconds, "masks": masks}
+
+
+def test_masks_and_seconds_are_measured_at_each_rate() -> None:
+    told: list[str] = []
+    points = flashe_dropouts.measure(500, 1, told.append, clients=(4, 9), rates=(0.0, 0.5))
+    assert [(p["clients"], p["dropout"]) for p in points] == [
+        (4, 0.0),
+        (4, 0.5),
+        (9, 0.0),
+        (9, 5 / 9),
+    ]
+    assert len(told) == 4
+    for found in points:
+        assert all(seconds > 0 for seconds in found["seconds"].values())
+    assert points[0]["masks"] == {"double": 4, "single": 5}
+    assert points[2]["masks"] == {"double": 4, "single": 10}
+
+
+def test_lines_cross_where_they_do_and_noise_moves_that_little() -> None:
+    rates = (0.0, 0.1, 0.2, 0.3, 0.4)
+    assert crossing(rates, (1, 2, 3, 4, 5), (4, 4, 4, 4, 4)) == pytest.approx(0.3)
+    assert crossing(rates, (1, 2, 3, 4, 5), (3.5, 3.5, 3.5, 3.5, 3.5)) == pytest.approx(0.25)
+    assert crossing(rates, (1, 9, 3, 4, 5), (4, 4, 4, 4.5, 4)) == pytest.approx(0.3 + 0.1 / 3)
+    assert crossing(rates, (1, 1, 1, 1, 1), (2, 2, 2, 2, 2)) is None
+    assert crossing(rates, (2, 2, 2, 2, 2), (1, 1, 1, 1, 1)) is None
+
+
+@PLANS
+def test_figure_12_has_both_maskings_of_all_models_at_all_rates(plan: Plan) -> None:
+    lines, crossovers = flashe_masks.report_12(plan, made_up(plan))
+    whats = {e.what for e in lines.entries}
+    assert whats == {*map(flashe_masks._time, MODELS), flashe_masks.MASKS}
+    assert len(lines.entries) == len(whats) * 2 * len(CLIENTS) * len(RATES)
+    assert {e.x for e in lines.entries} == set(RATES)
+    timed = {e.number.mark for e in lines.entries if e.what != flashe_masks.MASKS}
+    assert timed == ({"sampled"} if plan.quick else {"measured"})
+    # Seconds being masks here, they cross where masks do, up to straight lines between tenths.
+    at = {(e.row, e.who): e.number.value for e in crossovers.entries if e.what == flashe_masks.AT}
+    for count in CLIENTS:
+        where = f"{count} clients"
+        theorem = at[where, "masks, Theorem 2"]
+        assert at[where, "masks, counted"] == pytest.approx(theorem, abs=0.01)
+        assert at[where, "seconds, CNN"] == at[where, "masks, counted"]
+    assert at["80 clients", "text"] == 0.4
+    gaps = {(e.row, e.who): e.number.value for e in crossovers.entries if e.unit}
+    for model in MODELS:
+        factor = VALUES[model] / flashe_masks.SAMPLE if plan.quick else 1
+        for count in CLIENTS:
+            gap = gaps[f"{count} clients", f"seconds, {NAMES[model]}"]
+            assert gap == pytest.approx(2 * factor * (count + 1 - 4))
+
+
+def test_masks_that_were_made_ahead_are_used_and_only_once() -> None:
+    setting = Setting(700, 3)
+    contender = flashe_prepared.Prepared(setting, setting.updates())
+    contender.prepare()
+    assert list(contender._next._ready) == [(SLOT, contender.length, "")]
+    sealed = contender.encrypt_prepared()
+    assert not contender._next._ready
+    assert sealed.data.size == contender._part.data.size
+    with pytest.raises(ReuseError):
+        contender.encrypt_prepared()
+    # It is the upload of client 0 as any other: the sum opens to the mean of all.
+    total = contender.scheme.add(None, sealed)
+    for rank in (1, 2):
+        total = contender.scheme.add(total, contender._encrypt(rank))
+    contender._total = total
+    contender.decrypt()
+    assert contender.max_error() < 1e-4
+
+
+def test_figure_13_measures_and_reports_both_ways() -> None:
+    found = made_up(FULL)
+    measured = flashe_prepared.measure(900, 1, lambda _what: None)
+    assert all(seconds > 0 for name, seconds in measured.items() if name != "bytes")
+    assert measured["bytes"] > 900 * 21 / 8 - 900  # ten clients: 20 bits a value
+    [result] = flashe_prepared.report(FULL, found)
+    for model in MODELS:
+        row = flashe_prepared.row(model)
+        here = {(e.who, e.what, e.group): e for e in result.entries if e.row == row}
+        plain, ahead = (here[way, CRITICAL, "ours"].number.value for way in WAYS)
+        assert (plain, ahead) == (0.75, 0.375)
+        assert here[WAYS[1], AHEAD, "ours"].number.value == 0.375
+        assert here[WAYS[1], SAVED, "ours"].number.value == 0.375
+        assert here[WAYS[1], SAVED, "paper"].number.value == SAVED_S[model]
+        totals = [here[way, TOTAL, "ours"].number for way in WAYS]
+        assert {number.mark for number in totals} == {"projected"}
+        # 1 MB a way takes 0.4 s of waiting, in which masks of 0.375 s find their time.
+        assert totals[0].value - totals[1].value == pytest.approx(0.375)
+
+
+def test_dots_are_drawn_for_what_is_shown(tmp_path: Path) -> None:
+    lines, crossovers = flashe_masks.report_12(QUICK, made_up(QUICK))
+    chart = crossovers.chart
+    assert chart is not None
+    assert chart.own is not None
+    chart.own(tmp_path / "one.png")
+    entries: list[Entry] = [e for e in lines.entries if e.what == flashe_masks.MASKS]
+    other = dots(entries, (flashe_masks.MASKS,), log=True)
+    assert other.own is not None
+    other.own(tmp_path / "two.png")
+    for name in ("one.png", "two.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

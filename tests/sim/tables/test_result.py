@@ -1,0 +1,92 @@
+"""What a result says is the same in CSV and Markdown, and no number goes without its mark."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from flhe.errors import ConfigError
+from flhe.sim.tables.chart import Chart, draw
+from flhe.sim.tables.marked import LETTERS, counted, measured, projected, published, sampled
+from flhe.sim.tables.result import Entry, Result, ratios, short, to_csv, to_markdown
+
+ENTRIES = (
+    Entry("CNN", "ours", "ours", "time", "s", measured(2.0), 1.0),
+    Entry("CNN", "phe", "peer", "time", "s", sampled(8.0), 1.0),
+    Entry("CNN", "Pai", "paper", "time", "s", published(20.0), 1.0),
+    Entry("CNN", "FLASHE", "paper", "time", "s", published(5.0), 1.0),
+    Entry("GRU", "ours", "ours", "time", "s", projected(1.0), 2.0),
+    Entry("GRU", "ours", "ours", "size", "MB", counted(0.25), 2.0),
+)
+
+
+def result(**changes: object) -> Result:
+    fields = {"name": "x", "source": "P, Table 1", "title": "t", "entries": ENTRIES} | changes
+    return Result(**fields)  # type: ignore[arg-type]
+
+
+def test_csv_has_a_line_and_a_mark_for_each_number() -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(result()))))
+    assert [(line["row"], line["who"], float(line["value"]), line["mark"]) for line in lines] == [
+        (e.row, e.who, e.number.value, e.number.mark) for e in ENTRIES
+    ]
+
+
+def test_markdown_has_a_line_for_each_row_and_who_and_a_letter_behind_each_number() -> None:
+    lines = to_markdown(result()).splitlines()
+    assert lines[0] == "|  |  | time, s | size, MB |"
+    assert lines[2] == "| CNN | ours | 2 m |  |"
+    assert lines[4] == "|  | *paper:* Pai | 20 † |  |"
+    assert lines[-1] == "| GRU | ours | 1 p | 0.25 c |"
+    shown = " ".join(lines[2:])
+    for letter in LETTERS.values():
+        assert f" {letter} " in shown
+
+
+def test_two_numbers_in_one_place_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two entries"):
+        result(entries=(*ENTRIES, ENTRIES[0]))
+    with pytest.raises(ConfigError, match="no entries"):
+        result(entries=())
+
+
+def test_a_papers_number_is_published_and_no_other() -> None:
+    with pytest.raises(ConfigError, match="published"):
+        Entry("CNN", "Pai", "paper", "time", "s", measured(1.0))
+    with pytest.raises(ConfigError, match="published"):
+        Entry("CNN", "ours", "ours", "time", "s", published(1.0))
+    with pytest.raises(ConfigError, match="choose from"):
+        Entry("CNN", "ours", "theirs", "time", "s", measured(1.0))  # type: ignore[arg-type]
+
+
+def test_ratios_are_to_ones_own_kind() -> None:
+    found = {(e.row, e.who): e.number for e in ratios(ENTRIES, "time", "ours")}
+    assert found[("CNN", "phe")] == sampled(4.0)
+    assert ("CNN", "Pai") not in found  # the paper has nobody of that name
+    theirs = {e.who: e.number.value for e in ratios(ENTRIES, "time", "FLASHE")}
+    assert theirs == {"Pai": 4.0, "FLASHE": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0, "0"), (1234567, "1,234,567"), (1234.5, "1,234"), (123.45, "123.5"), (1.234, "1.23")],
+)
+def test_numbers_are_short(value: float, said: str) -> None:
+    assert short(value) == said
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        Chart("bars", ("time", "size"), log=True),
+        Chart("stacked", ("time", "size")),
+        Chart("lines", ("time",), log=True, log_x=True, xlabel="clients"),
+    ],
+)
+def test_each_kind_of_chart_is_drawn(chart: Chart, tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    draw(result(chart=chart), path)
+    assert path.read_bytes().startswith(b"\x89PNG")

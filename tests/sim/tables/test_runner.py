@@ -1,0 +1,144 @@
+"""A run that stops goes on behind the last measurement that ended; nothing else is taken over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flhe.errors import ConfigError, FlheError
+from flhe.sim.tables.chart import Chart
+from flhe.sim.tables.marked import LEGEND, measured
+from flhe.sim.tables.result import Entry, Result
+from flhe.sim.tables.runner import run, steps_of
+from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.store import Store
+
+QUICK = Plan(quick=True)
+
+
+class Counting:
+    """A section of `count` steps, which notes what it ran and stops where it is told to."""
+
+    def __init__(self, count: int = 3, name: str = "one", stop_at: int = -1) -> None:
+        self.ran: list[int] = []
+        self.count = count
+        self.stop_at = stop_at
+        self.section = Section(name, "P", self.steps, self.report)
+
+    def steps(self, _plan: Plan) -> list[Step]:
+        return [
+            Step(f"step-{i}", lambda say, i=i: self.work(i, say), f"step {i}")
+            for i in range(self.count)
+        ]
+
+    def work(self, i: int, say: Say) -> dict[str, float]:
+        say("at it")
+        if i == self.stop_at:
+            raise KeyboardInterrupt
+        self.ran.append(i)
+        return {"seconds": i + 0.5}
+
+    def report(self, _plan: Plan, found: Found) -> Sequence[Result]:
+        entries = tuple(
+            Entry(f"row {i}", "we", "ours", "time", "s", measured(found[f"step-{i}"]["seconds"]))
+            for i in range(self.count)
+        )
+        name = f"p-{self.section.name}"
+        return [Result(name, "P, Table 1", "times", entries, Chart("bars", ("time",)))]
+
+
+def test_what_was_measured_before_a_stop_is_not_measured_again(tmp_path: Path) -> None:
+    stopped = Counting(stop_at=2)
+    with pytest.raises(KeyboardInterrupt):
+        run([stopped.section], QUICK, tmp_path)
+    assert stopped.ran == [0, 1]
+    assert not (tmp_path / "results.md").exists()
+    again = Counting()
+    made = run([again.section], QUICK, tmp_path)
+    assert (again.ran, made.measured, made.kept) == ([2], 1, 2)
+    assert [e.number.value for e in made.results[0].entries] == [0.5, 1.5, 2.5]
+    afresh = Counting()
+    run([afresh.section], QUICK, tmp_path, fresh=True)
+    assert afresh.ran == [0, 1, 2]
+
+
+def test_a_file_that_was_half_written_is_measured_again(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "measured-quickly"
+    folder.mkdir(parents=True)
+    (folder / "step-0.part").write_text('{"half"')
+    counting = Counting(1)
+    run([counting.section], QUICK, tmp_path)
+    assert counting.ran == [0]
+    assert not list(folder.glob("*.part"))
+
+
+def test_measurements_of_another_machine_are_made_again(tmp_path: Path) -> None:
+    run([Counting(1).section], QUICK, tmp_path)
+    path = tmp_path / "results" / "measured-quickly" / "step-0.json"
+    document = json.loads(path.read_text())
+    document["machine"]["processor"] = "another one"
+    path.write_text(json.dumps(document))
+    counting = Counting(1)
+    made = run([counting.section], QUICK, tmp_path)
+    assert (counting.ran, made.foreign) == ([0], ("step-0",))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "x", "version": 1, "key": "step-0"}'])
+def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "step-0.json").write_text(text)
+    with pytest.raises(ConfigError, match="--fresh"):
+        store.get("step-0")
+
+
+def test_quick_and_full_do_not_share_measurements(tmp_path: Path) -> None:
+    run([Counting(1).section], QUICK, tmp_path)
+    full = Counting(1)
+    run([full.section], Plan(quick=False), tmp_path)
+    assert full.ran == [0]
+
+
+def test_sections_share_steps(tmp_path: Path) -> None:
+    one, other = Counting(2, "one"), Counting(3, "other")
+    run([one.section, other.section], QUICK, tmp_path)
+    assert (one.ran, other.ran) == ([0, 1], [2])
+
+
+def test_one_key_for_two_things_is_refused() -> None:
+    a = Section("a", "P", lambda _plan: [Step("k", lambda _say: 1, "this")], lambda _p, _f: [])
+    b = Section("b", "P", lambda _plan: [Step("k", lambda _say: 2, "that")], lambda _p, _f: [])
+    with pytest.raises(FlheError, match="share key"):
+        steps_of([a, b], QUICK)
+    with pytest.raises(ConfigError, match="small letters"):
+        Step("Not a key", lambda _say: 1, "this")
+
+
+def test_two_results_of_one_name_are_refused(tmp_path: Path) -> None:
+    counting = Counting(1)
+    with pytest.raises(FlheError, match="one name"):
+        run([counting.section, counting.section], QUICK, tmp_path)
+
+
+def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_path: Path) -> None:
+    made = run([Counting(2).section], QUICK, tmp_path)
+    page = made.page.read_text()
+    assert LEGEND in page
+    assert "| row 1 | we | 1.50 m |" in page
+    for ending in ("png", "csv", "md"):
+        assert f"results/p-one.{ending}" in page
+        assert (tmp_path / "results" / f"p-one.{ending}").stat().st_size > 0
+
+
+def test_progress_is_told_in_estimated_seconds(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    run(
+        [Counting(2).section],
+        QUICK,
+        tmp_path,
+        progress=lambda done, all_, what: told.append((done, all_, what)),
+    )
+    assert told[0] == (0, 2, "step 0")
+    assert told[-1] == (1, 2, "step 1: at it")
