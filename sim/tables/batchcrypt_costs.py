@@ -8,7 +8,7 @@ from typing import Any
 from flhe.coding.slots import Slots
 from flhe.schemes.tags import TAG_BITS
 from flhe.sim.contenders import Contender, Setting
-from flhe.sim.tables import flashe_turns
+from flhe.sim.tables import turns
 from flhe.sim.tables.batchcrypt_paper import (
     BATCH,
     COHORT,
@@ -19,13 +19,13 @@ from flhe.sim.tables.batchcrypt_paper import (
 from flhe.sim.tables.batchcrypt_round import LINK, SETTING, everybodys_mb
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.dots import dots
-from flhe.sim.tables.flashe_round import TOTAL, entries, parts
 from flhe.sim.tables.learned import VALUES, batch_s, training_step
 from flhe.sim.tables.marked import counted, published
-from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED, Cost
+from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
 from flhe.sim.tables.result import Entry, Group, Result, ratios
-from flhe.sim.tables.rounds import played
+from flhe.sim.tables.rounds import TOTAL, entries, parts, played
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.turns import Cost
 
 ARITHMETIC, WHOLE = "flhe, a value a ciphertext", "BatchCrypt (flhe), 16 bits"
 KEYS = tuple(line.key_bits for line in TABLE_1)
@@ -86,7 +86,7 @@ def measure_keys(
             batches = Batches(setting, updates, 16, key, sample)
             batches.name += f", {_key(bits)}"
             contenders[f"{WHOLE}|{bits}"] = batches
-    return flashe_turns.timed(contenders, repeats, say)
+    return turns.timed(contenders, repeats, say)
 
 
 def report_1(plan: Plan, found: Found) -> list[Result]:
@@ -98,7 +98,7 @@ def table_1(measured: Mapping[str, Any], values: int) -> Result:
     """Of what `measure_keys` gave."""
     groups: dict[str, Group] = {name: "peer" for name in measured if name.partition("|")[0] == PHE}
     out: list[Entry] = []
-    for name, cost in flashe_turns.costs(measured, groups).items():
+    for name, cost in turns.costs(measured, groups).items():
         who, _, bits = name.partition("|")
         row = _key(int(bits))
         sizes = {PLAINTEXT: counted(4 * values / MB), CIPHERTEXT: cost.upload_bytes / MB}
@@ -114,9 +114,10 @@ def table_1(measured: Mapping[str, Any], values: int) -> Result:
     out.sort(key=lambda e: int(e.row.split()[2]))
     out += [*ratios(out, ENCRYPTION, ARITHMETIC), *ratios(out, DECRYPTION, ARITHMETIC)]
     notes = (
-        f"{values:,} values; MB of 2^20 bytes. The paper's line is python-paillier too, on a "
-        "machine of 16 virtual processors: how many of them it computed on, the paper does not "
-        "say; here it is one. Its plaintexts have 8 bytes a value, here they are float32.",
+        f"{values:,} values; slots of batches have room for two summands. MB of 2^20 bytes. The "
+        "paper's line is python-paillier too, on a machine of 16 virtual processors: how many of them "
+        "it computed on, the paper does not say; here it is one. Its plaintexts have 8 bytes a value, "
+        "here they are float32.",
         "flhe refuses keys of 1024 bits (112 bits of security are the least, at 2048), so its "
         "BatchCrypt has no line there. What is below that policy, the same ciphertexts of a value "
         "each out of flhe's arithmetic, has: it knows the primes and draws r^n from tables, and "
@@ -160,7 +161,7 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
         contenders[_bits(bits)] = Batches(setting, updates, bits, key, sample)
     say(f"{PHE_BATCHED}, making ready")
     contenders[PHE_BATCHED] = PheBatches(setting, updates, phe_keys(KEY_BITS))
-    return flashe_turns.timed(contenders, repeats, say)
+    return turns.timed(contenders, repeats, say)
 
 
 def slots(bits: int) -> Slots:
@@ -170,7 +171,7 @@ def slots(bits: int) -> Slots:
 
 def by_width(measured: Mapping[str, Any], values: int) -> dict[int, list[Cost]]:
     """Bits -> ours, and python-paillier's, which goes with the number of ciphertexts."""
-    read = flashe_turns.costs(measured, {PHE_BATCHED: "peer"})
+    read = turns.costs(measured, {PHE_BATCHED: "peer"})
     phe, whole = read[PHE_BATCHED], slots(16).batches(values)
     out = {}
     for bits in BATCH:

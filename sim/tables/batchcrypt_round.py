@@ -22,14 +22,13 @@ from flhe.sim.tables.batchcrypt_paper import (
     rounds,
 )
 from flhe.sim.tables.dots import dots
-from flhe.sim.tables.flashe_round import entries, parts, row, scaled
 from flhe.sim.tables.learned import NAMES as MODEL_NAMES
 from flhe.sim.tables.learned import VALUES, batch_s, training_step
 from flhe.sim.tables.marked import Marked, projected, published
-from flhe.sim.tables.phase_costs import Cost
 from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import Round, played
+from flhe.sim.tables.rounds import Round, entries, parts, played, row, scaled
 from flhe.sim.tables.section import Found, Plan, Step
+from flhe.sim.tables.turns import Cost
 
 LINK = wan.named("batchcrypt")
 

@@ -35,13 +35,13 @@ from flhe.sim.tables.batchcrypt_round import (
     told,
     traffic,
 )
-from flhe.sim.tables.flashe_round import TOTAL, entries, row
 from flhe.sim.tables.marked import projected, published
 from flhe.sim.tables.phase_costs import BATCHCRYPT as OURS_3072
 from flhe.sim.tables.phase_costs import BATCHCRYPT_2048 as OURS
 from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
 from flhe.sim.tables.phase_costs import PLAIN as OUR_PLAIN
 from flhe.sim.tables.result import Entry, Result, ratios
+from flhe.sim.tables.rounds import TOTAL, entries, row
 from flhe.sim.tables.section import Found, Plan, Section
 from flhe.sim.wan import SERVER
 

@@ -34,9 +34,9 @@ from flhe.sim.tables.batchcrypt_round import (
     told,
     traffic,
 )
-from flhe.sim.tables.flashe_round import TOTAL
 from flhe.sim.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED
 from flhe.sim.tables.result import Entry, Result, ratios
+from flhe.sim.tables.rounds import TOTAL
 from flhe.sim.tables.section import Found, Plan, Section
 
 ENCRYPTED = (PHE, PHE_BATCHED, BATCHCRYPT_2048, costs_of.ESAFL, ESAFL_NARROW)
@@ -53,8 +53,8 @@ BORROWED = (
 )
 FROM_TABLE_5 = (
     "The paper's iterations of ESAFL and plain are the hours of its Table 5 by its epochs and 52, 44 "
-    "and 174 iterations an epoch, which BatchCrypt's hours imply; told to 0.1 h, FCN's are good to a "
-    "fifth at best."
+    "and 174 iterations an epoch, which BatchCrypt's hours imply. Hours are told to a tenth: the 0.2 "
+    "of plain FCN may be off by a quarter."
 )
 
 

@@ -27,7 +27,7 @@ from flhe.sim.fedml_ours import OurWay
 from flhe.sim.fedml_tables import mask_of, updates_of
 from flhe.sim.fedml_ways import Cost, PlainWay, SelectedWay, TensealWay, Vector, Watch, Way
 from flhe.sim.peers import SLOTS
-from flhe.sim.tables import phase_costs
+from flhe.sim.tables import phase_costs, turns
 from flhe.sim.tables.fedml_published import MOBILENET
 from flhe.sim.tables.marked import Marked, counted, measured
 from flhe.sim.tables.result import Group
@@ -82,10 +82,10 @@ class Aggregation:
         """The three, one after the other: clients work at the same time."""
         return self.encrypt_s + self.aggregate_s + self.decrypt_s
 
-    def cost(self) -> phase_costs.Cost:
+    def cost(self) -> turns.Cost:
         """As the round simulator takes it."""
         each = self.aggregate_s / COHORT
-        return phase_costs.Cost(
+        return turns.Cost(
             self.who, self.group, self.encrypt_s, each, self.decrypt_s, self.upload_bytes
         )
 

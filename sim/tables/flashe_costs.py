@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flhe.sim.contenders import Contender, Setting
-from flhe.sim.tables import flashe_turns
+from flhe.sim.tables import turns
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2, Line
 from flhe.sim.tables.marked import counted, published
@@ -20,10 +20,10 @@ from flhe.sim.tables.phase_costs import (
     PHE_BATCHED,
     PLAIN,
     WHO,
-    Cost,
 )
 from flhe.sim.tables.result import Entry, Result
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.turns import Cost
 
 BFV_VALUES, CKKS_VALUES = "TenSEAL BFV, a value each", "TenSEAL CKKS, a value each"
 NAMES = (PHE, PHE_BATCHED, BFV_VALUES, BFV_PAPER, BFV, CKKS_VALUES, CKKS_PAPER, CKKS, FLASHE)
@@ -82,7 +82,7 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
             contenders[name] = WHO[name].make(setting, updates)
         else:
             contenders[name] = TensealValues(setting, updates, bfv=name == BFV_VALUES)
-    return flashe_turns.timed(contenders, repeats, say)
+    return turns.timed(contenders, repeats, say)
 
 
 def report_table_2(plan: Plan, found: Found) -> list[Result]:
@@ -95,7 +95,7 @@ def report_table_2(plan: Plan, found: Found) -> list[Result]:
             Entry(row, "plain, float32", "ours", SIZE, "KiB", size / 1024),
             Entry(row, "plain, float32", "ours", VALUE_SIZE, "bytes", size / values),
         ]
-        costs = flashe_turns.costs(found[step.key], GROUPS)
+        costs = turns.costs(found[step.key], GROUPS)
         for name in NAMES:
             entries += _ours(row, values, costs[name])
         number = published(PLAIN_BYTES[values])

@@ -11,10 +11,10 @@ from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_dropouts import SETS, crossing
 from flhe.sim.tables.flashe_paper import CROSSOVER_80, GAP_80_S, MODELS
-from flhe.sim.tables.flashe_round import proportional
 from flhe.sim.tables.learned import NAMES, VALUES
 from flhe.sim.tables.marked import counted, measured, projected, published, sampled
 from flhe.sim.tables.result import Entry, Result
+from flhe.sim.tables.rounds import proportional
 from flhe.sim.tables.section import Found, Plan, Section, Step
 
 SAMPLE = 100_000

@@ -14,13 +14,13 @@ from flhe.sim.contenders import SLOT, FlasheContender, Setting, Vector
 from flhe.sim.round_model import simulate, typical
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, LEFT_S, MODELS, SAVED_S
-from flhe.sim.tables.flashe_round import LINK, SETTING, TOTAL, row, training, training_steps
+from flhe.sim.tables.flashe_round import LINK, SETTING, training, training_steps
 from flhe.sim.tables.learned import VALUES
 from flhe.sim.tables.marked import counted, measured, projected, published
-from flhe.sim.tables.phase_costs import Cost
 from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import work_of
+from flhe.sim.tables.rounds import TOTAL, row, work_of
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.turns import Cost
 
 WAYS = ("nothing ahead", "masks ahead")
 CRITICAL, AHEAD, SAVED = "HE on the critical path", "masks, while it waits", "saved"

@@ -15,16 +15,10 @@ from flhe.sim.tables.flashe_paper import COHORT, GIB, MODELS, MODES
 from flhe.sim.tables.flashe_round import (
     LARGEST,
     LINK,
-    PARTS,
     QUICK,
     SETTING,
-    TOTAL,
-    entries,
     iteration,
     measured_models,
-    parts,
-    row,
-    scaled,
     stands_for,
     training,
     training_steps,
@@ -41,11 +35,11 @@ from flhe.sim.tables.phase_costs import (
     FLASHE,
     PHE_BATCHED,
     PLAIN,
-    Cost,
 )
 from flhe.sim.tables.result import Entry, Result, ratios
-from flhe.sim.tables.rounds import Round
+from flhe.sim.tables.rounds import PARTS, TOTAL, Round, entries, parts, row, scaled
 from flhe.sim.tables.section import Found, Plan, Section, Step
+from flhe.sim.tables.turns import Cost
 
 NAMES = (PLAIN, FLASHE, PHE_BATCHED, BFV_PAPER, BFV, CKKS_PAPER, CKKS)
 

@@ -6,30 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flhe.sim.contenders import Contender, Setting
-from flhe.sim.tables import flashe_turns
+from flhe.sim.tables import turns
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, MODELS, SPARSE_PAILLIER, SPARSE_PLAIN
 from flhe.sim.tables.flashe_round import (
-    PARTS,
     QUICK,
     SETTING,
-    TOTAL,
-    entries,
     iteration,
     measured_models,
-    parts,
-    proportional,
-    row,
-    scaled,
     stands_for,
     training,
     training_steps,
 )
 from flhe.sim.tables.learned import VALUES
 from flhe.sim.tables.marked import Marked, counted, published
-from flhe.sim.tables.phase_costs import FLASHE_TENTH, PHE, PLAIN, WHO, Cost
+from flhe.sim.tables.phase_costs import FLASHE_TENTH, PHE, PLAIN, WHO
 from flhe.sim.tables.result import Entry, Group, Result, ratios
+from flhe.sim.tables.rounds import PARTS, TOTAL, entries, parts, proportional, row, scaled
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.turns import Cost
 
 PLAIN_TENTH, PHE_TENTH = "plain, top 10%", "python-paillier, top 10%"
 NAMES = (PLAIN_TENTH, FLASHE_TENTH, PHE_TENTH)
@@ -84,7 +79,7 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
         PHE: WHO[PHE].make(setting, updates),
     }
     return {
-        "rows": flashe_turns.timed(contenders, repeats, say),
+        "rows": turns.timed(contenders, repeats, say),
         "union": plain.union,
         "sent": plain.sent,
         "support_bytes": plain.support_bytes,
@@ -97,7 +92,7 @@ def costs(model: str, plan: Plan, found: Found) -> dict[str, tuple[Cost, Marked]
     """Everybody's cost of a tenth, and bytes of the sum that comes down."""
     at, factor = stands_for(model, plan)
     seen = found[_step(at, plan).key]
-    read = flashe_turns.costs(seen["rows"], {PHE: "peer"})
+    read = turns.costs(seen["rows"], {PHE: "peer"})
     out = {
         name: (scaled(read[name], factor), proportional(counted(size), factor))
         for name, size in seen["sum_bytes"].items()

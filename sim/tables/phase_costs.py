@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench import PHASES, TOLERANCE, Times, take_turns
+from flhe.errors import ConfigError
 from flhe.sim.contenders import Contender, Setting, Vector, scheme_named
-from flhe.sim.tables.marked import Mark, Marked, counted
 from flhe.sim.tables.result import Group
 from flhe.sim.tables.section import Plan, Say, Step
+from flhe.sim.tables.turns import Cost, costs, timed
 
 Maker = Callable[[Setting, Sequence[Vector]], Contender]
 
@@ -41,32 +40,6 @@ class Who:
     group: Group
     make: Maker
     sample: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one contender took for one update.
-
-    Parameters
-    ----------
-    who, group
-        As in Who.
-    encrypt_s, add_s, decrypt_s : Marked
-        Seconds: a client's, of one upload that is added, a client's; the minima of the turns.
-    upload_bytes : Marked
-        One client's upload; the sum comes back as long.
-    """
-
-    who: str
-    group: Group
-    encrypt_s: Marked
-    add_s: Marked
-    decrypt_s: Marked
-    upload_bytes: Marked
-
-    def work_s(self, uploads: int) -> Marked:
-        """A client's encryption and decryption, and the server's additions."""
-        return self.encrypt_s + self.decrypt_s + self.add_s * (uploads - 1)
 
 
 def _ours(name: str) -> Maker:
@@ -226,32 +199,10 @@ def measure(
         part = Setting(taken, cohort)
         mine = [u[:taken] for u in updates]
         contenders[name] = who.make(part, mine), values / taken
-    times = take_turns([c for c, _ in contenders.values()], repeats, lambda _n, _m, who: say(who))
-    found: dict[str, Any] = {}
-    for name, (contender, scale) in contenders.items():
-        error = contender.max_error()
-        if error is not None and not error <= TOLERANCE:
-            raise FlheError(f"{name}: its mean is off by {error:.3g}; its times mean nothing")
-        factor = getattr(contender, "projection", 1.0) * scale
-        mark: Mark = "measured" if factor == 1.0 else "sampled"
-        row: dict[str, Any] = {"note": contender.note, "error": error}
-        for phase in PHASES:
-            taken_s = Times.of(times[contender.name][phase])
-            assert taken_s is not None
-            row[phase] = [taken_s.min * factor, taken_s.median * factor, mark]
-        size = contender.upload_bytes
-        assert size is not None
-        row["bytes"] = [size * scale, "counted" if scale == 1.0 else "sampled"]
-        found[name] = row
-    return found
+    scales = {name: scale for name, (_, scale) in contenders.items()}
+    return timed({name: c for name, (c, _) in contenders.items()}, repeats, say, scales)
 
 
 def read(found: Mapping[str, Any]) -> dict[str, Cost]:
     """Name -> cost, of what `measure` gave."""
-    out = {}
-    for name, row in found.items():
-        least = [Marked(row[phase][0], row[phase][2]) for phase in PHASES]
-        size, mark = row["bytes"]
-        nbytes = counted(size) if mark == "counted" else Marked(size, mark)
-        out[name] = Cost(name, WHO[name].group, least[0], least[1], least[2], nbytes)
-    return out
+    return costs(found, {who.name: who.group for who in WHO.values()})

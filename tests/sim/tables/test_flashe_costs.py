@@ -9,7 +9,7 @@ import pytest
 
 from flhe.errors import FlheError
 from flhe.sim.contenders import PlainContender, Setting
-from flhe.sim.tables import flashe_costs, flashe_turns
+from flhe.sim.tables import flashe_costs, turns
 from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
 from flhe.sim.tables.flashe_peers import SAMPLE, SHARE, FlasheTenth, PlainTenth, TensealValues
 from flhe.sim.tables.marked import weakest
@@ -73,8 +73,8 @@ def test_a_value_a_ciphertext_is_a_sample_of_the_whole(bfv: bool) -> None:
     setting = Setting(10 * SAMPLE, COHORT)
     updates = setting.updates()
     peer, plain = TensealValues(setting, updates, bfv=bfv), PlainContender(setting, updates)
-    found = flashe_turns.timed({"peer": peer, "plain": plain}, 1, quietly)
-    cost = flashe_turns.costs(found, {"peer": "peer"})
+    found = turns.timed({"peer": peer, "plain": plain}, 1, quietly)
+    cost = turns.costs(found, {"peer": "peer"})
     assert weakest(cost["peer"].encrypt_s.mark, cost["peer"].upload_bytes.mark) == "sampled"
     assert cost["plain"].encrypt_s.mark == "measured"
     assert (cost["peer"].group, cost["plain"].group) == ("peer", "ours")
@@ -88,7 +88,7 @@ def test_a_wrong_mean_is_refused() -> None:
     plain = PlainContender(setting, setting.updates())
     plain.decrypt = lambda: setattr(plain, "mean", np.ones(50, np.float32))
     with pytest.raises(FlheError, match="its mean is off"):
-        flashe_turns.timed({"plain": plain}, 1, quietly)
+        turns.timed({"plain": plain}, 1, quietly)
 
 
 def test_a_tenth_in_clear_is_the_mean_of_the_largest() -> None:

@@ -17,9 +17,9 @@ from flhe.sim.tables.flashe_dropouts import RATES, crossing
 from flhe.sim.tables.flashe_masks import SECTIONS
 from flhe.sim.tables.flashe_paper import MODELS, SAVED_S
 from flhe.sim.tables.flashe_prepared import AHEAD, CRITICAL, SAVED, WAYS
-from flhe.sim.tables.flashe_round import TOTAL
 from flhe.sim.tables.learned import NAMES, VALUES
 from flhe.sim.tables.result import Entry
+from flhe.sim.tables.rounds import TOTAL
 from flhe.sim.tables.section import Plan
 
 QUICK, FULL = Plan(quick=True), Plan(quick=False)

@@ -10,11 +10,12 @@ from flhe.sim import prices
 from flhe.sim.convergence import project
 from flhe.sim.tables import flashe_rounds, flashe_sparse
 from flhe.sim.tables.flashe_paper import COHORT, MODELS
-from flhe.sim.tables.flashe_round import LINK, PARTS, TOTAL, iteration, row, training
+from flhe.sim.tables.flashe_round import LINK, iteration, training
 from flhe.sim.tables.headlines import AT_CNN
 from flhe.sim.tables.learned import VALUES
 from flhe.sim.tables.phase_costs import CKKS_PAPER, FLASHE, FLASHE_TENTH, PHE, PLAIN
 from flhe.sim.tables.result import Entry, Result
+from flhe.sim.tables.rounds import PARTS, TOTAL, row
 from flhe.sim.tables.section import Plan
 
 QUICK, FULL = Plan(quick=True), Plan(quick=False)
@@ -25,7 +26,7 @@ WIDTH = {PLAIN: 4.0, FLASHE: 2.5}
 
 def cost_row(values: int, name: str) -> dict[str, Any]:
     seconds = values / 1e7 if name in WIDTH else values / 1e5
-    phases = {phase: [seconds, seconds, "measured"] for phase in ("encrypt", "add", "decrypt")}
+    phases = {phase: [seconds, "measured"] for phase in ("encrypt", "add", "decrypt")}
     return {**phases, "bytes": [values * WIDTH.get(name, 10.0), "counted"], "note": ""}
 
 
