@@ -1,0 +1,215 @@
+"""This machine's speed at each scheme: measured once, kept in the user's cache, asked by `flhe advise`.
+
+All that is measured takes turns, on one processor, as in `flhe bench`, at sizes that span its caches.
+Every scheme is timed at four clients, and one thing more where a cohort changes its work; see
+`cost_model`. What is kept holds for one processor and one release of flhe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from flhe.errors import ConfigError
+from flhe.sim.advise import agreement_cost
+from flhe.sim.advise.agreement_cost import Agreement, Graph
+from flhe.sim.advise.cost_model import Fit, Row, extra, ragged, units
+from flhe.sim.bench import PHASES
+from flhe.sim.tables import phase_costs as who
+
+VERSION = 1
+"""Of what is measured, and how; another one is measured anew."""
+KEY = "calibration"
+CLIENTS = 4
+NEEDS = {
+    who.FEDML: ("tenseal", "TenSEAL", "ckks"),
+    who.FEDML_TENTH: ("tenseal", "TenSEAL", "ckks"),
+    who.BATCHCRYPT: ("gmpy2", "gmpy2", "paillier"),
+}
+"""Module that a scheme needs, what people call it, and the extra of flhe that brings it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement.
+
+    Parameters
+    ----------
+    name : str
+        Of `phase_costs.WHO`.
+    values, cohort, dropouts : int
+        As in `contenders.Setting`.
+    repeats : int
+        Turns that count.
+    base : bool
+        Whether the curve bends here; the others tell what else work depends on.
+    """
+
+    name: str
+    values: int
+    cohort: int = CLIENTS
+    dropouts: int = 0
+    repeats: int = field(default=5, compare=False)
+    base: bool = field(default=True, compare=False)
+
+    @property
+    def key(self) -> str:
+        """Of its times."""
+        return f"{self.name} | {self.values} | {self.cohort} | {self.dropouts}"
+
+
+def _points() -> tuple[Point, ...]:
+    # From 1 MiB an array on, at 262,144 values, buffers are of huge pages: one bend just behind that.
+    wide = (
+        *((5_000, 15), (50_000, 15), (270_000, 11)),
+        *((500_000, 11), (1_200_000, 7), (4_000_000, 7)),
+    )
+    sizes = {
+        **dict.fromkeys(
+            (who.PLAIN, who.FLASHE, who.FLASHE_TENTH, who.SASH, who.ESAFL, who.ESAFL_NARROW), wide
+        ),
+        who.FEDML: ((5_000, 15), (50_000, 11), (400_000, 7)),
+        # Of these a tenth fills whole polynomials, nearly.
+        who.FEDML_TENTH: ((5_000, 15), (40_000, 11), (400_000, 7)),
+        who.BATCHCRYPT: ((15_000, 9), (150_000, 5)),
+    }
+    found = [Point(name, v, repeats=n) for name, which in sizes.items() for v, n in which]
+    beside = (  # another cohort, then another ragged end
+        (who.FLASHE, 500_000, 8, 3, 11),
+        (who.FLASHE, 57_000, CLIENTS, 0, 15),
+        (who.FLASHE_TENTH, 500_000, 12, 0, 11),
+        (who.FLASHE_TENTH, 570_000, CLIENTS, 0, 11),
+        (who.ESAFL, 500_000, 10, 0, 11),
+        (who.ESAFL_NARROW, 160_000, CLIENTS, 0, 11),
+        (who.FEDML, 50_000, 8, 3, 11),
+        (who.FEDML, 60_000, CLIENTS, 0, 11),
+        (who.FEDML_TENTH, 400_000, 8, 3, 7),
+        (who.FEDML_TENTH, 320_000, CLIENTS, 0, 7),
+    )
+    return (*found, *(Point(*each, base=False) for each in beside))
+
+
+POINTS = _points()
+"""What a calibration measures."""
+SUPPORT_VALUES = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Seconds of one client's encryption, of adding one upload, of opening the sum."""
+
+    encrypt_s: float
+    add_s: float
+    decrypt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured, and what follows for other sizes.
+
+    Parameters
+    ----------
+    times : mapping
+        Point's key -> phase -> seconds, the least of its turns.
+    points : tuple[Point, ...]
+        Those that have times.
+    agreements : mapping
+        (members, elements) -> cost, where all share with all.
+    graphs : mapping
+        Members -> cost, where they share among neighbours.
+    support_s : float
+        Seconds to read one sender's support, a value of the model.
+    """
+
+    times: Mapping[str, Mapping[str, float]]
+    points: tuple[Point, ...]
+    agreements: Mapping[tuple[int, int], Agreement] = field(default_factory=dict)
+    graphs: Mapping[int, Graph] = field(default_factory=dict)
+    support_s: float = 0.0
+    _laws: Mapping[tuple[str, str], Fit] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = {point.name for point in self.points}
+        laws = {(name, phase): self._law(name, phase) for name in names for phase in PHASES}
+        object.__setattr__(self, "_laws", laws)
+
+    def _law(self, name: str, phase: str) -> Fit:
+        base: list[Row] = []
+        more: list[Row] = []
+        for point in self.points:
+            if point.name == name:
+                counts = _counts(name, phase, point.values, point.cohort, point.dropouts)
+                row = Row(*counts, self.times[point.key][phase])
+                (base if point.base else more).append(row)
+        return Fit.of(base, more)
+
+    def has(self, name: str) -> bool:
+        """Whether that scheme was measured."""
+        return any(point.name == name for point in self.points)
+
+    def phases(self, name: str, values: int, cohort: int, dropouts: int = 0) -> Phases:
+        """Seconds of each phase, for an update of `values` of `cohort` clients.
+
+        Raises
+        ------
+        ConfigError
+            A scheme that was not measured.
+        """
+        if not self.has(name):
+            raise ConfigError(f"{name}: it was not measured here; --calibrate measures it")
+        return Phases(
+            *(
+                self._laws[name, phase].at(*_counts(name, phase, values, cohort, dropouts))
+                for phase in PHASES
+            )
+        )
+
+    def agreement(self, cohort: int, elements: int) -> Agreement:
+        """What agreeing on masking keys takes, all with all."""
+        return agreement_cost.interpolated(self.agreements, cohort, elements)
+
+    def graph(self, cohort: int) -> Graph:
+        """What it takes among neighbours."""
+        return agreement_cost.on_graph(self.graphs, cohort)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "version": VERSION,
+            "times": self.times,
+            "points": [asdict(point) for point in self.points],
+            "agreements": [[*key, asdict(cost)] for key, cost in self.agreements.items()],
+            "graphs": [[members, asdict(cost)] for members, cost in self.graphs.items()],
+            "support_s": self.support_s,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Calibration:
+        """Inverse of `to_json`; ConfigError for anything else."""
+        try:
+            return cls(
+                found["times"],
+                tuple(Point(**point) for point in found["points"]),
+                {(n, length): Agreement(**cost) for n, length, cost in found["agreements"]},
+                {members: Graph(**cost) for members, cost in found["graphs"]},
+                found["support_s"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"calibration: malformed ({error}); --calibrate renews it") from None
+
+
+def installed(name: str) -> bool:
+    """Whether what a scheme needs is there."""
+    return name not in NEEDS or find_spec(NEEDS[name][0]) is not None
+
+
+def _counts(
+    name: str, phase: str, values: int, cohort: int, dropouts: int
+) -> tuple[float, float, float]:
+    return (
+        float(units(name, values, cohort)),
+        extra(name, phase, values, cohort, dropouts),
+        ragged(name, phase, values, cohort, dropouts),
+    )

@@ -1,0 +1,175 @@
+"""How far off `flhe advise` is on this machine: what it predicts beside what is then measured.
+
+    python -m flhe.sim.advise.check --json FILE
+
+It calibrates anew, and in the same turns it times what it was not calibrated on: other sizes,
+between its own and beyond them, of another number of clients. Bytes are those of a real upload. It
+fails, with exit code 1, where a phase is off by more than 30% or bytes by more than 2%; phases of less
+than a tenth of a millisecond are told and not judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flhe.sim.advise.calibrate import measure
+from flhe.sim.advise.calibration import POINTS, Calibration, Point
+from flhe.sim.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
+from flhe.sim.bench import PHASES, machine, write_json
+from flhe.sim.bench_table import progress
+from flhe.sim.tables import phase_costs as who
+
+CLIENTS = 6
+"""Not those of the calibration: values a coefficient, and a batch, are others."""
+REPEATS, MORE_REPEATS = 7, 15
+"""Of all, and where a turn takes milliseconds."""
+SHORT = 350_000
+SECONDS_OFF, BYTES_OFF = 0.30, 0.02
+JUDGED_S = 1e-4
+
+
+def _repeats(name: str, values: int) -> int:
+    return REPEATS if name == who.BATCHCRYPT or values > SHORT else MORE_REPEATS
+
+
+HELD_OUT: tuple[Point, ...] = tuple(
+    Point(name, values, CLIENTS, dropouts, _repeats(name, values))
+    for name, sizes, dropouts in (
+        (who.FLASHE, (150_000, 350_000, 5_000_000), 2),
+        (who.FLASHE_TENTH, (150_000, 350_000, 5_000_000), 0),
+        (who.SASH, (150_000, 350_000, 5_000_000), 0),
+        (who.ESAFL, (150_000, 350_000, 5_000_000), 0),
+        (who.ESAFL_NARROW, (150_000, 350_000, 5_000_000), 0),
+        (who.FEDML, (150_000, 1_200_000), 1),
+        (who.FEDML_TENTH, (150_000, 1_200_000), 1),
+        (who.BATCHCRYPT, (60_000, 300_000), 0),
+    )
+    for values in sizes
+)
+"""What is predicted and measured: of each, sizes between calibrated ones and one beyond them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One number, both ways.
+
+    Parameters
+    ----------
+    point : Point
+        Where.
+    what : str
+        A phase, or "bytes".
+    predicted, measured : float
+        Seconds, or bytes of one upload.
+    """
+
+    point: Point
+    what: str
+    predicted: float
+    measured: float
+
+    @property
+    def off(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def judged(self) -> bool:
+        """Whether it counts: what takes no time says nothing."""
+        return self.what == "bytes" or self.measured >= JUDGED_S
+
+    @property
+    def holds(self) -> bool:
+        """Whether the prediction is as near as is promised."""
+        return abs(self.off) <= (BYTES_OFF if self.what == "bytes" else SECONDS_OFF)
+
+
+def upload_bytes(point: Point) -> int:
+    """One upload, by the schemes' own rules."""
+    terms = TERMS[point.name]
+    senders = point.cohort - point.dropouts
+    if terms.sparse:
+        found = sparse_bytes(terms, point.values, point.cohort, senders)
+        return found.part + found.support
+    return sealed_bytes(terms, point.values, point.cohort)
+
+
+def compare(
+    speed: Calibration,
+    points: Sequence[Point],
+    times: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, int],
+) -> list[Line]:
+    """Every phase of every point, and its bytes."""
+    lines = []
+    for point in points:
+        if point.key not in times:  # what it needs is not installed
+            continue
+        found = asdict(speed.phases(point.name, point.values, point.cohort, point.dropouts))
+        lines += [Line(point, p, found[f"{p}_s"], times[point.key][p]) for p in PHASES]
+        lines.append(Line(point, "bytes", upload_bytes(point), sizes[point.key]))
+    return lines
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """All of it."""
+    out = Table(title=f"predicted and measured, {CLIENTS} clients, one thread")
+    for heading in ("", "values", "phase", "predicted", "measured", "off", ""):
+        out.add_column(heading, justify="right" if heading else "left")
+    for line in lines:
+        unit = "{:,.0f} B" if line.what == "bytes" else "{:.3f} ms"
+        scale = 1.0 if line.what == "bytes" else 1e3
+        verdict = "" if line.holds else "OFF" if line.judged else "too short"
+        out.add_row(
+            line.point.name,
+            f"{line.point.values:,}",
+            line.what,
+            unit.format(line.predicted * scale),
+            unit.format(line.measured * scale),
+            f"{line.off:+.1%}",
+            verdict,
+            end_section=line.what == "bytes",
+        )
+    return out
+
+
+def to_json(lines: Sequence[Line]) -> str:
+    """Machine and lines, as one JSON document."""
+    rows: list[dict[str, Any]] = [
+        {**asdict(line), "off": line.off, "judged": line.judged, "holds": line.holds}
+        for line in lines
+    ]
+    return json.dumps({"machine": machine(), "lines": rows}, indent=2)
+
+
+def main(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all of it to FILE.")
+    ] = None,
+) -> None:
+    """Calibrate, predict, measure, compare."""
+    with progress(Console(stderr=True)) as advance:
+        speed, times, sizes = measure(POINTS, also=HELD_OUT, progress=advance)
+    lines = compare(speed, HELD_OUT, times, sizes)
+    if json_file is not None:
+        write_json(json_file, to_json(lines))
+    Console().print(table(lines))
+    wrong = [line for line in lines if line.judged and not line.holds]
+    told = (
+        f"{len(lines) - len(wrong)} of {len(lines)} within {SECONDS_OFF:.0%}, bytes {BYTES_OFF:.0%}"
+    )
+    Console().print(told, highlight=False)
+    if wrong:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,271 @@
+"""How the seconds of a phase grow: what is counted exactly, and what a measurement says of each count.
+
+    seconds(phase) = curve(units) + a * extra + b * ragged
+
+`units` is what most of the work is proportional to: values; whole polynomials under FedML-HE;
+ciphertexts under BatchCrypt; coefficients in ESAFL's narrow rings. The curve is piecewise linear
+through sizes that span the caches, flat before the first, and goes on at its last slope. `extra` is the
+one more thing that a cohort changes: mask streams times the lanes that each covers (FLASHE, FedML-HE),
+or coefficients (ESAFL, where two or three values fit into one). `ragged` are the bits behind the last
+whole block of a packed vector, which go one lane at a time (`flhe.coding.pack`): some microseconds, and
+most of what adding a small update costs. Bytes are counted by the schemes' own rules.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.pack import Packing
+from flhe.coding.select import Select
+from flhe.coding.sparsify import TopK
+from flhe.coding.support import HEADER, MAX_PARAMETER
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Scheme
+from flhe.schemes.ckks import Ckks
+from flhe.schemes.eshe import Eshe
+from flhe.schemes.flashe import Flashe
+from flhe.schemes.paillier import Paillier
+from flhe.schemes.selective import Selective
+from flhe.schemes.sparse import telescoped
+from flhe.sealed import Sealed
+from flhe.sim.contenders import SLOT, Setting
+from flhe.sim.esafl_contender import NARROW
+from flhe.sim.tables import phase_costs as who
+
+SHARE = 0.1
+"""What FLASHE sends of an update, and FedML-HE encrypts, where it is not all."""
+
+TERMS: dict[str, Terms] = {
+    who.FLASHE: Terms(),
+    who.FLASHE_TENTH: Terms(top_k=SHARE, warmup=0, masking="adaptive"),
+    who.SASH: Terms("sash", 0),
+    who.BATCHCRYPT: Terms("batchcrypt"),
+    who.ESAFL: Terms("esafl"),
+    who.ESAFL_NARROW: Terms("esafl", ring=NARROW),
+    who.FEDML: Terms("fedml-he"),
+    who.FEDML_TENTH: Terms("fedml-he", weighted=False, select=Select(SHARE, "random")),
+}
+"""What is measured, as a federation would run it; FedAvg in clear has no terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds by a count; never falling.
+
+    Parameters
+    ----------
+    counts, seconds : tuple[float, ...]
+        Of the measurements, by ascending count; at least one.
+    """
+
+    counts: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[float, float]]) -> Curve:
+        """The curve through measurements; one that is below an earlier one is raised to it."""
+        counts, seconds = zip(*sorted(points), strict=True)
+        return cls(tuple(counts), tuple(np.maximum.accumulate(seconds).tolist()))
+
+    def at(self, count: float) -> float:
+        """Seconds of so much."""
+        last = self.counts[-1]
+        if count <= last:
+            return float(np.interp(count, self.counts, self.seconds))
+        if len(self.counts) == 1:
+            return self.seconds[0] * count / last
+        slope = (self.seconds[-1] - self.seconds[-2]) / (last - self.counts[-2])
+        return self.seconds[-1] + slope * (count - last)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement: its three counts, and the seconds of a phase."""
+
+    units: float
+    extra: float
+    ragged: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The law of one phase."""
+
+    curve: Curve
+    extra_s: float
+    ragged_s: float
+
+    @classmethod
+    def of(cls, base: Sequence[Row], more: Sequence[Row]) -> Fit:
+        """Least squares of relative errors; the curve bends where `base` was measured.
+
+        What is not told apart by these measurements, or would come out negative, costs nothing.
+        """
+        bends = sorted({row.units for row in base})
+        rows = [*base, *more]
+        peaks = [Curve(tuple(bends), tuple(peak)) for peak in np.eye(len(bends)).tolist()]
+        knots = [[peak.at(row.units) for peak in peaks] for row in rows]
+        counts = {"extra": [r.extra for r in rows], "ragged": [r.ragged for r in rows]}
+        used = [name for name in counts if len(rows) > len(bends) and len(set(counts[name])) > 1]
+        while True:
+            matrix = np.column_stack([knots, *(counts[name] for name in used)])
+            seconds = np.array([row.seconds for row in rows])
+            weighted = matrix / seconds[:, None]
+            scale = np.abs(weighted).max(axis=0)
+            found = np.linalg.lstsq(weighted / scale, np.ones(len(rows)), rcond=1e-9)[0] / scale
+            slopes = dict(zip(used, found[len(bends) :].tolist(), strict=True))
+            wrong = min(slopes, key=lambda name: slopes[name], default="")
+            if not wrong or slopes[wrong] >= 0:
+                break
+            used.remove(wrong)
+        heights = np.maximum(found[: len(bends)], 0.0).tolist()
+        curve = Curve.through(list(zip(bends, heights, strict=True)))
+        return cls(curve, slopes.get("extra", 0.0), slopes.get("ragged", 0.0))
+
+    def at(self, units: float, extra: float, ragged: float) -> float:
+        """Seconds of so much."""
+        return self.curve.at(units) + self.extra_s * extra + self.ragged_s * ragged
+
+
+def layout_of(values: int) -> Layout:
+    """A model of one array: how values are parted among layers changes nothing here."""
+    return Layout((Entry("update", (values,), "float32"),))
+
+
+@functools.lru_cache(maxsize=256)
+def scheme_of(terms: Terms, values: int, cohort: int) -> tuple[Scheme, int]:
+    """The scheme of an update, and the lanes that it encrypts; a FlheError where there is none."""
+    layout, fixed = layout_of(values), terms.resolved(cohort)
+    return fixed.selective(fixed.for_cohort(cohort), layout), fixed.lanes(layout)
+
+
+def survivors_of(cohort: int, dropouts: int) -> tuple[int, ...]:
+    """Ranks of who remains, in the worst case for masks that telescope."""
+    return Setting(1, cohort, dropouts).survivors
+
+
+def units(name: str, values: int, cohort: int) -> float:
+    """What most of the work of `name` is proportional to."""
+    if name == who.ESAFL_NARROW:
+        return _coefficients(name, values, cohort)
+    if name not in (who.BATCHCRYPT, who.FEDML):
+        return values
+    scheme, lanes = scheme_of(TERMS[name], values, cohort)
+    if isinstance(scheme, Paillier):
+        return scheme.batch.batches(lanes, scheme.runs)
+    assert isinstance(scheme, Ckks)
+    return scheme.sizes.count(lanes)
+
+
+def _coefficients(name: str, values: int, cohort: int) -> float:
+    """Of all limbs; what a last one that is not full takes is not rounded up."""
+    scheme, _ = scheme_of(TERMS[name], values, cohort)
+    assert isinstance(scheme, Eshe)
+    slots = scheme.sizes.slots
+    return values / slots.per * len(slots.moduli)
+
+
+def extra(name: str, phase: str, values: int, cohort: int, dropouts: int) -> float:
+    """What else there is to do, in counts that one slope goes with; 0 where there is nothing."""
+    if name == who.ESAFL:
+        return _coefficients(name, values, cohort)
+    if phase != "decrypt" or name not in _STREAMED:
+        return 0.0
+    survivors = survivors_of(cohort, dropouts)
+    if name == who.FLASHE_TENTH:
+        return float(values * len(survivors))  # each sender's stream is read to its end
+    streams = sum(map(len, telescoped(survivors, "double")))
+    scheme, lanes = scheme_of(TERMS[name], values, cohort)
+    inner = scheme.inner if isinstance(scheme, Selective) else scheme
+    return float(streams * (inner.sizes.count(lanes) if isinstance(inner, Ckks) else values))
+
+
+_STREAMED = (who.FLASHE, who.FLASHE_TENTH, who.FEDML, who.FEDML_TENTH)
+"""Whose opening takes more streams as dropouts leave more runs of senders."""
+
+
+def ragged(name: str, phase: str, values: int, cohort: int, dropouts: int) -> float:
+    """Bits of what is packed behind the last whole block; in decryption those of the sum."""
+    if name == who.PLAIN:
+        return 0.0
+    scheme, lanes = scheme_of(TERMS[name], values, cohort)
+    if name == who.FLASHE_TENTH:
+        sizes = sparse_bytes(TERMS[name], values, cohort, cohort - dropouts)
+        lanes = sizes.total_lanes if phase == "decrypt" else sizes.part_lanes
+    return float(_ragged(scheme, lanes))
+
+
+def _ragged(scheme: Scheme, lanes: int) -> int:
+    if isinstance(scheme, Selective):
+        return _ragged(scheme.inner, lanes) + _behind(scheme.packing, scheme.rest)
+    if isinstance(scheme, Flashe):
+        return _behind(scheme.packing, lanes)
+    if isinstance(scheme, Ckks):
+        return _behind(Packing(scheme.sizes.bits), scheme.sizes.count(lanes))
+    if isinstance(scheme, Eshe) and scheme.limbs.bits < 64:  # words of 64 bits are not packed
+        slots = scheme.sizes.slots
+        return len(slots.moduli) * _behind(Packing(scheme.limbs.bits), slots.count(lanes))
+    return 0
+
+
+def _behind(packing: Packing, count: int) -> int:
+    return count % packing.block * packing.bits
+
+
+def sealed_bytes(terms: Terms, values: int, cohort: int, senders: int = 1) -> int:
+    """Bytes of one upload, its header too, or of the sum of `senders`; dense updates."""
+    scheme, lanes = scheme_of(terms, values, cohort)
+    return scheme.nbytes(lanes) + _header(scheme.name, lanes, senders)
+
+
+def _header(name: str, lanes: int, senders: int) -> int:
+    return len(Sealed(name, SLOT, tuple(range(senders)), lanes, np.empty(0, np.uint8)).header())
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """A sparse round.
+
+    Parameters
+    ----------
+    support, part, total : int
+        Bytes of one support, of the ciphertext beside it, of the sum without supports.
+    part_lanes, total_lanes : int
+        Of those two.
+    """
+
+    support: int
+    part: int
+    total: int
+    part_lanes: int
+    total_lanes: int
+
+
+def sparse_bytes(terms: Terms, values: int, cohort: int, senders: int) -> Sparse:
+    """Sizes where supports are random and independent: what sites have in common makes sums shorter."""
+    scheme, _ = scheme_of(terms, values, cohort)
+    layout = layout_of(values)
+    topk = TopK(SHARE, 0)
+    sent = int(topk.keep(topk.init(layout).shared).sum())
+    beside, share = terms.trailer_lanes(layout), sent / values
+    union = round(values * (1 - (1 - share) ** senders))
+    part = scheme.nbytes(sent + beside) + _header(scheme.name, sent + beside, 1)
+    total = scheme.nbytes(union + beside) + _header(scheme.name, union + beside, senders)
+    return Sparse(support_bytes(sent, values), part, total, sent + beside, union + beside)
+
+
+def support_bytes(count: int, length: int) -> int:
+    """Bytes that a random set of `count` of `length` coordinates takes on average; see `Support`."""
+    skip = 1 - count / length
+    bits = float(length)
+    for p in range(MAX_PARAMETER + 1):
+        gone = skip ** (1 << p)
+        if gone < 1:
+            bits = min(bits, count * (gone / (1 - gone) + 1 + p))
+    return HEADER + int(-(-bits // 8))

@@ -1,0 +1,129 @@
+"""What somebody needs of a federation: what `flhe advise` is asked."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from flhe.coding.support import MAX_LENGTH
+from flhe.errors import ConfigError
+from flhe.keys.roster import Roster
+from flhe.sim.advise.offers import Size
+from flhe.sim.prices import Prices
+from flhe.sim.wan import SERVER, Wan
+
+ROUNDS = 100
+"""Until convergence, where nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What somebody needs.
+
+    Parameters
+    ----------
+    values : int
+        Of the model.
+    clients : int
+        N, at least 3.
+    wan : Wan
+        How they are connected.
+    prices : Prices
+        What machines and traffic cost.
+    dropout : float
+        Chance that a client's update is missing from a round, below 1.
+    rounds : int
+        Until convergence.
+    train_s : float
+        Seconds of a client's training in a round.
+    server_may_see_model, clear_part, trusted_dealer : bool
+        What may be: the server reads each sum; a part of each update travels in clear; somebody
+        deals keys.
+    colluders : int
+        Members that may conspire with the server; 0 for none.
+    passive_server : bool
+        The server follows the protocol, whoever conspires with it.
+    memory_bytes : int
+        Of a client's machine, and of the server's; 0 where nobody counts.
+    """
+
+    values: int
+    clients: int
+    wan: Wan
+    prices: Prices
+    dropout: float = 0.0
+    rounds: int = ROUNDS
+    train_s: float = 0.0
+    server_may_see_model: bool = False
+    clear_part: bool = False
+    trusted_dealer: bool = False
+    colluders: int = 0
+    passive_server: bool = False
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.values <= MAX_LENGTH:
+            raise ConfigError(f"--params {self.values}: must be 1 to {MAX_LENGTH:,}")
+        if not 3 <= self.clients <= 10_000:
+            raise ConfigError(
+                f"--clients {self.clients}: must be 3 to 10,000; of two, each reads the other's update "
+                "off their sum"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"--dropout {self.dropout}: must be a share from 0, below 1")
+        if self.clients - self.dropouts < 2:
+            raise ConfigError(
+                f"--dropout {self.dropout}: two of {self.clients} clients must remain; lower it"
+            )
+        if self.rounds < 1:
+            raise ConfigError(f"--rounds {self.rounds}: must be 1 or more")
+        if not (math.isfinite(self.train_s) and self.train_s >= 0):
+            raise ConfigError(f"--train {self.train_s}: must be seconds, 0 or more")
+        if not 0 <= self.colluders <= self.clients - 2:
+            raise ConfigError(
+                f"--colluders {self.colluders}: must be 0 to {self.clients - 2} of {self.clients}; "
+                "where all but one collude, they know the last one's update"
+            )
+
+    @property
+    def dropouts(self) -> int:
+        """Clients that a usual round lacks."""
+        return round(self.dropout * self.clients)
+
+    @property
+    def size(self) -> Size:
+        """Of that round."""
+        return Size.of(self.values, self.clients, self.dropouts, self.colluders, self.train_s)
+
+    def lost(self, needed: int) -> float:
+        """Chance that fewer than `needed` updates come."""
+        n, p = self.clients, 1 - self.dropout
+        return sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(min(needed, n + 1)))
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def a_third(clients: int) -> int:
+    """Members that may collude where nobody says how many: what a roster takes by default."""
+    return max(Roster.default_collusion(clients), 1)
+
+
+def billed(prices: Prices, wan: Wan) -> Prices:
+    """Prices that know every site of `wan`: where one is missing, their mean over sites for all."""
+    found = prices.on(wan)
+    known = found.egress_usd_per_gb
+    if not isinstance(known, Mapping) or all(site in known for site in wan.egress):
+        return found
+    mine = prices.egress_usd_per_gb
+    assert isinstance(mine, Mapping)  # as `found` is, and where it is empty the network's suffice
+    sites = [usd for site, usd in mine.items() if site != SERVER] or list(mine.values())
+    return replace(prices, egress_usd_per_gb=fmean(sites))

@@ -1,0 +1,274 @@
+"""What `flhe advise` chooses among, and what a round of each asks of clients and server.
+
+Bytes are those of ciphertexts and of the shares, signatures and keys that go with them, by the schemes'
+own rules; what Flower frames a message with, and signatures of a few hundred bytes a message, are not
+in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flhe.errors import FlheError
+from flhe.keys.masking import Circle
+from flhe.keys.roster import Roster
+from flhe.keys.seed_plan import bounds_of, degree_of
+from flhe.keys.thresholds import Thresholds
+from flhe.rounds.terms import Terms
+from flhe.sim.advise.calibration import Calibration, Phases
+from flhe.sim.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
+from flhe.sim.aggregation_contenders import DEGREE
+from flhe.sim.round_model import Exchange, Work
+from flhe.sim.tables import phase_costs as who
+
+SIGNATURE = 64
+SEALING = 48
+"""Salt and tag of an answer that is sealed for the members."""
+PLAIN_BYTES = 4
+"""Of a value in clear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to run a federation.
+
+    Parameters
+    ----------
+    name : str
+        As the table has it.
+    measured : str
+        Whose measured phases are its own, of `phase_costs.WHO`.
+    terms : Terms
+        As its preset makes them, but for metrics, which take a few values.
+    strategy : str
+        How to write it down.
+    caveat : str
+        What to know before it is chosen; "" where there is nothing beside the table.
+    """
+
+    name: str
+    measured: str
+    terms: Terms
+    strategy: str
+    caveat: str = ""
+
+    @property
+    def shared_key(self) -> bool:
+        """Whether every member can open every other's update."""
+        return self.terms.scheme in ("flashe", "batchcrypt", "fedml-he")
+
+    @property
+    def server_reads(self) -> bool:
+        """Whether the server reads the sum of each round."""
+        return self.terms.reader == "server"
+
+    def degree(self, cohort: int, colluders: int) -> int | None:
+        """Neighbours of a member in the graph of its masking keys; None where all share with all."""
+        return degree_of(self.terms.neighbours, cohort, colluders)
+
+    def min_senders(self, cohort: int, colluders: int) -> int:
+        """Fewest updates in a sum that is opened.
+
+        Raises
+        ------
+        ConfigError
+            So many colluders that there is no such number.
+        """
+        degree = self.degree(cohort, colluders)
+        if degree is not None:
+            return bounds_of(cohort, degree, colluders).min_set
+        if self.terms.masked:
+            return Thresholds(cohort, colluders).min_set
+        return colluders + 2  # as a roster's `min_opening` has it
+
+
+_ROUND = replace(TERMS[who.ESAFL], keys="round")
+_TENTH = (
+    "it sends a tenth of the values a round: it may take more rounds, which is not counted here"
+)
+
+OFFERS: tuple[Offer, ...] = (
+    Offer("FLASHE", who.FLASHE, TERMS[who.FLASHE], "flashe_fedavg()"),
+    Offer(
+        "FLASHE, top 10%",
+        who.FLASHE_TENTH,
+        TERMS[who.FLASHE_TENTH],
+        'flashe_fedavg(top_k=0.1, masking="adaptive")',
+        _TENTH,
+    ),
+    Offer("SASH", who.SASH, TERMS[who.SASH], "sash_fedavg()"),
+    Offer(
+        "SASH, members read",
+        who.SASH,
+        replace(TERMS[who.SASH], unmask="clients"),
+        'sash_fedavg(unmask="clients")',
+    ),
+    Offer(
+        "SASH+",
+        who.SASH,
+        replace(TERMS[who.SASH], neighbours=DEGREE),
+        f"sash_fedavg(neighbours={DEGREE})",
+        "its guarantees are against members who do not know the graph beforehand",
+    ),
+    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "batchcrypt_fedavg()"),
+    Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "esafl_fedavg()"),
+    Offer(
+        "ESAFL, rns-8192",
+        who.ESAFL_NARROW,
+        TERMS[who.ESAFL_NARROW],
+        'esafl_fedavg(ring="rns-8192")',
+    ),
+    Offer("ESAFL, keys a round", who.ESAFL, _ROUND, "esafl_fedavg(per_round_keys=True)"),
+    Offer(
+        "ESAFL, rns-8192, keys a round",
+        who.ESAFL_NARROW,
+        replace(TERMS[who.ESAFL_NARROW], keys="round"),
+        'esafl_fedavg(ring="rns-8192", per_round_keys=True)',
+    ),
+    Offer(
+        "ESAFL, dealt keys",
+        who.ESAFL,
+        replace(TERMS[who.ESAFL], keys="dealt"),
+        "esafl_fedavg(dealt_keys=True)",
+        "whoever deals the keys can open every update",
+    ),
+    Offer("FedML-HE", who.FEDML, TERMS[who.FEDML], "fedml_he_fedavg()"),
+    Offer(
+        "FedML-HE, 10% encrypted",
+        who.FEDML_TENTH,
+        TERMS[who.FEDML_TENTH],
+        "fedml_he_fedavg(select=0.1)",
+        "the server sees nine values in ten of each update; `flhe audit` shows what that gives away",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a round.
+
+    Parameters
+    ----------
+    values : int
+        Of the model.
+    cohort : int
+        Clients that are asked.
+    dropouts : int
+        Of them, those whose updates are missing, spread as is worst for masks that telescope.
+    colluders : int
+        Members that may collude, as the roster says.
+    train_s : float
+        Seconds of a client's training.
+    """
+
+    values: int
+    cohort: int
+    dropouts: int
+    colluders: int
+    train_s: float = 0.0
+
+    @classmethod
+    def of(
+        cls, values: int, cohort: int, dropouts: int, colluders: int = 0, train_s: float = 0.0
+    ) -> Size:
+        """With the roster's own bound on collusion where none is said."""
+        return cls(values, cohort, dropouts, colluders or Roster.default_collusion(cohort), train_s)
+
+
+def plain_work(size: Size, speed: Calibration) -> Work:
+    """A round of FedAvg in clear."""
+    phases = speed.phases(who.PLAIN, size.values, size.cohort)
+    nbytes = PLAIN_BYTES * size.values
+    # It has nothing to open: whoever adds divides, once.
+    return Work(size.train_s, phases.encrypt_s, 0.0, phases.add_s, nbytes, nbytes)
+
+
+def work(offer: Offer, size: Size, speed: Calibration) -> tuple[Work, Phases]:
+    """A round of `offer`, and its phases as they were measured.
+
+    Raises
+    ------
+    FlheError
+        It cannot be run at this size.
+    """
+    phases = speed.phases(offer.measured, size.values, size.cohort, size.dropouts)
+    senders = size.cohort - size.dropouts
+    if offer.terms.sparse:
+        return _sparse(offer, size, phases, senders, speed), phases
+    up = sealed_bytes(offer.terms, size.values, size.cohort)
+    down = sealed_bytes(offer.terms, size.values, size.cohort, senders)
+    whole = Work(size.train_s, phases.encrypt_s, phases.decrypt_s, phases.add_s, up, down)
+    if not offer.terms.masked:
+        return whole, phases
+    if offer.degree(size.cohort, size.colluders) is not None:
+        return _on_graph(whole, size, phases, speed), phases
+    return _masked(offer, whole, size, phases, speed), phases
+
+
+def _sparse(offer: Offer, size: Size, phases: Phases, senders: int, speed: Calibration) -> Work:
+    sizes = sparse_bytes(offer.terms, size.values, size.cohort, senders)
+    return Work(
+        size.train_s,
+        phases.encrypt_s,
+        phases.decrypt_s + senders * size.values * speed.support_s,
+        phases.add_s + size.values * speed.support_s,
+        sizes.part,
+        sizes.total + senders * sizes.support,
+        (Exchange("supports", sizes.support, 0, 0.0, 0.0),),
+    )
+
+
+def _masked(offer: Offer, whole: Work, size: Size, phases: Phases, speed: Calibration) -> Work:
+    """With masking keys that all share with all."""
+    members, senders = size.cohort, len(survivors_of(size.cohort, size.dropouts))
+    elements = offer.terms.elements(members)
+    circle = Circle(1, 1, bytes(32), (bytes(32),) * members, size.colluders, elements)
+    cost = speed.agreement(members, elements)
+    signatures = circle.thresholds.threshold * SIGNATURE
+    answer = circle.share_bytes + SIGNATURE
+    reads = offer.server_reads
+    opening = cost.combine_s + phases.decrypt_s if reads else 0.0
+    consist = Exchange("consist", SIGNATURE, (senders - 1) * circle.box_bytes, cost.agree_s, 0.0)
+    if not reads:
+        answer += SEALING
+    unmask = Exchange("unmask", answer, signatures, cost.release_s, opening)
+    return replace(
+        whole,
+        encrypt_s=whole.encrypt_s + cost.deal_s,
+        decrypt_s=0.0 if reads else whole.decrypt_s + cost.combine_s,
+        upload_bytes=whole.upload_bytes + (members - 1) * circle.box_bytes,
+        # What comes back is the model itself where the server reads; else the sum, and all answers.
+        download_bytes=PLAIN_BYTES * size.values
+        if reads
+        else whole.download_bytes + senders * answer,
+        exchanges=(consist, unmask),
+    )
+
+
+def _on_graph(whole: Work, size: Size, phases: Phases, speed: Calibration) -> Work:
+    """With seeds that are added up among neighbours, for a server that reads."""
+    cost = speed.graph(size.cohort)
+    seed = 8 * TERMS[who.SASH].elements(size.cohort)
+    before = Exchange("mask-key, mask-share", cost.before_up, cost.before_down, cost.client_s, 0.0)
+    after = Exchange(
+        "consist, unmask", cost.after_up, cost.after_down, 0.0, cost.server_s + phases.decrypt_s
+    )
+    return replace(
+        whole,
+        decrypt_s=0.0,
+        upload_bytes=whole.upload_bytes + seed,
+        download_bytes=PLAIN_BYTES * size.values,
+        exchanges=(before, after),
+    )
+
+
+def refusal(offer: Offer, size: Size) -> str:
+    """What the terms themselves say against this size; "" where nothing."""
+    try:
+        scheme_of(offer.terms, size.values, size.cohort)
+        if offer.terms.sparse:
+            sparse_bytes(offer.terms, size.values, size.cohort, size.cohort - size.dropouts)
+        offer.min_senders(size.cohort, size.colluders)
+    except FlheError as error:
+        return str(error)
+    return ""

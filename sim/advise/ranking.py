@@ -1,0 +1,168 @@
+"""Which scheme for which federation: what each would take on this machine and that network, or why not.
+
+Every offer is either ranked, by the seconds of a round that `round_model` plays, or excluded with all
+its reasons. Seconds of cryptography are from this machine's calibration, on one thread, with nothing
+computed ahead; every client, and the server, is taken to be such a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flhe.sim.advise.calibration import Calibration, Phases
+from flhe.sim.advise.demand import Demand
+from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
+from flhe.sim.advise.rules import reasons_against
+from flhe.sim.convergence import project
+from flhe.sim.prices import GB
+from flhe.sim.round_model import Breakdown, Work, simulate, typical
+from flhe.sim.tables import phase_costs as who
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What an offer takes.
+
+    Parameters
+    ----------
+    name, strategy, caveat : str
+        Of the offer.
+    encrypt_s, add_s, decrypt_s : float
+        Seconds of one client's encryption, of adding one upload, of opening the sum, whoever does.
+    exchange_s : float
+        Of one client, in whatever else it does for the scheme.
+    upload_bytes, download_bytes : int
+        Of one client in one round, all stages.
+    round_s : float
+        Seconds of a round, training and all; on average over rounds where some are done again.
+    round_gb : float
+        All clients' traffic of a round, both ways, in GB of 2**30 bytes.
+    hours, usd : float
+        Until convergence.
+    """
+
+    name: str
+    strategy: str
+    caveat: str
+    encrypt_s: float
+    add_s: float
+    decrypt_s: float
+    exchange_s: float
+    upload_bytes: int
+    download_bytes: int
+    round_s: float
+    round_gb: float
+    hours: float
+    usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """An offer that is none, and why: at least one reason."""
+
+    name: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The answer.
+
+    Parameters
+    ----------
+    ranked : tuple[Prediction, ...]
+        The fastest round first.
+    plain : Prediction
+        FedAvg in clear, for comparison.
+    excluded : tuple[Exclusion, ...]
+        All other offers.
+    """
+
+    demand: Demand
+    ranked: tuple[Prediction, ...]
+    plain: Prediction
+    excluded: tuple[Exclusion, ...]
+
+    def sentence(self) -> str:
+        """What to do."""
+        if not self.ranked:
+            return "No scheme does all of this: see the reasons, and give up one of the demands."
+        best, clear = self.ranked[0], self.plain
+        said = (
+            f"Take {best.name}, {best.strategy}: a round takes {best.round_s:.3g} s and moves "
+            f"{best.round_gb:.3g} GB, {best.round_s / clear.round_s:.2f} and "
+            f"{best.round_gb / clear.round_gb:.2f} times what it takes in clear"
+        )
+        if not best.caveat:
+            return f"{said}."
+        next_best = next((row for row in self.ranked if not row.caveat), None)
+        instead = f" Else {next_best.name}: {next_best.round_s:.3g} s." if next_best else ""
+        return f"{said}; {best.caveat}.{instead}"
+
+
+def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS) -> Advice:
+    """Rank what does what is asked, and say of everything else why it does not."""
+    ranked, excluded = [], []
+    for offer in offers:
+        reasons = reasons_against(offer, demand, speed)
+        if reasons:
+            excluded.append(Exclusion(offer.name, reasons))
+        else:
+            ranked.append(_predict(offer, demand, speed))
+    in_clear = plain_work(demand.size, speed)
+    phases = speed.phases(who.PLAIN, demand.values, demand.clients)
+    plain = _told("plain FedAvg", "FedAvg()", "", in_clear, phases, demand)
+    return Advice(
+        demand, tuple(sorted(ranked, key=lambda each: each.round_s)), plain, tuple(excluded)
+    )
+
+
+def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
+    asked, phases = work(offer, demand.size, speed)
+    again = demand.lost(demand.clients) if offer.terms.joint else 0.0
+    return _told(offer.name, offer.strategy, offer.caveat, asked, phases, demand, again)
+
+
+def _told(
+    name: str,
+    strategy: str,
+    caveat: str,
+    asked: Work,
+    phases: Phases,
+    demand: Demand,
+    again: float = 0.0,
+) -> Prediction:
+    """Play a round; of `again` of all rounds, encryption and upload a second time."""
+    one = _played(asked, demand)
+    if again:
+        second = _played(
+            replace(asked, train_s=0.0, decrypt_s=0.0, download_bytes=0, exchanges=()), demand
+        )
+        one = replace(
+            one,
+            total_s=one.total_s + again * second.total_s,
+            bytes_up=one.bytes_up + round(again * second.bytes_up),
+        )
+    end = project(one, demand.rounds, demand.prices, demand.wan, demand.clients)
+    beside = asked.encrypt_s - phases.encrypt_s + max(asked.decrypt_s - phases.decrypt_s, 0.0)
+    return Prediction(
+        name,
+        strategy,
+        caveat,
+        phases.encrypt_s,
+        phases.add_s,
+        phases.decrypt_s,
+        beside + sum(exchange.client_s for exchange in asked.exchanges),
+        one.bytes_up,
+        one.bytes_down,
+        one.total_s,
+        demand.clients * (one.bytes_up + one.bytes_down) / GB,
+        end.hours,
+        end.total_usd,
+    )
+
+
+def _played(asked: Work, demand: Demand) -> Breakdown:
+    links = demand.wan.links(demand.clients)
+    return typical(simulate(asked, links, server=demand.wan.server))

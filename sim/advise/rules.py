@@ -1,0 +1,111 @@
+"""What speaks against a scheme: every reason, in words that say what would mend it."""
+
+from __future__ import annotations
+
+from flhe.sim.advise.calibration import NEEDS, Calibration, installed
+from flhe.sim.advise.demand import Demand
+from flhe.sim.advise.offers import Offer, refusal, work
+from flhe.sim.memory import NODE_BYTES, VALUE_BYTES
+from flhe.sim.prices import GB
+
+AGAIN = 0.1
+"""Share of rounds that may come to nothing, or have all encrypt anew, before an offer is excluded."""
+
+
+def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[str, ...]:
+    """Everything that speaks against an offer; empty where it may be chosen."""
+    if not installed(offer.measured):
+        _, what, brings = NEEDS[offer.measured]
+        return (f"it needs {what}, which is not installed: pip install 'flhe[{brings}]'",)
+    if not speed.has(offer.measured):
+        return ("it was not measured on this machine: --calibrate measures it",)
+    if refused := refusal(offer, demand.size):
+        return (refused,)
+    found = (
+        _graph(offer, demand),
+        _reader(offer, demand),
+        _clear(offer, demand),
+        _collusion(offer, demand),
+        _dealer(offer, demand),
+        _dropouts(offer, demand),
+        _memory(offer, demand, speed),
+    )
+    return tuple(reason for reason in found if reason)
+
+
+def _graph(offer: Offer, demand: Demand) -> str:
+    wanted = offer.terms.neighbours
+    if not wanted or offer.degree(demand.clients, demand.size.colluders) is not None:
+        return ""
+    return (
+        f"its graph of {wanted} neighbours is for more than {wanted + 1} clients, of whom so many "
+        f"collude that it withstands: {demand.clients} with {demand.size.colluders} share all with "
+        "all, which is SASH"
+    )
+
+
+def _reader(offer: Offer, demand: Demand) -> str:
+    if not offer.server_reads or demand.server_may_see_model:
+        return ""
+    return "the server would read each sum, and with it the model: say --server-may-see-model"
+
+
+def _clear(offer: Offer, demand: Demand) -> str:
+    if not offer.terms.clear or demand.clear_part:
+        return ""
+    return "what it does not encrypt travels in clear: never chosen unless you say --clear-part"
+
+
+def _collusion(offer: Offer, demand: Demand) -> str:
+    if not demand.colluders:
+        return ""
+    if offer.shared_key:
+        return "members share a key: one that colludes with the server reads all others' updates"
+    if offer.terms.keys == "joint" and offer.terms.joint and not demand.passive_server:
+        return (
+            "its keys last: a server that lies about who answered, with one member that kept old keys, "
+            "reads any update; use keys of each round, or say --passive-server"
+        )
+    return ""
+
+
+def _dealer(offer: Offer, demand: Demand) -> str:
+    if offer.terms.keys != "dealt" or demand.trusted_dealer:
+        return ""
+    return "its keys are dealt by somebody whom all trust: say --trusted-dealer"
+
+
+def _dropouts(offer: Offer, demand: Demand) -> str:
+    again = demand.lost(demand.clients)
+    told = f"a dropout of {demand.dropout:g} with {demand.clients} clients means"
+    if offer.terms.joint and again > AGAIN:
+        if offer.terms.keys == "dealt":
+            return f"{told} no sum in {again:.0%} of rounds: dealt keys open sums of all only"
+        return (
+            f"{told} a whole re-encryption in {again:.0%} of rounds, unless keys are of each round"
+        )
+    if offer.terms.joint and demand.clients == 3 and again:
+        return f"{told} waiting in {again:.0%} of rounds: two of three cannot agree on keys anew"
+    needed = offer.min_senders(demand.clients, demand.size.colluders)
+    if (lost := demand.lost(needed)) > AGAIN:
+        return (
+            f"{told} no sum in {lost:.0%} of rounds: it opens those of {needed} updates or more, with "
+            f"{demand.size.colluders} that may collude"
+        )
+    return ""
+
+
+def _memory(offer: Offer, demand: Demand, speed: Calibration) -> str:
+    if not demand.memory_bytes:
+        return ""
+    asked, _ = work(offer, demand.size, speed)
+    node = NODE_BYTES + VALUE_BYTES * demand.values + 2 * asked.upload_bytes
+    # One sum, one reply and one checkpoint, and the sum that somebody lacks.
+    server = NODE_BYTES + 2 * asked.upload_bytes + 2 * asked.download_bytes + 4 * demand.values
+    for what, need in (("a client", node), ("the server", server)):
+        if need > demand.memory_bytes:
+            return (
+                f"{what} needs about {need / GB:.1f} GB of memory, the machine has "
+                f"{demand.memory_bytes / GB:.1f}: say --memory where yours have more"
+            )
+    return ""
