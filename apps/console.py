@@ -94,6 +94,57 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     return table
 
 
+def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
+    """Where the rounds of a finished run went, by phase; None where nothing says.
+
+    The first round stands by itself: in it keys are agreed on, and processes start and compile.
+
+    Parameters
+    ----------
+    rounds : list of dict
+        Reports of rounds.
+    ending : dict or None
+        What came after the last one.
+    """
+    from flhe.strategies.overhead import PHASES
+
+    told = [report for report in rounds if report.get("phases")]
+    if not told:
+        return None
+    first, later = told[:1], told[1:]
+    caption = "encrypt, open: the slowest node's, as it tells. Bytes: mean of all rounds."
+    if held := max((report.get("nodes_bytes") or 0 for report in told), default=0):
+        caption += f" A process of nodes held {size(held)} at most."
+    if ending is not None:
+        up, down = (sum(p[name] for p in ending["phases"]) for name in ("bytes_up", "bytes_down"))
+        caption += (
+            f" After the last round: {ending['wall_s']:.2f} s, {size(up)} up, {size(down)} down."
+        )
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), pad_edge=False, title="Where a round goes", caption=caption
+    )
+    for name in ("Phase", "First s", "Later s", "Up", "Down", "Server memory"):
+        table.add_column(name, justify="left" if name == "Phase" else "right", no_wrap=True)
+    for name in PHASES:
+        own = [phase for report in told for phase in report["phases"] if phase["name"] == name]
+        if not own:
+            continue
+        up, down = (sum(p[key] for p in own) / len(told) for key in ("bytes_up", "bytes_down"))
+        held = max(phase["server_bytes"] or 0 for phase in own)
+        table.add_row(
+            name,
+            _mean_seconds(first, name),
+            _mean_seconds(later, name),
+            *(size(count) if count else "-" for count in (up, down, held)),
+        )
+    return table
+
+
+def _mean_seconds(rounds: list[dict[str, Any]], phase: str) -> str:
+    found = [each["seconds"] for r in rounds for each in r["phases"] if each["name"] == phase]
+    return f"{sum(found) / len(rounds):.3f}" if found else "-"
+
+
 def size(count: float) -> str:
     """Format a number of bytes, decimal units."""
     for unit in ("B", "kB", "MB"):

@@ -15,7 +15,7 @@ from flhe.apps.environment import FLOWER_CONFIG, answers, cpus, environment, fre
 from flhe.apps.outcome import Outcome, Tail, last_exception, one_line
 from flhe.apps.run_dir import RunDir
 from flhe.apps.signals import ignore_signals
-from flhe.errors import FlheError
+from flhe.errors import ConfigError, FlheError
 
 if TYPE_CHECKING:
     from flhe.apps.processes import Children
@@ -35,9 +35,17 @@ class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
 
     def __init__(
-        self, run_dir: RunDir, *, scratch: Path, timeout: float, verbose: bool, console: Console
+        self,
+        run_dir: RunDir,
+        *,
+        scratch: Path,
+        timeout: float,
+        verbose: bool,
+        console: Console,
+        report: Path | None = None,
     ) -> None:
         self._dir = run_dir
+        self._copy = None if report is None else report.expanduser()
         self._settings = run_dir.settings
         self._scratch = scratch
         self._log = run_dir.log
@@ -169,6 +177,7 @@ class FlowerRun:
         time.sleep(POLL_S)
         report, log = self._tails
         for line in report.lines():
+            self._pass_on(line)
             event = json.loads(line)
             kind, new = event["event"], self._outcome.read(event)
             if kind == "round" and new:
@@ -185,6 +194,18 @@ class FlowerRun:
                 f"the run took longer than --timeout {self._timeout:g} s "
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
+
+    def _pass_on(self, line: str) -> None:
+        """Append a line of the report to the user's own file."""
+        if self._copy is None:
+            return
+        try:
+            with self._copy.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f"--report {self._copy}: cannot be written ({error.strerror})"
+            ) from error
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")

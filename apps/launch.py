@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from flhe.apps.console import round_table
+from flhe.apps.console import overhead_table, round_table
 from flhe.apps.environment import (
     FLOWER_CONFIG,
     answers,
@@ -63,17 +63,20 @@ def run(
     settings: Settings,
     *,
     json_path: Path | None = None,
+    report_path: Path | None = None,
     timeout: float = 7200.0,
     verbose: bool = False,
     console: Console | None = None,
 ) -> Outcome:
     """Train as `settings` says and return the outcome; raises FlheError when it did not finish.
 
+    `json_path` receives the results at the end, `report_path` each event as it comes.
+
     Raises Stopped after a signal, once everything is stopped.
     """
-    check(settings, json_path, timeout)
+    check(settings, json_path, timeout, report_path)
     with signals(), created(settings) as run_dir:
-        return _train(run_dir, json_path, timeout, verbose, console or Console())
+        return _train(run_dir, json_path, report_path, timeout, verbose, console or Console())
 
 
 def resume(
@@ -81,6 +84,7 @@ def resume(
     given: Mapping[str, object],
     *,
     json_path: Path | None = None,
+    report_path: Path | None = None,
     timeout: float = 7200.0,
     verbose: bool = False,
     console: Console | None = None,
@@ -93,23 +97,35 @@ def resume(
         The directory.
     given : mapping of str to object
         Settings that were said again, by field: more rounds, or the same as before.
-    json_path, timeout, verbose, console
-        As for `run`; the results are those of all rounds.
+    json_path, report_path, timeout, verbose, console
+        As for `run`; the results are those of all rounds, and the events those from now on.
     """
     with signals(), reopened(path, given) as run_dir:
-        check(run_dir.asked, json_path, timeout)
-        return _train(run_dir, json_path, timeout, verbose, console or Console())
+        check(run_dir.asked, json_path, timeout, report_path)
+        return _train(run_dir, json_path, report_path, timeout, verbose, console or Console())
 
 
 def _train(
-    run_dir: RunDir, json_path: Path | None, timeout: float, verbose: bool, console: Console
+    run_dir: RunDir,
+    json_path: Path | None,
+    report_path: Path | None,
+    timeout: float,
+    verbose: bool,
+    console: Console,
 ) -> Outcome:
     settings = run_dir.settings
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(
-            run_dir, scratch=scratch, timeout=timeout, verbose=verbose, console=console
+            run_dir,
+            scratch=scratch,
+            timeout=timeout,
+            verbose=verbose,
+            console=console,
+            report=report_path,
         ).run()
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
+    if (overhead := overhead_table(outcome.rounds, outcome.ending)) is not None:
+        console.print(overhead)
     if outcome.privacy and outcome.privacy["warning"]:
         console.print(outcome.privacy["warning"], style="yellow", markup=False, highlight=False)
     _say_where(console, run_dir)
@@ -140,7 +156,9 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         run_dir.remove()
 
 
-def check(settings: Settings, json_path: Path | None, timeout: float) -> None:
+def check(
+    settings: Settings, json_path: Path | None, timeout: float, report_path: Path | None = None
+) -> None:
     """Refuse before anything starts what could only fail later."""
     from flhe.apps.tasks import task_named
 
@@ -156,6 +174,10 @@ def check(settings: Settings, json_path: Path | None, timeout: float) -> None:
             f"scheme='fedml-he' needs the [ckks] extra, missing: {', '.join(extra)}; "
             "install it: pip install 'flhe[ckks]'"
         )
+    if settings.tensorboard:
+        from flhe.strategies import tensorboard
+
+        tensorboard.check()
     if not timeout > 0:
         raise ConfigError(f"--timeout {timeout:g}: must be positive")
     if settings.task != "digits":
@@ -172,8 +194,9 @@ def check(settings: Settings, json_path: Path | None, timeout: float) -> None:
             f"--nodes {settings.nodes}: task {settings.task!r} has {most} training examples, which "
             "is fewer than one a node"
         )
-    for option, path in (("--json", json_path), ("--output", settings.sealed_model or None)):
-        if path is None:
+    files = ("--json", json_path), ("--report", report_path), ("--output", settings.sealed_model)
+    for option, path in files:
+        if not path:
             continue
         target = Path(path).expanduser()
         if target.is_dir() or not target.absolute().parent.is_dir():

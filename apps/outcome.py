@@ -22,6 +22,8 @@ class Outcome:
     sealed_model: str | None = None
     privacy: dict[str, Any] | None = None
     """What left in clear, or with noise; see `flhe.coding.privacy_report`."""
+    ending: dict[str, Any] | None = None
+    """What came after the last round's report; see `flhe.strategies.overhead.Spent`."""
 
     @classmethod
     def earlier(cls, events: Iterable[dict[str, Any]]) -> Outcome:
@@ -49,6 +51,7 @@ class Outcome:
         elif kind == "done":
             self.done = True
             self.sealed_model = event["sealed_model"]
+            self.ending = event.get("ending")
         elif kind == "privacy":
             self.privacy = {name: value for name, value in event.items() if name != "event"}
         elif kind == "failed":
@@ -65,6 +68,7 @@ class Outcome:
             "final_accuracy": self.rounds[-1]["accuracy"] if self.rounds else None,
             "sealed_model": self.sealed_model,
             "privacy": self.privacy,
+            "ending": self.ending,
         }
 
 

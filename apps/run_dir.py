@@ -37,7 +37,7 @@ VERSION = 1
 OPTIONS = {"num_rounds": "--rounds", "sealed_model": "--output"}
 """Options of `flhe run` that are not called as their setting."""
 
-PATHS = ("data_dir", "sealed_model")
+PATHS = ("data_dir", "sealed_model", "tensorboard")
 """Settings that are paths."""
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 
+from flhe.apps.node_memory import nodes_memory
 from flhe.apps.plain_fedsgd import PlainFedSGD
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
@@ -22,8 +25,9 @@ from flhe.apps.tasks.base import Task, new_model
 from flhe.errors import QuorumError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.strategies.plain import metered
-from flhe.strategies.report import Reporter
+from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
+from flhe.strategies.tensorboard import TensorBoard
 
 app = ServerApp()
 
@@ -31,9 +35,14 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, ctx: Context) -> None:
     """Run one federation as the run config says."""
-    reporter = Reporter(str(ctx.run_config.get("report", "")))
+    reporter = Reporter(str(ctx.run_config.get("report", "")), nodes_memory)
     try:
-        run(grid, Settings.from_config(ctx.run_config), reporter)
+        settings = Settings.from_config(ctx.run_config)
+        board = TensorBoard(settings.tensorboard) if settings.tensorboard else None
+        with board or nullcontext():
+            if board:
+                reporter.also.append(board.round)
+            run(grid, settings, reporter)
     except Exception as error:
         reporter.emit("failed", error=f"{type(error).__name__}: {error}")
         raise
@@ -45,7 +54,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     arrays = ArrayRecord(new_model(task, settings.seed).state_dict())
     model_bytes = sum(len(array.data) for array in arrays.values())
     strategy = make_strategy(settings, task, reporter)
-    reporter.emit("start", model_bytes=model_bytes, nodes=settings.nodes)
+    reporter.emit("start", version=VERSION, model_bytes=model_bytes, nodes=settings.nodes)
     wait_for_nodes(grid, settings)
     reporter.emit("joined")
     how: dict[str, Any] = {"resume": True} if settings.resume else {}
@@ -61,7 +70,12 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         write_model(Path(settings.sealed_model), result, sealed=sealed)
     if (privacy := getattr(strategy, "privacy", None)) is not None:
         reporter.emit("privacy", **privacy.to_data(), warning=privacy.warning())
-    reporter.emit("done", sealed_model=settings.sealed_model or None)
+    ending = getattr(strategy, "ending", None)
+    reporter.emit(
+        "done",
+        sealed_model=settings.sealed_model or None,
+        ending=None if ending is None else asdict(ending),
+    )
 
 
 def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:

@@ -25,14 +25,26 @@ from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
 """Every name that `scheme` may take."""
 
-TASKS = ("digits", "cifar10", "fashion-mnist")
+CLASSES = {
+    "digits": 10,
+    "cifar10": 10,
+    "fashion-mnist": 10,
+    "fcn": 10,
+    "alexnet": 10,
+    "lstm": 97,
+    "resnet20": 10,
+    "gru": 97,
+    "cnn": 62,
+    "fcn-digits": 10,
+    "cnn-digits": 62,
+}
+"""What the model of each task tells apart: guessing costs ln(classes)."""
+
+TASKS = tuple(CLASSES)
 PARTITIONS = ("iid", "dirichlet")
 
 BITS = 16
 """Bits of one encrypted value, where `bits` does not say; under SASH as many as there is room for."""
-
-CLASSES = 10
-"""Classes of every task: guessing costs ln(CLASSES)."""
 
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
@@ -71,6 +83,10 @@ class Settings:
         Directory in which the server keeps what it needs to go on after a crash; "" for none.
     resume : bool
         Go on with the run in `state_dir`.
+    report : str
+        File that receives a JSON line per event while the run goes on; "" for none.
+    tensorboard : str
+        Directory for TensorBoard's event files; "" for none.
     secret_initial : bool
         Have a node make the initial model and seal it, so that the server is not sent it.
     rekey_every, checkpoint_every, patience, retries : int
@@ -153,6 +169,7 @@ class Settings:
     data_dir: str = ""
     download: bool = False
     report: str = ""
+    tensorboard: str = ""
     sealed_model: str = ""
     server_optimizer: str = "fedavg"
     server_eta: float = 0.0
@@ -267,7 +284,7 @@ class Settings:
             self.fair_q,
             self.fair_lipschitz or 1 / self.learning_rate,
             self.clip,
-            math.log(CLASSES),
+            math.log(CLASSES[self.task]),
             self.max_examples or FAIR_LIMIT,
         )
 

@@ -488,7 +488,8 @@ def tables(
     sections: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SECTION]...", help="Tables and figures, or papers: see --list. All unless said."
+            metavar="[SECTION]...",
+            help="Tables and figures, or papers: see --list. All unless said.",
         ),
     ] = None,
     full: Annotated[
@@ -622,9 +623,9 @@ def advise(
 
     The first time it measures how fast this machine is at each scheme, for half a minute.
     """
-    from flhe.sim import advise_report
+    from flhe.sim.advise import report
 
-    advise_report.command(
+    report.command(
         params=params,
         clients=clients,
         uplink=uplink,

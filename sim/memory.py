@@ -23,8 +23,8 @@ from typing import Any
 from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
+from flhe.resident import resident
 from flhe.sim.bench import Progress, machine
-from flhe.sim.synthetic import resident
 
 FEW = 3
 """Nodes of the smaller deployment: a group has no fewer."""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe.sim.synthetic import client_app, initial, resident, strategy, warm_up
+from flhe.resident import resident
+from flhe.sim.synthetic import client_app, initial, strategy, warm_up
 
 TIMEOUT_S = 3600.0
 

@@ -7,12 +7,13 @@ so that what a process holds is Flower's and ours.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from flhe.resident import resident
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message
@@ -63,10 +64,10 @@ report = ""
 """Files of the Flower app, by name."""
 
 
-def write_app(directory: Path) -> None:
-    """Write the Flower app into a new directory."""
+def write_app(directory: Path, files: Mapping[str, str] = APP) -> None:
+    """Write a Flower app into a new directory."""
     directory.mkdir()
-    for name, text in APP.items():
+    for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")
 
 
@@ -149,6 +150,28 @@ def strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]
     )
 
 
+def sash_strategy(
+    nodes: int, timeout: float, on_round: Callable[[RoundReport], None], neighbours: int = 0
+) -> HEStrategy:
+    """SASH among all nodes, which any of them may drop out of; `neighbours` as in `sash_fedavg`."""
+    from flhe.strategies import sash_fedavg
+
+    return sash_fedavg(
+        clip=1.0,
+        weighted=False,
+        train_metrics=(),
+        neighbours=neighbours,
+        min_train_nodes=nodes,
+        min_evaluate_nodes=3,
+        min_available_nodes=nodes,
+        fraction_evaluate=0.0,
+        round_timeout=timeout,
+        stage_timeout=timeout,
+        connect_timeout=min(timeout, 60.0),
+        on_round=on_round,
+    )
+
+
 def warm_up() -> None:
     """Load what a server loads later, whatever the size of the model: it belongs to what is idle."""
     from flhe.coding.pack import Packing
@@ -156,30 +179,3 @@ def warm_up() -> None:
     packing = Packing(16)
     total = np.zeros(packing.nbytes(packing.block), np.uint8)
     packing.add(total, total.copy(), packing.block)
-
-
-def resident(key: str = "VmRSS", pid: int | str = "self") -> int:
-    """Bytes of memory that a process holds; with `VmHWM` the most that it ever held.
-
-    Where the system does not tell the most ever, it is what the process holds now.
-
-    Raises
-    ------
-    ProcessLookupError
-        There is no such process.
-    """
-    if sys.platform != "linux":
-        import psutil
-
-        try:
-            return int(psutil.Process(None if pid == "self" else int(pid)).memory_info().rss)
-        except psutil.Error:
-            raise ProcessLookupError(pid) from None
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except FileNotFoundError:
-        raise ProcessLookupError(pid) from None
-    for line in lines.splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise ProcessLookupError(pid)  # it has ended, nobody has waited for it yet

@@ -22,6 +22,7 @@ from flhe.schemes import masking
 from flhe.sealed import Sealed, from_bytes
 from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.key_agreement import reasons
+from flhe.strategies.overhead import ADD
 
 log = getLogger("flwr").log
 
@@ -74,8 +75,9 @@ class Exchange:
 
         parts = self._collect("ranges", replies, read)
         total = None
-        for part in parts.values():
-            total = fed.whole.add(total, part)
+        with fed.grid.meter.doing(ADD):
+            for part in parts.values():
+                total = fed.whole.add(total, part)
         assert total is not None
         fed.ledger.keep_ranges(fed.whole.close(total))
         log(INFO, "ranges: Added %d mean squares", len(parts))
@@ -128,7 +130,8 @@ class Exchange:
                 if records.field(answer, "step", str) != stage:
                     raise ProtocolError("it answered with another stage of the round")
                 start = fed.start_in(answer)
-                value = read(node, answer)
+                with fed.grid.meter.doing(ADD):
+                    value = read(node, answer)
                 fed.heard(node, content)
                 told.setdefault(start, {})[node] = value
             except FlheError as error:

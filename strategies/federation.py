@@ -38,6 +38,7 @@ from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.neighbour_agreement import NeighbourAgreement
+from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.privacy import Spending
 from flhe.strategies.report import RoundReport, scalar
 
@@ -522,9 +523,9 @@ class Federation:
         self.refusers.discard(node)
         self.missing.discard(node)
         answer = records.find_reply(content)
-        seconds = answer.get("crypto-s") if answer else None
-        if isinstance(seconds, float):
-            self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
+        seconds = sound(answer.get("crypto-s") if answer else None)
+        self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
+        self.grid.meter.told(node, seconds)
         opened = records.find_config(content, "flhe.opened")
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)
@@ -563,7 +564,8 @@ class Federation:
         self.refusers = set()
         total = self.scheme.close(total)
         if self.serves:
-            arrays = self._read(total, release)
+            with self.grid.meter.doing(OPEN):
+                arrays = self._read(total, release)
         else:
             answers = cast(Sequence[bytes], release)
             history = next_history(self.ledger.history, total.digest())
@@ -602,15 +604,18 @@ class Federation:
 
     def report(self, server_round: int, metrics: MetricRecord | None) -> RoundReport:
         """What the round cost and what it reached."""
-        traffic = self.grid.take()
+        spent = self.grid.take()
         return RoundReport(
             round=server_round,
             accuracy=scalar(metrics, "accuracy"),
             loss=scalar(metrics, "loss"),
-            bytes_up=traffic.up,
-            bytes_down=traffic.down,
+            bytes_up=spent.up,
+            bytes_down=spent.down,
             crypto_s=max(self.crypto_s.values(), default=0.0) + self.adding_s,
             round_s=time.monotonic() - self.began,
             survivors=self.survivors,
             epsilon=None if self.spending is None else self.spending.epsilon,
+            wall_s=spent.wall_s,
+            server_bytes=spent.server_bytes,
+            phases=spent.phases,
         )

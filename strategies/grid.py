@@ -9,6 +9,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flhe.math.buffers import give_back_large
+from flhe.strategies.overhead import phase_of
 from flhe.strategies.report import MeteredGrid
 
 POLL = (0.02, 1.0)
@@ -47,16 +48,24 @@ class StreamGrid(MeteredGrid):
         deadline = time.monotonic() + timeout
         self._nodes = {}
         self.silent = set()
+        request = 0
         for message in messages:
+            request = request or self.meter.open(phase_of(message))
             node = message.metadata.dst_node_id
             pushed = [mid for mid in self.push_messages([message]) if mid]
             if pushed:
                 self._nodes[pushed[0]] = node
             else:
                 self.silent.add(node)
-        return self._replies(deadline)
+        return self._replies(deadline, request)
 
-    def _replies(self, deadline: float) -> Iterator[Message]:
+    def _replies(self, deadline: float, request: int) -> Iterator[Message]:
+        try:
+            yield from self._until(deadline)
+        finally:  # also where whoever reads them has had enough
+            self.meter.close(request)
+
+    def _until(self, deadline: float) -> Iterator[Message]:
         pending = set(self._nodes)
         pause = POLL[0]
         while pending:

@@ -52,11 +52,11 @@ from flhe.strategies.ledger import Ledger
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.neighbour_agreement import NeighbourAgreement
-from flhe.strategies.report import RoundReport
+from flhe.strategies.overhead import ADD, EVALUATE, Spent
+from flhe.strategies.report import OnRound
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
-OnRound = Callable[[RoundReport], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 MAX_VIEWS = 3
@@ -91,7 +91,8 @@ class HEStrategy(FedAvg):
     state_dir : str or Path, optional
         Directory in which the server keeps what it needs to go on after a crash.
     on_round : callable, optional
-        Receives a RoundReport after each round.
+        Receives a RoundReport after each round, with what each phase of it took; what comes after the
+        last one is in `ending` when `start` has returned.
     select : Select, optional
         Encrypt a part of each update only; see `flhe.coding.select`. In place of that of the terms.
     noise : Laplace, optional
@@ -171,6 +172,8 @@ class HEStrategy(FedAvg):
         self.checkpoint_every = checkpoint_every
         self.state_dir = None if state_dir is None else Path(state_dir)
         self.on_round = on_round
+        self.ending: Spent | None = None
+        """What came after the last round's report: its end, and the sealed checkpoint of the model."""
         self._membership = Membership(patience, rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
@@ -249,6 +252,7 @@ class HEStrategy(FedAvg):
                 result.evaluate_metrics_clientapp[number] = metrics
             self._close(fed, number)
         result.arrays = self._finish(fed)
+        self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)
         log(INFO, "")
         log(INFO, "Finished in %.2f s", time.monotonic() - began)
@@ -762,12 +766,13 @@ class HEStrategy(FedAvg):
         for reply in replies:
             node = fed.grid.node_of(reply)
             try:
-                part, start = fed.receive(node, reply, exchanged.supports)
-                if start not in views and len(views) == MAX_VIEWS:
-                    self._drop_view(fed, views, senders, trouble)
-                began = time.perf_counter()
-                views[start] = fed.scheme.add(views.get(start), part)
-                fed.adding_s += time.perf_counter() - began
+                with fed.grid.meter.doing(ADD):
+                    part, start = fed.receive(node, reply, exchanged.supports)
+                    if start not in views and len(views) == MAX_VIEWS:
+                        self._drop_view(fed, views, senders, trouble)
+                    began = time.perf_counter()
+                    views[start] = fed.scheme.add(views.get(start), part)
+                    fed.adding_s += time.perf_counter() - began
                 senders.setdefault(start, []).append(node)
                 del part
             except FlheError as error:
@@ -818,7 +823,8 @@ class HEStrategy(FedAvg):
         """Evaluate the model on the server, where it reads the sums."""
         if evaluate_fn is None or fed.initial is None:
             return
-        metrics = evaluate_fn(number, fed.initial)
+        with fed.grid.meter.doing(EVALUATE):
+            metrics = evaluate_fn(number, fed.initial)
         if metrics is not None:
             log(INFO, "\t└──> Server-side MetricRecord: %s", metrics)
             result.evaluate_metrics_serverapp[number] = metrics

@@ -21,6 +21,7 @@ from flhe.keys import masking
 from flhe.sealed import Slot
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import reasons
+from flhe.strategies.overhead import sound
 
 log = getLogger("flwr").log
 
@@ -204,9 +205,7 @@ class MaskingAgreement:
         """Send, and yield (node, its record) of each answer, with its seconds noted."""
         replies = ask(self.grid, messages, self.nodes, self.timeout, self.refused, self._trouble)
         for node, answer in replies:
-            seconds = answer.get("crypto-s")
-            if isinstance(seconds, float):
-                self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
+            self.crypto_s[node] = self.crypto_s.get(node, 0.0) + sound(answer.get("crypto-s"))
             yield node, answer
 
     def _warn(self, stage: str) -> None:

@@ -6,7 +6,8 @@ The arithmetic, the sampling and the records are FedAvg's; only what passes by i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -15,9 +16,8 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYog
 
 from flhe.errors import QuorumError
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.strategies.report import MeteredGrid, RoundReport, scalar
-
-OnRound = Callable[[RoundReport], None]
+from flhe.strategies.overhead import ADD
+from flhe.strategies.report import MeteredGrid, OnRound, RoundReport, scalar
 
 
 class MeteredFedAvg(FedAvg):
@@ -61,7 +61,8 @@ class MeteredFedAvg(FedAvg):
         self._survivors = _delivered(replies)
         if self.fraction_train > 0 and not self._survivors:
             raise QuorumError(_nobody("trained", server_round, replies))
-        return super().aggregate_train(server_round, replies)
+        with nullcontext() if self._meter is None else self._meter.meter.doing(ADD):
+            return super().aggregate_train(server_round, replies)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -77,17 +78,20 @@ class MeteredFedAvg(FedAvg):
     def _report(self, server_round: int, metrics: MetricRecord | None) -> None:
         if self._on_round is None or self._meter is None:
             return
-        traffic = self._meter.take()
+        spent = self._meter.take()
         self._on_round(
             RoundReport(
                 round=server_round,
                 accuracy=scalar(metrics, "accuracy"),
                 loss=scalar(metrics, "loss"),
-                bytes_up=traffic.up,
-                bytes_down=traffic.down,
+                bytes_up=spent.up,
+                bytes_down=spent.down,
                 crypto_s=0.0,
                 round_s=time.monotonic() - self._started_at,
                 survivors=self._survivors,
+                wall_s=spent.wall_s,
+                server_bytes=spent.server_bytes,
+                phases=spent.phases,
             )
         )
 

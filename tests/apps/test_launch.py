@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -240,11 +241,13 @@ def test_a_killed_superlink_is_noticed(env: dict[str, str]) -> None:
 
 def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path) -> None:
     results, model = tmp_path / "out.json", tmp_path / "model.npz"
+    report, board = tmp_path / "report.jsonl", tmp_path / "board"
     with nothing_left():
         process = flhe(
             env,
             *("run", "--scheme", "plain", "--nodes", "3", "--rounds", "1", "--local-epochs", "1"),
             *("--json", str(results), "--output", str(model)),
+            *("--report", str(report), "--tensorboard", str(board)),
         )
         out, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (0, "")
@@ -257,6 +260,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "final_accuracy",
         "sealed_model",
         "privacy",
+        "ending",
     ]
     assert list(content["rounds"][0]) == [
         "round",
@@ -268,7 +272,17 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "round_s",
         "survivors",
         "epsilon",
+        "wall_s",
+        "server_bytes",
+        "nodes_bytes",
+        "phases",
     ]
+    events = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [event["event"] for event in events] == ["start", "joined", "round", "done"]
+    assert events[2] == {"event": "round", **content["rounds"][0]}
+    assert events[2]["nodes_bytes"] > 50 << 20  # a process that has imported torch
+    assert len(list(board.iterdir())) == 1
+    assert re.search(r"^train +\d", out, re.MULTILINE)
     assert content["rounds"][0]["survivors"] == 3
     assert content["final_accuracy"] == content["rounds"][0]["accuracy"]
     assert content["sealed_model"] == str(model)

@@ -23,6 +23,7 @@ from flhe import records
 from flhe.apps.processes import Children
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
+from flhe.resident import resident
 from flhe.rounds.model import Model
 from flhe.sim import deployment, memory, one_process, synthetic
 from flhe.sim.inproc import InProcessGrid
@@ -182,10 +183,10 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_what_a_process_holds() -> None:
-    assert 0 < synthetic.resident() <= synthetic.resident("VmHWM")
-    assert synthetic.resident(pid=os.getpid()) > 0
+    assert 0 < resident() <= resident("VmHWM")
+    assert resident(pid=os.getpid()) > 0
     with pytest.raises(ProcessLookupError):
-        synthetic.resident(pid=1 << 29)
+        resident(pid=1 << 29)
 
 
 def test_the_flower_app_is_written_as_files(tmp_path: Path) -> None:

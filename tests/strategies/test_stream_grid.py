@@ -245,8 +245,10 @@ def test_a_generator_of_messages_is_pushed_as_lists(clock: Clock) -> None:
 def test_payload_is_counted_once_each_way(clock: Clock) -> None:
     stream = StreamGrid(Wire(clock, {1: 0.0, 2: 0.0}))
     list(stream.send_and_receive(messages(1, 2), timeout=1))
-    assert stream.take() == (16, 16)  # one number each
-    assert stream.take() == (0, 0)
+    spent = stream.take()
+    assert (spent.up, spent.down) == (16, 16)  # one number each
+    spent = stream.take()
+    assert (spent.up, spent.down) == (0, 0)
 
 
 def test_it_sleeps_for_real(monkeypatch: pytest.MonkeyPatch) -> None:

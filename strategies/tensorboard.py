@@ -1,0 +1,111 @@
+"""Reports as TensorBoard's event files, while a run goes on.
+
+By tensorboardX, which needs nothing that Flower does not bring: TensorBoard's own writer comes with its
+web server, and PyTorch's with both. The files are the same, and any TensorBoard shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+
+from flhe.errors import ConfigError
+from flhe.strategies.report import RoundReport
+
+NEEDS = "tensorboardX"
+
+
+def check() -> None:
+    """Refuse where the writer is missing: ConfigError."""
+    if find_spec(NEEDS) is None:
+        raise ConfigError(
+            f"tensorboard needs the [tensorboard] extra, missing: {NEEDS}; "
+            "install it: pip install 'flhe[tensorboard]'"
+        )
+
+
+def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
+    """Tag and value of each number in a report; what is not known has none.
+
+    TensorBoard keeps 24 bits of a number: bytes that have to be exact are in the report itself.
+    """
+    for name in ("accuracy", "loss", "epsilon"):
+        if (value := getattr(report, name)) is not None:
+            yield name, value
+    for name in ("round_s", "wall_s", "crypto_s", "bytes_up", "bytes_down", "survivors"):
+        yield f"overhead/{name}", getattr(report, name)
+    for phase in report.phases:
+        for name in ("seconds", "bytes_up", "bytes_down"):
+            yield f"overhead/{phase.name}/{name}", getattr(phase, name)
+        if phase.server_bytes is not None:
+            yield f"memory/{phase.name}/server_bytes", phase.server_bytes
+    for name in ("server_bytes", "nodes_bytes"):
+        if (value := getattr(report, name)) is not None:
+            yield f"memory/{name}", value
+
+
+class TensorBoard:
+    """Writes each round's report into a directory of event files; `round` fits a strategy's `on_round`.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The directory; made where there is none. A run that is resumed writes one more file there.
+
+    Raises
+    ------
+    ConfigError
+        The [tensorboard] extra is missing, or the directory cannot be written.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        check()
+        from tensorboardX.event_file_writer import EventsWriter
+
+        self._folder = Path(folder)
+        with self._writing():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # Two runs may begin in one second, which is all that the name would tell them apart by.
+            self._writer = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
+
+    def round(self, report: RoundReport) -> None:
+        """Write a finished round's numbers; they are on disk when this returns."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=number) for tag, number in scalars(report)]
+        event = Event(wall_time=time.time(), step=report.round, summary=Summary(value=values))
+        with self._writing():
+            self._writer.write_event(event)
+            self._writer.flush()  # SummaryWriter's own would leave that to a thread, and return
+
+    def close(self) -> None:
+        """End the file."""
+        with self._writing():
+            self._writer.close()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"tensorboard={str(self._folder)!r} cannot be written ({error.strerror}): "
+                "name a directory that is yours"
+            ) from error
