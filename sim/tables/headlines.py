@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flhe.sim.aggregation_contenders import SECAGG
 from flhe.sim.tables import phase_costs as costs
 from flhe.sim.tables.learned import batch_s, training_step
 from flhe.sim.tables.marked import Marked, published
@@ -112,15 +113,13 @@ def headlines(plan: Plan, found: Found) -> list[Headline]:
     narrow = at_cnn[costs.ESAFL_NARROW].upload_bytes / at_cnn[costs.PLAIN].upload_bytes
     row = "ESAFL's traffic (rns-8192) to plain float32"
     out.append(Headline(row, narrow, 0.7, most=True))
-    out.append(
-        Headline(
-            "SecAgg's seconds to SASH's, N = 50, M = 100,000, 30% dropped out",
-            ratio_of(plan, found),
-            20.0,
-            most=False,
-            paper=("SASH", 20.0),
-        )
-    )
+    setting = "N = 50, M = 100,000, 30% dropped out"
+    flower, own = ratio_of(plan, found), ratio_of(plan, found, SECAGG.name)
+    row = f"Flower's SecAgg+, all sharing with all, to SASH: seconds, {setting}"
+    out.append(Headline(row, flower, 20.0, most=False, paper=("SecAgg of its own to SASH", 20.0)))
+    # Ours is many times faster than the paper's baseline: it is told, and held to 1.
+    row = f"SecAgg as flhe has it, to SASH: seconds, {setting}"
+    out.append(Headline(row, own, 1.0, most=False))
     part = costs.read(found[selected_step(plan).key])
     clear, whole, tenth = (part[name] for name in SELECTED)
     row = "CKKS of everything to CKKS of a tenth, beyond what is in clear: seconds"

@@ -173,8 +173,15 @@ def _figure(model: str, found: Any) -> Result:
 def _apart(curves: Sequence[Curve]) -> str:
     """How far the encrypted curves lie from the plain one, in words."""
     plain, *others = curves
-    said = [f"{curve.name} after {curve.rounds} rounds {curve.gap(plain):+.3f}" for curve in others]
-    return f"Accuracy beside plain FedAvg's, on the same batches: {'; '.join(said)}."
+    said = [
+        f"{curve.name} {curve.gap(plain):.3f} in {curve.rounds} rounds, "
+        f"{curve.settled - plain.settled_after(curve.rounds):+.4f} over the last"
+        for curve in others
+    ]
+    return (
+        "Largest difference of accuracy from plain FedAvg on the same batches in any one round, and of "
+        f"the mean over the last ten: {'; '.join(said)}."
+    )
 
 
 SECTIONS: tuple[Section, ...] = (
