@@ -160,7 +160,7 @@ def check(
     settings: Settings, json_path: Path | None, timeout: float, report_path: Path | None = None
 ) -> None:
     """Refuse before anything starts what could only fail later."""
-    from flhe.apps.tasks import task_named
+    from flhe.apps.tasks import check_data, task_named
 
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
@@ -180,14 +180,7 @@ def check(
         tensorboard.check()
     if not timeout > 0:
         raise ConfigError(f"--timeout {timeout:g}: must be positive")
-    if settings.task != "digits":
-        if not settings.data_dir:
-            raise ConfigError(
-                f"task {settings.task!r} needs its data set: put it into a directory "
-                "and name that with --data-dir"
-            )
-        if not Path(settings.data_dir).expanduser().is_dir():
-            raise ConfigError(f"--data-dir {settings.data_dir}: no such directory")
+    check_data(settings.task, settings.data_dir, download=settings.download)
     most = task_named(settings.task).train_size
     if settings.nodes > most:
         raise ConfigError(

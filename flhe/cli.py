@@ -188,7 +188,11 @@ def run(
         int, typer.Option(help="Round in which one node is killed, for good; 0: none.")
     ] = 0,
     data_dir: Annotated[
-        str, typer.Option(help="Where the files of cifar10 or fashion-mnist lie.")
+        str,
+        typer.Option(
+            envvar="FLHE_DATA_DIR",
+            help="Where the data set lies: a directory, or an .npz or .txt file.",
+        ),
     ] = "",
     rekey_every: Annotated[
         int, typer.Option(help="Rounds after which the nodes agree on fresh keys; 0: never.")

@@ -1,9 +1,10 @@
 r"""Learning curves: plain FedAvg beside encrypted federations on one task.
 
     python -m flhe.sim.curves curves.png --task digits --rounds 20 \
-        --run 'FLASHE, 16 bits={}' --run 'FLASHE, 8 bits={"bits": 8}'
+        --run 'FLASHE, 8 bits={"bits": 8}' --run 'SASH={"scheme": "sash", "unmask": "clients"}'
 
-Each --run is a name and keyword arguments of `flashe_fedavg` as JSON; plain FedAvg always runs, first.
+Each --run is a name and, as JSON, arguments of a preset of `flhe.strategies`: that of "scheme",
+FLASHE's unless said; "rounds" may stop it earlier than the others. Plain FedAvg always runs, first.
 Writes the figure and its data, curves.json: FLASHE's Fig. 9, at one's desk.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,17 @@ from rich.table import Table
 from flhe.errors import ConfigError, FlheError
 from flhe.sim import figures
 from flhe.sim.bench import Progress, machine
-from flhe.sim.learning import SETTLED, Arguments, Curve, Setting, as_json, learn, strategy
+from flhe.sim.curve_plot import plot
+from flhe.sim.learning import (
+    SETTLED,
+    Arguments,
+    Curve,
+    Setting,
+    as_json,
+    learn,
+    rounds_of,
+    strategy,
+)
 
 if TYPE_CHECKING:
     from flhe.apps.tasks.base import Task
@@ -43,7 +54,9 @@ def curves(
     runs: Mapping[str, Arguments | None],
     *,
     data_dir: str = "",
+    title: str = "",
     workers: int = 1,
+    threads: int = 1,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> list[Curve]:
@@ -58,11 +71,11 @@ def curves(
     setting : Setting
         How all of them train.
     runs : mapping of str to mapping or None
-        Name -> arguments of `flashe_fedavg`, or None for plain FedAvg.
-    data_dir : str
-        Where the task finds its data set.
-    workers : int
-        Clients that train at a time; see `learn`.
+        Name -> `Arguments`, or None for plain FedAvg.
+    data_dir, title : str
+        Where the task finds its data set; what stands above the figure.
+    workers, threads : int
+        Clients that train at a time, and torch's threads; see `learn`.
     resume : bool
         Keep the curves in the .json, which must be of the same task and setting, and run those of
         `runs` that are not among them.
@@ -86,32 +99,44 @@ def curves(
     }
     for arguments in missing.values():
         strategy(setting, len(data.train.labels), arguments)  # refuse now, not after hours
-    for done, (name, arguments) in enumerate(missing.items()):
+    before, total = 0, sum(rounds_of(setting, arguments) for arguments in missing.values())
+    for name, arguments in missing.items():
+        turns = itertools.count(before + 1)
+        before += rounds_of(setting, arguments)
 
-        def note(report: RoundReport, name: str = name, done: int = done) -> None:
+        def note(report: RoundReport, name: str = name, turns: Iterator[int] = turns) -> None:
             if progress is not None:
-                told = f"{name}: accuracy {report.accuracy:.4f}"
-                at = done * setting.rounds + report.round
-                progress(at, len(missing) * setting.rounds, told)
+                progress(next(turns), total, f"{name}: accuracy {report.accuracy:.4f}")
 
-        found[name] = learn(name, task, data, setting, arguments, workers=workers, on_round=note)
-        data_of_all = to_data(task.name, setting, list(found.values()))
+        found[name] = learn(
+            name, task, data, setting, arguments, workers=workers, threads=threads, on_round=note
+        )
+        data_of_all = to_data(task.name, setting, list(found.values()), title)
         figures.save_data(path, FORMAT, VERSION, data_of_all)
-    plot(list(found.values()), task.name, path)
+    plot(list(found.values()), task.name, path, title)
     return list(found.values())
 
 
-def to_data(task: str, setting: Setting, found: Sequence[Curve]) -> dict[str, Any]:
-    """The curves and what made them, as JSON values."""
+def to_data(task: str, setting: Setting, found: Sequence[Curve], title: str = "") -> dict[str, Any]:
+    """The curves and what made them, as JSON values; the first is what the others are compared with."""
     made = {"command": "python -m flhe.sim.curves", "flhe": version("flhe")}
     made |= {name: version(name) for name in ("flwr", "torch")}
     return {
         "made_by": made,
         "machine": machine(),
         "task": task,
+        "title": title,
         "setting": asdict(setting),
         "settled_over": SETTLED,
-        "curves": [curve.to_json() for curve in found],
+        "curves": [
+            {
+                **curve.to_json(),
+                "largest_difference": {
+                    series: curve.gap(found[0], series) for series in ("accuracy", "loss")
+                },
+            }
+            for curve in found
+        ],
     }
 
 
@@ -122,7 +147,7 @@ def _earlier(path: Path, task: str, setting: Setting) -> dict[str, Curve]:
         found = json.loads(beside.read_text(encoding="utf-8"))
         if (found["format"], found["version"]) != (FORMAT, VERSION):
             raise ConfigError(f"{beside}: holds no curves of version {VERSION}")
-        if (found["task"], found["setting"]) != (task, asdict(setting)):
+        if (found["task"], Setting(**found["setting"])) != (task, setting):
             raise ConfigError(
                 f"{beside}: is of another task or setting: give {path.name} a new name"
             )
@@ -135,48 +160,21 @@ def _earlier(path: Path, task: str, setting: Setting) -> dict[str, Curve]:
         raise ConfigError(f"{beside}: cannot be read ({type(error).__name__})") from None
 
 
-def plot(found: Sequence[Curve], task: str, path: Path) -> None:
-    """Draw accuracy by round, and by what the clients have uploaded."""
-    with figures.look():
-        figure = figures.new(7.0, 3.0)
-        by_round, by_bytes = figure.subplots(1, 2, sharey=True)
-        for at, curve in enumerate(found):
-            accuracy = curve.series["accuracy"]
-            sent = [total / 1e6 for total in itertools.accumulate(curve.series["bytes_up"])]
-            style: dict[str, Any] = {
-                "color": figures.COLOURS[(at - 1) % len(figures.COLOURS)],  # black for the first
-                "linestyle": "--" if curve.arguments is None else "-",
-                "label": f"{curve.name}: {curve.settled:.3f}",
-                "zorder": 3 if curve.arguments is None else 2,
-            }
-            by_round.plot(range(1, len(accuracy) + 1), accuracy, **style)
-            by_bytes.plot(sent, accuracy, **style)
-        by_round.set(xlabel="round", ylabel=f"test accuracy, {task}")
-        by_bytes.set(xlabel="uploaded by all clients, MB", xscale="log")
-        by_bytes.xaxis.set_major_formatter("{x:g}")
-        figure.legend(
-            *by_round.get_legend_handles_labels(),
-            loc="outside upper center",
-            ncols=min(len(found), 3),
-            title=f"mean accuracy over the last {SETTLED} rounds",
-        )
-        figures.save(figure, path)
-
-
 def table(found: Sequence[Curve], task: str) -> Table:
     """One line a federation, beside the first."""
     out = Table(
-        title=f"{task}: accuracy after {len(found[0].series['accuracy'])} rounds",
+        title=f"{task}: accuracy after {found[0].rounds} rounds",
         caption=f"settled: mean over the last {SETTLED} rounds; {NEAR} and less is no difference",
     )
     for heading in ("", "settled", "to the first", "best", "up", "a round"):
         out.add_column(heading, justify="right" if heading else "left")
+    first = found[0]
     for curve in found:
         accuracy, seconds = curve.series["accuracy"], curve.series["round_s"]
         out.add_row(
             curve.name,
             f"{curve.settled:.4f}",
-            "" if curve is found[0] else f"{curve.settled - found[0].settled:+.4f}",
+            "" if curve is first else f"{curve.settled - first.settled_after(curve.rounds):+.4f}",
             f"{max(accuracy):.4f}",
             f"{sum(curve.series['bytes_up']) / 1e6:,.1f} MB",
             f"{sum(seconds) / len(seconds):.2f} s",
@@ -185,7 +183,7 @@ def table(found: Sequence[Curve], task: str) -> Table:
 
 
 def parse_run(text: str) -> tuple[str, dict[str, Any]]:
-    """Read NAME=JSON: a curve's name and its arguments of `flashe_fedavg`."""
+    """Read NAME=JSON: a curve's name and its arguments."""
     name, equals, arguments = text.partition("=")
     try:
         found = json.loads(arguments) if equals and name.strip() else None
@@ -200,32 +198,51 @@ def parse_run(text: str) -> tuple[str, dict[str, Any]]:
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="FILE.png", help="The figure; .json beside it.")],
-    task: Annotated[str, typer.Option(help="digits, cifar10 or fashion-mnist.")] = "digits",
+    task: Annotated[str, typer.Option(help="A task of `flhe run`.")] = "digits",
     run: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=JSON", help="A federation: arguments of flashe_fedavg."),
+        typer.Option(metavar="NAME=JSON", help="A federation: arguments of a preset."),
     ] = None,
     clients: Annotated[int, typer.Option(help="Clients in the federation.")] = 5,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 50,
     images: Annotated[int, typer.Option(help="Training images of a client; 0: its share.")] = 0,
     local_epochs: Annotated[int, typer.Option(help="Epochs a client trains in a round.")] = 1,
     batch_size: Annotated[int, typer.Option(help="Images in a batch.")] = 32,
-    learning_rate: Annotated[float, typer.Option(help="Step of SGD, momentum 0.9.")] = 0.01,
+    learning_rate: Annotated[float, typer.Option(help="Step of the optimizer.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of the model, the split, the batches.")] = 0,
     data_dir: Annotated[
         str, typer.Option(envvar="FLHE_DATA_DIR", help="Where the data set's files lie.")
     ] = "",
+    optimizer: Annotated[
+        str, typer.Option(help="What clients step with: sgd (momentum 0.9), adam or rmsprop.")
+    ] = "sgd",
+    batches: Annotated[int, typer.Option(help="Batches of an epoch, anew in each; 0: all.")] = 0,
+    test_images: Annotated[int, typer.Option(help="Test images of a client; 0: its share.")] = 0,
+    split: Annotated[str, typer.Option(help="iid, or pieces: contiguous ones.")] = "iid",
     workers: Annotated[int, typer.Option(min=1, help="Clients that train at a time.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that these share.")] = 1,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the curves that FILE.json has.")
     ] = False,
 ) -> None:
-    """Draw learning curves of plain FedAvg and of federations under FLASHE."""
+    """Draw learning curves of plain FedAvg and of encrypted federations."""
     from flhe.apps.tasks import task_named
     from flhe.sim.bench_table import progress
 
     try:
-        setting = Setting(clients, rounds, images, local_epochs, batch_size, learning_rate, seed)
+        setting = Setting(
+            clients,
+            rounds,
+            images,
+            local_epochs,
+            batch_size,
+            learning_rate,
+            seed,
+            test_images=test_images,
+            batches=batches,
+            optimizer=optimizer,
+            split=split,
+        )
         runs: dict[str, Arguments | None] = {PLAIN: None}
         runs |= dict(map(parse_run, run or ["FLASHE={}"]))
         with progress(Console(stderr=True)) as advance:
@@ -236,6 +253,7 @@ def command(
                 runs,
                 data_dir=data_dir,
                 workers=workers,
+                threads=threads,
                 resume=resume,
                 progress=advance,
             )

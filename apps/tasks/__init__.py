@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flhe.apps.tasks.base import Task
+    from flhe.apps.tasks.base import Data, Task
+
+INSTALLED = ("digits", "fcn-digits", "cnn-digits")
+"""Tasks whose data set comes with scikit-learn."""
+
+FETCHED = ("lstm", "gru", "cnn")
+"""Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
 
 
 def task_named(name: str) -> Task:
     """Return the task of that name, importing its module only now."""
+    from flhe.apps.settings import TASKS
+
     if name == "digits":
         from flhe.apps.tasks.digits import DIGITS
 
@@ -20,4 +29,29 @@ def task_named(name: str) -> Task:
         from flhe.apps.tasks.vision import CIFAR10, FASHION_MNIST
 
         return CIFAR10 if name == "cifar10" else FASHION_MNIST
-    raise ConfigError(f"task={name!r} is unknown; use one of digits, cifar10, fashion-mnist")
+    if name in TASKS:
+        from flhe.apps.tasks.workloads import WORKLOADS
+
+        return WORKLOADS[name]
+    raise ConfigError(f"task={name!r} is unknown; use one of {', '.join(TASKS)}")
+
+
+def generated(task: Task, count: int, seed: int) -> Data:
+    """Random data of a workload's shape; see `flhe.apps.tasks.workloads.generated`."""
+    from flhe.apps.tasks import workloads
+
+    return workloads.generated(task, count, seed)
+
+
+def check_data(name: str, data_dir: str, *, download: bool) -> None:
+    """Refuse a run whose data set cannot be there, before anything starts; reads nothing."""
+    if name in INSTALLED or (name in FETCHED and download and not data_dir):
+        return
+    if not data_dir:
+        raise ConfigError(
+            f"task {name!r} needs its data set: put it into a directory "
+            "and name that with --data-dir"
+        )
+    path = Path(data_dir).expanduser()
+    if not (path.is_dir() or path.is_file()):
+        raise ConfigError(f"--data-dir {data_dir}: no such directory or file")

@@ -2,11 +2,15 @@
 
 Nothing here draws from torch's global generator once a model exists: a client's batches depend on
 (seed, partition, round) alone, so that an encrypted run and a plain one see the same batches.
+
+An example is an image with one label, or a window of text with a label at every position: the character
+that follows there. Loss is cross-entropy and accuracy the share of right first guesses, both over all
+labels, so over all positions of all windows. Weights count examples.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
@@ -15,10 +19,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flhe.apps.tasks.proximal import add_pull, anchors
+from flhe.errors import ConfigError
+
+Stepper = Literal["sgd", "adam", "rmsprop"]
+"""What a client steps with: SGD with momentum 0.9, or PyTorch's Adam or RMSprop as they come."""
+
+STEPPERS = get_args(Stepper)
 
 
 class Examples(NamedTuple):
-    """Images, float32 (count, channels, height, width), and their labels, int64 (count,)."""
+    """What a model takes, and the labels.
+
+    Images float32 (count, channels, height, width), labels int64 (count,); or text: `images` are codes
+    of characters, int64 (count, length), labels int64 (count, length). A model's logits are float32
+    (count, classes) or (count, classes, length).
+    """
 
     images: Tensor
     labels: Tensor
@@ -54,6 +69,10 @@ class Task(Protocol):
     def train_size(self) -> int:
         """Examples in the training set, all nodes together."""
 
+    @property
+    def classes(self) -> int:
+        """What the model tells apart: guessing has a loss of ln(classes)."""
+
     def build(self) -> nn.Module:
         """Make the model; its weights come from torch's global generator."""
 
@@ -74,6 +93,17 @@ def shuffler(seed: int, partition: int, server_round: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0] >> 1))
 
 
+def stepper(name: str, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Make the optimizer of one client's training in one round: a new one, without a memory."""
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+    if name == "adam":
+        return torch.optim.Adam(model.parameters(), lr=learning_rate)
+    if name == "rmsprop":
+        return torch.optim.RMSprop(model.parameters(), lr=learning_rate)
+    raise ConfigError(f"optimizer={name!r} is unknown; use one of {', '.join(STEPPERS)}")
+
+
 def train(
     model: nn.Module,
     examples: Examples,
@@ -83,29 +113,47 @@ def train(
     batch_size: int,
     shuffle: torch.Generator,
     proximal_mu: float = 0.0,
+    optimizer: str = "sgd",
+    batches: int = 0,
 ) -> Score:
-    """Train `model` in place by SGD with momentum 0.9. Returns the last epoch's running score.
+    """Train `model` in place. Returns the last epoch's running score.
 
-    `proximal_mu` > 0 pulls it back to where it started, as FedProx does; the score is without that.
+    Parameters
+    ----------
+    model, examples
+        What learns, and from what.
+    epochs, learning_rate, batch_size, shuffle
+        Passes over the examples, the optimizer's step, examples in a batch, the order of examples.
+    proximal_mu : float
+        More than 0 pulls the model back to where it started, as FedProx does; the score is
+        without that.
+    optimizer : Stepper
+        What steps.
+    batches : int
+        Batches of an epoch, the first of its order; 0 for all.
     """
     received = anchors(model) if proximal_mu else []
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+    steps = stepper(optimizer, model, learning_rate)
     count = len(examples.labels)
+    score = Score(0.0, 0.0)
     model.train()
     for _ in range(epochs):
-        loss_sum, correct = 0.0, 0
-        for batch in torch.randperm(count, generator=shuffle).split(batch_size):  # type: ignore[no-untyped-call]
+        loss_sum, correct, seen = 0.0, 0, 0
+        order = torch.randperm(count, generator=shuffle).split(batch_size)  # type: ignore[no-untyped-call]
+        for batch in order[: batches or None]:
             labels = examples.labels[batch]
-            optimizer.zero_grad()
+            steps.zero_grad()
             logits = model(examples.images[batch])
             loss = functional.cross_entropy(logits, labels)
             loss.backward()  # type: ignore[no-untyped-call]
             if proximal_mu:
                 add_pull(model, received, proximal_mu)
-            optimizer.step()
-            loss_sum += loss.item() * len(labels)
+            steps.step()
+            loss_sum += loss.item() * labels.numel()
             correct += int((logits.argmax(1) == labels).sum())
-    return Score(loss_sum / count, correct / count)
+            seen += labels.numel()
+        score = Score(loss_sum / seen, correct / seen)
+    return score
 
 
 @torch.no_grad()
@@ -122,4 +170,4 @@ def evaluate(model: nn.Module, examples: Examples, *, batch_size: int = 512) -> 
         logits = model(images)
         loss_sum += functional.cross_entropy(logits, labels, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())
-    return Score(loss_sum / len(examples.labels), correct / len(examples.labels))
+    return Score(loss_sum / examples.labels.numel(), correct / examples.labels.numel())

@@ -19,6 +19,7 @@ class Digits:
 
     name: str = "digits"
     train_size: int = 1437
+    classes: int = 10
 
     def build(self) -> nn.Module:
         """Make a small CNN of 38,282 parameters."""

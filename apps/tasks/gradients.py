@@ -51,4 +51,4 @@ def batch_gradient(
         else:
             arrays[name] = torch.zeros_like(value) if value.is_floating_point() else value
     correct = int((logits.argmax(1) == labels).sum())
-    return BatchGradient(arrays, Score(loss.item(), correct / len(labels)), len(labels))
+    return BatchGradient(arrays, Score(loss.item(), correct / labels.numel()), len(labels))

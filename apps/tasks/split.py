@@ -24,8 +24,14 @@ def split_iid(labels: NDArray[np.int64], nodes: int, seed: int) -> list[NDArray[
     _enough(len(labels), nodes)
     partitioner = IidPartitioner(num_partitions=nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
-    partitioner.dataset = Dataset.from_dict({"index": order, "label": labels[order]})
+    partitioner.dataset = Dataset.from_dict({"index": order})
     return _indices(partitioner, nodes)
+
+
+def split_pieces(count: int, nodes: int) -> list[NDArray[np.int64]]:
+    """Split 0 to `count` - 1 into even contiguous pieces: of a text, to each node its own chapters."""
+    _enough(count, nodes)
+    return list(np.array_split(np.arange(count, dtype=np.int64), nodes))
 
 
 def split_dirichlet(
@@ -35,6 +41,11 @@ def split_dirichlet(
     from datasets import Dataset
     from flwr_datasets.partitioner import DirichletPartitioner
 
+    if labels.ndim > 1:
+        raise ConfigError(
+            'partition="dirichlet" splits by the label of an example, and text has one at every '
+            'position: use partition="iid"'
+        )
     _enough(len(labels), nodes * MIN_PARTITION)
     partitioner = DirichletPartitioner(
         num_partitions=nodes,

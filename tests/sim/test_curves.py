@@ -21,7 +21,7 @@ from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Data, Task
 from flhe.errors import ConfigError, FlheError
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.sim import curves, learning
+from flhe.sim import curves, learners, learning
 from flhe.sim.curves import PLAIN, parse_run
 from flhe.sim.learning import SERIES, Arguments, Curve, Setting, learn
 from flhe.strategies.report import RoundReport
@@ -47,7 +47,8 @@ def test_encrypted_clients_train_what_plain_ones_train(data: Data) -> None:
     again = learn(PLAIN, DIGITS, data, SMALL, None)
     ours = learn("FLASHE", DIGITS, data, SMALL, {"bits": 24})
     coarse = learn("coarse", DIGITS, data, SMALL, {"bits": 4, "clip": 4.0})
-    assert plain.series["loss"] == again.series["loss"]
+    # FedAvg adds up in the order in which replies are found, which last bits depend on
+    assert plain.series["loss"] == pytest.approx(again.series["loss"], rel=1e-6)
     assert ours.series["loss"] == pytest.approx(plain.series["loss"], abs=1e-4)
     assert ours.series["accuracy"] == pytest.approx(plain.series["accuracy"], abs=0.01)
     assert coarse.series["loss"] != pytest.approx(plain.series["loss"], abs=1e-4)
@@ -64,13 +65,13 @@ def test_clients_may_work_at_a_time(data: Data) -> None:
 
 
 def test_a_client_holds_no_more_images_than_it_should(data: Data) -> None:
-    parts = learning._split(data, SMALL)
+    parts = learners.parts_of(data, SMALL)
     assert [len(part.train.labels) for part in parts] == [60] * 3
     assert [len(part.test.labels) for part in parts] == [120] * 3
-    whole = learning._split(data, replace(SMALL, images=0))
+    whole = learners.parts_of(data, replace(SMALL, images=0))
     assert [len(part.train.labels) for part in whole] == [479] * 3
     with pytest.raises(ConfigError, match="share is 479 training images"):
-        learning._split(data, replace(SMALL, images=480))
+        learners.parts_of(data, replace(SMALL, images=480))
 
 
 def test_a_round_without_all_clients_is_no_curve(
@@ -80,6 +81,9 @@ def test_a_round_without_all_clients_is_no_curve(
 
     def strategy(setting: Setting, _most: int, arguments: Any, note: Any) -> Any:
         class One:
+            class terms:  # noqa: N801
+                mapped = False
+
             def start(self, **_: Any) -> None:
                 calls.append(arguments)
                 note(RoundReport(1, 0.5, 1.0, 1, 1, 0.0, 0.1, setting.clients - 1))
@@ -143,10 +147,11 @@ class Recorder:
         arguments: Arguments | None,
         *,
         workers: int,
+        threads: int,
         on_round: Any,
     ) -> Curve:
         self.asked.append(name)
-        self.how.append((task.name, setting, workers))
+        self.how.append((task.name, setting, workers, threads))
         on_round(RoundReport(1, 0.25, 1.0, 1, 1, 0.0, 0.1, setting.clients))
         return invented(name, learning.as_json(arguments), setting.rounds)
 
@@ -231,7 +236,7 @@ def test_the_command(learned: Recorder, tmp_path: Path, monkeypatch: pytest.Monk
     done = CliRunner().invoke(command(), [str(path), *options, *runs])
     assert done.exit_code == 0, done.output
     assert learned.asked == [PLAIN, "a", "b"]
-    assert learned.how[0] == ("digits", Setting(4, 12, 30, 2, 16, 0.1, 3), 2)
+    assert learned.how[0] == ("digits", Setting(4, 12, 30, 2, 16, 0.1, 3), 2, 1)
     assert "settled" in done.output
     # The data directory comes from the environment too; there is nothing in this one
     monkeypatch.setenv("FLHE_DATA_DIR", str(tmp_path))

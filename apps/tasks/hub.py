@@ -1,0 +1,31 @@
+"""Data sets that flwr-datasets fetches: only where download=true says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flhe.errors import ConfigError
+
+
+def fetched(task: str, name: str, root: Path | None) -> Any:
+    """All rows of a data set that has a training split alone.
+
+    Parameters
+    ----------
+    task, name : str
+        Who asks, and the data set's name.
+    root : Path or None
+        Directory in which it is kept; None for where such data sets are kept by default.
+    """
+    from flwr_datasets import FederatedDataset
+
+    where = {} if root is None else {"cache_dir": str(root)}
+    try:
+        found = FederatedDataset(dataset=name, partitioners={"train": 1}, shuffle=False, **where)
+        return found.load_split("train")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"task={task!r}: {name} could not be fetched ({type(error).__name__}); it takes a network: "
+            "or put the files into a directory and name that with --data-dir"
+        ) from error

@@ -1,0 +1,180 @@
+"""Sets of images, wherever they are: in torchvision's files, in an .npz file, or fetched.
+
+A file holds a sample, or all, as x_train, y_train, x_test, y_test: bytes of shape (n, height, width,
+channels), or without channels, and labels from 0. A directory holds what torchvision reads, or one
+such file whose name begins as the set is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flhe.apps.tasks.base import Data, Examples
+from flhe.apps.tasks.hub import fetched
+from flhe.errors import ConfigError
+
+TEST_EVERY = 10
+"""Of a set that comes without a test half, every so-manyth image is in it: all writers are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """A set of images of one size.
+
+    Parameters
+    ----------
+    title : str
+        What a figure calls it.
+    classes, train_size : int
+        Labels that there are; images of the whole training half.
+    channels, size : int
+        Planes and width of an image, in pixels.
+    stem : str
+        How the name of its file in a directory begins.
+    dataset, folder : str
+        Class in `torchvision.datasets`, and where that looks, below the data directory; "" for none.
+    hub : str
+        Name by which flwr-datasets fetches it, where torchvision does not; "" for none.
+    """
+
+    title: str
+    classes: int
+    train_size: int
+    channels: int
+    size: int
+    stem: str
+    dataset: str = ""
+    folder: str = ""
+    hub: str = ""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """One image as a model takes it."""
+        return self.channels, self.size, self.size
+
+    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
+        """Read both halves from `data_dir`, a directory or an .npz file.
+
+        What is missing is fetched only if `download`.
+        """
+        if data_dir.endswith(".npz"):
+            return self._from_file(task, Path(data_dir).expanduser())
+        if not data_dir and not (self.hub and download):
+            raise ConfigError(
+                f"task={task!r} needs its data set: put {self._files()} into a directory "
+                f"and name that directory with --data-dir (data-dir in the run config){self._or()}"
+            )
+        root = Path(data_dir).expanduser() if data_dir else None
+        if root is not None and not self._in_folder(root):
+            found = self._in_files(root)
+            if len(found) > 1:
+                names = ", ".join(path.name for path in found)
+                raise ConfigError(
+                    f"task={task!r}: the data directory holds {names}; name one of them with "
+                    "--data-dir"
+                )
+            if found:
+                return self._from_file(task, found[0])
+        if not self.hub:
+            assert root is not None
+            return Data(
+                self._half(task, root, train=True, download=download),
+                self._half(task, root, train=False, download=download),
+            )
+        if not download:
+            raise ConfigError(
+                f"task={task!r}: {self._files()} is missing in the data directory; put it there and "
+                f"name the directory with --data-dir{self._or()}"
+            )
+        return self._from_hub(task, root)
+
+    def there(self, data_dir: str) -> bool:
+        """Whether `data_dir` has files of the set; reads none."""
+        root = Path(data_dir).expanduser()
+        return bool(data_dir) and (
+            data_dir.endswith(".npz") or self._in_folder(root) or bool(self._in_files(root))
+        )
+
+    def _in_folder(self, root: Path) -> bool:
+        return bool(self.folder) and (root / self.folder).is_dir()
+
+    def _in_files(self, root: Path) -> list[Path]:
+        return sorted(root.glob(f"{self.stem}*.npz"))
+
+    def _files(self) -> str:
+        return f"{self.folder}/" if self.folder else f"{self.stem}.npz"
+
+    def _or(self) -> str:
+        return f", or set download=true to have flwr-datasets fetch {self.hub}" if self.hub else ""
+
+    def _half(self, task: str, root: Path, *, train: bool, download: bool) -> Examples:
+        from torchvision import datasets
+
+        try:
+            half: Any = getattr(datasets, self.dataset)(root, train=train, download=download)
+        except (RuntimeError, OSError) as error:
+            raise ConfigError(
+                f"task={task!r}: {self.folder}/ is missing or damaged in the data directory; "
+                "put it there and name the directory with --data-dir, "
+                "or set download=true to let torchvision fetch it"
+            ) from error
+        return examples(half.data, half.targets)
+
+    def _from_hub(self, task: str, root: Path | None) -> Data:
+        """Fetch all images; there is no test half, so a tenth becomes it."""
+        rows = fetched(task, self.hub, root)
+        pixels = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
+        labels = np.asarray(rows["character"], np.int64)
+        self._check(task, self.hub, pixels, labels)
+        test = np.arange(len(labels)) % TEST_EVERY == TEST_EVERY - 1
+        return Data(*(examples(pixels[half], labels[half]) for half in (~test, test)))
+
+    def _from_file(self, task: str, path: Path) -> Data:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                halves = [(file[f"x_{half}"], file[f"y_{half}"]) for half in ("train", "test")]
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"task={task!r}: {path.name} cannot be read; it must be an .npz file that holds "
+                "x_train, y_train, x_test and y_test"
+            ) from error
+        for pixels, labels in halves:
+            self._check(task, path.name, pixels, labels)
+        return Data(*(examples(pixels, labels) for pixels, labels in halves))
+
+    def _check(self, task: str, name: str, pixels: NDArray[Any], labels: NDArray[Any]) -> None:
+        """Refuse images or labels that are not this set's."""
+        shape = (self.size, self.size, self.channels)
+        flat = pixels.shape[1:] if pixels.ndim == 4 else (*pixels.shape[1:], 1)
+        if pixels.dtype != np.uint8 or flat != shape or labels.shape != pixels.shape[:1]:
+            raise ConfigError(
+                f"task={task!r}: {name} holds {pixels.dtype} images of shape "
+                f"{pixels.shape[1:]}, expected uint8 of {shape}, and a label for each"
+            )
+        if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
+            raise ConfigError(
+                f"task={task!r}: {name} holds labels {labels.min()} to {labels.max()}, expected 0 to "
+                f"{self.classes - 1}"
+            )
+
+
+def examples(images: Any, labels: Any) -> Examples:
+    """Pixels as bytes, and labels, to what a model takes: planes first, -1 to 1."""
+    pixels = np.asarray(images, dtype=np.float32) / 255.0
+    pixels = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
+    planes = torch.from_numpy(np.ascontiguousarray(pixels)).sub_(0.5).mul_(2.0)
+    return Examples(planes, torch.as_tensor(np.asarray(labels), dtype=torch.int64))
+
+
+CIFAR10_IMAGES = Images("CIFAR-10", 10, 50_000, 3, 32, "cifar10", "CIFAR10", "cifar-10-batches-py")
+FASHION_IMAGES = Images(
+    "Fashion-MNIST", 10, 60_000, 1, 28, "fashion", "FashionMNIST", "FashionMNIST/raw"
+)
+FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist", hub="flwrlabs/femnist")
+"""LEAF's: digits and letters of 3,597 writers, 814,277 in all."""

@@ -1,0 +1,148 @@
+"""The networks of the papers' six workloads, in the sizes that they were published in.
+
+The papers give a kind of network and its number of parameters, not its layers. Layers here are chosen
+so that the number, rounded as there, is the published one.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flhe.apps.tasks.text import CHARACTERS
+
+
+def fcn() -> nn.Module:
+    """Two dense layers over 28 x 28 pixels: 101,770 parameters."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def alexnet() -> nn.Module:
+    """AlexNet's five convolutions and three dense layers, narrow, for 32 x 32: 1,251,402 parameters.
+
+    Weights start with He's variance: with PyTorch's own, smaller one, so many layers without batch norm
+    pass on little, and take rounds to begin to learn.
+    """
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(128, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(128, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1024, 768),
+        nn.ReLU(),
+        nn.Linear(768, 192),
+        nn.ReLU(),
+        nn.Linear(192, 10),
+    )
+    for layer in model:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    return model
+
+
+def cnn() -> nn.Module:
+    """Two convolutions and two dense layers, LEAF's for FEMNIST, narrower: 1,203,798 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 7 * 7, 360),
+        nn.ReLU(),
+        nn.Linear(360, 62),
+    )
+
+
+class Block(nn.Module):
+    """Two convolutions and what went in: where it narrows, every other pixel, and zeros for new planes.
+
+    Parameters
+    ----------
+    planes, wider : int
+        Planes that come in and go out.
+    """
+
+    def __init__(self, planes: int, wider: int) -> None:
+        super().__init__()
+        self.stride = 1 if planes == wider else 2
+        self.grown = wider - planes
+        self.first = nn.Conv2d(planes, wider, 3, stride=self.stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(wider)
+        self.second = nn.Conv2d(wider, wider, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(wider)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(count, planes, n, n) -> (count, wider, n / stride, n / stride)."""
+        out = functional.relu(self.first_norm(self.first(images)))
+        out = self.second_norm(self.second(out))
+        kept = images[:, :, :: self.stride, :: self.stride]
+        return functional.relu(out + functional.pad(kept, (0, 0, 0, 0, 0, self.grown)))
+
+
+def resnet20() -> nn.Module:
+    """ResNet-20 for CIFAR-10, with batch norm and shortcuts without parameters: 269,722.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition" (CVPR 2016), Sec. 4.2.
+    """
+    widths = (16, 16, 16, 16, 32, 32, 32, 64, 64, 64)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        *(Block(*pair) for pair in itertools.pairwise(widths)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+class NextCharacter(nn.Module):
+    """A recurrent network that tells, after each character, the next.
+
+    Parameters
+    ----------
+    cell : type
+        nn.LSTM or nn.GRU.
+    embedded, hidden, layers : int
+        Length of a character's vector, of a layer's state, and layers.
+    """
+
+    def __init__(
+        self, cell: type[nn.LSTM] | type[nn.GRU], embedded: int, hidden: int, layers: int
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(CHARACTERS, embedded)
+        self.recurrent = cell(embedded, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, CHARACTERS)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Codes int64 (count, length) -> logits float32 (count, CHARACTERS, length)."""
+        states, _ = self.recurrent(self.embedding(codes))
+        logits: Tensor = self.head(states)
+        return torch.transpose(logits, 1, 2)
+
+
+def lstm() -> nn.Module:
+    """Two layers of LSTM: 4,022,885 parameters."""
+    return NextCharacter(nn.LSTM, 84, 560, 2)
+
+
+def gru() -> nn.Module:
+    """Two layers of GRU: 661,401 parameters."""
+    return NextCharacter(nn.GRU, 96, 248, 2)

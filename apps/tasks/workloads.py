@@ -1,0 +1,131 @@
+"""The papers' six workloads: networks in the published sizes, each on its data set.
+
+FCN on Fashion-MNIST, AlexNet on CIFAR-10 and LSTM on Shakespeare are BatchCrypt's and ESAFL's;
+ResNet-20 on CIFAR-10, GRU on Shakespeare and CNN on FEMNIST are FLASHE's, which speaks of next words
+under its GRU. Both language models here tell the next character, as LEAF's Shakespeare asks.
+
+Source: BatchCrypt, Table 3; ESAFL, Sec. 8.1; FLASHE, Sec. 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from flhe.apps.tasks import networks
+from flhe.apps.tasks.base import Data, Examples, Task
+from flhe.apps.tasks.enlarged import EnlargedDigits
+from flhe.apps.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES
+from flhe.apps.tasks.text import SHAKESPEARE
+from flhe.apps.tasks.vision import Vision
+from flhe.errors import ConfigError
+
+
+class Source(Protocol):
+    """Where a workload's examples come from."""
+
+    @property
+    def title(self) -> str:
+        """What a figure calls it."""
+
+    @property
+    def classes(self) -> int:
+        """What is told apart."""
+
+    @property
+    def train_size(self) -> int:
+        """Examples of the whole training half."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One example as a model takes it."""
+
+    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
+        """Read the data set, in the name of `task`; ConfigError says where to put it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A network and what it learns from.
+
+    Parameters
+    ----------
+    name : str
+        The task's name.
+    network : callable
+        Makes the model.
+    parameters : int
+        How many the papers say that it has.
+    source : Source
+        Where its examples come from.
+    """
+
+    name: str
+    network: Callable[[], nn.Module]
+    parameters: int
+    source: Source
+
+    @property
+    def train_size(self) -> int:
+        """Examples of the whole training half."""
+        return self.source.train_size
+
+    @property
+    def classes(self) -> int:
+        """What the model tells apart."""
+        return self.source.classes
+
+    def build(self) -> nn.Module:
+        """Make the model."""
+        return self.network()
+
+    def load(self, data_dir: str, *, download: bool) -> Data:
+        """Read the data set."""
+        return self.source.load(self.name, data_dir, download=download)
+
+
+def generated(task: Task, count: int, seed: int) -> Data:
+    """Random data of a workload's shape, for tests and timing: there is nothing to learn from it.
+
+    Parameters
+    ----------
+    task : Workload or Vision
+        Whose shape.
+    count, seed : int
+        Training examples, of which a fifth as many test; what decides them.
+    """
+    if not isinstance(task, Workload | Vision):
+        raise ConfigError(f"generated({task.name!r}): only workloads and vision tasks have a shape")
+    if count < 1:
+        raise ConfigError(f"generated({task.name!r}, count={count}): must be 1 or more")
+    draw = torch.Generator().manual_seed(seed)
+    shape, classes = task.source.shape, task.classes
+
+    def half(of: int) -> Examples:
+        if len(shape) == 1:
+            codes = torch.randint(0, classes, (of, shape[0] + 1), generator=draw)
+            return Examples(codes[:, :-1].contiguous(), codes[:, 1:].contiguous())
+        pixels = torch.rand((of, *shape), generator=draw).mul_(2.0).sub_(1.0)
+        return Examples(pixels, torch.randint(0, classes, (of,), generator=draw))
+
+    return Data(half(count), half(max(1, count // 5)))
+
+
+WORKLOADS = {
+    task.name: task
+    for task in (
+        Workload("fcn", networks.fcn, 101_770, FASHION_IMAGES),
+        Workload("alexnet", networks.alexnet, 1_250_000, CIFAR10_IMAGES),
+        Workload("lstm", networks.lstm, 4_020_000, SHAKESPEARE),
+        Workload("resnet20", networks.resnet20, 270_000, CIFAR10_IMAGES),
+        Workload("gru", networks.gru, 660_000, SHAKESPEARE),
+        Workload("cnn", networks.cnn, 1_200_000, FEMNIST_IMAGES),
+        Workload("fcn-digits", networks.fcn, 101_770, EnlargedDigits(10)),
+        Workload("cnn-digits", networks.cnn, 1_200_000, EnlargedDigits(62)),
+    )
+}
+"""By name; the last two are the networks on the data set that needs no files."""
