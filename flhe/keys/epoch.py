@@ -202,7 +202,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
     header = _header(CONFIRM, state, state.roster.hash)
-    payload = dumps([t2, _mac(state, group_key, t2, me)])
+    payload = dumps([t2, _mac(_mac_key(state, group_key), t2, me)])
     message = Envelope.seal(state.identity, header, payload).to_bytes()
     confirmed = Confirmed(
         identity=state.identity,
@@ -233,6 +233,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
     if state.message not in confirms:
         raise AuthenticationError("own CONFIRM is missing or was changed on the way: start over")
     expect = _expect(CONFIRM, state, state.roster.hash)
+    key = _mac_key(state, state.group_key)  # once: the roster is hashed for it
     seen: set[bytes] = set()
     for data in confirms:
         envelope = Envelope.from_bytes(data, MAX_MESSAGE)
@@ -244,7 +245,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         t2, mac = _two(envelope.payload, "CONFIRM")
         if not hmac.compare_digest(t2, state.t2):
             raise AuthenticationError(f"{state.roster.name(sender)} saw other messages: start over")
-        if not hmac.compare_digest(mac, _mac(state, state.group_key, state.t2, sender)):
+        if not hmac.compare_digest(mac, _mac(key, state.t2, sender)):
             raise AuthenticationError(f"{state.roster.name(sender)} holds another key: start over")
     return Epoch(
         id=_epoch_id(state.t2),
@@ -327,7 +328,11 @@ def _contribution(key: bytes, envelope: Envelope) -> bytes:
     return plain
 
 
-def _mac(state: Shared | Confirmed, group_key: bytes, t2: bytes, sender: bytes) -> bytes:
+def _mac_key(state: Shared | Confirmed, group_key: bytes) -> bytes:
+    """Return the key of confirmations."""
+    return hkdf(group_key, "confirm", state.run_id, state.roster.hash, state.number)
+
+
+def _mac(key: bytes, t2: bytes, sender: bytes) -> bytes:
     """Return the confirmation of `sender`, over its own key so that none can be reflected."""
-    key = hkdf(group_key, "confirm", state.run_id, state.roster.hash, state.number)
     return hmac.digest(key, dumps([PREFIX + "confirm", t2, sender]), "sha256")

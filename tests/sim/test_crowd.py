@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from flhe.errors import FlheError
 from flhe.keys.masking import Circle
 from flhe.sim import crowd
+from flhe.sim.synthetic import STEP
 
 
 def test_a_small_crowd(tmp_path: Path) -> None:
@@ -33,9 +34,26 @@ def test_a_wrong_model_is_noticed() -> None:
     from flwr.app import Array, ArrayRecord
 
     start = ArrayRecord({"layer-0": Array(np.zeros(10, np.float32))})
-    found = crowd.Crowd(5, 10, 0)
     with pytest.raises(FlheError, match="not the survivors'"):
-        crowd._error(start, start, found, 1)
+        crowd.error_of(start, start, 5, 1, 0)
+
+
+def test_one_missing_client_of_a_thousand_is_noticed() -> None:
+    """Though it is less than what a single value may be off by."""
+    from flwr.app import Array, ArrayRecord
+
+    rng = np.random.default_rng(3)  # test data
+    start = rng.standard_normal(4000, np.float32)
+    steps = float(STEP) * np.arange(1, 1001)
+    for missing, wrong in ((None, False), (0, True), (999, True), (700, True)):
+        there = steps if missing is None else np.delete(steps, missing)
+        model = (start + there.mean()).astype(np.float32)
+        records = [ArrayRecord({"layer-0": Array(a)}) for a in (model, start)]
+        if not wrong:
+            assert crowd.error_of(*records, 1000, 1, 0) < 1e-6
+            continue
+        with pytest.raises(FlheError, match="on average"):
+            crowd.error_of(*records, 1000, 1, 0)
 
 
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
