@@ -16,6 +16,9 @@ SLOTS = 4096
 
 MODULI = ((60, 40, 40), (60, 60))
 
+SCALE = 40
+"""Bits of CKKS's scale, as FLASHE and TenSEAL's examples have it."""
+
 BFV_SLOTS = 4096
 """Values in one BFV ciphertext, and its ring dimension."""
 
@@ -30,9 +33,10 @@ BITS = 16
 
 
 class TensealCkks:
-    """CKKS by TenSEAL, ring dimension 8192, scale 2**40: 4096 values a ciphertext.
+    """CKKS by TenSEAL, ring dimension 8192: 4096 values a ciphertext.
 
     Without `moduli` it takes SEAL's own for the dimension, 218 bits, as FLASHE's peer does (Sec. 5.4).
+    The scale is 2**`scale`; 2**40 is theirs too.
 
     All clients upload one and the same ciphertext: encrypting ten of them would take minutes and show
     nothing more, since adding costs the same whatever is inside.
@@ -42,10 +46,16 @@ class TensealCkks:
     max_repeats = 5
 
     def __init__(
-        self, setting: Setting, updates: Sequence[Vector], moduli: tuple[int, ...]
+        self,
+        setting: Setting,
+        updates: Sequence[Vector],
+        moduli: tuple[int, ...],
+        scale: int = SCALE,
     ) -> None:
         ts = _tenseal()
         self.name = f"tenseal-ckks-8192-{'-'.join(map(str, moduli)) or 'default'}"
+        if scale != SCALE:
+            self.name += f", scale 2^{scale}"
         self.note = (
             f"TenSEAL {ts.__version__}, {-(-setting.values // SLOTS)} ciphertexts, every client "
             f"uploads client 0's; at most {self.max_repeats} repeats"
@@ -56,7 +66,7 @@ class TensealCkks:
             coeff_mod_bit_sizes=list(moduli),  # none: SEAL's own
             n_threads=setting.threads,
         )
-        self._context.global_scale = 2**40
+        self._context.global_scale = 2**scale
         self._ckks: Any = ts.ckks_vector
         self._update = updates[0]
         self._count = len(setting.survivors)
@@ -178,6 +188,20 @@ class TensealBfv:
         return worst(self.mean, [self._update])
 
 
+SHORT_SCALE = 33
+"""Bits of the shortest CKKS's scale: errors of a sum stay below a step of 16 bits."""
+
+
+def shortest_ckks(setting: Setting, updates: Sequence[Vector]) -> TensealCkks:
+    """CKKS without a level to spare: the data's modulus holds a sum of values below 1, and its sign."""
+    return TensealCkks(setting, updates, shortest_moduli(setting.cohort), SHORT_SCALE)
+
+
+def shortest_moduli(cohort: int) -> tuple[int, int]:
+    """Bits of its two moduli; the second is the key's, as long as SEAL takes it."""
+    return SHORT_SCALE + cohort.bit_length() + 1, 60
+
+
 def paper_bfv(setting: Setting, updates: Sequence[Vector]) -> TensealBfv:
     """FLASHE's peer (Sec. 5.4): n = 8192, SEAL's own moduli, 218 bits, and its plain modulus."""
     return TensealBfv(setting, updates, None, 8192, 1_964_769_281)
@@ -214,7 +238,7 @@ def _tenseal() -> Any:
         import tenseal
     except ImportError:
         raise ConfigError(
-            "--peers needs TenSEAL, the [peers] extra: `uv sync --all-extras` in a checkout, "
+            "TenSEAL is not here; it is in the [peers] extra: `uv sync --all-extras` in a checkout, "
             "`pip install 'flhe[peers]'` elsewhere"
         ) from None
     return tenseal

@@ -34,6 +34,10 @@ class EnlargedDigits:
         """One image as a model takes it."""
         return 1, self.size, self.size
 
+    def there(self, data_dir: str) -> bool:
+        """They are installed."""
+        return True
+
     def load(self, task: str, data_dir: str, *, download: bool) -> Data:
         """Read the digits and enlarge them, to -1 to 1; they need no files."""
         return Data(*map(self._enlarged, DIGITS.load(data_dir, download=download)))

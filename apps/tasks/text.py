@@ -74,6 +74,10 @@ class Text:
             f"download=true to have flwr-datasets fetch {self.hub}"
         )
 
+    def there(self, data_dir: str) -> bool:
+        """Whether `data_dir` is, or has, a text; reads none."""
+        return bool(data_dir) and self._file(self.stem, Path(data_dir).expanduser()) is not None
+
     def _file(self, task: str, root: Path) -> Path | None:
         """The file to read: `root`, or of a directory the one that is called so, or the only one."""
         if root.suffix == ".txt":

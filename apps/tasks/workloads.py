@@ -44,6 +44,9 @@ class Source(Protocol):
     def shape(self) -> tuple[int, ...]:
         """One example as a model takes it."""
 
+    def there(self, data_dir: str) -> bool:
+        """Whether its examples are in `data_dir`, or need none; reads nothing."""
+
     def load(self, task: str, data_dir: str, *, download: bool) -> Data:
         """Read the data set, in the name of `task`; ConfigError says where to put it."""
 

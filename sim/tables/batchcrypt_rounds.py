@@ -146,7 +146,8 @@ def report_11(plan: Plan, found: Found) -> list[Result]:
     out += [*ratios(out, BILL[-1], OURS), *ratios(out, BILL[-1], BATCHCRYPT, group="paper")]
     said = notes(
         plan,
-        f"Prices: {prices.BATCHCRYPT.source}. Half of the traffic leaves the clients, half the "
+        f"Prices: {prices.BATCHCRYPT.source}, of machines of 16 processors, of which one works "
+        "here. Half of the traffic leaves the clients, half the "
         "server, in Oregon. Fig. 11 is a picture without numbers; the paper's here are its Table "
         "4's hours and GB at its own prices, so the network of its CIFAR and LSTM is a tenth of "
         "what its own iterations would cost (see Table 4).",

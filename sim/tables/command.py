@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from flhe.errors import FlheError
 from flhe.sim.bench_table import progress
 from flhe.sim.tables.catalog import sections
 from flhe.sim.tables.marked import MARKS
@@ -31,15 +32,20 @@ def tables(
     plan = Plan(quick=not full, data_dir=data_dir)
     try:
         with progress(Console(stderr=True)) as advance:
-            made = run(chosen, plan, out, fresh=fresh, progress=advance)
+            others = sections()
+            made = run(chosen, plan, out, others=others, fresh=fresh, progress=advance)
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; what was measured is kept, the same command goes on")
+        how = "the same command without --fresh" if fresh else "the same command"
+        Console(stderr=True).print(f"stopped; what was measured is kept, {how} goes on")
         raise
     console.print(_told(made))
     if made.foreign:
         count = len(made.foreign)
         console.print(f"{count} measurements of another machine or release were made again.")
     console.print(f"Page: {made.page}", highlight=False, soft_wrap=True)
+    if made.failures:
+        said = "; ".join(f"{what}: {why}" for what, why in made.failures)
+        raise FlheError(f"{len(made.failures)} measurements failed, all else is there: {said}")
 
 
 def _told(made: Made) -> Table:

@@ -1,7 +1,7 @@
 """What FedML-HE's paper says in its Tables 4 to 8, beside `flhe.sim.fedml_models`.
 
-Sizes there are of 2**20 bytes, but for Llama 2 in clear: 13.5 GB are two bytes of 10**9 for each of its
-values, where every other model has four.
+Sizes are taken for multiples of 2**20 bytes. Llama 2's 13.5 GB in clear look like two bytes, of 10**9,
+for each of its values, where every other model has four; the paper's own ratio takes them alike.
 
 Source: Jin et al., "FedML-HE", appendix D.
 """
@@ -30,7 +30,7 @@ RESNET_34 = Model("ResNet-34", 21_797_672, 37.555, 2.925, 1.35 * GB, 83.28 * MB)
 RESNET_50 = Model("ResNet-50", 25_557_032, 46.672, 5.379, 1.58 * GB, 97.79 * MB)
 GROUP_VIT = Model("GroupViT", 55_726_609, 86.098, 19.921, 3.45 * GB, 212.83 * MB)
 BERT = Model("BERT", 109_482_240, 136.914, 19.674, 6.78 * GB, 417.72 * MB)
-LLAMA = Model("Llama 2", 6_740_000_000, 13067.154, 2423.976, 417.43 * GB, 13.5e9)
+LLAMA = Model("Llama 2", 6_740_000_000, 13067.154, 2423.976, 417.43 * GB, 13.5 * GB)
 
 MODELS = (
     LINEAR,

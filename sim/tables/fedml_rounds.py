@@ -33,7 +33,7 @@ from flhe.sim.tables.fedml_published import RESNET_50, TOP_K
 from flhe.sim.tables.fedml_threshold import FIGURE_12
 from flhe.sim.tables.marked import Marked, projected, sampled
 from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import Round, played
+from flhe.sim.tables.rounds import Round, played, proportional
 from flhe.sim.tables.section import Found, Plan, Section, Step
 from flhe.sim.wan import named
 
@@ -207,7 +207,7 @@ CROWD = (PLAIN, OURS, phase_costs.CKKS)
 
 def _crowd(plan: Plan) -> tuple[int, tuple[int, ...]]:
     """Values that are taken of the CNN, and numbers of clients."""
-    return (30_720, (3, 10, 50)) if plan.quick else (245_760, (3, 10, 50, 100, 200))
+    return (30_720, (3, 10, 50)) if plan.quick else (CNN.values, (3, 10, 50, 100, 200))
 
 
 def _crowd_steps(plan: Plan) -> list[Step]:
@@ -226,11 +226,12 @@ def _figure_14a(plan: Plan, found: Found) -> list[Result]:
                 "decryption": cost.decrypt_s,
             }
             for what, seconds in parts.items():
-                number = sampled(seconds.value * CNN.values / values)
+                number = proportional(seconds, CNN.values / values)
                 row = f"{cohort} clients"
                 entries.append(Entry(row, who, cost.group, what, "s", number, float(cohort)))
     notes = (
-        f"The CNN, {CNN.values:,} values, all encrypted, projected from {values:,}. Encryption and "
+        f"The CNN, {CNN.values:,} values, all encrypted; {values:,} are run, and what a call costs by "
+        "itself is multiplied too where they are fewer. Encryption and "
         "decryption are of one client, making a sealer included; aggregation is the server's, on one "
         "thread, of all uploads, each checked by ours as it comes; clients weigh. The paper's figure "
         "has no numbers in text.",

@@ -29,10 +29,9 @@ from flhe.sim.bench import PHASES, TOLERANCE, take_turns
 from flhe.sim.contenders import SLOT, Contender, Kind, Setting, Timed, Vector, worst
 from flhe.sim.fedml_contender import FedmlContender
 from flhe.sim.fedml_models import MB
-from flhe.sim.peers import SLOTS, TensealCkks
+from flhe.sim.peers import SLOTS, shortest_ckks, shortest_moduli
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.phase_costs import CKKS_SHORTEST
 from flhe.sim.tables.result import Entry, Group, Result
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
 
@@ -125,7 +124,8 @@ def _single_keys() -> None:
 
 def _tenseal_keys() -> None:
     ts = tenseal()
-    ts.context(ts.SCHEME_TYPE.CKKS, 2 * SLOTS, coeff_mod_bit_sizes=list(CKKS_SHORTEST), n_threads=1)
+    moduli = list(shortest_moduli(PARTIES))
+    ts.context(ts.SCHEME_TYPE.CKKS, 2 * SLOTS, coeff_mod_bit_sizes=moduli, n_threads=1)
 
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     contenders: dict[str, Contender] = {
         SINGLE: single,
         THRESHOLD: shared,
-        TENSEAL: TensealCkks(setting, updates, CKKS_SHORTEST),
+        TENSEAL: shortest_ckks(setting, updates),
     }
     times = take_turns([*contenders.values()], repeats, lambda _n, _m, who: say(who))
     say("keys")

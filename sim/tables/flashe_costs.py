@@ -44,8 +44,8 @@ NOTES = (
     "neither. It has no encoder that spreads an integer's bits over coefficients, so the plain "
     "modulus must hold the sum of ten 16-bit integers, and with n = 2048 SEAL's one modulus "
     "leaves it no key to switch to. So n = 4096 there, with SEAL's own moduli. CKKS has the "
-    "paper's parameters (n = 8192, SEAL's own moduli, scale 2^40); the shortest has two moduli "
-    "of 60 bits.",
+    "paper's parameters (n = 8192, SEAL's own moduli, scale 2^40); the shortest has scale 2^33, a "
+    "modulus of 38 bits for the data and one of 60 for keys.",
     "A value a ciphertext is sampled: 16 ciphertexts are run, so memory, of which the paper ran "
     "out, is no matter here.",
     "The paper's plaintext of 16,384 16-bit integers has 40.02 KB: 20 bits a value, as wide as "

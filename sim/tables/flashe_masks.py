@@ -12,7 +12,7 @@ from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_dropouts import SETS, crossing
 from flhe.sim.tables.flashe_paper import CROSSOVER_80, GAP_80_S, MODELS
 from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.marked import counted, measured, projected, published, sampled
+from flhe.sim.tables.marked import measured, projected, published, sampled
 from flhe.sim.tables.result import Entry, Result
 from flhe.sim.tables.rounds import proportional
 from flhe.sim.tables.section import Found, Plan, Section, Step
@@ -61,7 +61,7 @@ def report_12(plan: Plan, found: Found) -> list[Result]:
                 number = proportional(measured(point["seconds"][mode]), factor)
                 lines.append(Entry(where, who, "ours", _time(model), "s", number, x))
                 if model == MODELS[0]:
-                    masks = counted(point["masks"][mode])
+                    masks = sampled(point["masks"][mode])
                     lines.append(Entry(where, who, "ours", MASKS, "", masks, x))
     whats = (*(_time(model) for model in MODELS), MASKS)
     chart = Chart("lines", whats, xlabel="dropout rate")
@@ -96,7 +96,7 @@ def _crossovers(plan: Plan, found: Found) -> Result:
             if model == MODELS[0]:  # masks are those of any model
                 masks = crossing(rates, *([p["masks"][mode] for p in mine] for mode in MODES))
                 if masks is not None:
-                    out.append(Entry(where, "masks, counted", "ours", AT, "", counted(masks)))
+                    out.append(Entry(where, "masks, counted", "ours", AT, "", sampled(masks)))
             double, single = ([p["seconds"][mode] for p in mine] for mode in MODES)
             at = crossing(rates, double, single)
             who = f"seconds, {NAMES[model]}"

@@ -122,7 +122,7 @@ def report(plan: Plan, found: Found) -> list[Result]:
     notes = (
         "From float32 to an upload, and from the sum to float32. Here an upload's masks are "
         "computed while a client waits or trains; those that open a sum are not, because whose "
-        "sum it will be is known late. The paper computes both.",
+        "sum it will be is known late. The paper's text suggests both.",
         SETTING,
         "The paper (Sec. 6.6) saves 1.2 s of ResNet-20, where its Table 2 takes 0.40 s to "
         "encrypt and decrypt 262,144 values with nothing computed ahead; and it leaves 0.1 s at "

@@ -65,7 +65,8 @@ PAPER_8 = (
     "one client, by the rounds of its Sec. 6.3."
 )
 PREPARED = (
-    "FLASHE computes nothing ahead here; what that saves is in Fig. 13. The paper's FLASHE does."
+    "FLASHE computes nothing ahead here; what that saves is in Fig. 13. The paper's text suggests that "
+    "its FLASHE does."
 )
 
 
@@ -162,7 +163,8 @@ def report_table_4(plan: Plan, found: Found) -> list[Result]:
         plan,
         "Projected as the paper does: an iteration times its rounds to convergence (374, 95, "
         "277), which are taken over for everybody. Traffic is of one client, up and down, GB of "
-        f"2^30 bytes; the price is of all ten, the server, and what leaves them: {bills.source}.",
+        f"2^30 bytes; the price is of all ten, the server, and what leaves them: {bills.source}. It "
+        "is that of machines of 16 processors, of which one works here.",
         SETTING,
         PLAIN_NOTE,
         PEERS_NOTE,

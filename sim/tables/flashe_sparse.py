@@ -141,7 +141,12 @@ def report_11(plan: Plan, found: Found) -> list[Result]:
             out.append(Entry(row(model), who, group, RATIO, "x", size / dense))
         for who, ratio in PUBLISHED.items():
             out.append(Entry(row(model), who, "paper", RATIO, "x", published(ratio)))
-    notes = ("Plain with all values is float32.", SPARSE, PAPER, *((QUICK,) if plan.quick else ()))
+    notes = (
+        "Plain with all values is float32. MB are of 10^6 bytes.",
+        SPARSE,
+        PAPER,
+        *((QUICK,) if plan.quick else ()),
+    )
     chart = dots(out, (UP, RATIO), log=True)
     title = "uplink of one iteration with a tenth of the values"
     return [Result("flashe-figure-11", "FLASHE, Figure 11", title, tuple(out), chart, notes)]

@@ -5,6 +5,7 @@ FLASHE's Fig. 9, BatchCrypt's Fig. 6, ESAFL's Fig. 3 (d-f) and SASH's Fig. 5 are
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections.abc import Sequence
@@ -100,16 +101,13 @@ FIGURES = {
 }
 """Model -> the figures that show it."""
 
-INSTALLED = ("fcn", "cnn")
-"""Those that learn scikit-learn's digits where there is nothing else."""
-
 QUICK_ROUNDS = 3
 
 
 def curves_step(model: str, plan: Plan) -> Step:
     """Learning curves of a model, plain and encrypted on the same batches; as `sim.curves` has them."""
-    key = f"curves-{model}" + ("-quick" if plan.quick else "")
     data_dir = plan.data_dir
+    key = f"curves-{_how(model, data_dir)}" + ("-quick" if plan.quick else "")
 
     def work(say: Say) -> Any:
         from flhe.sim.paper_curves import compare
@@ -128,6 +126,14 @@ def curves_step(model: str, plan: Plan) -> Step:
     return Step(key, work, f"{NAMES[model]}: learning curves", 6.0 if plan.quick else 240.0, 0)
 
 
+def _how(model: str, data_dir: str) -> str:
+    """The task, which names its data, and a digest of how it is trained and encrypted."""
+    from flhe.sim.paper_curves import COMPARISONS, learned
+
+    digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
+    return f"{learned(model, data_dir).name}-{digest[:8]}"
+
+
 def _task(model: str, data_dir: str) -> str:
     from flhe.sim.paper_curves import learned
 
@@ -135,9 +141,11 @@ def _task(model: str, data_dir: str) -> str:
 
 
 def _models(plan: Plan) -> tuple[str, ...]:
+    from flhe.sim.paper_curves import learned
+
     if plan.quick:
-        return INSTALLED[:1]
-    return tuple(NAMES) if plan.data_dir else INSTALLED
+        return ("fcn",)  # which learns what is installed, where there is nothing else
+    return tuple(m for m in NAMES if learned(m, plan.data_dir).source.there(plan.data_dir))
 
 
 def _curves(plan: Plan) -> list[Step]:
@@ -166,12 +174,28 @@ def _figure(model: str, found: Any) -> Result:
         f"{NAMES[model]} on {found['task']}, encrypted beside plain",
         tuple(entries),
         Chart("lines", ("accuracy", "loss"), xlabel="round"),
-        (_apart(curves),),
+        (_setting(model), _apart(curves)),
+    )
+
+
+def _setting(model: str) -> str:
+    """How it was trained, and what differs from the papers', in words."""
+    from flhe.sim.paper_curves import COMPARISONS
+
+    how = COMPARISONS[model].setting
+    work = f"{how.batches} batches" if how.batches else f"{how.local_epochs} epoch"
+    return (
+        f"{how.clients} clients, {work} of {how.batch_size} in a round, {how.optimizer} with a "
+        f"learning rate of {how.learning_rate:g}; models are averaged. The papers have nine or ten "
+        "clients, more data and rounds, and BatchCrypt and ESAFL gradients: these curves are to lie on "
+        "each other, not on the papers'."
     )
 
 
 def _apart(curves: Sequence[Curve]) -> str:
     """How far the encrypted curves lie from the plain one, in words."""
+    from flhe.sim.learning import SETTLED
+
     plain, *others = curves
     said = [
         f"{curve.name} {curve.gap(plain):.3f} in {curve.rounds} rounds, "
@@ -180,14 +204,14 @@ def _apart(curves: Sequence[Curve]) -> str:
     ]
     return (
         "Largest difference of accuracy from plain FedAvg on the same batches in any one round, and of "
-        f"the mean over the last ten: {'; '.join(said)}."
+        f"the mean over the last {SETTLED}, or all: {'; '.join(said)}."
     )
 
 
 SECTIONS: tuple[Section, ...] = (
     Section(
         "learning-curves",
-        "all",
+        "learned",
         _curves,
         _reports,
         ("FLASHE Fig. 9", "BatchCrypt Fig. 6", "ESAFL Fig. 3", "SASH Fig. 5"),

@@ -21,13 +21,15 @@ class Made:
     Parameters
     ----------
     results : tuple of Result
-        In the order of sections.
+        In the order of sections, those of earlier runs among them.
     page : Path
         Where all of them are shown.
     measured, kept : int
         Steps that were run, and that were there already.
     foreign : tuple of str
-        Measurements of another machine or release that were made again.
+        Measurements of another machine or of other releases that were made again.
+    failures : tuple of (str, str)
+        What a step does, and why it could not.
     """
 
     results: tuple[Result, ...]
@@ -35,6 +37,7 @@ class Made:
     measured: int
     kept: int
     foreign: tuple[str, ...]
+    failures: tuple[tuple[str, str], ...]
 
 
 def steps_of(sections: Sequence[Section], plan: Plan) -> list[Step]:
@@ -59,21 +62,27 @@ def run(
     plan: Plan,
     out: Path,
     *,
+    others: Sequence[Section] = (),
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> Made:
-    """Measure what is not there yet, then write `out`/results.md and `out`/results/.
+    """Measure what is not there yet, then write the page and all that it shows.
+
+    A step that fails does not keep others from being measured; the page names the sections that lack
+    it.
 
     Parameters
     ----------
     sections : sequence of Section
         What is asked for.
     plan : Plan
-        How much.
+        How much; its name is that of the page and the folder in `out`.
     out : Path
         A directory; made if it is not there.
+    others : sequence of Section
+        What the page shows too, in this order, where all of it was measured before.
     fresh : bool
-        Measure everything again.
+        Measure again what is asked for.
     progress : callable, optional
         Receives (seconds of work done, seconds in all, what is going on); both are estimates.
 
@@ -82,29 +91,59 @@ def run(
     ConfigError
         What cannot be read or written.
     FlheError
-        A measurement that failed; those before it are kept.
+        A section that is wrong.
     """
-    folder = out / "results"
-    kept_in = folder / ("measured-quickly" if plan.quick else "measured")
-    store = Store(kept_in, fresh=fresh)
+    store = Store(out / plan.name / "measured")
     steps = steps_of(sections, plan)
     found: dict[str, object] = {}
     todo: list[Step] = []
     for step in steps:
-        data = store.get(step.key)
+        data = None if fresh else store.get(step.key)
         if data is None:
             todo.append(step)
         else:
             found[step.key] = data
-    whole = max(round(sum(step.weight for step in todo)), 1)
-    done = 0.0
-    for step in todo:
-        found[step.key] = store.put(step.key, _measure(step, done, whole, progress))
-        done += step.weight
-    results = _report(sections, plan, found)
-    where = page.write(results, plan, out)
     foreign = tuple(store.foreign)
-    return Made(tuple(results), where, len(todo), len(steps) - len(todo), foreign)
+    whole = max(round(sum(step.weight for step in todo)), 1)
+    done, failures = 0.0, list[tuple[str, str]]()
+    for step in todo:
+        try:
+            found[step.key] = store.put(step.key, _measure(step, done, whole, progress))
+        except (FlheError, ImportError) as error:
+            failures.append((step.about, " ".join(str(error).split())))
+        done += step.weight
+    shown, missing = _ready(sections, others, plan, store, found)
+    results = _report(shown, plan, found)
+    where = page.write(results, missing, plan, out)
+    measured = len(todo) - len(failures)
+    kept = len(steps) - len(todo)
+    return Made(tuple(results), where, measured, kept, foreign, tuple(failures))
+
+
+def _ready(
+    sections: Sequence[Section],
+    others: Sequence[Section],
+    plan: Plan,
+    store: Store,
+    found: dict[str, object],
+) -> tuple[list[Section], list[Section]]:
+    """Sections whose steps are all there, in the order of `others`, and those asked for that lack one.
+
+    Takes what earlier runs left into `found`.
+    """
+    names = {section.name for section in sections}
+    rest = [section for section in sections if all(other.name != section.name for other in others)]
+    shown, missing = [], []
+    for section in (*others, *rest):
+        keys = [step.key for step in section.steps(plan)]
+        if section.name not in names:
+            there = {key: store.get(key) for key in keys if key not in found}
+            found |= {key: data for key, data in there.items() if data is not None}
+        if all(key in found for key in keys):
+            shown.append(section)
+        elif section.name in names:
+            missing.append(section)
+    return shown, missing
 
 
 def _measure(step: Step, done: float, whole: int, progress: Progress | None) -> object:

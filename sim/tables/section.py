@@ -73,6 +73,11 @@ class Plan:
     data_dir: str = ""
 
     @property
+    def name(self) -> str:
+        """What its page and folder are called: a quick run never takes the place of a full one."""
+        return "results-quick" if self.quick else "results"
+
+    @property
     def repeats(self) -> int:
         """Counted turns of what is timed, after one that warms up."""
         return 2 if self.quick else 7

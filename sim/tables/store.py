@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,22 @@ from flhe.errors import ConfigError
 from flhe.sim.bench import machine
 
 FORMAT, VERSION = "flhe measurement", 1
-SAME = ("processor", "processors", "flhe")
-"""What of `machine()` must be the same for a measurement to be taken over."""
+LIBRARIES = ("flwr", "gmpy2", "phe", "tenseal", "torch")
+"""Whose versions count, beside those that `machine()` tells; "" of what is not installed."""
+
+SAME = ("processor", "processors", "flhe", "numba", "numpy", *LIBRARIES)
+"""What must be the same for a measurement to be taken over."""
+
+
+def here() -> dict[str, Any]:
+    """What it runs on, libraries and all."""
+    found = machine()
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
 
 
 class Store:
@@ -22,8 +37,6 @@ class Store:
     ----------
     folder : Path
         Where the files are; made if it is not there.
-    fresh : bool
-        Forget what is there.
 
     Raises
     ------
@@ -31,18 +44,15 @@ class Store:
         The folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._here = machine()
+        self._here = here()
         self.foreign: list[str] = []
         """Keys of measurements of another machine or release, which are not taken over."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob("*.part"):
                 left.unlink()
-            if fresh:
-                for path in folder.glob("*.json"):
-                    path.unlink()
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be used ({error.strerror})") from None
 
@@ -60,12 +70,12 @@ class Store:
             if (found["format"], found["version"], found["key"]) != (FORMAT, VERSION, key):
                 raise ValueError
             there, data = found["machine"], found["data"]
-            same = all(there[name] == self._here[name] for name in SAME)
+            same = all(there.get(name) == self._here[name] for name in SAME)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             raise ConfigError(
-                f"{path}: is no measurement of version {VERSION}; remove it, or use --fresh"
+                f"{path}: is no measurement of version {VERSION}; remove that file"
             ) from None
         if not same:
             self.foreign.append(key)

@@ -55,9 +55,14 @@ def timed(
     Raises
     ------
     FlheError
-        A mean that is not the mean.
+        A mean that is not the mean; two contenders of one name.
     """
-    times = take_turns(list(contenders.values()), repeats, lambda _n, _m, who: say(who))
+    taking = list(contenders.values())
+    if len({contender.name for contender in taking}) < len(taking):
+        raise FlheError("two contenders of one name: their seconds would be mixed")
+    # The minimum of seven turns is not to be compared with that of three: all have as many.
+    repeats = min(repeats, *(contender.max_repeats for contender in taking))
+    times = take_turns(taking, repeats, lambda _n, _m, who: say(who))
     found: dict[str, Any] = {}
     for name, contender in contenders.items():
         error = contender.max_error()

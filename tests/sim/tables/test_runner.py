@@ -55,7 +55,7 @@ def test_what_was_measured_before_a_stop_is_not_measured_again(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         run([stopped.section], QUICK, tmp_path)
     assert stopped.ran == [0, 1]
-    assert not (tmp_path / "results.md").exists()
+    assert not (tmp_path / "results-quick.md").exists()
     again = Counting()
     made = run([again.section], QUICK, tmp_path)
     assert (again.ran, made.measured, made.kept) == ([2], 1, 2)
@@ -66,7 +66,7 @@ def test_what_was_measured_before_a_stop_is_not_measured_again(tmp_path: Path) -
 
 
 def test_a_file_that_was_half_written_is_measured_again(tmp_path: Path) -> None:
-    folder = tmp_path / "results" / "measured-quickly"
+    folder = tmp_path / "results-quick" / "measured"
     folder.mkdir(parents=True)
     (folder / "step-0.part").write_text('{"half"')
     counting = Counting(1)
@@ -77,7 +77,7 @@ def test_a_file_that_was_half_written_is_measured_again(tmp_path: Path) -> None:
 
 def test_measurements_of_another_machine_are_made_again(tmp_path: Path) -> None:
     run([Counting(1).section], QUICK, tmp_path)
-    path = tmp_path / "results" / "measured-quickly" / "step-0.json"
+    path = tmp_path / "results-quick" / "measured" / "step-0.json"
     document = json.loads(path.read_text())
     document["machine"]["processor"] = "another one"
     path.write_text(json.dumps(document))
@@ -90,7 +90,7 @@ def test_measurements_of_another_machine_are_made_again(tmp_path: Path) -> None:
 def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     (tmp_path / "step-0.json").write_text(text)
-    with pytest.raises(ConfigError, match="--fresh"):
+    with pytest.raises(ConfigError, match="remove that file"):
         store.get("step-0")
 
 
@@ -128,8 +128,8 @@ def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_p
     assert LEGEND in page
     assert "| row 1 | we | 1.50 m |" in page
     for ending in ("png", "csv", "md"):
-        assert f"results/p-one.{ending}" in page
-        assert (tmp_path / "results" / f"p-one.{ending}").stat().st_size > 0
+        assert f"results-quick/p-one.{ending}" in page
+        assert (tmp_path / "results-quick" / f"p-one.{ending}").stat().st_size > 0
 
 
 def test_progress_is_told_in_estimated_seconds(tmp_path: Path) -> None:
@@ -142,3 +142,46 @@ def test_progress_is_told_in_estimated_seconds(tmp_path: Path) -> None:
     )
     assert told[0] == (0, 2, "step 0")
     assert told[-1] == (1, 2, "step 1: at it")
+
+
+def test_fresh_measures_what_is_asked_for_and_forgets_nothing_else(tmp_path: Path) -> None:
+    run([Counting(2).section], QUICK, tmp_path)
+    one, all_ = Counting(1), Counting(2)
+    run([one.section], QUICK, tmp_path, fresh=True)
+    run([all_.section], QUICK, tmp_path)
+    assert (one.ran, all_.ran) == ([0], [])
+
+
+def test_a_step_that_fails_leaves_all_others(tmp_path: Path) -> None:
+    def fail(_say: Say) -> None:
+        raise FlheError("nothing to measure\nwith")
+
+    bad = Section("bad", "P", lambda _plan: [Step("bad", fail, "a bad step")], lambda _p, _f: [])
+    good = Counting(1)
+    made = run([bad, good.section], QUICK, tmp_path)
+    assert made.failures == (("a bad step", "nothing to measure with"),)
+    assert (made.measured, [result.name for result in made.results]) == (1, ["p-one"])
+    assert "Missing, because a measurement failed: bad." in made.page.read_text()
+
+
+def test_a_part_is_measured_and_all_that_is_there_is_shown(tmp_path: Path) -> None:
+    one, other = Counting(1, "one"), Counting(3, "other")
+    run([one.section], QUICK, tmp_path)
+    order = [other.section, one.section]
+    made = run([other.section], QUICK, tmp_path, others=order)
+    assert [result.name for result in made.results] == ["p-other", "p-one"]
+    never = Counting(4, "never")
+    made = run([one.section], QUICK, tmp_path, others=[*order, never.section])
+    assert [result.name for result in made.results] == ["p-other", "p-one"]
+    assert never.ran == []
+
+
+def test_measurements_with_other_libraries_are_made_again(tmp_path: Path) -> None:
+    run([Counting(1).section], QUICK, tmp_path)
+    path = tmp_path / "results-quick" / "measured" / "step-0.json"
+    document = json.loads(path.read_text())
+    document["machine"]["torch"] = "0.1"
+    path.write_text(json.dumps(document))
+    counting = Counting(1)
+    run([counting.section], QUICK, tmp_path)
+    assert counting.ran == [0]
