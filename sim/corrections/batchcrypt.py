@@ -53,11 +53,14 @@ def _capacity() -> Found:
     batches = {8: 200, 16: 100, 32: 50}
     room = {bits: _batch(9, bits).slots(2048) for bits in batches}
     needs = batches[8] * _batch(9, 8).slot_bits
+    bare = {bits: 2048 // (_batch(9, bits).slot_bits - 2) for bits in batches}  # no zeros between
     return Found(
         "Slots of r + 4 bits under 2048 bits: "
         + ", ".join(f"{room[b]} of {b} bits for {n} in the paper" for b, n in batches.items())
-        + f". 200 take {needs:,} bits.",
-        room[8] < 200 and room[16] >= 100 and room[32] >= 50,
+        + f". 200 take {needs:,} bits. Without zeros there is room for {bare[8]}.",
+        room[8] < 200
+        and all(room[b] >= batches[b] for b in (16, 32))
+        and all(bare[b] >= n for b, n in batches.items()),
     )
 
 
@@ -94,12 +97,18 @@ def _ranges() -> Found:
     gradient = np.exp(bias) / np.exp(bias).sum()
     gradient[3] -= 1
     sent = (float(gradient.min()), float(gradient.max()))
+    right = math.exp(bias[3]) / np.exp(bias).sum()
+    # What is opened here: the mean square of all clients together, of the layer of one value.
+    others = rng.standard_normal(8)
+    opened = math.sqrt((lone[0] ** 2 + (others**2).sum()) / 9)
     return Found(
         f"A layer of one value sends {lone.min():.4f} to {lone.max():.4f}: that is the gradient. "
         f"Of one record, the last bias sends {sent[0]:.3f}: the label's probability was "
-        f"{1 + sent[0]:.3f}, exactly.",
-        lone.min() == lone.max()
-        and abs(1 + sent[0] - math.exp(bias[3]) / np.exp(bias).sum()) < 1e-12,
+        f"{1 + sent[0]:.3f}, exactly. The root mean square of nine clients is {opened:.4f}, which "
+        "is nobody's.",
+        lone.min() == lone.max() == lone[0]
+        and abs(1 + sent[0] - right) < 1e-12
+        and bool(np.all(np.abs(opened - np.abs([*lone, *others])) > 1e-3)),
     )
 
 
@@ -152,12 +161,13 @@ PROOFS = (
     Proof(
         "batchcrypt-capacity",
         "BatchCrypt",
-        "Sec. 6.4, Fig. 10",
-        "batches of 200, 100, 50 values at 8, 16, 32 bits under a key of 2048 bits",
-        "With two sign bits and two zeros a value, 200 of 8 bits do not fit.",
+        "Sec. 6.4, Fig. 10; Sec. 3.1; Sec. 6.3",
+        "batches of 200, 100, 50 values at 8, 16, 32 bits",
+        "Whether the two zeros of Sec. 6.3 are between these, too, is not said. With the two zeros "
+        "and two sign bits, 200 of 8 bits do not fit a key of 2048 bits, Sec. 3.1's default.",
         "As many as fit are packed, and said.",
         _SLOTS,
-        "wrong figure",
+        "left open",
         _capacity,
     ),
     Proof(

@@ -117,8 +117,8 @@ def _seed() -> Found:
         if sum(a) % 2 and max(map(abs, found := key_from(c, a))) <= 1:
             hits.append((guess, found))
     return Found(
-        f"50 rounds, so k = {bits}: of {1 << bits} guesses of B {len(hits)} gives a ternary key, "
-        f"and it is {'the' if hits == [(b, key)] else 'not the'} key.",
+        f"50 rounds, and k = {bits}, the least that is allowed: of {1 << bits} guesses of B "
+        f"{len(hits)} gives a ternary key, and it is {'the' if hits == [(b, key)] else 'not the'} key.",
         hits == [(b, key)],
     )
 
@@ -184,13 +184,14 @@ PROOFS = (
     Proof(
         "esafl-short-seed",
         "ESAFL",
-        "Sec. 5.2.1, Eq. 6",
-        "B, a secret, has as many bits as the number of rounds",
-        "So few can be tried. (`a` need not be secret, but where its secrecy is counted on, it "
-        "is none.)",
+        "Sec. 5.2.1, HE.KeyGen and Eq. 6; Theorem 1",
+        "B, a secret, has k bits, equal to or greater than the number of binary bits of the "
+        "maximum iteration",
+        "So few can be tried. Theorem 1 puts B into the adversary's view: by B alone nothing "
+        "breaks. Together with esafl-low-bits a guess that is right shows, as it gives a key.",
         "XOF of a 256-bit key, bound to the round and the layout.",
         "flhe/schemes/eshe.py",
-        "breaks secrecy",
+        "left open",
         _seed,
         _ATTACKS,
     ),
@@ -199,8 +200,9 @@ PROOFS = (
         "ESAFL",
         "Sec. 8.1.2; Theorems 4 and 5",
         "safe against N - 2 colluding clients, as what they know leaves Gaussian keys",
-        "The keys are not Gaussian but ternary, and 64 of 32,768 coefficients are not zero: the "
-        "sum of two tells nearly everything of both.",
+        "The keys are not Gaussian but ternary: sampled uniformly from {-1, 0, 1}, with parameter "
+        "64, which are two distributions. 64 is taken for the Hamming weight: of 32,768 "
+        "coefficients 64 are not zero, and the sum of two tells nearly everything of both.",
         "Keys are discrete Gaussians of 4.53, so that two honest members leave the 3.2 that is "
         "rated.",
         "flhe/schemes/eshe_keys.py, flhe/keys/joint.py",

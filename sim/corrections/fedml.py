@@ -24,13 +24,15 @@ def _select() -> Found:
     try:
         _ = total > 0.1
     except TypeError:
-        refused.append("a comparison is not defined")
+        refused.append("TenSEAL has no comparison")
     try:
         _ = total * total
     except ValueError:
         refused.append("after the weights not even a square can be computed")
     return Found(
-        f"CKKS with one multiplication: {'; '.join(refused)}. So no top p of an encrypted map.",
+        f"CKKS with one multiplication: {'; '.join(refused)}. The first is of this library alone; "
+        "the second carries the argument, as a comparison takes products: so no top p of an "
+        "encrypted map.",
         len(refused) == 2,
     )
 
@@ -177,8 +179,8 @@ PROOFS = (
         "FedML-HE",
         "Theorem 3.11; Remark 3.14; Sec. 1",
         "orders of magnitude better privacy guarantees",
-        "No epsilon is given. By the paper's own formula it promises nothing, in any round, and "
-        "it rests on differences that nobody can bound by measuring them.",
+        "No epsilon is given. By the paper's own formula, at b = 1, it promises nothing, in any "
+        "round, and it rests on differences that nobody can bound by measuring them.",
         "The run ends with its epsilon, worst case, and says when it means nothing.",
         "flhe/coding/privacy_report.py",
         "left open",

@@ -102,19 +102,38 @@ def _identifiers() -> Found:
 
 
 def _dealt() -> Found:
+    from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     nonce, key = bytes(12), hkdf(b"drawn by the leader", "sim/corrections-flashe")
     # A channel for each client; the server has an end of both.
-    to_leader, to_client = (ChaCha20Poly1305(bytes([n]) * 32) for n in (1, 2))
-    sent = to_leader.encrypt(nonce, bytes(key), None)
-    seen = to_leader.decrypt(nonce, sent, None)
-    got = to_client.decrypt(nonce, to_client.encrypt(nonce, seen, None), None)
+    to_leader, to_client, pair = (ChaCha20Poly1305(bytes([n]) * 32) for n in (1, 2, 3))
+
+    def relayed(letter: bytes) -> tuple[bytes, bytes]:
+        # What the server takes out of the leader's channel, and what the client gets.
+        seen = to_leader.decrypt(nonce, to_leader.encrypt(nonce, letter, None), None)
+        return seen, to_client.decrypt(nonce, to_client.encrypt(nonce, seen, None), None)
+
+    def opens(letter: bytes) -> bool:
+        # Whether one of the server's two ends opens it.
+        for end in (to_leader, to_client):
+            try:
+                end.decrypt(nonce, letter, None)
+            except InvalidTag:
+                continue
+            return True
+        return False
+
+    seen, got = relayed(bytes(key))
+    # Mended: sealed for the client, with a key of these two, before it goes into the channel.
+    closed, arrived = relayed(pair.encrypt(nonce, bytes(key), None))
+    hidden = bytes(key) not in closed and not opens(closed)
     return Found(
         "The leader sends the key into its channel; before the server can put it into the next "
         f"one, it holds {'the key' if seen == key else 'something else'} itself ({len(seen)} "
-        "bytes).",
-        seen == key == got,
+        "bytes). Sealed for the client first, it "
+        f"{'stays closed' if hidden else 'opens'} to all that the server has.",
+        seen == key == got and hidden and pair.decrypt(nonce, arrived, None) == key,
     )
 
 

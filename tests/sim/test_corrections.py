@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import operator
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import click
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.corrections import esafl, listing
+from flhe.keys import seed_plan
+from flhe.math import ring
+from flhe.sim import wan
+from flhe.sim.corrections import batchcrypt, esafl, hours, listing, sash, sparse, tables
 from flhe.sim.corrections.listing import PROOFS, TITLES, entry, named, of_paper, page, run
 from flhe.sim.corrections.proof import VERDICTS, Fixed, Found, Paper
 
@@ -139,3 +145,69 @@ def test_low_bits_tell_nothing_of_a_scheme_that_is_mended(
     a, key = esafl.odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
     found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), Fixed(4)), a)
     assert sum(x == y for x, y in zip(found, key, strict=True)) < esafl.N // 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "batchcrypt-capacity",
+        "esafl-short-seed",
+        "fedml-efficient",
+        "fedml-forty",
+        "sash-bias",
+        "sash-neighbours",
+    ],
+)
+def test_what_depends_on_a_reading_is_left_open(name: str) -> None:
+    proof = PROOFS[name]
+    assert proof.verdict == "left open"
+    assert {"esafl-short-seed": "by B alone nothing breaks"}.get(name, "not said") in proof.wrong
+
+
+def test_ties_are_no_matter_where_equals_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = SimpleNamespace(gt=operator.ge, ge=operator.ge)
+    monkeypatch.setattr(sparse, "operator", chosen)
+    assert not PROOFS["flashe-ties"].run().shown
+
+
+def test_sums_of_a_homomorphic_generator_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def linear(k: ring.Elements, rows: ring.Elements, *, floor: bool) -> Any:
+        assert floor
+        return (rows @ k).astype(np.uint32)  # low bits: nothing is rounded
+
+    monkeypatch.setattr(sash, "lwr_masks", linear)
+    found = PROOFS["sash-bias"].run()
+    assert not found.shown
+    assert "off by 0.0 steps" in found.text
+
+
+def test_neighbours_that_withstand_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = seed_plan.bounds_of
+    monkeypatch.setattr(seed_plan, "bounds_of", lambda n, k, c: bounds(n, k + 50, c))
+    assert not PROOFS["sash-neighbours"].run().shown
+
+
+def test_links_that_are_fast_enough_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wan, "named", lambda _: wan.uniform(1000))
+    assert not PROOFS["esafl-links"].run().shown
+
+
+def test_traffic_that_fits_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {
+        model: (stock, batch, (plain, gigabytes * (1 if model == "FMNIST" else 91)))
+        for model, (stock, batch, (plain, gigabytes)) in hours.BATCHCRYPT_4.items()
+    }
+    monkeypatch.setattr(hours, "BATCHCRYPT_4", table)
+    assert not PROOFS["batchcrypt-plain-traffic"].run().shown
+
+
+def test_a_slot_without_zeros_has_the_capacity_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    tight = SimpleNamespace(slots=lambda n: n // 10, slot_bits=10)
+    monkeypatch.setattr(batchcrypt, "_batch", lambda cohort, bits=16: tight)
+    assert not PROOFS["batchcrypt-capacity"].run().shown
+
+
+def test_traffic_of_sixteen_bits_is_no_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {m: (n * 5 // 4, epochs) for m, (n, epochs) in tables.FLASHE_MODELS.items()}
+    monkeypatch.setattr(tables, "FLASHE_MODELS", models)
+    assert not PROOFS["flashe-baseline"].run().shown
