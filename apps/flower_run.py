@@ -15,10 +15,11 @@ from flhe.apps.environment import FLOWER_CONFIG, answers, cpus, environment, fre
 from flhe.apps.outcome import Outcome, Tail, last_exception, one_line
 from flhe.apps.run_dir import RunDir
 from flhe.apps.signals import ignore_signals
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 
 if TYPE_CHECKING:
     from flhe.apps.processes import Children
+    from flhe.strategies.report import Lines
 
 SUPERLINK_S = 60.0
 """Longest wait for the SuperLink to answer."""
@@ -45,14 +46,14 @@ class FlowerRun:
         report: Path | None = None,
     ) -> None:
         self._dir = run_dir
-        self._copy = None if report is None else report.expanduser()
+        self._console = console
+        self._copy = None if report is None else self._own(report.expanduser())
         self._settings = run_dir.settings
         self._scratch = scratch
         self._log = run_dir.log
         self._deadline = time.monotonic() + timeout
         self._timeout = timeout
         self._verbose = verbose
-        self._console = console
         self._env = environment(run_dir.path, scratch) | {"FLHE_HOME": str(run_dir.nodes)}
         self._outcome = Outcome.earlier(run_dir.events())
         self._tails = (Tail.from_end(run_dir.report), Tail.from_end(self._log))
@@ -177,7 +178,8 @@ class FlowerRun:
         time.sleep(POLL_S)
         report, log = self._tails
         for line in report.lines():
-            self._pass_on(line)
+            if self._copy is not None:
+                self._copy.append(line)
             event = json.loads(line)
             kind, new = event["event"], self._outcome.read(event)
             if kind == "round" and new:
@@ -195,17 +197,14 @@ class FlowerRun:
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
 
-    def _pass_on(self, line: str) -> None:
-        """Append a line of the report to the user's own file."""
-        if self._copy is None:
-            return
-        try:
-            with self._copy.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"--report {self._copy}: cannot be written ({error.strerror})"
-            ) from error
+    def _own(self, path: Path) -> Lines:
+        """Return the user's own file for the report's lines."""
+        from flhe.strategies.report import Lines
+
+        def warn(text: str) -> None:
+            self._console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+        return Lines(path, f"--report {path}", warn)
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")

@@ -20,7 +20,11 @@ def nodes_memory() -> int | None:
     import psutil
 
     most = 0
-    for process in psutil.Process().children(recursive=True):
+    try:
+        below = psutil.Process().children(recursive=True)
+    except (psutil.Error, OSError):  # the system does not tell
+        return None
+    for process in below:
         try:
             if " ".join(process.cmdline()).startswith(ACTOR):
                 most = max(most, resident("VmHWM", process.pid))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from flhe.apps.plain_fedsgd import PlainFedSGD
 from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Task, new_model
-from flhe.errors import QuorumError
+from flhe.errors import ConfigError, QuorumError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
@@ -44,7 +44,8 @@ def main(grid: Grid, ctx: Context) -> None:
                 reporter.also.append(board.round)
             run(grid, settings, reporter)
     except Exception as error:
-        reporter.emit("failed", error=f"{type(error).__name__}: {error}")
+        with suppress(ConfigError):  # a report that cannot be written hides no reason
+            reporter.emit("failed", error=f"{type(error).__name__}: {error}")
         raise
 
 

@@ -610,6 +610,10 @@ def advise(
     clear_part: Annotated[
         bool, typer.Option("--clear-part", help="A part of each update may travel in clear.")
     ] = False,
+    sparse: Annotated[
+        bool,
+        typer.Option("--sparse", help="A tenth of each update may be sent, and which be seen."),
+    ] = False,
     memory: Annotated[
         str, typer.Option(help="Memory of each machine, such as 8GB; else this one's.")
     ] = "",
@@ -647,6 +651,7 @@ def advise(
         passive_server=passive_server,
         trusted_dealer=trusted_dealer,
         clear_part=clear_part,
+        sparse=sparse,
         calibrate_anew=calibrate,
         json_file=json_file,
     )

@@ -7,10 +7,15 @@ followed while the run goes on; its format is in docs/deploy.md.
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,8 @@ from flwr.serverapp import Grid
 from flhe.errors import ConfigError
 from flhe.records import message_bytes
 from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
+
+log = getLogger("flwr").log
 
 VERSION = 1
 """Of the report's format, in its first event; a field that is new does not change it."""
@@ -75,7 +82,18 @@ class RoundReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values, in the order of the fields."""
-        return asdict(self)
+        return {name: finite(value) for name, value in asdict(self).items()}
+
+
+def finite(value: Any) -> Any:
+    """Return a value with None for each number that is not finite: JSON has no word for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(each) for each in value]
+    return value
 
 
 def scalar(metrics: MetricRecord | None, key: str) -> float | None:
@@ -88,8 +106,71 @@ OnRound = Callable[[RoundReport], None]
 """What is to be done with the report of a finished round."""
 
 
+def _logged(text: str) -> None:
+    log(WARNING, "%s", text)
+
+
+class Outlet:
+    """What is written while a run goes on, and is worth less than the run.
+
+    One that never took a write is a mistake, which is raised. One that took some and then fails, as
+    on a full disk, costs what was to be written: that is said once, and the run goes on.
+
+    Parameters
+    ----------
+    name : str
+        What it is, in the user's words.
+    mend : str
+        What to do about a wrong one.
+    warn : callable, optional
+        Receives what is said once; Flower's log.
+    """
+
+    def __init__(self, name: str, mend: str, warn: Callable[[str], None] = _logged) -> None:
+        self._name, self._mend, self._warn = name, mend, warn
+        self._took = False
+        self.failed = False
+        """A write has failed after others that did not."""
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write within; ConfigError where nothing was ever written."""
+        try:
+            yield
+        except OSError as error:
+            text = f"{self._name} cannot be written ({error.strerror})"
+            if not self._took:
+                raise ConfigError(f"{text}: {self._mend}") from error
+            if not self.failed:
+                self._warn(f"{text}: the run goes on, lines or rounds will be missing there")
+            self.failed = True
+        else:
+            self._took = True
+
+
+class Lines(Outlet):
+    """A text file that grows by whole lines; see `Outlet`."""
+
+    def __init__(self, path: Path, name: str, warn: Callable[[str], None] = _logged) -> None:
+        super().__init__(name, "name a file in a directory that exists and is yours", warn)
+        self._path = path
+
+    def append(self, line: str) -> None:
+        """Add a line, whole or not at all."""
+        data = line.encode() + b"\n"
+        with self.writing(), self._path.open("ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if file.write(data) < len(data):  # the disk was full within the line
+                with suppress(OSError):  # of what is no regular file nothing is taken back
+                    file.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class Reporter:
     """Appends one JSON line per event to a file, flushed at once; None writes nothing.
+
+    The first event raises ConfigError where the file cannot be written; a later one is lost with a
+    warning, as in `Outlet`.
 
     Parameters
     ----------
@@ -102,23 +183,16 @@ class Reporter:
     def __init__(
         self, path: str | Path | None, nodes_memory: Callable[[], int | None] = lambda: None
     ) -> None:
-        self._path = Path(path) if path else None
+        self._lines = Lines(Path(path), f"report={str(path)!r}") if path else None
         self._nodes_memory = nodes_memory
         self.also: list[OnRound] = []
         """Those that receive each round's report as well."""
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Append `{"event": event, **fields}`."""
-        if self._path is None:
-            return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"event": event, **fields}) + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"report={str(self._path)!r} cannot be written ({error.strerror}): "
-                "name a file in a directory that exists and is yours"
-            ) from error
+        """Append `{"event": event, **fields}`; numbers that are not finite as null."""
+        if self._lines is not None:
+            fields = finite(fields)
+            self._lines.append(json.dumps({"event": event, **fields}, allow_nan=False))
 
     def round(self, report: RoundReport) -> None:
         """Append a finished round. Fits a strategy's `on_round`."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
 from flhe.errors import ConfigError
-from flhe.strategies.report import RoundReport
+from flhe.strategies.report import Outlet, RoundReport
 
 NEEDS = "tensorboardX"
 
@@ -60,18 +59,21 @@ class TensorBoard:
     Raises
     ------
     ConfigError
-        The [tensorboard] extra is missing, or the directory cannot be written.
+        The [tensorboard] extra is missing, or the directory cannot be written. Rounds that do not fit
+        on the disk later are lost with a warning: see `flhe.strategies.report.Outlet`.
     """
 
     def __init__(self, folder: str | Path) -> None:
         check()
         from tensorboardX.event_file_writer import EventsWriter
 
-        self._folder = Path(folder)
-        with self._writing():
-            self._folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(folder)
+        self._outlet = Outlet(f"tensorboard={str(folder)!r}", "name a directory that is yours")
+        with self._outlet.writing():
+            folder.mkdir(parents=True, exist_ok=True)
             # Two runs may begin in one second, which is all that the name would tell them apart by.
-            self._writer = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
+            self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+            self._writer.flush()  # its first record: a full disk is said now, not after a round
 
     def round(self, report: RoundReport) -> None:
         """Write a finished round's numbers; they are on disk when this returns."""
@@ -80,13 +82,15 @@ class TensorBoard:
 
         values = [Summary.Value(tag=tag, simple_value=number) for tag, number in scalars(report)]
         event = Event(wall_time=time.time(), step=report.round, summary=Summary(value=values))
-        with self._writing():
+        with self._outlet.writing():
+            if self._outlet.failed:  # what is buffered goes first: a record is never begun and cut
+                self._writer.flush()
             self._writer.write_event(event)
             self._writer.flush()  # SummaryWriter's own would leave that to a thread, and return
 
     def close(self) -> None:
         """End the file."""
-        with self._writing():
+        with self._outlet.writing():
             self._writer.close()
 
     def __enter__(self) -> TensorBoard:
@@ -98,14 +102,4 @@ class TensorBoard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ConfigError(
-                f"tensorboard={str(self._folder)!r} cannot be written ({error.strerror}): "
-                "name a directory that is yours"
-            ) from error
+        self.close()  # which raises nothing that would take the place of `error`

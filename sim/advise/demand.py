@@ -39,9 +39,9 @@ class Demand:
         Until convergence.
     train_s : float
         Seconds of a client's training in a round.
-    server_may_see_model, clear_part, trusted_dealer : bool
-        What may be: the server reads each sum; a part of each update travels in clear; somebody
-        deals keys.
+    server_may_see_model, clear_part, sparse, trusted_dealer : bool
+        What may be: the server reads each sum; a part of each update travels in clear; only a part
+        of it is sent, and is seen to be which; somebody deals keys.
     colluders : int
         Members that may conspire with the server; 0 for none.
     passive_server : bool
@@ -59,6 +59,7 @@ class Demand:
     train_s: float = 0.0
     server_may_see_model: bool = False
     clear_part: bool = False
+    sparse: bool = False
     trusted_dealer: bool = False
     colluders: int = 0
     passive_server: bool = False
@@ -82,10 +83,11 @@ class Demand:
             raise ConfigError(f"--rounds {self.rounds}: must be 1 or more")
         if not (math.isfinite(self.train_s) and self.train_s >= 0):
             raise ConfigError(f"--train {self.train_s}: must be seconds, 0 or more")
-        if not 0 <= self.colluders <= self.clients - 2:
+        most = self.clients - 3
+        if not 0 <= self.colluders <= most:
             raise ConfigError(
-                f"--colluders {self.colluders}: must be 0 to {self.clients - 2} of {self.clients}; "
-                "where all but one collude, they know the last one's update"
+                f"--colluders {self.colluders}: must be 0 to {most}: a roster of {self.clients} "
+                f"members stands at most {most}, N - 3"
             )
 
     @property
@@ -113,12 +115,24 @@ def machine_memory() -> int:
 
 
 def a_third(clients: int) -> int:
-    """Members that may collude where nobody says how many: what a roster takes by default."""
-    return max(Roster.default_collusion(clients), 1)
+    """Members that may collude where nobody says how many: what a roster takes by default.
+
+    Raises
+    ------
+    ConfigError
+        So few clients that it takes none.
+    """
+    found = Roster.default_collusion(clients)
+    if not found:
+        raise ConfigError(
+            f"--members-may-collude with --clients {clients}: three members cannot withstand one; "
+            "four can"
+        )
+    return found
 
 
 def billed(prices: Prices, wan: Wan) -> Prices:
-    """Prices that know every site of `wan`: where one is missing, their mean over sites for all."""
+    """Prices that know every site of `wan`, and its server: one that is missing has the sites' mean."""
     found = prices.on(wan)
     known = found.egress_usd_per_gb
     if not isinstance(known, Mapping) or all(site in known for site in wan.egress):
@@ -126,4 +140,5 @@ def billed(prices: Prices, wan: Wan) -> Prices:
     mine = prices.egress_usd_per_gb
     assert isinstance(mine, Mapping)  # as `found` is, and where it is empty the network's suffice
     sites = [usd for site, usd in mine.items() if site != SERVER] or list(mine.values())
-    return replace(prices, egress_usd_per_gb=fmean(sites))
+    mean = fmean(sites)
+    return replace(prices, egress_usd_per_gb={site: known.get(site, mean) for site in wan.egress})

@@ -41,7 +41,7 @@ class Offer:
     terms : Terms
         As its preset makes them, but for metrics, which take a few values.
     strategy : str
-        How to write it down.
+        How to write it down: an expression that makes these terms.
     caveat : str
         What to know before it is chosen; "" where there is nothing beside the table.
     """
@@ -84,7 +84,8 @@ class Offer:
 
 _ROUND = replace(TERMS[who.ESAFL], keys="round")
 _TENTH = (
-    "it sends a tenth of the values a round: it may take more rounds, which is not counted here"
+    "it sends a tenth of the values a round: it may take more rounds, which is not counted here; "
+    "members see which values each of them sends, and the server which of those coincide"
 )
 
 OFFERS: tuple[Offer, ...] = (
@@ -93,7 +94,7 @@ OFFERS: tuple[Offer, ...] = (
         "FLASHE, top 10%",
         who.FLASHE_TENTH,
         TERMS[who.FLASHE_TENTH],
-        'flashe_fedavg(top_k=0.1, masking="adaptive")',
+        'flashe_fedavg(top_k=0.1, warmup=0, masking="adaptive")',
         _TENTH,
     ),
     Offer("SASH", who.SASH, TERMS[who.SASH], "sash_fedavg()"),
@@ -110,7 +111,7 @@ OFFERS: tuple[Offer, ...] = (
         f"sash_fedavg(neighbours={DEGREE})",
         "its guarantees are against members who do not know the graph beforehand",
     ),
-    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "batchcrypt_fedavg()"),
+    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "batchcrypt_fedavg(clip=1.0)"),
     Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "esafl_fedavg()"),
     Offer(
         "ESAFL, rns-8192",
@@ -137,7 +138,7 @@ OFFERS: tuple[Offer, ...] = (
         "FedML-HE, 10% encrypted",
         who.FEDML_TENTH,
         TERMS[who.FEDML_TENTH],
-        "fedml_he_fedavg(select=0.1)",
+        'fedml_he_fedavg(select=Select(0.1, "random"))',
         "the server sees nine values in ten of each update; `flhe audit` shows what that gives away",
     ),
 )

@@ -2,7 +2,8 @@
 
 Every offer is either ranked, by the seconds of a round that `round_model` plays, or excluded with all
 its reasons. Seconds of cryptography are from this machine's calibration, on one thread, with nothing
-computed ahead; every client, and the server, is taken to be such a machine.
+computed ahead; every client, and the server, is taken to be such a machine. Nobody waits for who is
+missing; a round that comes to nothing is run again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flhe.keys.roster import Roster
 from flhe.sim.advise.calibration import Calibration, Phases
 from flhe.sim.advise.demand import Demand
 from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
-from flhe.sim.advise.rules import reasons_against
+from flhe.sim.advise.rules import lost_rounds, reasons_against
 from flhe.sim.convergence import project
 from flhe.sim.prices import GB
 from flhe.sim.round_model import Breakdown, Work, simulate, typical
@@ -33,9 +35,10 @@ class Prediction:
     exchange_s : float
         Of one client, in whatever else it does for the scheme.
     upload_bytes, download_bytes : int
-        Of one client in one round, all stages.
+        Of one client in one round, all stages; as `round_s`, with what is done again.
     round_s : float
-        Seconds of a round, training and all; on average over rounds where some are done again.
+        Seconds for each round that comes to a sum, training and all: on average, with the encryptions
+        that are done again and the rounds that come to nothing.
     round_gb : float
         All clients' traffic of a round, both ways, in GB of 2**30 bytes.
     hours, usd : float
@@ -84,6 +87,14 @@ class Advice:
     plain: Prediction
     excluded: tuple[Exclusion, ...]
 
+    @property
+    def roster(self) -> str:
+        """How to make a roster that stands what was asked; "" where it does so by default."""
+        wanted = self.demand.size.colluders
+        if wanted == Roster.default_collusion(self.demand.clients):
+            return ""
+        return f"flhe roster new --collusion {wanted}"
+
     def sentence(self) -> str:
         """What to do."""
         if not self.ranked:
@@ -94,11 +105,12 @@ class Advice:
             f"{best.round_gb:.3g} GB, {best.round_s / clear.round_s:.2f} and "
             f"{best.round_gb / clear.round_gb:.2f} times what it takes in clear"
         )
+        pinned = f" Make its roster with {self.roster}." if self.roster else ""
         if not best.caveat:
-            return f"{said}."
+            return f"{said}.{pinned}"
         next_best = next((row for row in self.ranked if not row.caveat), None)
         instead = f" Else {next_best.name}: {next_best.round_s:.3g} s." if next_best else ""
-        return f"{said}; {best.caveat}.{instead}"
+        return f"{said}; {best.caveat}.{instead}{pinned}"
 
 
 def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS) -> Advice:
@@ -120,8 +132,11 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
 
 def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
     asked, phases = work(offer, demand.size, speed)
-    again = demand.lost(demand.clients) if offer.terms.joint else 0.0
-    return _told(offer.name, offer.strategy, offer.caveat, asked, phases, demand, again)
+    # Dealt keys are not dealt anew: their rounds that lack somebody are lost.
+    anew = offer.terms.joint and offer.terms.keys != "dealt"
+    again = demand.lost(demand.clients) if anew else 0.0
+    lost = lost_rounds(offer, demand)
+    return _told(offer.name, offer.strategy, offer.caveat, asked, phases, demand, again, lost)
 
 
 def _told(
@@ -132,8 +147,13 @@ def _told(
     phases: Phases,
     demand: Demand,
     again: float = 0.0,
+    lost: float = 0.0,
 ) -> Prediction:
-    """Play a round; of `again` of all rounds, encryption and upload a second time."""
+    """Play a round.
+
+    Of `again` of all rounds, encryption and upload are played a second time. Of `lost` all is in vain:
+    for each that counts it takes 1 / (1 - lost).
+    """
     one = _played(asked, demand)
     if again:
         second = _played(
@@ -143,6 +163,13 @@ def _told(
             one,
             total_s=one.total_s + again * second.total_s,
             bytes_up=one.bytes_up + round(again * second.bytes_up),
+        )
+    if lost:
+        one = replace(
+            one,
+            total_s=one.total_s / (1 - lost),
+            bytes_up=round(one.bytes_up / (1 - lost)),
+            bytes_down=round(one.bytes_down / (1 - lost)),
         )
     end = project(one, demand.rounds, demand.prices, demand.wan, demand.clients)
     beside = asked.encrypt_s - phases.encrypt_s + max(asked.decrypt_s - phases.decrypt_s, 0.0)

@@ -19,7 +19,7 @@ from flhe.sim.advise.demand import ROUNDS, Demand, a_third, billed, machine_memo
 from flhe.sim.advise.ranking import Advice, Prediction, advise
 from flhe.sim.bench import machine, write_json
 from flhe.sim.bench_table import progress
-from flhe.sim.wan import Link, Wan
+from flhe.sim.wan import SERVER, Link, Wan
 
 _COUNT = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _BYTES = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
@@ -65,7 +65,27 @@ def memory(option: str, text: str) -> int:
     number, unit = _split(option, text, "8GB or 512MB")
     if unit.lower() not in _BYTES:
         raise ConfigError(f"{option} {text!r}: {unit!r} is no unit; write MB or GB")
+    if not number > 0:
+        raise ConfigError(
+            f"{option} {text!r}: must be more than 0; leave it out for this machine's"
+        )
     return round(number * _BYTES[unit.lower()])
+
+
+def conspiring(
+    clients: int, *, members_may_collude: bool, colluders: int | None, passive_server: bool
+) -> int:
+    """Members that may collude, of what was said of them; ConfigError where that says nothing."""
+    if members_may_collude and colluders == 0:
+        raise ConfigError("--members-may-collude with --colluders 0: leave out one of them")
+    if colluders is None:
+        colluders = a_third(clients) if members_may_collude else 0
+    if passive_server and not colluders:
+        raise ConfigError(
+            "--passive-server is of a server that members conspire with: say --members-may-collude or "
+            "--colluders, or leave it out"
+        )
+    return colluders
 
 
 def network(uplink: str, downlink: str, server_link: str, name: str, clients: int) -> Wan:
@@ -101,21 +121,27 @@ def command(
     rounds: int | None,
     members_may_collude: bool,
     colluders: int | None,
+    passive_server: bool,
     calibrate_anew: bool,
     json_file: Path | None,
     **demands: Any,
 ) -> None:
     """Ask, calibrate where this machine was not yet, answer."""
     found = network(uplink, downlink, server_link, wan_name, clients)
-    if colluders is None:
-        colluders = a_third(clients) if members_may_collude else 0
+    withstood = conspiring(
+        clients,
+        members_may_collude=members_may_collude,
+        colluders=colluders,
+        passive_server=passive_server,
+    )
     demand = Demand(
         count("--params", params),
         clients,
         found,
         billed(prices.named(prices_name), found),
         rounds=ROUNDS if rounds is None else rounds,
-        colluders=colluders,
+        colluders=withstood,
+        passive_server=passive_server,
         memory_bytes=memory("--memory", memory_size) if memory_size else machine_memory(),
         **demands,
     )
@@ -141,8 +167,9 @@ def table(answer: Advice) -> Table:
         title=f"{demand.values:,} values, {demand.clients} clients, {demand.wan.name}, "
         f"dropout {demand.dropout:g}",
         caption=f"projected: seconds of this machine on one thread, nothing computed ahead; links as "
-        f"told; {demand.train_s:g} s of training a round. GB are of 2^30 bytes, of all clients. USD "
-        f"for {demand.rounds} rounds, by prices {demand.prices.name!r}",
+        f"told; {demand.train_s:g} s of training a round; nobody waits for who is missing, and what is "
+        f"done again is counted. GB are of 2^30 bytes, of all clients. USD for {demand.rounds} rounds, "
+        f"by prices {demand.prices.name!r}{_egress(demand)}",
     )
     for heading in (
         "seconds of",
@@ -165,6 +192,17 @@ def table(answer: Advice) -> Table:
         out.add_row(*_cells(row), end_section=row is answer.ranked[-1])
     out.add_row(*_cells(answer.plain))
     return out
+
+
+def _egress(demand: Demand) -> str:
+    """What leaving costs, where it is one price for all clients."""
+    prices = demand.prices.on(demand.wan)
+    sites = {prices.egress(site.name) for site in demand.wan.sites}
+    if len(sites) > 1:
+        return ", site by site"
+    return (
+        f": {min(sites):.3g} for a GB that leaves a client, {prices.egress(SERVER):.3g} the server"
+    )
 
 
 def reasons(answer: Advice) -> Table:
@@ -194,6 +232,7 @@ def to_json(answer: Advice) -> str:
         "ranked": [asdict(row) for row in answer.ranked],
         "plain": asdict(answer.plain),
         "excluded": [asdict(row) for row in answer.excluded],
+        "roster": answer.roster,
         "advice": answer.sentence(),
     }
     return json.dumps(document, indent=2)

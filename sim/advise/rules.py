@@ -25,6 +25,7 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
         _graph(offer, demand),
         _reader(offer, demand),
         _clear(offer, demand),
+        _sparse(offer, demand),
         _collusion(offer, demand),
         _dealer(offer, demand),
         _dropouts(offer, demand),
@@ -56,15 +57,32 @@ def _clear(offer: Offer, demand: Demand) -> str:
     return "what it does not encrypt travels in clear: never chosen unless you say --clear-part"
 
 
+def _sparse(offer: Offer, demand: Demand) -> str:
+    if not offer.terms.sparse or demand.sparse:
+        return ""
+    return (
+        "it leaves out most values of an update; members see which ones each of them sends, and the "
+        "server which of those coincide: never chosen unless you say --sparse"
+    )
+
+
 def _collusion(offer: Offer, demand: Demand) -> str:
     if not demand.colluders:
         return ""
     if offer.shared_key:
         return "members share a key: one that colludes with the server reads all others' updates"
-    if offer.terms.keys == "joint" and offer.terms.joint and not demand.passive_server:
+    if offer.terms.keys != "joint" or not offer.terms.joint:
+        return ""
+    if not demand.passive_server:
+        passive = "" if demand.dropout else ", or say --passive-server"
         return (
             "its keys last: a server that lies about who answered, with one member that kept old keys, "
-            "reads any update; use keys of each round, or say --passive-server"
+            f"reads any update; use keys of each round{passive}"
+        )
+    if demand.dropout:
+        return (
+            "its keys last: of an update that is only late the server, though it follows the protocol, "
+            "reads everything with one member that kept old keys; use keys of each round"
         )
     return ""
 
@@ -84,15 +102,27 @@ def _dropouts(offer: Offer, demand: Demand) -> str:
         return (
             f"{told} a whole re-encryption in {again:.0%} of rounds, unless keys are of each round"
         )
-    if offer.terms.joint and demand.clients == 3 and again:
-        return f"{told} waiting in {again:.0%} of rounds: two of three cannot agree on keys anew"
+    least = demand.size.colluders + 3  # as a roster's `min_members` has it
+    anew = offer.terms.joint and offer.terms.keys != "dealt"
+    if anew and again and demand.clients - 1 < least:
+        return (
+            f"{told} waiting in {again:.0%} of rounds: fewer than c + 3 are left, here {least}, and "
+            "cannot agree on keys anew"
+        )
     needed = offer.min_senders(demand.clients, demand.size.colluders)
-    if (lost := demand.lost(needed)) > AGAIN:
+    if (lost := lost_rounds(offer, demand)) > AGAIN:
         return (
             f"{told} no sum in {lost:.0%} of rounds: it opens those of {needed} updates or more, with "
             f"{demand.size.colluders} that may collude"
         )
     return ""
+
+
+def lost_rounds(offer: Offer, demand: Demand) -> float:
+    """Chance that a round comes to nothing, and is run again."""
+    if offer.terms.keys == "dealt":
+        return demand.lost(demand.clients)
+    return demand.lost(offer.min_senders(demand.clients, demand.size.colluders))
 
 
 def _memory(offer: Offer, demand: Demand, speed: Calibration) -> str:

@@ -8,8 +8,9 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
+import psutil
 import pytest
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -166,16 +167,21 @@ def test_the_table_fits_a_terminal_of_80_and_is_left_out_where_nothing_is_known(
 
 
 def test_a_line_of_the_report_is_passed_on_at_once(tmp_path: pathlib.Path) -> None:
+    shown = io.StringIO()
     run = FlowerRun.__new__(FlowerRun)
-    run._copy = tmp_path / "mine.jsonl"
-    run._pass_on('{"event": "start"}')
-    run._pass_on('{"event": "round"}')
-    assert run._copy.read_text() == '{"event": "start"}\n{"event": "round"}\n'
-    run._copy = tmp_path / "gone" / "mine.jsonl"
+    run._console = Console(file=shown, width=200)
+    mine = tmp_path / "mine.jsonl"
+    copy = run._own(mine)
+    copy.append('{"event": "start"}')
+    copy.append('{"event": "round"}')
+    assert mine.read_text() == '{"event": "start"}\n{"event": "round"}\n'
     with pytest.raises(ConfigError, match=r"--report .*cannot be written"):
-        run._pass_on("{}")
-    run._copy = None
-    run._pass_on("{}")
+        run._own(tmp_path / "gone" / "mine.jsonl").append("{}")
+    mine.rename(tmp_path / "moved")
+    mine.mkdir()  # it can no more be written: said once, and the run goes on
+    copy.append("{}")
+    copy.append("{}")
+    assert shown.getvalue().count(f"--report {mine} cannot be written (Is a directory)") == 1
 
 
 def test_run_hands_on_where_overhead_is_told(
@@ -224,6 +230,15 @@ def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatc
     actor.communicate(b"\n")
     assert most is not None
     assert 50 << 20 < most < 500 << 20
+
+
+def test_processes_that_may_not_be_listed_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: Any, **__: Any) -> NoReturn:
+        raise psutil.AccessDenied
+
+    monkeypatch.setitem(sys.modules, "ray", object())  # type: ignore[arg-type]
+    monkeypatch.setattr(psutil.Process, "children", denied)
+    assert node_memory.nodes_memory() is None
 
 
 def test_the_page_says_what_each_phase_is() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import logging
 import pathlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +27,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from flhe.errors import ConfigError, QuorumError
+from flhe.strategies.overhead import Phase
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import MeteredGrid, Reporter, RoundReport, message_bytes
+from tests.strategies.test_tensorboard import files_end_at
 
 ZEROS = Array(np.zeros(4, np.float32))
 SIZE = len(ZEROS.data)  # NumPy's header included: that is what travels
@@ -124,6 +130,56 @@ def test_reporter_writes_one_line_per_event(tmp_path: pathlib.Path) -> None:
 def test_reporter_says_what_it_cannot_write(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="name a file in a directory that exists"):
         Reporter(tmp_path / "nowhere" / "report").round(REPORT)
+
+
+def test_a_disk_that_fills_up_costs_lines_and_not_the_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any, **__: Any) -> io.FileIO:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path, rounds = tmp_path / "report", list[int]()
+    reporter = Reporter(path)
+    reporter.also.append(lambda report: rounds.append(report.round))
+    reporter.emit("start")
+    flower = logging.getLogger("flwr")
+    monkeypatch.setattr(flower, "propagate", True)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pathlib.Path, "open", full)
+            strategy = MeteredFedAvg(on_round=reporter.round, min_available_nodes=2)
+            result = strategy.start(EchoGrid(2), ArrayRecord({"w": ZEROS}), num_rounds=3)
+        reporter.emit("done")
+    assert np.allclose(result.arrays["w"].numpy(), 3.0)
+    assert rounds == [1, 2, 3]
+    (said,) = [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()]
+    assert "(No space left on device): the run goes on" in said
+    assert [json.loads(line)["event"] for line in path.open()] == ["start", "done"]
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "report"
+    reporter = Reporter(path)
+    reporter.emit("start")
+    with files_end_at(path.stat().st_size + 5):
+        reporter.emit("joined")
+    reporter.emit("done")
+    assert path.read_text() == '{"event": "start"}\n{"event": "done"}\n'
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path: pathlib.Path) -> None:
+    path, wild = tmp_path / "report", float("nan")
+    reporter = Reporter(path)
+    phases = (Phase("train", float("inf"), 1, 2, None),)
+    reporter.round(replace(REPORT, accuracy=wild, loss=-float("inf"), phases=phases))
+    reporter.emit("done", ending={"wall_s": wild, "each": [1.5, wild]}, error="NaN")
+    first, last = (
+        json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()
+    )
+    assert (first["accuracy"], first["loss"], first["phases"][0]["seconds"]) == (None,) * 3
+    assert (first["round_s"], first["phases"][0]["bytes_down"]) == (1.5, 2)
+    assert last["ending"] == {"wall_s": None, "each": [1.5, None]}
+    assert last["error"] == "NaN"
 
 
 def test_metered_fedavg_averages_as_fedavg_does_and_reports() -> None:

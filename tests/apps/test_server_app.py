@@ -45,6 +45,13 @@ def test_a_failure_is_reported_and_raised(tmp_path: pathlib.Path) -> None:
     assert event["error"].startswith("ConfigError: task='mnist'")
 
 
+def test_a_report_that_cannot_be_written_hides_no_reason(tmp_path: pathlib.Path) -> None:
+    config = {"task": "mnist", "report": str(tmp_path / "nowhere" / "report.jsonl")}
+    ctx = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
+    with pytest.raises(ConfigError, match="task='mnist' is unknown"):
+        server_app.app(EmptyGrid(), ctx)
+
+
 def test_missing_nodes_end_the_run() -> None:
     settings = Settings(scheme="plain", nodes=3, join_timeout=0.1)
     with pytest.raises(QuorumError, match=r"1 of nodes=3 connected .*num-supernodes=3"):

@@ -12,7 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe.cli import app
+from flhe.coding.select import Select
 from flhe.errors import ConfigError
+from flhe.keys.roster import Member, Roster
 from flhe.sim import prices, wan
 from flhe.sim.advise import agreement_cost, calibrate, report, rules
 from flhe.sim.advise.agreement_cost import Agreement, Graph
@@ -24,6 +26,7 @@ from flhe.sim.advise.ranking import Advice, advise
 from flhe.sim.bench import PHASES
 from flhe.sim.tables import phase_costs as who
 from flhe.sim.tables.store import Store
+from flhe.strategies import presets
 
 UNIT_S = {who.FEDML: 3e-7, who.FEDML_TENTH: 4e-8, who.BATCHCRYPT: 5e-4, who.SASH: 7e-9}
 
@@ -49,7 +52,12 @@ SPEED = Calibration(
     6e-10,
 )
 PRICES = dataclasses.replace(prices.FLASHE, egress_usd_per_gb=0.05)
-EVERYTHING = {"server_may_see_model": True, "clear_part": True, "trusted_dealer": True}
+EVERYTHING = {
+    "server_may_see_model": True,
+    "clear_part": True,
+    "sparse": True,
+    "trusted_dealer": True,
+}
 
 
 def demand(values: int = 1_000_000, clients: int = 12, mbps: float = 40, **more: object) -> Demand:
@@ -64,14 +72,19 @@ def ranked(answer: Advice) -> dict[str, float]:
     return {each.name: each.round_s for each in answer.ranked}
 
 
+def stood(clients: int, colluders: int, **more: object) -> Demand:
+    return demand(clients=clients, colluders=min(colluders, clients - 3), **more)  # type: ignore[arg-type]
+
+
 demands = st.builds(
-    demand,
+    stood,
     values=st.integers(1, 3_000_000_000 // 2),
     clients=st.integers(3, 60) | st.sampled_from([101, 120, 256, 1030]),
     mbps=st.floats(0.1, 1e5),
     dropout=st.sampled_from([0.0, 0.001, 0.01, 0.05, 0.2]),
     server_may_see_model=st.booleans(),
     clear_part=st.booleans(),
+    sparse=st.booleans(),
     trusted_dealer=st.booleans(),
     colluders=st.integers(0, 1),
     passive_server=st.booleans(),
@@ -128,6 +141,7 @@ def test_without_dropouts_or_colluders_only_what_must_be_asked_for_is_left_out()
         "SASH",
         "SASH+",
         "ESAFL, dealt keys",
+        "FLASHE, top 10%",
         "FedML-HE, 10% encrypted",
     }
     assert set(reasons(advise(demand(**EVERYTHING), SPEED))) == {"SASH+"}
@@ -143,12 +157,20 @@ LASTING = ["ESAFL", "ESAFL, rns-8192"]
     [
         ({}, ["SASH"], "--server-may-see-model"),
         ({}, ["FedML-HE, 10% encrypted"], "--clear-part"),
+        ({}, ["FLASHE, top 10%"], "--sparse"),
         ({}, ["ESAFL, dealt keys"], "--trusted-dealer"),
         ({"colluders": 2, "clear_part": True}, SHARED, "members share a key"),
         ({"colluders": 2}, LASTING, "--passive-server"),
         ({"dropout": 0.05}, LASTING, "0.05 with 12 clients means a whole re-encryption in 46%"),
         ({"dropout": 0.05, "trusted_dealer": True}, ["ESAFL, dealt keys"], "no sum in 46%"),
-        ({"clients": 3, "dropout": 0.01}, LASTING, "two of three"),
+        (
+            {"colluders": 2, "passive_server": True, "dropout": 0.005},
+            LASTING,
+            "only late the server, though it follows the protocol",
+        ),
+        ({"clients": 3, "dropout": 0.01}, LASTING, "fewer than c + 3 are left, here 3"),
+        ({"clients": 4, "dropout": 0.01}, LASTING, "fewer than c + 3 are left, here 4"),
+        ({"colluders": 9, "dropout": 0.005, "passive_server": True}, LASTING, "here 12"),
         ({"dropout": 0.4}, ["SASH, members read"], "updates or more"),
         ({"clients": 50}, ["SASH+"], "which is SASH"),
         ({"clients": 1030}, ["FLASHE"], "1024"),
@@ -165,6 +187,7 @@ def test_an_exclusion_says_why_and_what_mends_it(more, names, says) -> None:
 
 def test_what_mends_an_exclusion_mends_it() -> None:
     assert set(LASTING) <= set(ranked(advise(demand(colluders=2, passive_server=True), SPEED)))
+    assert set(LASTING) <= set(ranked(advise(demand(clients=5, dropout=0.01), SPEED)))
     assert "ESAFL, keys a round" in ranked(advise(demand(colluders=2, dropout=0.05), SPEED))
     assert "SASH, members read" in ranked(advise(demand(colluders=2, dropout=0.05), SPEED))
 
@@ -181,11 +204,12 @@ def test_one_that_was_not_measured_is_excluded() -> None:
 
 
 def test_the_slower_the_link_the_more_bytes_decide() -> None:
-    fast, slow = (list(ranked(advise(demand(mbps=mbps), SPEED))) for mbps in (1e5, 1))
+    fast, slow = (list(ranked(advise(demand(mbps=mbps, sparse=True), SPEED))) for mbps in (1e5, 1))
     assert slow[0] == "FLASHE, top 10%"
-    said = advise(demand(mbps=1), SPEED).sentence()
-    assert said.startswith("Take FLASHE, top 10%, flashe_fedavg(top_k=0.1")
+    said = advise(demand(mbps=1, sparse=True), SPEED).sentence()
+    assert said.startswith("Take FLASHE, top 10%, flashe_fedavg(top_k=0.1, warmup=0")
     assert "may take more rounds" in said
+    assert "members see which values" in said
     assert " Else FLASHE: " in said
     assert fast[0] != slow[0]
     assert slow.index("ESAFL, rns-8192") < slow.index("ESAFL")
@@ -202,6 +226,47 @@ def test_encrypting_again_is_counted_by_its_chance() -> None:
         again * (upload + calm.encrypt_s), rel=0.05
     )
     assert rough.upload_bytes == pytest.approx((1 + again) * calm.upload_bytes, rel=1e-6)
+
+
+def test_a_round_that_comes_to_nothing_is_counted_as_run_again() -> None:
+    more = {"trusted_dealer": True, "train_s": 5.0}
+    calm, rough = (
+        {row.name: row for row in advise(demand(dropout=d, **more), SPEED).ranked}
+        for d in (0.0, 0.005)
+    )
+    counts = 0.995**12
+    one, many = (found["ESAFL, dealt keys"] for found in (calm, rough))
+    assert many.round_s == pytest.approx(one.round_s / counts)
+    assert many.upload_bytes == pytest.approx(one.upload_bytes / counts, rel=1e-6)
+    assert many.hours == pytest.approx(one.hours / counts)
+    asked = demand(dropout=0.2, server_may_see_model=True)
+    sash = next(row for row in advise(asked, SPEED).ranked if row.name == "SASH")
+    offer = next(each for each in OFFERS if each.name == "SASH")
+    lost = asked.lost(offer.min_senders(12, 3))
+    assert 0.01 < lost < rules.AGAIN
+    bytes_up = sash.upload_bytes * (1 - lost)
+    whole, _ = work(offer, asked.size, SPEED)
+    sent = whole.upload_bytes + sum(each.up_bytes for each in whole.exchanges)
+    assert bytes_up == pytest.approx(sent, rel=1e-6)
+    assert sash.hours == pytest.approx(asked.rounds * sash.round_s / 3600)
+
+
+NAMES = {**vars(presets), "Select": Select}
+
+
+@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.name)
+def test_what_is_printed_is_what_was_costed(offer) -> None:
+    assert eval(offer.strategy, NAMES).terms == offer.terms
+
+
+def test_a_roster_that_is_not_the_default_is_told() -> None:
+    other = advise(demand(colluders=2), SPEED)
+    assert other.sentence().endswith("Make its roster with flhe roster new --collusion 2.")
+    assert json.loads(report.to_json(other))["roster"] == "flhe roster new --collusion 2"
+    for colluders in (0, 3):
+        usual = advise(demand(colluders=colluders), SPEED)
+        assert "--collusion" not in usual.sentence()
+        assert json.loads(report.to_json(usual))["roster"] == ""
 
 
 def test_who_reads_decides_who_opens_and_what_comes_back() -> None:
@@ -232,12 +297,31 @@ def test_dropouts_take_flashe_more_streams() -> None:
         ({"clients": 3, "dropout": 0.6}, "two of 3"),
         ({"rounds": 0}, "--rounds"),
         ({"train_s": float("nan")}, "--train"),
-        ({"colluders": 11}, "--colluders"),
+        ({"colluders": -1}, "--colluders"),
+        ({"colluders": 10}, "12 members stands at most 9, N - 3"),
+        ({"clients": 3, "colluders": 1}, "3 members stands at most 0, N - 3"),
     ],
 )
 def test_a_demand_that_is_none_is_refused(wrong, says) -> None:
     with pytest.raises(ConfigError, match=says):
         demand(**wrong)
+
+
+@settings(max_examples=40)
+@given(st.integers(3, 20), st.integers(0, 20))
+def test_a_demand_stands_as_many_colluders_as_a_roster(clients, colluders) -> None:
+    members = tuple(Member(f"{rank}", bytes([rank + 1] * 32)) for rank in range(clients))
+
+    def refuses(make) -> bool:
+        try:
+            make()
+        except ConfigError:
+            return True
+        return False
+
+    assert refuses(lambda: demand(clients=clients, colluders=colluders)) == refuses(
+        lambda: Roster(members, colluders, 2, ("*",))
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,6 +365,35 @@ def test_memory_is_read() -> None:
     assert report.memory("--memory", "8GB") == 8 << 30
 
 
+def test_no_memory_is_none() -> None:
+    with pytest.raises(ConfigError, match="more than 0"):
+        report.memory("--memory", "0GB")
+
+
+def conspiring(some: bool, count: int | None, passive: bool) -> int:
+    return report.conspiring(12, members_may_collude=some, colluders=count, passive_server=passive)
+
+
+@pytest.mark.parametrize(
+    ("some", "count", "passive", "says"),
+    [
+        (True, 0, False, "leave out one"),
+        (False, None, True, "--passive-server"),
+        (False, 0, True, "--passive-server"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(some, count, passive, says) -> None:
+    with pytest.raises(ConfigError, match=says):
+        conspiring(some, count, passive)
+
+
+def test_who_may_collude_is_read() -> None:
+    assert conspiring(True, None, True) == 3
+    assert conspiring(True, 2, False) == 2
+    assert conspiring(False, 2, True) == 2
+    assert conspiring(False, None, False) == conspiring(False, 0, False) == 0
+
+
 def test_a_network_is_links_or_a_name() -> None:
     found = report.network("40Mbps", "100Mbps", "1Gbps", "", 5)
     assert found.links(5)[0] == wan.Link(40, 100)
@@ -294,6 +407,9 @@ def test_a_network_is_links_or_a_name() -> None:
 def test_prices_cover_every_site() -> None:
     one, two = wan.uniform(40), wan.named("40mbps")
     assert billed(prices.FLASHE, one).egress("all") == pytest.approx(0.0496)
+    assert billed(prices.FLASHE, one).egress("server") == 0.02
+    clients_only = dataclasses.replace(PRICES, egress_usd_per_gb={"a": 0.1, "b": 0.3})
+    assert billed(clients_only, one).egress("server") == pytest.approx(0.2)
     assert billed(prices.FLASHE, two).egress("Tokyo") == prices.FLASHE.egress("Tokyo")
     assert billed(PRICES, one) == PRICES
     free = dataclasses.replace(PRICES, egress_usd_per_gb={})
@@ -301,7 +417,9 @@ def test_prices_cover_every_site() -> None:
 
 
 def test_a_third_is_what_a_roster_takes() -> None:
-    assert [a_third(n) for n in (3, 4, 12, 100)] == [1, 1, 3, 33]
+    assert [a_third(n) for n in (4, 12, 100)] == [1, 3, 33]
+    with pytest.raises(ConfigError, match="three members cannot withstand one; four can"):
+        a_third(3)
 
 
 def test_the_answer_is_drawn_and_written() -> None:
@@ -317,6 +435,20 @@ def test_the_answer_is_drawn_and_written() -> None:
     assert found["advice"] == answer.sentence()
 
 
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (wan.uniform(40), "0.0496 for a GB that leaves a client, 0.02 the server"),
+        (wan.named("40mbps"), "'flashe', site by site"),
+    ],
+)
+def test_the_caption_says_what_leaving_costs(asked, says) -> None:
+    found = advise(Demand(1_000, 10, asked, billed(prices.FLASHE, asked)), SPEED)
+    caption = str(report.table(found).caption)
+    assert says in caption
+    assert "nobody waits for who is missing" in caption
+
+
 def test_on_the_command_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     Store(calibrate.cache_folder()).put("calibration", SPEED.to_json())
@@ -329,6 +461,12 @@ def test_on_the_command_line(tmp_path, monkeypatch) -> None:
     collude = CliRunner().invoke(app, [*said, "--members-may-collude", "--json", str(out)])
     assert collude.exit_code == 0
     assert json.loads(out.read_text())["asked"]["colluders"] == a_third(12)
+    sparse = CliRunner().invoke(app, [*said, "--sparse", "--json", str(out)])
+    assert sparse.exit_code == 0
+    assert "FLASHE, top 10%" in [row["name"] for row in json.loads(out.read_text())["ranked"]]
+    idle = CliRunner().invoke(app, [*said, "--passive-server"])
+    assert idle.exit_code == 1
+    assert "--passive-server" in idle.output
     wrong = CliRunner().invoke(app, [*said[:-1], "40"])
     assert wrong.exit_code == 1
     assert "say the unit" in wrong.output

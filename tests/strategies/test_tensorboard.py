@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+import resource
+import signal
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +44,19 @@ def written(folder: Path) -> Iterator[tuple[str, int, float]]:
             at += 16 + length
             for value in event.summary.value:
                 yield value.tag, event.step, value.simple_value
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond `size` bytes meanwhile, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_a_report_is_read_back(tmp_path: Path) -> None:
@@ -92,3 +112,46 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="name a directory that is yours"):
         TensorBoard(tmp_path / "file" / "board")
+
+
+def test_a_disk_that_fills_up_costs_rounds_of_the_board_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("tensorboardX")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        with TensorBoard(tmp_path) as board:
+            board.round(BARE)
+            (file,) = tmp_path.iterdir()
+            with files_end_at(file.stat().st_size + 5):
+                for number in range(2, 30):  # more than the writer buffers
+                    board.round(replace(FULL, round=number))
+            board.round(replace(FULL, round=30))
+        steps = {step for _, step, _ in written(tmp_path)}  # no record is there in part
+        assert {1, 30} <= steps
+        assert len(steps) < 10
+        board = TensorBoard(tmp_path / "other")
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(KeyError, match="the reason"), board:
+            raise KeyError("the reason")
+        board._writer._py_recordio_writer.close()
+    said = [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()]
+    assert len(said) == 2  # once for each board
+    assert "(File too large): the run goes on" in said[0]
+
+
+def test_a_disk_that_is_full_at_the_start_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboardX")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"\(No space left on device\): name a directory"):
+        TensorBoard(tmp_path)
