@@ -154,7 +154,10 @@ def test_a_disk_that_fills_up_costs_lines_and_not_the_run(
     assert rounds == [1, 2, 3]
     (said,) = [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()]
     assert "(No space left on device): the run goes on" in said
-    assert [json.loads(line)["event"] for line in path.open()] == ["start", "done"]
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
+        "start",
+        "done",
+    ]
 
 
 def test_a_line_that_does_not_fit_is_taken_back(tmp_path: pathlib.Path) -> None:

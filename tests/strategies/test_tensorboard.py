@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,11 +148,17 @@ def test_a_disk_that_fills_up_costs_rounds_of_the_board_alone(
 def test_a_disk_that_is_full_at_the_start_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tensorboardX")
+    event_file_writer = pytest.importorskip("tensorboardX.event_file_writer")
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    writers: list[Any] = []
+    made = event_file_writer.EventsWriter
+    monkeypatch.setattr(
+        event_file_writer, "EventsWriter", lambda *how: writers.append(made(*how)) or writers[0]
+    )
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match=r"\(No space left on device\): name a directory"):
         TensorBoard(tmp_path)
+    writers[0]._py_recordio_writer.close()
