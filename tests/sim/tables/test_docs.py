@@ -1,0 +1,74 @@
+"""docs/results.md is what the sections make of the measurements beside it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flhe.sim.tables.catalog import sections
+from flhe.sim.tables.marked import LETTERS
+from flhe.sim.tables.result import Result, to_csv, to_markdown
+from flhe.sim.tables.section import Plan
+
+DOCS = Path(__file__).parents[3] / "docs"
+FOLDER = DOCS / "results"
+PAGE = (DOCS / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    """All, out of what is kept; learning curves were made with data that tests do not have."""
+    data = tmp_path_factory.mktemp("data")
+    for name in ("cifar10.npz", "tinyshakespeare.txt"):
+        (data / name).touch()
+    plan = Plan(quick=False, data_dir=str(data))
+    found: dict[str, Any] = {}
+    for path in (FOLDER / "measured").glob("*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        assert document["key"] == path.stem
+        found[path.stem] = document["data"]
+    there = [s for s in sections() if all(step.key in found for step in s.steps(plan))]
+    assert len(there) >= len(sections()) - 1  # virtual clients on Ray take a machine of their own
+    return [result for section in there for result in section.report(plan, found)]
+
+
+def test_every_section_is_there_as_it_was_measured(results: list[Result]) -> None:
+    for result in results:
+        made = (FOLDER / f"{result.name}.csv").read_text(encoding="utf-8")
+        assert made == to_csv(result), f"{result.name}: run `flhe tables --full --out docs` again"
+        assert f"### {result.source}: {result.title}" in PAGE
+        assert to_markdown(result) in (FOLDER / f"{result.name}.md").read_text(encoding="utf-8")
+
+
+def test_there_is_nothing_else(results: list[Result]) -> None:
+    names = {result.name for result in results}
+    for ending in ("csv", "md"):
+        assert {path.stem for path in FOLDER.glob(f"*.{ending}")} == names
+    drawn = {result.name for result in results if result.chart is not None}
+    assert {path.stem for path in FOLDER.glob("*.png")} == drawn
+    assert "Missing" not in PAGE
+
+
+def test_what_the_page_links_is_there() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", PAGE)
+    assert len(links) > 100
+    for link in links:
+        assert (DOCS / link).is_file(), link
+
+
+def test_every_number_in_a_table_carries_its_mark(results: list[Result]) -> None:
+    letters = "".join(LETTERS.values())
+    for result in results:
+        for line in to_markdown(result).splitlines()[2:]:
+            for cell in line.strip("|").split("|")[2:]:
+                assert re.fullmatch(rf"\s*|\s*-?[0-9.,e+-]+ [{letters}]\s*", cell), line
+
+
+def test_the_headlines_hold() -> None:
+    table = (FOLDER / "headlines.md").read_text(encoding="utf-8")
+    assert table.count("holds") >= 13
+    assert "NOT" not in table
