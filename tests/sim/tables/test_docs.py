@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -36,10 +38,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return [result for section in there for result in section.report(plan, found)]
 
 
+def rows(text: str) -> list[tuple[dict[str, str], float]]:
+    """Lines of a CSV file, each with its number apart."""
+    found = list(csv.DictReader(io.StringIO(text)))
+    return [(line, float(line.pop("value"))) for line in found]
+
+
 def test_every_section_is_there_as_it_was_measured(results: list[Result]) -> None:
     for result in results:
-        made = (FOLDER / f"{result.name}.csv").read_text(encoding="utf-8")
-        assert made == to_csv(result), f"{result.name}: run `flhe tables --full --out docs` again"
+        made = rows((FOLDER / f"{result.name}.csv").read_text(encoding="utf-8"))
+        again = "run `flhe tables --full --out docs` again"
+        for was, now in zip(made, rows(to_csv(result)), strict=True):
+            assert was[0] == now[0], f"{result.name}: {again}"
+            # Laws of growth are fitted: their last bits depend on the processors at hand.
+            assert was[1] == pytest.approx(now[1], rel=1e-6), f"{result.name}: {again}"
         assert f"### {result.source}: {result.title}" in PAGE
         assert to_markdown(result) in (FOLDER / f"{result.name}.md").read_text(encoding="utf-8")
 
