@@ -27,6 +27,8 @@ LOOK_S = 0.2
 STARTS = 3
 """How often a process is started whose port another program took first."""
 
+SILENT = f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s"
+
 Event = dict[str, Any]
 
 
@@ -85,7 +87,7 @@ class Deployment:
         heard: Callable[[Event], None],
         tick: Callable[[], None],
     ) -> None:
-        port, superlink = self._start_superlink(children, scratch)
+        port, superlink = start_superlink(children, self._log, scratch) or self._fail(SILENT)
         nodes = [
             _SuperNode(self._supernode(port, i, scratch), children, self._log, scratch)
             for i in range(self._nodes)
@@ -120,25 +122,6 @@ class Deployment:
             if now > self._deadline:
                 self._fail(f"it took longer than {self._timeout:g} s")
 
-    def _start_superlink(  # noqa: RET503
-        self, children: Children, scratch: Path
-    ) -> tuple[int, subprocess.Popen[bytes]]:
-        for _ in range(STARTS):
-            port = launch.free_port()
-            command = [script("flower-superlink"), "--insecure", "--host", "127.0.0.1"]
-            command += ["--port", str(port), "--disable-runtime-dependency-installation"]
-            superlink = children.start(command, log=self._log, cwd=scratch)
-            limit = time.monotonic() + launch.SUPERLINK_S
-            while superlink.poll() is None and time.monotonic() < limit:
-                if launch.answers(port):
-                    config = launch.FLOWER_CONFIG.format(port=port)
-                    (scratch / "config.toml").write_text(config, encoding="utf-8")
-                    return port, superlink
-                time.sleep(LOOK_S)
-            if superlink.poll() is None:
-                break
-        self._fail(f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s")
-
     def _supernode(self, superlink: int, index: int, scratch: Path) -> list[str]:
         """The command that starts a SuperNode, but for its port."""
         config: dict[str, str | int | float] = {
@@ -154,6 +137,27 @@ class Deployment:
     def _fail(self, reason: str) -> NoReturn:
         why = launch.last_exception(self._log)
         raise FlheError(f"the deployed run failed: {reason}" + (f" ({why})" if why else ""))
+
+
+def start_superlink(
+    children: Children, log: Path, scratch: Path, *options: str
+) -> tuple[int, subprocess.Popen[bytes]] | None:
+    """Start one, and point Flower's configuration in `scratch` to it; None where it does not answer."""
+    for _ in range(STARTS):
+        port = launch.free_port()
+        command = [script("flower-superlink"), "--insecure", "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--disable-runtime-dependency-installation", *options]
+        superlink = children.start(command, log=log, cwd=scratch)
+        limit = time.monotonic() + launch.SUPERLINK_S
+        while superlink.poll() is None and time.monotonic() < limit:
+            if launch.answers(port):
+                config = launch.FLOWER_CONFIG.format(port=port)
+                (scratch / "config.toml").write_text(config, encoding="utf-8")
+                return port, superlink
+            time.sleep(LOOK_S)
+        if superlink.poll() is None:
+            break
+    return None
 
 
 def _pairs(config: Mapping[str, str | int | float]) -> str:

@@ -24,8 +24,6 @@ from flhe.sim.ray_found import Asked, Found
 from flhe.sim.synthetic import write_app
 
 if TYPE_CHECKING:
-    import subprocess
-
     from flhe.apps.processes import Children
 
 LOOK_S = 0.2
@@ -96,9 +94,11 @@ class RayRun:
     def _follow(self, children: Children, scratch: Path) -> None:
         """Return when the app says that it is done."""
         from flhe.apps.processes import describe_exit, script
+        from flhe.sim.deployment import SILENT, start_superlink
 
         self._step(0, "starting Flower")
-        superlink = self._start_superlink(children, scratch)
+        began = start_superlink(children, self._log, scratch, "--simulation")
+        _, superlink = began or self._fail(SILENT)
         asked, report = self._asked, scratch / "report.jsonl"
         config = {
             "values": asked.values,
@@ -132,29 +132,6 @@ class RayRun:
                 self._fail("the ServerApp ended before it was done")
             if now > self._deadline:
                 self._fail(f"it took longer than {self._timeout:g} s")
-
-    def _start_superlink(  # noqa: RET503
-        self, children: Children, scratch: Path
-    ) -> subprocess.Popen[bytes]:
-        from flhe.apps.processes import script
-        from flhe.sim.deployment import STARTS
-
-        for _ in range(STARTS):
-            port = launch.free_port()
-            command = [script("flower-superlink"), "--insecure", "--simulation"]
-            command += ["--disable-runtime-dependency-installation"]
-            command += ["--host", "127.0.0.1", "--port", str(port)]
-            superlink = children.start(command, log=self._log, cwd=scratch)
-            limit = time.monotonic() + launch.SUPERLINK_S
-            while superlink.poll() is None and time.monotonic() < limit:
-                if launch.answers(port):
-                    settings = launch.FLOWER_CONFIG.format(port=port)
-                    (scratch / "config.toml").write_text(settings, encoding="utf-8")
-                    return superlink
-                time.sleep(LOOK_S)
-            if superlink.poll() is None:
-                break
-        self._fail(f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s")
 
     def _hear(self, event: dict[str, Any]) -> None:
         """Take in one event of the app's report."""

@@ -44,18 +44,13 @@ BATCH = {"fcn": 128, "alexnet": 128, "lstm": 64, "resnet20": 128, "gru": 128, "c
 """Examples in a batch: FLASHE, Sec. 6.1; BatchCrypt, Sec. 6.1."""
 
 
-def training_key(model: str) -> str:
-    """Key of `training_step`."""
-    return f"training-{model}-{BATCH[model]}"
-
-
 def training_step(model: str, plan: Plan) -> Step:
     """Seconds of one batch of a workload, on one processor, over generated data.
 
     Its result: {"seconds_per_batch", "batch", "parameters"}.
     """
     repeats = 2 if plan.quick else 5
-    key = training_key(model) + ("-quick" if plan.quick else "")
+    key = f"training-{model}-{BATCH[model]}" + ("-quick" if plan.quick else "")
     return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training", 4.0)
 
 

@@ -73,9 +73,8 @@ def _page(results: Sequence[Result], missing: Sequence[Section], plan: Plan) -> 
             parts.append(f"## {whose}\n")
             paper = whose
         parts.append(f"### {result.source}: {result.title}\n")
-        picture = result.picture or (f"{result.name}.png" if result.chart is not None else "")
-        if picture:
-            parts.append(f"![{result.title}]({plan.name}/{picture})\n")
+        if result.chart is not None:
+            parts.append(f"![{result.title}]({plan.name}/{result.name}.png)\n")
         parts.append(_notes(result).rstrip("\n") + "\n" if result.notes else "")
         table = to_markdown(result)
         links = f"[CSV]({plan.name}/{result.name}.csv), [Markdown]({plan.name}/{result.name}.md)"

@@ -70,11 +70,9 @@ class Result:
     entries : tuple of Entry
         In the order of rows; columns come in the order of their first entry.
     chart : Chart or None
-        How it is drawn; None where a file of its own is brought along.
+        How it is drawn; None where it is a table only.
     notes : tuple of str
         What a reader must know: setting, what differs from the paper's, what the paper leaves out.
-    picture : str
-        A picture that the section has drawn itself; "" for the chart's.
     """
 
     name: str
@@ -83,7 +81,6 @@ class Result:
     entries: tuple[Entry, ...]
     chart: Chart | None = None
     notes: tuple[str, ...] = field(default=())
-    picture: str = ""
 
     def __post_init__(self) -> None:
         if not self.entries:
