@@ -4,7 +4,10 @@ FlheError
 ├── ConfigError(ValueError)      a parameter, or a combination of them, that cannot work
 │   └── MisfitError              a codec and a scheme that do not go together
 ├── RangeError(ValueError)       a value outside what was promised
-│   └── ReplyError               an app's reply that is not what FedAvg expects
+│   ├── ReplyError               an app's reply that is not what FedAvg expects
+│   ├── NotFiniteError           an update that holds NaN or infinity
+│   ├── ClippedError             an update that lies mostly beyond the clipping threshold
+│   └── ExamplesError            an example count that cannot be weighed
 ├── FaultError                   arithmetic under a secret key that failed its verification
 ├── StoreError                   a state directory that cannot be trusted or used
 │   └── NoKeyError               no usable key of the epoch: a new one must be agreed on
@@ -44,6 +47,18 @@ class RangeError(FlheError, ValueError):
 
 class ReplyError(RangeError):
     """An app's reply that is not what FedAvg expects."""
+
+
+class NotFiniteError(RangeError):
+    """An update that holds NaN or infinity."""
+
+
+class ClippedError(RangeError):
+    """An update that lies mostly beyond the clipping threshold."""
+
+
+class ExamplesError(RangeError):
+    """An example count that cannot be weighed: none at all, or beyond what sums have room for."""
 
 
 class FaultError(FlheError):

@@ -348,8 +348,8 @@ GUARDS = (
     Guard(
         "The app's update holds NaN or infinity",
         "flhe/coding/clip.py",
-        '    raise RangeError("the update holds NaN or infinity; '
-        'lower the learning rate or clip gradients")',
+        '    raise NotFiniteError(\n        "the update holds NaN or infinity; '
+        'lower the learning rate or clip gradients"\n    )',
         "    return",
         ("mods/test_refusals.py::test_an_answer_that_cannot_be_sealed",),
     ),

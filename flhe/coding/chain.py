@@ -68,8 +68,17 @@ class Chain:
                 raise MisfitError("chain(): Permute is for sparse updates; put TopK first")
 
     def _informed(self, codec: Codec) -> Codec:
-        """The codec itself, or an adaptive Clip that knows the bits its thresholds are for."""
-        if not (isinstance(codec, Clip) and codec.adaptive):
+        """The codec itself, or a Clip and a Weigh that know of each other, and a Clip of the bits."""
+        kinds = [type(c) for c in self.codecs]
+        if isinstance(codec, Weigh):  # of one example each, nobody has more
+            scaled = codec.max_examples > 1 and Clip in kinds[: kinds.index(Weigh)]
+            return dataclasses.replace(codec, scaled=scaled)
+        if not isinstance(codec, Clip):
+            return codec
+        behind = (c for c in self.codecs[kinds.index(Clip) :] if isinstance(c, Weigh))
+        weigh = next(behind, None)
+        codec = dataclasses.replace(codec, full_weight=0 if weigh is None else weigh.max_examples)
+        if not codec.adaptive:
             return codec
         bits = next((c.bits for c in self.codecs if isinstance(c, Quantize)), None)
         if bits is None:

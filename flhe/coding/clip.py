@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import Plain, State
+from flhe.coding.base import WEIGHT, Plain, State
 from flhe.coding.flatten import Layout
 from flhe.coding.squares import Layers, Segments
-from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
+from flhe.errors import ClippedError, ConfigError, MisfitError, NotFiniteError, ProtocolError
 from flhe.spaces import Reals, Space
 
 logger = logging.getLogger("flhe")
@@ -70,11 +70,15 @@ class Clip:
         Where alpha comes from; see `history` and `exchange`.
     bits : int
         Bits of the `Quantize` behind an adaptive rule; the chain fills it in.
+    full_weight : int
+        `max_examples` of the `Weigh` behind it, 0 without one; the chain fills it in. The values of a
+        client with n examples more than that are scaled by n / full_weight before they are cut.
     """
 
     bound: float | Mapping[str, float] = 1.0
     rule: Rule = field(default="fixed", kw_only=True)
     bits: int = field(default=0, kw_only=True)
+    full_weight: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.rule not in ("fixed", "history", "exchange"):
@@ -139,6 +143,12 @@ class Clip:
             raise ProtocolError(f"Clip.{self.rule}() has no thresholds yet; ranges come first")
         return shared.segments(coords)
 
+    def excess(self, extras: NDArray[np.int64]) -> float:
+        """How many times `full_weight` a client's example count is, 1 at least."""
+        if self.full_weight == 0 or extras.size <= WEIGHT:
+            return 1.0
+        return max(1.0, int(extras[WEIGHT]) / self.full_weight)
+
     # --- adaptive rules ---
 
     def needs_ranges(self, shared: Layers) -> bool:
@@ -148,11 +158,11 @@ class Clip:
     def statistics(self, plain: Plain, shared: Layers) -> NDArray[np.int64]:
         """Mean squares of one client's values by layer, as extras, shape (2 L,).
 
-        RangeError for NaN, infinity, or a mean square of 2**32 and more.
+        NotFiniteError for NaN and infinity, RangeError for a mean square of 2**32 and more.
         """
         if not np.all(np.isfinite(plain.values)):
             raise_not_finite()
-        tally = squares.Tally(shared.edges(plain.coords))
+        tally = squares.Tally(shared.edges(plain.coords), self.excess(plain.extras))
         tally.add(plain.values)
         return tally.extras()
 
@@ -182,12 +192,12 @@ class Clip:
         return np.zeros(2 * shared.layers, np.int64) if tally is None else tally.extras()
 
     def tally(
-        self, shared: Layers, coords: NDArray[np.uint32] | None = None
+        self, shared: Layers, coords: NDArray[np.uint32] | None = None, excess: float = 1.0
     ) -> squares.Tally | None:
         """What adds up the mean squares that an update tells; None where it tells none."""
         if self.rule != "history" or shared.ranged:
             return None
-        return squares.Tally(shared.edges(coords))
+        return squares.Tally(shared.edges(coords), excess)
 
     def cut(self, plain: Plain, shared: Layers) -> tuple[Plain, NDArray[np.float32] | None]:
         """Values within given thresholds, and what lies beyond them: it may be sent later.
@@ -197,9 +207,10 @@ class Clip:
         """
         if self.adaptive:
             return plain, None
-        out = plain.values.copy()
+        out, excess = plain.values.copy(), self.excess(plain.extras)
         for start, stop, alpha in self.segments(shared, plain.coords):
-            np.clip(out[start:stop], -alpha, alpha, out=out[start:stop])
+            bound = alpha / excess
+            np.clip(out[start:stop], -bound, bound, out=out[start:stop])
         return plain._replace(values=out), plain.values - out
 
     def after(
@@ -279,8 +290,10 @@ class Clip:
 
         Raises
         ------
-        RangeError
-            NaN or infinity, or more than half of the values beyond alpha.
+        NotFiniteError
+            NaN or infinity.
+        ClippedError
+            More than half of the values beyond alpha.
         ProtocolError
             No thresholds yet.
         """
@@ -288,15 +301,15 @@ class Clip:
         segments = self.segments(state.shared, plain.coords)
         if not np.all(np.isfinite(x)):
             raise_not_finite()
-        out = np.empty_like(x, np.float32)
+        out, excess = np.empty_like(x, np.float32), self.excess(plain.extras)
         clipped = 0
         for start, stop, alpha in segments:
             with np.errstate(over="ignore"):  # infinity is beyond alpha too, and clipped
-                scaled = x[start:stop] * np.float32(1 / alpha)
+                scaled = x[start:stop] * np.float32(excess / alpha)
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
         self.check_clipped(clipped, x.size)
-        tally = self.tally(state.shared, plain.coords)
+        tally = self.tally(state.shared, plain.coords, excess)
         if tally is not None:
             tally.add(x)
         extras = np.concatenate([plain.extras, self.told(tally, state.shared)])
@@ -329,11 +342,13 @@ class Clip:
                 if self.adaptive
                 else "threshold; raise it"
             )
-            raise RangeError(f"more than half of the update lies beyond the clipping {mend}")
+            raise ClippedError(f"more than half of the update lies beyond the clipping {mend}")
         if not self.adaptive and size and clipped > WARN_CLIPPED * size:
             logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
 
 
 def raise_not_finite() -> None:
     """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
-    raise RangeError("the update holds NaN or infinity; lower the learning rate or clip gradients")
+    raise NotFiniteError(
+        "the update holds NaN or infinity; lower the learning rate or clip gradients"
+    )

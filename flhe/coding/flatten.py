@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError, RangeError
+from flhe.errors import ConfigError, ProtocolError, RangeError, ReplyError
 from flhe.keys import canonical
 from flhe.math.prg import PIECE
 
@@ -151,7 +151,7 @@ class Layout:
 
         Raises
         ------
-        ProtocolError
+        ReplyError
             `new` does not match this layout.
         RangeError
             An integer changed by 2**31 or more.
@@ -261,18 +261,22 @@ class Layout:
     def _match(self, arrays: Arrays) -> Iterable[tuple[Entry, NDArray[Any]]]:
         expected = [e.name for e in self.entries]
         if list(arrays) != expected:
-            odd = sorted(set(arrays) ^ set(expected))
-            raise ProtocolError(
-                f"model arrays differ from the agreed layout: {odd[0]!r} is on one side only"
-                if odd
-                else "model arrays differ from the agreed layout in their order"
+            known = set(expected)
+            what = "has the model's arrays in another order"
+            if missing := [name for name in expected if name not in arrays]:
+                what = f"lacks array {missing[0]!r}"
+            elif beyond := [name for name in arrays if name not in known]:
+                what = f"has a further array {beyond[0]!r}"
+            raise ReplyError(
+                f"the app's reply {what}: reply with all of the model's arrays, under their own names"
             )
         for e in self.entries:
             array = arrays[e.name]
             if tuple(array.shape) != e.shape or _dtype_name(array) != e.dtype:
-                raise ProtocolError(
-                    f"array {e.name!r} is {_dtype_name(array)} {tuple(array.shape)}, "
-                    f"agreed were {e.dtype} {e.shape}"
+                raise ReplyError(
+                    f"array {e.name!r} of the app's reply is {_dtype_name(array)} "
+                    f"{tuple(array.shape)}, the model's is {e.dtype} {e.shape}: reply with the "
+                    "model's own shapes and types"
                 )
             yield e, array
 

@@ -52,7 +52,8 @@ def encode_parts(
     from flhe.math import kernels
 
     segments = clip.segments(shared, coords)
-    tally = clip.tally(shared, coords)
+    excess = clip.excess(extras)
+    tally = clip.tally(shared, coords, excess)
     out = empty(length, quantize.dtype)
     weight = weigh.factor(Plain(out, extras))
     outside = at = 0
@@ -62,7 +63,7 @@ def encode_parts(
         for start, stop, alpha in _within(segments, at, at + part.size):
             beyond += kernels.quantize(
                 part[start - at : stop - at],
-                np.float32(1 / alpha),
+                np.float32(excess / alpha),
                 AT_ALPHA,
                 weight,
                 float(quantize.levels),

@@ -129,12 +129,15 @@ class Tally:
     ----------
     edges : NDArray[np.int64]
         Where the L layers begin in the vector, and where the last one ends, shape (L + 1,).
+    scale : float
+        What the vector is multiplied with.
     """
 
-    __slots__ = ("_at", "_edges", "_sums")
+    __slots__ = ("_at", "_edges", "_scale", "_sums")
 
-    def __init__(self, edges: NDArray[np.int64]) -> None:
+    def __init__(self, edges: NDArray[np.int64], scale: float = 1.0) -> None:
         self._edges = edges
+        self._scale = scale
         self._sums = np.zeros(edges.size - 1)
         self._at = 0
 
@@ -157,4 +160,5 @@ class Tally:
 
     def extras(self) -> NDArray[np.int64]:
         """The mean squares as extras, shape (2 L,), 0 for a layer without values; see `to_extras`."""
-        return to_extras(self._sums / np.maximum(np.diff(self._edges), 1))
+        means = self._sums / np.maximum(np.diff(self._edges), 1)
+        return to_extras(means * self._scale**2)

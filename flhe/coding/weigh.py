@@ -3,12 +3,15 @@
 A client sends x * n / max_examples, so that values stay in range, and n itself, exactly, in `extras`.
 The sum over senders, times max_examples, divided by the summed n, is FedAvg's weighted mean; the
 division happens after decryption, by what the ciphertext says and not by the configured cohort.
+
+A client with more than max_examples examples weighs as much as it should: `Clip` scales its values up
+by n / max_examples before it cuts them, so its threshold is alpha * max_examples / n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,13 @@ import numpy as np
 from flhe.coding.base import COUNT, WEIGHT, Plain, State
 from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Layout
-from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
+from flhe.errors import ConfigError, ExamplesError, MisfitError, ProtocolError, RangeError
 from flhe.spaces import Reals, Space
+
+
+def most_examples(cohort: int) -> int:
+    """Most examples that each of `cohort` clients may have: weighted metrics must add up in 63 bits."""
+    return ((1 << 63) - 1) // (MAX_PRODUCT * cohort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +35,17 @@ class Weigh:
     Parameters
     ----------
     max_examples : int
-        Largest example count a client may have. The closer to the truth, the finer the result: a
-        client with n examples is quantized in steps max_examples / n times as wide. 1 gives every
-        client the same weight.
+        Example count from which on a client uses the whole range of values. A client with n examples
+        is quantized in steps max_examples / n times as wide; one with more is clipped at
+        alpha * max_examples / n. The largest client's count is best. 1 gives every client the same
+        weight.
+    scaled : bool
+        Whether a `Clip` before it scales the values of a client with more examples; the chain fills it
+        in.
     """
 
     max_examples: int
+    scaled: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_examples <= 1 << 28:
@@ -54,10 +67,10 @@ class Weigh:
 
     def check_cohort(self, cohort: int) -> None:
         """Sums of weighted metrics must fit 63 bits."""
-        if self.max_examples * MAX_PRODUCT * cohort >= 1 << 63:
+        if self.max_examples > most_examples(cohort):
             raise MisfitError(
                 f"Weigh(max_examples={self.max_examples}) with {cohort} clients overflows 63 bits; "
-                f"at most {((1 << 63) - 1) // (MAX_PRODUCT * cohort)} fit"
+                f"at most {most_examples(cohort)} fit"
             )
 
     def lanes(self, extras: int, layout: Layout) -> int:
@@ -69,24 +82,24 @@ class Weigh:
         return inner * self.max_examples / count + 2.0**-22
 
     def factor(self, plain: Plain) -> np.float32:
-        """N / max_examples.
+        """Return n / max_examples, 1 at most: `Clip` has done the rest of it.
 
         Raises
         ------
-        RangeError
-            n is not 1 to max_examples. The count is a secret and stays out of the text.
+        ExamplesError
+            n is below 1, or above max_examples where no Clip has scaled the values.
         """
         if plain.extras.size <= WEIGHT:
             raise RangeError("Weigh needs the count and the weight in extras")
         n = int(plain.extras[WEIGHT])
         if n < 1:
-            raise RangeError("the app reported no training examples; a weight must be positive")
-        if n > self.max_examples:
-            raise RangeError(
-                f"this node trains on more than max_examples={self.max_examples}; "
-                "raise max_examples in the strategy"
+            raise ExamplesError("the app reported no training examples; a weight must be positive")
+        if n > self.max_examples and not self.scaled:
+            raise ExamplesError(
+                f"this client has more than max_examples={self.max_examples} examples, and no Clip "
+                "before Weigh scales its values: add one, or raise max_examples"
             )
-        return np.float32(n / self.max_examples)
+        return np.float32(min(n, self.max_examples) / self.max_examples)
 
     def mean_factor(self, total: Plain, senders: Sequence[int]) -> float:
         """max_examples / summed n, after checking what the ciphertext says of itself.
@@ -103,7 +116,8 @@ class Weigh:
                 f"the opened sum does not hold one update from each of its {len(senders)} senders; "
                 "the round is refused"
             )
-        if not count <= weight <= count * self.max_examples:
+        most = 1 if self.max_examples == 1 else most_examples(count)
+        if not count <= weight <= count * most:
             raise ProtocolError("the opened sum has an impossible weight; the round is refused")
         return self.max_examples / weight
 

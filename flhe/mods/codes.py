@@ -107,17 +107,39 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
         Refusal(
             1018,
             "flhe/reply",
-            "its app must reply with one ArrayRecord and one MetricRecord that holds a whole number "
-            "of examples under the strategy's weighted_by_key",
+            "its app must reply with one ArrayRecord that holds all of the model's arrays, and one "
+            "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key",
+        ),
+    ),
+    (
+        errors.NotFiniteError,
+        Refusal(
+            1027,
+            "flhe/not-finite",
+            "its update holds NaN or infinity: lower the learning rate or clip gradients",
+        ),
+    ),
+    (
+        errors.ClippedError,
+        Refusal(
+            1028,
+            "flhe/clipped",
+            "more than half of its update lies beyond the clipping threshold: raise the strategy's "
+            "clip, or max_examples where its node logs that it has more examples than that",
+        ),
+    ),
+    (
+        errors.ExamplesError,
+        Refusal(
+            1029,
+            "flhe/examples",
+            "its example count cannot be weighed: none, or more than sums have room for; see its "
+            "errors.log",
         ),
     ),
     (
         errors.RangeError,
-        Refusal(
-            1016,
-            "flhe/range",
-            "its update is out of range: NaN, mostly clipped, or more than max_examples",
-        ),
+        Refusal(1016, "flhe/range", "a number of its is out of range; see its errors.log"),
     ),
     (errors.ConfigError, Refusal(1017, "flhe/config", "its configuration cannot work")),
     (errors.FlheError, INTERNAL),

@@ -171,4 +171,10 @@ def _trained(
             "max_examples=%d is far above this node's examples: updates are quantized coarsely",
             terms.max_examples,
         )
+    if terms.weighted and int(examples) > terms.max_examples:
+        say_once(
+            "this node has more than max_examples=%d examples, so its clipping threshold is as much "
+            "lower; raise max_examples in the strategy if much is clipped",
+            terms.max_examples,
+        )
     return next(iter(arrays.values())), int(examples), allowed

@@ -31,7 +31,8 @@ from flhe.coding.extras import CHECK, Totals
 from flhe.coding.flatten import Arrays, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError, QuorumError, RangeError
+from flhe.coding.weigh import most_examples
+from flhe.errors import ExamplesError, ProtocolError, QuorumError
 from flhe.keys.derive import hkdf
 from flhe.keys.epoch import Epoch
 from flhe.keys.roles import opener_for, sealer_for
@@ -277,8 +278,12 @@ class Session:
         ------
         ProtocolError
             Arrays that do not match the layout; noise, which a draft has, once.
-        RangeError
-            NaN, infinity, too many clipped values, an example count out of range.
+        NotFiniteError
+            NaN or infinity.
+        ClippedError
+            Too many clipped values.
+        ExamplesError
+            An example count that cannot be weighed.
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
@@ -321,8 +326,14 @@ class Session:
     ) -> NDArray[np.int64]:
         integers = self.layout.integer_change(trained, old.masters)
         weight = examples if self.terms.weighted else min(examples, 1)
-        if not 0 <= weight < 1 << 31:
-            raise RangeError("the app reported an impossible number of examples")
+        most = most_examples(self.epoch.size)
+        if not 0 <= weight <= most:
+            raise ExamplesError(f"the app reported a number of examples that is not 0 to {most}")
+        if self.terms.noise is not None and weight > max(self.terms.max_examples, 1):
+            raise ExamplesError(
+                "noise is made for updates that weigh max_examples at most, and this node has more "
+                "examples: raise max_examples in the strategy"
+            )
         extras = self.terms.extras(self.layout)
         return extras.encode(weight, metrics, integers.tolist(), check)
 

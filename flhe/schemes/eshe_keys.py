@@ -25,6 +25,7 @@ from flhe.keys import canonical
 from flhe.keys.identity import Random
 from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA, Gaussian
+from flhe.schemes.rlwe import lifted
 
 VERSION = 1
 MAX_BYTES = 1 << 20
@@ -139,10 +140,7 @@ def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
     digits[: own.size] = own
     packed = (digits.reshape(-1, per) << (bits * np.arange(per))).sum(axis=1)
     # Below zero: Q + x, modulo 2^64, which is below Q because |x| < 2^63.
-    lifted: NDArray[np.uint64] = packed.view(np.uint64) + np.where(packed < 0, Q, 0).astype(
-        np.uint64
-    )
-    return lifted
+    return lifted(packed, Q)
 
 
 def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> Total:

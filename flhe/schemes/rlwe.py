@@ -139,7 +139,8 @@ class Products:
 def lifted(key: NDArray[Any], q: int) -> Residues:
     """Small signed coefficients modulo q."""
     wide = key.astype(np.int64)
-    residues: Residues = wide.view(np.uint64) + np.where(wide < 0, q, 0).astype(np.uint64)
+    # NumPy takes a bare q of 64 bits for a C long, which it does not fit.
+    residues: Residues = wide.view(np.uint64) + np.where(wide < 0, np.uint64(q), np.uint64(0))
     return residues
 
 

@@ -81,6 +81,29 @@ def test_both_halves_make_one_encoding(rule: str) -> None:
 
 
 @every_rule
+def test_the_two_ways_agree_where_a_client_has_more_examples(rule: str) -> None:
+    """70 examples, and a weight of 50: the integers of one pass are those of the codecs apart."""
+    plain = Plain(update(1), np.array([1, 70, -9], np.int64))
+    results = []
+    for fuse in (True, False):
+        codec = build(rule, ratio=None, fuse=fuse)
+        results.append(codec.encode(plain, started(codec, LAYOUT, plain))[0])
+    assert results[0].values.tolist() == results[1].values.tolist()
+    assert results[0].extras.tolist() == results[1].extras.tolist()
+
+
+def test_error_feedback_keeps_what_a_lower_threshold_cuts() -> None:
+    codec = build("fixed")
+    for examples in (50, 400):
+        plain = Plain(update(1), np.array([1, examples, -9], np.int64))
+        state = started(codec, LAYOUT, plain)
+        encoded, after = codec.encode(plain, state)
+        total = encoded._replace(counts=np.ones(encoded.values.size, np.uint16))
+        opened, _ = codec.decode(total, (0,), state)
+        assert np.abs(after.local[0] + opened.values - plain.values).max() < 1e-4, examples
+
+
+@every_rule
 def test_a_dense_chain_selects_everything(rule: str) -> None:
     codec = build(rule, ratio=None)
     plain = Plain(update(1), EXTRAS)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flhe.coding import flatten
 from flhe.coding.flatten import MAX_CHANGE, MAX_ENTRIES, Entry, Layout, layout_of
-from flhe.errors import ConfigError, FlheError, ProtocolError, RangeError
+from flhe.errors import ConfigError, FlheError, RangeError, ReplyError
 
 BF16 = np.dtype("V2")
 
@@ -129,7 +129,7 @@ def test_a_change_in_parts(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [part.copy() for part in layout.float_change(new, masters)]
     assert [p.size for p in parts[:-1]] == [piece] * (len(parts) - 1)
     assert np.array_equal(np.concatenate(parts), whole)
-    with pytest.raises(ProtocolError, match="layout"):
+    with pytest.raises(ReplyError, match="lacks array"):
         next(layout.float_change({}, masters))
 
 
@@ -154,7 +154,7 @@ def test_gradients_are_taken_as_they_are(piece: int, monkeypatch: pytest.MonkeyP
     parts = [part.copy() for part in layout.float_change(sent, masters, gradients=True)]
     assert [p.size for p in parts[:-1]] == [piece] * (len(parts) - 1)
     assert np.array_equal(np.concatenate(parts), expected)
-    with pytest.raises(ProtocolError, match="layout"):
+    with pytest.raises(ReplyError, match="lacks array"):
         layout.change({}, masters, gradients=True)
 
 
@@ -284,18 +284,27 @@ def test_a_model_that_differs_from_the_layout_is_refused_by_name() -> None:
     layout = layout_of(arrays)
     masters = layout.masters(arrays)
     cases: list[tuple[dict[str, NDArray[Any]], str]] = [
-        ({"a": arrays["a"]}, "'b' is on one side only"),
-        ({**arrays, "c": np.zeros(1)}, "'c' is on one side only"),
-        ({"b": arrays["b"], "a": arrays["a"]}, "in their order"),
-        ({**arrays, "a": np.zeros((3, 2), np.float32)}, r"array 'a' is float32 \(3, 2\)"),
-        ({**arrays, "a": np.zeros(6, np.float32)}, r"array 'a' is float32 \(6,\)"),
-        ({**arrays, "b": np.zeros(2, np.float32)}, r"array 'b' is float32 .* agreed were float16"),
-        ({**arrays, "b": np.zeros(2, BF16)}, "array 'b' is bfloat16"),
+        ({"a": arrays["a"]}, "lacks array 'b'"),
+        ({**arrays, "c": np.zeros(1)}, "has a further array 'c'"),
+        ({"b": arrays["b"], "a": arrays["a"]}, "in another order"),
+        (
+            {**arrays, "a": np.zeros((3, 2), np.float32)},
+            r"array 'a' of the app's reply is float32 \(3, 2\)",
+        ),
+        (
+            {**arrays, "a": np.zeros(6, np.float32)},
+            r"array 'a' of the app's reply is float32 \(6,\)",
+        ),
+        (
+            {**arrays, "b": np.zeros(2, np.float32)},
+            r"array 'b' of .* is float32 .* the model's is float16",
+        ),
+        ({**arrays, "b": np.zeros(2, BF16)}, "array 'b' of the app's reply is bfloat16"),
     ]
     for odd, message in cases:
-        with pytest.raises(ProtocolError, match=message):
+        with pytest.raises(ReplyError, match=message):
             layout.change(odd, masters)
-        with pytest.raises(ProtocolError, match=message):
+        with pytest.raises(ReplyError, match=message):
             layout.masters(odd)
 
 

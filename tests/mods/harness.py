@@ -336,6 +336,9 @@ SLUGS = {
     1023: "flhe/altered",
     1024: "flhe/two-stories",
     1025: "flhe/version",
+    1027: "flhe/not-finite",
+    1028: "flhe/clipped",
+    1029: "flhe/examples",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""
 

@@ -21,6 +21,7 @@ from flhe.coding.support import Support
 from flhe.mods import training
 from flhe.mods.node import Node
 from flhe.rounds import session as session_module
+from flhe.rounds.model import Model
 from flhe.rounds.session import Session
 from flhe.schemes.flashe import FlasheSealer
 from flhe.sealed import Sealed
@@ -414,6 +415,20 @@ def test_a_metric_that_is_not_finite_is_left_out(group: Group) -> None:
         site.app = App(loss=float("nan"))
     reply = group.evaluate(group.sites[0], group.total(group.parts()))
     assert dict(reply.content["flhe.means.1"]) == {}
+
+
+def test_a_node_with_more_than_max_examples(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """It counts as much as under FedAvg, and its log says that its threshold is lower."""
+    counts = (40, 4711, 60)  # TERMS has max_examples=100
+    for site, examples, step in zip(group.sites, counts, (0.25, 0.015625, 0.125), strict=True):
+        site.app = App(examples=examples, step=step)
+    total = group.total(group.parts())
+    group.evaluate(group.sites[0], total)
+    after = Model.from_bytes(model_file(group.sites[0])).masters
+    mean = (40 * 0.25 + 4711 * 0.015625 + 60 * 0.125) / sum(counts)
+    assert after["w"] - arrays()["w"] == pytest.approx(mean, abs=1e-5)
+    assert "more than max_examples=100" in caplog.text
+    assert "4711" not in caplog.text
 
 
 # --- sums ---

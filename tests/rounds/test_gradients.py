@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from flhe.errors import ProtocolError, RangeError
+from flhe.errors import ProtocolError, RangeError, ReplyError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
@@ -151,10 +151,10 @@ def test_gradients_of_another_model_are_refused() -> None:
     session = Session(group(3)[0], TERMS, model.layout)
     bad = gradients(0)
     bad["w"] = bad["w"].astype(np.float64)
-    with pytest.raises(ProtocolError, match="'w' is float64"):
+    with pytest.raises(ReplyError, match="'w' of the app's reply is float64"):
         session.encode(model, bad, 10, {}, bytes(32))
     del bad["bn.running_var"]
-    with pytest.raises(ProtocolError, match=r"bn\.running_var"):
+    with pytest.raises(ReplyError, match=r"lacks array 'bn\.running_var'"):
         session.encode(model, bad, 10, {}, bytes(32))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
-from flhe.errors import ProtocolError, RangeError
+from flhe.errors import ExamplesError, ProtocolError, RangeError
 from flhe.math.prg import PIECE
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
@@ -48,6 +48,14 @@ def encoded(one: Session, value: float = 0.25) -> NDArray[np.float64]:
     plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, 0), bytes(32))
     alphas = np.repeat([1.0, 2.0], SIZE // 2)
     return plain.values.astype(np.float64) / LEVELS * alphas
+
+
+def test_noise_bounds_what_a_client_weighs() -> None:
+    """It is made for a weight of max_examples: beyond it, a value would stand out of the noise."""
+    one = session(Laplace(SCALE, "all"), Select(), weighted=True, max_examples=100)
+    one.draft(model(), change(), 100, {}, 1, None)
+    with pytest.raises(ExamplesError, match="raise max_examples"):
+        one.draft(model(), change(), 101, {}, 1, None)
 
 
 def test_noise_is_on_what_travels_in_clear() -> None:

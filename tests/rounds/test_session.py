@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.flatten import Layout
 from flhe.coding.support import Support
-from flhe.errors import FlheError, MisfitError, ProtocolError, QuorumError, RangeError, ReuseError
+from flhe.errors import (
+    ClippedError,
+    ExamplesError,
+    FlheError,
+    MisfitError,
+    NotFiniteError,
+    ProtocolError,
+    QuorumError,
+    RangeError,
+    ReplyError,
+    ReuseError,
+)
 from flhe.keys import epoch as agreement
 from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
@@ -334,29 +345,28 @@ def poisoned(value: float) -> dict[str, NDArray[Any]]:
 
 
 REFUSED: dict[str, tuple[Callable[[], dict[str, NDArray[Any]]], int, type[FlheError], str]] = {
-    "nan": (lambda: poisoned(math.nan), 10, RangeError, "NaN or infinity"),
-    "infinity": (lambda: poisoned(math.inf), 10, RangeError, "NaN or infinity"),
+    "nan": (lambda: poisoned(math.nan), 10, NotFiniteError, "NaN or infinity"),
+    "infinity": (lambda: poisoned(math.inf), 10, NotFiniteError, "NaN or infinity"),
     "clipped": (
         lambda: {**trained(0), "w": np.full((3, 4), 50, np.float32)},
         10,
-        RangeError,
+        ClippedError,
         "more than half",
     ),
-    "no examples": (lambda: trained(0), 0, RangeError, "no training examples"),
-    "negative examples": (lambda: trained(0), -3, RangeError, "impossible"),
-    "too many examples": (lambda: trained(0), 101, RangeError, "max_examples=100"),
-    "far too many": (lambda: trained(0), 1 << 40, RangeError, "impossible"),
+    "no examples": (lambda: trained(0), 0, ExamplesError, "no training examples"),
+    "negative examples": (lambda: trained(0), -3, ExamplesError, "number of examples that is not"),
+    "far too many": (lambda: trained(0), 1 << 40, ExamplesError, "number of examples that is not"),
     "a layer less": (
         lambda: {"w": trained(0)["w"]},
         10,
-        ProtocolError,
-        "'bn.running_var' is on one side only",
+        ReplyError,
+        "lacks array 'half'",
     ),
     "another type": (
         lambda: {**trained(0), "w": np.zeros((3, 4))},
         10,
-        ProtocolError,
-        "'w' is float64",
+        ReplyError,
+        "'w' of the app's reply is float64",
     ),
     "an integer far off": (
         lambda: {**trained(0), "steps": np.array(1 << 40)},

@@ -63,7 +63,9 @@ def their_key() -> CkksSecret:
     transform = np.empty(n, np.uint64)
     transform[to_seal_order(ring)] = words
     lifted = ring.inverse(transform)
-    return CkksSecret("4096", np.where(lifted == ring.q - 1, -1, lifted).astype(np.int8))
+    return CkksSecret(
+        "4096", np.where(lifted == ring.q - 1, -1, lifted.view(np.int64)).astype(np.int8)
+    )
 
 
 # --- TenSEAL as the other side ---
