@@ -110,6 +110,11 @@ def misspelt(config: Mapping[str, object]) -> str:
     return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
 
 
+def configured(node_config: Mapping[str, object]) -> bool:
+    """Whether a node configures anything of ours: it is a deployed one, whatever its process runs."""
+    return any(str(key).startswith("flhe-") for key in node_config)
+
+
 def _folded(key: str) -> str:
     """A key without what a slip of the pen changes most: case, `_` for `-`, and signs in front."""
     return key.casefold().replace("_", "-").lstrip("-#'\" ")
@@ -233,8 +238,7 @@ class Policy:
         """
         if slips := misspelt(node_config):
             raise ConfigError(slips)
-        # A node that configures anything of ours is a deployed one, whatever runs in its process.
-        simulated = simulated and not any(str(key).startswith("flhe-") for key in node_config)
+        simulated = simulated and not configured(node_config)
         trust = read.text(node_config, "flhe-trust") or ("first-use" if simulated else "pinned")
         home = read.text(node_config, "flhe-home")
         root = None if home else default_root(environ)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.flatten import BFLOAT16
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError, VersionError
+from flhe.errors import ConfigError, ProtocolError, VersionError
 from flhe.sealed import Sealed
 
 logger = logging.getLogger("flhe")
@@ -166,8 +166,28 @@ def to_sealed(
     return Sealed.from_parts(header, data, supports, floats=floats)
 
 
+class SealedArrays(ArrayRecord):
+    """A sealed checkpoint as a strategy's result holds it: what asks it for a model is told how."""
+
+    def to_numpy_ndarrays(self, *, keep_input: bool = True) -> list[NDArray[Any]]:
+        """Refuse: ConfigError."""
+        raise self._sealed()
+
+    def to_torch_state_dict(self, *, keep_input: bool = True) -> Any:
+        """Refuse: ConfigError."""
+        raise self._sealed()
+
+    @staticmethod
+    def _sealed() -> ConfigError:
+        return ConfigError(
+            "the result is sealed, the server has no model: keep it with "
+            "flhe.strategies.save_sealed(result, 'model.flhe'), and have a member open it: flhe open "
+            "model.flhe --key DIR --output model.npz"
+        )
+
+
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
-    """A sealed checkpoint, piece by piece as it is sealed; also what a strategy's result holds."""
+    """A sealed checkpoint, piece by piece as it is sealed."""
     cut = (piece[at : at + PIECE] for piece in pieces for at in range(0, len(piece), PIECE))
     return _numbered(cut, CHECKPOINT)
 
@@ -201,12 +221,21 @@ def home_record(home: Path) -> ConfigRecord:
 
 def stage_record(stage: str, **fields: Any) -> ConfigRecord:
     """What the server asks a client's mod for; the release is for error messages, nothing else."""
-    return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **fields})
+    return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **_present(fields)})
 
 
 def reply_record(**fields: Any) -> ConfigRecord:
     """What a client's mod answers."""
-    return ConfigRecord({"v": PROTOCOL, **fields})
+    return ConfigRecord({"v": PROTOCOL, **_present(fields)})
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields without empty lists, texts and bytes, whose size Flower's mods cannot tell."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if not isinstance(value, list | str | bytes) or len(value) > 0
+    }
 
 
 @functools.cache

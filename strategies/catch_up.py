@@ -375,8 +375,8 @@ def _stand_in(content: RecordDict) -> Stand:
         raise ProtocolError("the reply does not say where the node stands")
     return Stand(
         records.field(answer, "round", int),
-        records.field(answer, "history", bytes),
-        records.field(answer, "digest", bytes),
+        records.optional(answer, "history", b""),
+        records.optional(answer, "digest", b""),
     )
 
 
@@ -384,9 +384,9 @@ def _status_in(content: RecordDict) -> tuple[bytes, bytes, Stand]:
     answer = records.find_reply(content)
     if answer is None:
         raise ProtocolError("the reply does not say who the node is")
-    stand = Stand(records.field(answer, "round", int), records.field(answer, "history", bytes))
+    stand = Stand(records.field(answer, "round", int), records.optional(answer, "history", b""))
     key: bytes = records.field(answer, "member", bytes)
-    epoch: bytes = records.field(answer, "epoch", bytes)
+    epoch: bytes = records.optional(answer, "epoch", b"")
     return key, epoch, stand
 
 

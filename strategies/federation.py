@@ -23,7 +23,7 @@ from flhe.keys.masking import Circle, combine, pack
 from flhe.keys.messages import open_detached
 from flhe.keys.pairwise_plan import Plan
 from flhe.keys.seed_plan import degree_of, seed_plan
-from flhe.mods.codes import explain
+from flhe.mods.codes import APP, explain
 from flhe.rounds.model import next_history
 from flhe.rounds.ranges import fitted_layout, own_layout
 from flhe.rounds.reading import ServerReader, finite
@@ -83,6 +83,10 @@ class Federation:
         self.survivors = 0
         self.refusers: set[int] = set()
         """Nodes that refused the last sum."""
+        self.asked = 0
+        """How many nodes this attempt asked."""
+        self.app_failed: set[int] = set()
+        """Those whose app failed in it."""
         self.spent: set[int] = set()
         """Nodes that say that the round under way is over, in this attempt."""
         self.claimed: Counter[int] = Counter()
@@ -358,6 +362,8 @@ class Federation:
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Note what a refusal says of the node; returns it in words."""
         code = reply.error.code
+        if code == APP.code:
+            self.app_failed.add(node)
         if code == REUSED and self.ledger.base not in (self.lacks(node) or ()):
             self.spent.add(node)  # not of a sum that came with the message
         elif code == CLAIMED:
@@ -548,6 +554,7 @@ class Federation:
             self.claimed.clear()
             self.granted = False
         self.spent = set()
+        self.app_failed = set()
         self.survivors = 0
         self.shares = {}
         self.receipts = {}
@@ -607,7 +614,7 @@ class Federation:
         spent = self.grid.take()
         return RoundReport(
             round=server_round,
-            accuracy=scalar(metrics, "accuracy"),
+            accuracy=scalar(metrics, "accuracy", "acc"),
             loss=scalar(metrics, "loss"),
             bytes_up=spent.up,
             bytes_down=spent.down,

@@ -251,7 +251,8 @@ class HEStrategy(FedAvg):
             if metrics is not None:
                 result.evaluate_metrics_clientapp[number] = metrics
             self._close(fed, number)
-        result.arrays = self._finish(fed)
+        arrays = self._finish(fed)
+        result.arrays = arrays if fed.serves else records.SealedArrays(dict(arrays))
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)
         log(INFO, "")
@@ -418,7 +419,12 @@ class HEStrategy(FedAvg):
 
     def _running(self) -> Federation:
         if self._fed is None:
-            raise ConfigError("this strategy has not been started")
+            raise ConfigError(
+                "a strategy of flhe runs its rounds itself, and this one was asked for a part of one "
+                "before its own start(): a wrapper around it (Flower's DifferentialPrivacy...) and a "
+                "start() of your own would work on updates that the server cannot read. Call its own "
+                "start(); for noise, put a mod behind HEMod: @app.train(mods=[LocalDpMod(...)])"
+            )
         return self._fed
 
     # --- between rounds ---
@@ -552,8 +558,9 @@ class HEStrategy(FedAvg):
                 # With keys of a new epoch they may answer: that is no retry, and comes once a round.
                 left += fed.grants_another()
                 # A group that becomes smaller does so a few times at most: that is no retry.
-                if not (self.terms.joint and self._lose_members(fed, fed.missing)):
-                    if left == 0:
+                hopeless = 2 * len(fed.app_failed) > fed.asked  # most apps failed, and would again
+                if hopeless or not (self.terms.joint and self._lose_members(fed, fed.missing)):
+                    if hopeless or left == 0:
                         # Nodes send what they have sent again, so a resumed run asks for another.
                         fed.ledger.begin(number, attempt + 1)
                         raise
@@ -657,6 +664,7 @@ class HEStrategy(FedAvg):
         self._exchanged = exchange = Exchange(fed, self._needed(len(fed.members)))
         asked = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
         messages = self._among_neighbours(fed, list(asked))
+        fed.asked = len(messages)
         replies = fed.grid.send_and_receive(messages, timeout=timeout)
         if self.fraction_train == 0.0:
             return replies

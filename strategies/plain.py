@@ -82,7 +82,7 @@ class MeteredFedAvg(FedAvg):
         self._on_round(
             RoundReport(
                 round=server_round,
-                accuracy=scalar(metrics, "accuracy"),
+                accuracy=scalar(metrics, "accuracy", "acc"),
                 loss=scalar(metrics, "loss"),
                 bytes_up=spent.up,
                 bytes_down=spent.down,

@@ -28,6 +28,9 @@ from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
 
 log = getLogger("flwr").log
 
+PREFIXES = ("eval", "val", "test")
+"""What names of evaluation metrics begin with."""
+
 VERSION = 1
 """Of the report's format, in its first event; a field that is new does not change it."""
 
@@ -96,10 +99,17 @@ def finite(value: Any) -> Any:
     return value
 
 
-def scalar(metrics: MetricRecord | None, key: str) -> float | None:
-    """One metric as a number, or None where it was not told."""
-    value = None if metrics is None else metrics.get(key)
-    return float(value) if isinstance(value, (int, float)) else None
+def scalar(metrics: MetricRecord | None, *names: str) -> float | None:
+    """One metric as a number, or None where it was not told.
+
+    The first of `names` that is there counts, by itself or as Flower's apps call it: `eval_acc`.
+    """
+    for name in names:
+        for key in (name, *(f"{prefix}{dash}{name}" for prefix in PREFIXES for dash in "_-")):
+            value = None if metrics is None else metrics.get(key)
+            if isinstance(value, (int, float)):
+                return float(value)
+    return None
 
 
 OnRound = Callable[[RoundReport], None]

@@ -163,5 +163,19 @@ def explain(code: int, reason: str | None) -> str:
     """What an error reply means, in words, for the server's log."""
     if refusal := find(code):
         return f"{refusal.slug}: {refusal.meaning}"
-    known = {3: "the message expired", 4: "the reply expired", 5: "the node is unavailable"}
-    return known.get(code, f"error code {code}" + (f", {reason}" if code == 0 else ""))
+    return _FLOWERS.get(code, f"error code {code}" + (f", {reason}" if code == 0 else ""))
+
+
+_FLOWERS = {
+    1: "its app could not be loaded: see the SuperNode's log",
+    2: "its app raised an exception outside of flhe, as a mod before HEMod does: put HEMod() first in "
+    "ClientApp(mods=[...]), and see the SuperNode's log",
+    3: "the message expired",
+    4: "the reply expired",
+    5: "the node is unavailable",
+    6: "a mod before HEMod refused the message, which is no plain update: put HEMod() first in "
+    "ClientApp(mods=[...]), or that mod into @app.train(mods=[...])",
+    7: "its Flower app bundle is invalid: see the SuperNode's log",
+    8: "its app's process ended: see the SuperNode's log",
+}
+"""What Flower's own codes mean; a reason, which may be the text of an exception, is left out."""

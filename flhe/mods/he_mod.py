@@ -23,7 +23,7 @@ from flhe.mods import audit, stages
 from flhe.mods.codes import APP, Refusal, refusal_for
 from flhe.mods.node import Node, log_failure, open_store
 from flhe.mods.table import STAGES
-from flhe.policy import Policy
+from flhe.policy import Policy, configured
 
 logger = logging.getLogger("flhe")
 
@@ -64,7 +64,11 @@ class HEMod:
             content = self._answer(handling, record, message, context, call_next)
             handling.audit(answer=audit.answer_of(handling.stage, content), content=content)
         except stages.AppError as error:
-            return handling.refuse(message, APP, error.__cause__ or error)
+            cause = error.__cause__ or error
+            if _simulated() and not configured(context.node_config):
+                # Its own author looks on; a deployed node keeps to errors.log.
+                logger.error("the app failed at stage %r", handling.stage[:16], exc_info=cause)
+            return handling.refuse(message, APP, cause)
         except Exception as error:  # whatever it was, its text must not travel
             return handling.refuse(message, refusal_for(error), error)
         return Message(content, reply_to=message)

@@ -109,6 +109,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     follower = follow(node, record, message, watch)
     session, model = follower.session()
     answer = app.run(app_message(session.terms, message, model))
+    _say_what_stays(answer, ("MetricRecord",))
     content = reply(round=model.round, history=model.history, **{"crypto-s": watch.seconds})
     content.update(follower.told)
     for name, metrics in answer.metric_records.items():
@@ -144,10 +145,24 @@ def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
     return node.policy.allows_metric(key)
 
 
+def _say_what_stays(answer: RecordDict, sent: tuple[str, ...]) -> None:
+    """Warn of records that no reply of flhe carries: the server would see them in clear."""
+    for name, record in answer.items():
+        kind = type(record).__name__
+        if kind not in sent:
+            say_once(
+                "the app's %s %r stays on this node: of a reply, only arrays leave it, encrypted, and "
+                "metrics as its policy lists them",
+                kind,
+                name,
+            )
+
+
 def _trained(
     node: Node, terms: Terms, answer: RecordDict
 ) -> tuple[ArrayRecord, int, dict[str, float]]:
     """Arrays, example count and those metrics that may be averaged, out of the app's answer."""
+    _say_what_stays(answer, ("ArrayRecord", "MetricRecord"))
     arrays = answer.array_records
     if len(arrays) != 1 or len(answer.metric_records) != 1:
         raise ReplyError("the app must reply with one ArrayRecord and one MetricRecord")
@@ -162,7 +177,9 @@ def _trained(
     }
     for name in set(metrics) - set(allowed):
         say_once(
-            "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS)", name
+            "training metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), and "
+            "name it in the strategy's train_metrics, which averages it",
+            name,
         )
     for name in set(allowed) - set(terms.metrics):
         say_once("metric %r is not averaged: name it in the strategy's train_metrics", name)

@@ -80,7 +80,7 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(tmp_path: Path, what: s
     else:
         keys.write_bytes(keys.read_bytes()[:-5])
     if what != "of another federation":
-        assert answer(site.ask("status"))["epoch"] == b""
+        assert "epoch" not in answer(site.ask("status"))
         refused(one.ask(site, round_=2), 1020)
     one.number += 1
     one.agree()
@@ -100,7 +100,7 @@ def test_a_session_that_cannot_be_read_is_agreed_on_anew(tmp_path: Path) -> None
     one.parts()
     site = one.sites[0]
     (site.run / "session").write_bytes(b"\xa1")
-    assert answer(site.ask("status"))["epoch"] == b""
+    assert "epoch" not in answer(site.ask("status"))
     refused(one.ask(site, attempt=1), 1020)
     one.number += 1
     one.agree()

@@ -85,7 +85,9 @@ def test_codes_of_flower_itself_are_explained() -> None:
     assert explain(5, "") == "the node is unavailable"
     assert explain(3, "") == "the message expired"
     assert explain(0, "unknown") == "error code 0, unknown"
-    assert explain(2, "<class 'ValueError'>: secret") == "error code 2"
+    assert "put HEMod() first" in explain(2, "<class 'ValueError'>: secret")
+    assert "secret" not in explain(2, "<class 'ValueError'>: secret")
+    assert explain(99, "secret") == "error code 99"
 
 
 def test_a_refusal_is_small() -> None:
