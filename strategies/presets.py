@@ -38,6 +38,9 @@ def flashe_fedavg(
 ) -> HEStrategy:
     """FedAvg under FLASHE.
 
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
+
     Parameters
     ----------
     bits : int
@@ -161,6 +164,9 @@ def batchcrypt_fedavg(
 ) -> HEStrategy:
     """FedAvg under BatchCrypt: model averaging with batched, quantized, clipped Paillier.
 
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
+
     Parameters
     ----------
     bits : int
@@ -222,6 +228,9 @@ def batchcrypt_fedsgd(
     of a trained model. Every client opens the mean of all gradients and steps with its own
     optimizer on its own copy of the model; whoever joins later receives model and optimizer state,
     sealed.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
 
     Parameters
     ----------
@@ -329,7 +338,8 @@ def fedml_he_fedavg(
 ) -> HEStrategy:
     """FedAvg under FedML-HE: CKKS, for all of an update or for its most sensitive part.
 
-    Members share one key: any of them, together with the server, opens the others' updates.
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
 
     Parameters
     ----------
