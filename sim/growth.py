@@ -2,6 +2,7 @@
 
 The powers of N are what theory says of a quantity, not what fits best: y = sum of c_p N^p, no c_p below
 0, by least squares of relative errors. How far the points lie from it says whether theory holds.
+A whole follows the sum of its parts' laws: fitted apart, it might grow more slowly than a part of it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,33 @@ def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]
                 by_power = dict(zip(chosen, solved.tolist(), strict=True))
                 best = off, tuple(by_power.get(p, 0.0) for p in terms)
     assert best is not None  # one term alone has a factor above 0
-    law = Growth(tuple(terms), best[1], 0.0, len(y))
-    residual = max(abs(law.at(a) / b - 1) for a, b in zip(n.tolist(), y.tolist(), strict=True))
-    return Growth(law.powers, law.factors, residual, law.points)
+    return _against(clients, found, tuple(terms), best[1])
+
+
+def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
+    """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
+
+    Parameters
+    ----------
+    parts : sequence of Growth
+        At least one.
+    clients, found
+        The whole as it was measured: the residual is its distance from the sum.
+    """
+    powers = sorted({p for part in parts for p in part.powers})
+    factors = dict.fromkeys(powers, 0.0)
+    for part in parts:
+        for p, c in zip(part.powers, part.factors, strict=True):
+            factors[p] += c
+    return _against(clients, found, tuple(powers), tuple(factors.values()))
+
+
+def _against(
+    clients: Sequence[int],
+    found: Sequence[float],
+    powers: tuple[int, ...],
+    factors: tuple[float, ...],
+) -> Growth:
+    law = Growth(powers, factors, 0.0, len(found))
+    residual = max(abs(law.at(n) / y - 1) for n, y in zip(clients, found, strict=True))
+    return Growth(powers, factors, residual, len(found))

@@ -1,20 +1,21 @@
 """SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
 
     python -m flhe.sim.ray_crowd [--clients 50,100,200,500,1000] [--values 10000] [--rounds 2]
-        [--neighbours 150] [--json FILE] [--figure FILE.png] [--resume]
+        [--neighbours 150] [--json FILE] [--figure FILE.png] [--resume | --redraw]
 
 For each number of clients: seconds of one client and of the server in each phase, seconds of a round,
 memory of the server's process, of an actor and of all processes, bytes of a client. The model at the
 end must be what the clients' steps make. With `--neighbours` each number is run twice, once with all
 clients sharing their seeds with all, once on a graph (SASH+), where there is one.
 
-Ten times as many clients are projected, by the growth that theory says of each quantity.
+Ten times as many clients are projected, by the growth that theory says of each quantity. `--redraw`
+runs nothing: it projects and draws again from the runs that `--json` names.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,8 +65,8 @@ def crowds(
     return [found[each] for each in asked]
 
 
-def to_data(runs: Sequence[Found]) -> dict[str, Any]:
-    """Runs and laws as JSON values."""
+def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return runs and laws as JSON values; `where` is the machine, by default this one."""
     laws = []
     for kind, members in kinds(runs).items():
         most = members[-1].asked.clients
@@ -78,7 +79,7 @@ def to_data(runs: Sequence[Found]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "machine": machine(),
+        "machine": machine() if where is None else dict(where),
         "runs": [asdict(run) for run in runs],
         "laws": laws,
     }
@@ -94,18 +95,30 @@ def read(path: Path) -> list[Found]:
     """
     if not path.exists():
         return []
+    runs, there = stored(path)
+    here = machine()
+    same = all(there.get(name) == here[name] for name in ("processor", "processors", "flhe"))
+    return runs if same else []
+
+
+def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
+    """Return the runs in a file that `to_data` made, and the machine that made them.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or is something else.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if (data["format"], data["version"]) != (FORMAT, VERSION):
             raise ValueError
         runs = [Found(**{**run, "asked": Asked(**run["asked"])}) for run in data["runs"]]
-        there, here = data["machine"], machine()
-        same = all(there[name] == here[name] for name in ("processor", "processors", "flhe"))
+        return runs, dict(data["machine"])
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{path}: holds no runs of version {VERSION}; name another file, or leave --resume out"
+            f"{path}: holds no runs of version {VERSION}; name another file with --json"
         ) from None
-    return runs if same else []
 
 
 def command(
@@ -125,15 +138,40 @@ def command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Take what is in --json and run the rest.")
     ] = False,
+    redraw: Annotated[
+        bool,
+        typer.Option("--redraw", help="Run nothing: project and draw what is in --json again."),
+    ] = False,
 ) -> None:
     """Run SASH with more and more virtual clients on Ray."""
     try:
-        runs = _run(clients, values, rounds, neighbours, timeout, json_file, figure, resume)
+        if redraw:
+            runs = _redraw(json_file, figure)
+        else:
+            runs = _run(clients, values, rounds, neighbours, timeout, json_file, figure, resume)
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
     for kind, members in kinds(runs).items():
         Console(width=130).print(table(kind, members))
+
+
+def _redraw(json_file: Path | None, figure: Path | None) -> list[Found]:
+    if json_file is None:
+        raise ConfigError("--redraw needs --json: the file that holds the runs")
+    if figure is not None:
+        figures.check(figure)
+    runs, where = stored(json_file)
+    write_json(json_file, json.dumps(to_data(runs, where), indent=1))
+    _draw(runs, figure)
+    return runs
+
+
+def _draw(runs: Sequence[Found], figure: Path | None) -> None:
+    if figure is not None:
+        from flhe.sim.ray_plot import plot
+
+        plot(runs, figure)
 
 
 def _run(
@@ -166,10 +204,7 @@ def _run(
         known = read(json_file) if resume and json_file is not None else []
         runs = crowds(asked, run, keep, known)
     keep(runs)
-    if figure is not None:
-        from flhe.sim.ray_plot import plot
-
-        plot(runs, figure)
+    _draw(runs, figure)
     return runs
 
 

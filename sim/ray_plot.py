@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PANELS = (
     ("processor, seconds", ("client, epoch", "client, round", "server, epoch", "server, round")),
     ("a client's traffic, kB", ("bytes of a client, epoch", "bytes of a client, round")),
-    ("memory, MB", ("server's process", "one actor", "all processes")),
+    ("memory, MB", ("server's process", "one actor", "other processes", "all processes")),
 )
 """Title, and the quantities that it shows."""
 
@@ -38,7 +38,11 @@ def plot(runs: Sequence[Found], path: Path) -> None:
                 axes.legend(fontsize=6.5, loc="upper left")
                 if row == len(by_kind) - 1:
                     axes.set(xlabel="clients")
-        figure.supxlabel("dashed: projected by the law", fontsize=7.5, color="#333333")
+        figure.supxlabel(
+            "dashed: projected by the law; all processes: the sum of the three others",
+            fontsize=7.5,
+            color="#333333",
+        )
         figures.save(figure, path)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from flhe.keys.graph import MAX_MEMBERS
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.growth import Growth, growth
+from flhe.sim.growth import Growth, growth, together
 from flhe.sim.phases import PER_ROUND
 from flhe.sim.ray_found import Found
 
@@ -34,13 +34,16 @@ class Quantity:
         Powers of N that theory says, where all share with all.
     neighbours : tuple of int
         The same where each shares with as many neighbours, whatever N is.
+    parts : tuple of Quantity
+        What a whole consists of: it follows the sum of their laws, and has no powers of its own.
     """
 
     name: str
     unit: str
     of: Callable[[Found], float]
-    shared: tuple[int, ...]
-    neighbours: tuple[int, ...]
+    shared: tuple[int, ...] = ()
+    neighbours: tuple[int, ...] = ()
+    parts: tuple[Quantity, ...] = ()
 
     def law(self, runs: Sequence[Found]) -> Growth | None:
         """How it grows over runs of one kind, where shares are packed; None of fewer than two."""
@@ -48,6 +51,11 @@ class Quantity:
         points = {run.asked.clients: self.of(run) for run in large if self.of(run) > 0}
         if len(points) < 2:
             return None
+        if self.parts:
+            laws = [law for part in self.parts if (law := part.law(runs)) is not None]
+            if len(laws) < len(self.parts):
+                return None
+            return together(laws, [*points], [*points.values()])
         powers = self.neighbours if runs[0].asked.neighbours else self.shared
         return growth([*points], [*points.values()], powers)
 
@@ -69,6 +77,13 @@ def _moved(run: Found, *, of_round: bool) -> float:
     return total / run.asked.clients / 1e3
 
 
+MEMORY = (
+    Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2), (0, 1)),
+    Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1), (0, 1)),
+    Quantity("other processes", "MB", lambda r: r.other_bytes / 1e6, (0, 1), (0, 1)),
+)
+"""Parts of the memory of all processes; the last one is Ray's own processes and further actors."""
+
 QUANTITIES = (
     Quantity("client, epoch", "s", lambda r: _client_s(r, of_round=False), (0, 1), (0, 1)),
     Quantity("client, round", "s", lambda r: _client_s(r, of_round=True), (0, 1), (0,)),
@@ -88,9 +103,8 @@ QUANTITIES = (
     Quantity("round, all clients", "s", lambda r: median(r.rounds_s), (1, 2), (1, 2)),
     Quantity("bytes of a client, epoch", "kB", lambda r: _moved(r, of_round=False), (0, 1), (0, 1)),
     Quantity("bytes of a client, round", "kB", lambda r: _moved(r, of_round=True), (0, 1), (0,)),
-    Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2), (0, 1)),
-    Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1), (0, 1)),
-    Quantity("all processes", "MB", lambda r: r.tree_bytes / 1e6, (0, 1, 2), (0, 1)),
+    *MEMORY,
+    Quantity("all processes", "MB", lambda r: r.tree_bytes / 1e6, parts=MEMORY),
 )
 """Seconds of client and server are of their processor; those of a round are the clock's."""
 

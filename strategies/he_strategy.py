@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -52,6 +52,7 @@ from flhe.strategies.ledger import Ledger
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.neighbour_agreement import NeighbourAgreement
+from flhe.strategies.options import FedAvgOptions
 from flhe.strategies.overhead import ADD, EVALUATE, Spent
 from flhe.strategies.report import OnRound
 
@@ -122,7 +123,7 @@ class HEStrategy(FedAvg):
         on_round: OnRound | None = None,
         select: Select | None = None,
         noise: Laplace | None = None,
-        **fedavg: Any,
+        **fedavg: Unpack[FedAvgOptions],
     ) -> None:
         if fedavg.get("train_metrics_aggr_fn") is not None:
             log(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, Unpack
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
@@ -18,6 +18,7 @@ from flhe.schemes.paillier import DEFAULT_KEY_BITS
 from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import Unmask
 from flhe.strategies.he_strategy import HEStrategy
+from flhe.strategies.options import RunOptions, StrategyOptions, check_names
 
 
 def flashe_fedavg(
@@ -33,9 +34,12 @@ def flashe_fedavg(
     permute: bool = True,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
     server_optimizer: ServerOptimizer | None = None,
-    **strategy: Any,
+    **strategy: Unpack[StrategyOptions],
 ) -> HEStrategy:
     """FedAvg under FLASHE.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
 
     Parameters
     ----------
@@ -64,7 +68,7 @@ def flashe_fedavg(
     server_optimizer : ServerOptimizer, optional
         What every client makes of the mean update, identically; by default it is added, as FedAvg does.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `StrategyOptions` lists them.
     """
     terms = Terms(
         "flashe",
@@ -80,7 +84,7 @@ def flashe_fedavg(
         normalize=normalize,
         permute=permute,
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(flashe_fedavg, terms, strategy)
 
 
 def sash_fedavg(
@@ -94,7 +98,7 @@ def sash_fedavg(
     neighbours: int = 0,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
     server_optimizer: ServerOptimizer | None = None,
-    **strategy: Any,
+    **strategy: Unpack[StrategyOptions],
 ) -> HEStrategy:
     """FedAvg under SASH: for many clients, any of which may drop out at any time.
 
@@ -128,7 +132,7 @@ def sash_fedavg(
     server_optimizer : ServerOptimizer, optional
         What the readers make of the mean update; by default it is added, as FedAvg does.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `StrategyOptions` lists them.
     """
     terms = Terms(
         "sash",
@@ -142,7 +146,7 @@ def sash_fedavg(
         preset=preset,
         neighbours=neighbours,
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(sash_fedavg, terms, strategy)
 
 
 def batchcrypt_fedavg(
@@ -156,9 +160,12 @@ def batchcrypt_fedavg(
     weighted: bool = True,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
     server_optimizer: ServerOptimizer | None = None,
-    **strategy: Any,
+    **strategy: Unpack[StrategyOptions],
 ) -> HEStrategy:
     """FedAvg under BatchCrypt: model averaging with batched, quantized, clipped Paillier.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
 
     Parameters
     ----------
@@ -185,7 +192,7 @@ def batchcrypt_fedavg(
     server_optimizer : ServerOptimizer, optional
         What every client makes of the mean update, identically; by default it is added, as FedAvg does.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `StrategyOptions` lists them.
     """
     terms = Terms(
         "batchcrypt",
@@ -199,7 +206,7 @@ def batchcrypt_fedavg(
         batching=batching,
         advance=advance,
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(batchcrypt_fedavg, terms, strategy)
 
 
 def batchcrypt_fedsgd(
@@ -213,7 +220,7 @@ def batchcrypt_fedsgd(
     max_examples: int = 10_000,
     weighted: bool = True,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
-    **strategy: Any,
+    **strategy: Unpack[StrategyOptions],
 ) -> HEStrategy:
     """FedSGD under BatchCrypt, the paper's Algorithm 1.
 
@@ -221,6 +228,9 @@ def batchcrypt_fedsgd(
     of a trained model. Every client opens the mean of all gradients and steps with its own
     optimizer on its own copy of the model; whoever joins later receives model and optimizer state,
     sealed.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
 
     Parameters
     ----------
@@ -230,7 +240,7 @@ def batchcrypt_fedsgd(
     bits, clip, key_bits, batching, advance, max_examples, weighted, train_metrics
         As for `batchcrypt_fedavg`, of gradients.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `StrategyOptions` lists them.
     """
     own = optimizer if isinstance(optimizer, ClientOptimizer) else ClientOptimizer.like(optimizer)
     terms = Terms(
@@ -246,7 +256,7 @@ def batchcrypt_fedsgd(
         advance=advance,
         sends="gradient",
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(batchcrypt_fedsgd, terms, strategy)
 
 
 def esafl_fedavg(
@@ -260,7 +270,7 @@ def esafl_fedavg(
     weighted: bool = True,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
     server_optimizer: ServerOptimizer | None = None,
-    **strategy: Any,
+    **strategy: Unpack[StrategyOptions],
 ) -> HEStrategy:
     """FedAvg under ESAFL: learning with errors over rings, one key a client.
 
@@ -297,7 +307,7 @@ def esafl_fedavg(
     server_optimizer : ServerOptimizer, optional
         What every client makes of the mean update, identically; by default it is added, as FedAvg does.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `StrategyOptions` lists them.
     """
     terms = Terms(
         "esafl",
@@ -310,7 +320,7 @@ def esafl_fedavg(
         ring=ring,
         keys=_keys(per_round_keys=per_round_keys, dealt_keys=dealt_keys),
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(esafl_fedavg, terms, strategy)
 
 
 def fedml_he_fedavg(
@@ -324,11 +334,12 @@ def fedml_he_fedavg(
     weighted: bool | None = None,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
     server_optimizer: ServerOptimizer | None = None,
-    **strategy: Any,
+    **strategy: Unpack[RunOptions],
 ) -> HEStrategy:
     """FedAvg under FedML-HE: CKKS, for all of an update or for its most sensitive part.
 
-    Members share one key: any of them, together with the server, opens the others' updates.
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `sash_fedavg(unmask="clients")` instead.
 
     Parameters
     ----------
@@ -355,7 +366,7 @@ def fedml_he_fedavg(
     server_optimizer : ServerOptimizer, optional
         What every client makes of the mean update, identically; by default it is added, as FedAvg does.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `RunOptions` lists them.
     """
     part = select if isinstance(select, Select) else Select(select)
     terms = Terms(
@@ -370,7 +381,7 @@ def fedml_he_fedavg(
         select=part,
         noise=noise,
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(fedml_he_fedavg, terms, strategy)
 
 
 def esafl_fedsgd(
@@ -384,7 +395,7 @@ def esafl_fedsgd(
     max_examples: int = 10_000,
     weighted: bool = True,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
-    **strategy: Any,
+    **strategy: Unpack[StrategyOptions],
 ) -> HEStrategy:
     """FedSGD under ESAFL, as its paper trains (ESAFL, Sec. 4.2 and Fig. 2).
 
@@ -399,7 +410,7 @@ def esafl_fedsgd(
         As for `esafl_fedavg`, of gradients. With `per_round_keys` thresholds cannot be fitted: give
         `clip` as a number.
     **strategy
-        FedAvg's own arguments, and those of `HEStrategy` (`round_timeout`, `min_replies`, ...).
+        FedAvg's own arguments, and those of `HEStrategy`; `StrategyOptions` lists them.
     """
     own = optimizer if isinstance(optimizer, ClientOptimizer) else ClientOptimizer.like(optimizer)
     terms = Terms(
@@ -414,7 +425,7 @@ def esafl_fedsgd(
         ring=ring,
         keys=_keys(per_round_keys=per_round_keys, dealt_keys=dealt_keys),
     )
-    return HEStrategy(terms, **strategy)
+    return _strategy(esafl_fedsgd, terms, strategy)
 
 
 def _keys(*, per_round_keys: bool, dealt_keys: bool) -> Keys:
@@ -423,3 +434,11 @@ def _keys(*, per_round_keys: bool, dealt_keys: bool) -> Keys:
             "per_round_keys and dealt_keys: choose one, dealt keys are for all rounds"
         )
     return "round" if per_round_keys else "dealt" if dealt_keys else "joint"
+
+
+def _strategy(
+    alias: Callable[..., HEStrategy], terms: Terms, options: StrategyOptions | RunOptions
+) -> HEStrategy:
+    """Return the strategy; TypeError where `alias` was called with a name that it does not have."""
+    check_names(alias, options)
+    return HEStrategy(terms, **options)

@@ -15,20 +15,22 @@ from typing import Any, Literal, get_args
 from flhe.errors import ConfigError
 
 Mark = Literal["counted", "measured", "sampled", "projected", "published"]
-"""Where a number comes from, the firmest first.
-
-- counted: exact, such as bytes of a ciphertext that was made, or of one whose length is known;
-- measured: the whole of it was run here;
-- sampled: a part of it was run here, and the rest is proportional to it;
-- projected: a model says so, out of numbers of the other kinds: transfer over a link, convergence;
-- published: the paper says so.
-"""
+"""Where a number comes from, the firmest first; `MEANINGS` says what each one means."""
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
-LETTERS = {mark: mark[0] for mark in MARKS} | {"published": "†", "projected": "p"}
-"""What stands behind a number in a table."""
+MEANINGS: dict[Mark, str] = {
+    "counted": "the number is exact, such as the bytes of a ciphertext",
+    "measured": "all of it ran on this machine",
+    "sampled": "a part of it ran on this machine, and the rest is in proportion",
+    "projected": "a model computes it from other numbers, such as seconds on a described link",
+    "published": "a paper states it",
+}
+"""What each mark tells a reader."""
 
-LEGEND = ", ".join(f"{LETTERS[mark]} {mark}" for mark in MARKS)
+LEGEND = "The small word behind a number says where the number comes from:\n\n" + "".join(
+    f"- *{mark}*: {MEANINGS[mark]}\n" for mark in MARKS
+)
+"""Markdown for every page with a table; marks are whole words, since a letter looks like a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class Marked:
         if not isinstance(other, Marked):
             return Marked(how(self.value, other), self.mark)
         return Marked(how(self.value, other.value), weakest(self.mark, other.mark))
+
+    def to_markdown(self, shown: str) -> str:
+        """Return `shown`, which is the value as a reader sees it, with its mark as a small word."""
+        return f"{shown} <sup>{self.mark}</sup>"
 
     def to_json(self) -> list[Any]:
         """[value, mark]."""

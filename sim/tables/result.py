@@ -10,7 +10,7 @@ from typing import Literal
 
 from flhe.errors import ConfigError
 from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import LETTERS, Mark, Marked
+from flhe.sim.tables.marked import Mark, Marked
 
 Group = Literal["ours", "peer", "paper"]
 GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
@@ -113,7 +113,7 @@ def to_csv(result: Result) -> str:
 
 
 def to_markdown(result: Result) -> str:
-    """One line a row and who, one column a quantity; a letter behind each number is its mark."""
+    """One line a row and who, one column a quantity; a small word behind each number is its mark."""
     columns = list(dict.fromkeys((e.what, e.unit) for e in result.entries))
     lines = list(dict.fromkeys((e.row, e.group, e.who) for e in result.entries))
     cells = {(e.row, e.group, e.who, e.what, e.unit): e.number for e in result.entries}
@@ -123,7 +123,7 @@ def to_markdown(result: Result) -> str:
     for row, group, who in lines:
         said = f"*paper:* {who}" if group == "paper" else who
         numbers = [cells.get((row, group, who, *column)) for column in columns]
-        shown = ["" if n is None else f"{short(n.value)} {LETTERS[n.mark]}" for n in numbers]
+        shown = ["" if n is None else n.to_markdown(short(n.value)) for n in numbers]
         out.append(_line(["" if row == before else row, said, *shown]))
         before = row
     return "\n".join(out) + "\n"

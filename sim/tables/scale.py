@@ -80,7 +80,8 @@ def _report(plan: Plan, found: Found) -> list[Result]:
         f"{VALUES:,} values, Flower's simulation engine, an actor for each processor; the model at "
         "the end is what the clients' steps make. Seconds of client and server are of their processor; "
         "an epoch's key agreement is paid once. The server's process is also the engine's: it holds "
-        "all messages. MB are of 10^6 bytes. `python -m flhe.sim.ray_crowd` runs up to 1,000 clients."
+        "all messages. Memory of all processes is projected as the sum of its parts. MB are of 10^6 "
+        "bytes. `python -m flhe.sim.ray_crowd` runs up to 1,000 clients."
     ]
     if laws:
         notes.append(

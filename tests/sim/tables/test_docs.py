@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flhe.sim.tables.catalog import sections
-from flhe.sim.tables.marked import LETTERS
+from flhe.sim.tables.marked import LEGEND, MARKS
 from flhe.sim.tables.result import Result, to_csv, to_markdown
 from flhe.sim.tables.section import Plan
 
@@ -73,11 +73,23 @@ def test_what_the_page_links_is_there() -> None:
 
 
 def test_every_number_in_a_table_carries_its_mark(results: list[Result]) -> None:
-    letters = "".join(LETTERS.values())
+    marks = "|".join(MARKS)
     for result in results:
         for line in to_markdown(result).splitlines()[2:]:
             for cell in line.strip("|").split("|")[2:]:
-                assert re.fullmatch(rf"\s*|\s*-?[0-9.,e+-]+ [{letters}]\s*", cell), line
+                assert re.fullmatch(rf"\s*|\s*-?[0-9.,e+-]+ <sup>({marks})</sup>\s*", cell), line
+
+
+def test_every_page_says_what_its_marks_mean_and_no_mark_is_a_unit(results: list[Result]) -> None:
+    assert LEGEND in PAGE
+    for result in results:
+        alone = (FOLDER / f"{result.name}.md").read_text(encoding="utf-8")
+        assert LEGEND in alone
+        # As read in a table, where a lone letter behind a number is a unit: "2 s" are seconds.
+        assert not re.search(r"[0-9] ([a-zA-Z]{1,2}|†) \|", alone), result.name
+    units = {entry.unit.split()[0] for result in results for entry in result.entries if entry.unit}
+    assert {"s", "MB"} <= units
+    assert units.isdisjoint(MARKS)
 
 
 def test_the_headlines_hold() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.tables.marked import LETTERS, MARKS, Marked, counted, projected, published, weakest
+from flhe.sim.tables.marked import LEGEND, MARKS, Marked, counted, projected, published, weakest
 
 OURS = st.sampled_from(MARKS[:-1])
 VALUES = st.floats(0.1, 1e6)
@@ -58,5 +58,6 @@ def test_marks_are_known_and_tell_apart() -> None:
         Marked(1.0, "guessed")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="at least one"):
         weakest()
-    assert len(set(LETTERS.values())) == len(MARKS)
+    assert all(f"- *{mark}*: " in LEGEND for mark in MARKS)
+    assert counted(2.0).to_markdown("2") == "2 <sup>counted</sup>"
     assert weakest("counted", projected(1).mark, "measured") == "projected"

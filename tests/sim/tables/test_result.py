@@ -10,7 +10,7 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe.sim.tables.chart import Chart, draw
-from flhe.sim.tables.marked import LETTERS, counted, measured, projected, published, sampled
+from flhe.sim.tables.marked import MARKS, counted, measured, projected, published, sampled
 from flhe.sim.tables.result import Entry, Result, ratios, short, to_csv, to_markdown
 
 ENTRIES = (
@@ -35,15 +35,15 @@ def test_csv_has_a_line_and_a_mark_for_each_number() -> None:
     ]
 
 
-def test_markdown_has_a_line_for_each_row_and_who_and_a_letter_behind_each_number() -> None:
+def test_markdown_has_a_line_for_each_row_and_who_and_a_word_behind_each_number() -> None:
     lines = to_markdown(result()).splitlines()
     assert lines[0] == "|  |  | time, s | size, MB |"
-    assert lines[2] == "| CNN | ours | 2 m |  |"
-    assert lines[4] == "|  | *paper:* Pai | 20 † |  |"
-    assert lines[-1] == "| GRU | ours | 1 p | 0.25 c |"
+    assert lines[2] == "| CNN | ours | 2 <sup>measured</sup> |  |"
+    assert lines[4] == "|  | *paper:* Pai | 20 <sup>published</sup> |  |"
+    assert lines[-1] == "| GRU | ours | 1 <sup>projected</sup> | 0.25 <sup>counted</sup> |"
     shown = " ".join(lines[2:])
-    for letter in LETTERS.values():
-        assert f" {letter} " in shown
+    for mark in MARKS:
+        assert f" <sup>{mark}</sup> " in shown
 
 
 def test_two_numbers_in_one_place_are_refused() -> None:
