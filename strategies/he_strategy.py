@@ -52,7 +52,7 @@ from flhe.strategies.ledger import Ledger
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.neighbour_agreement import NeighbourAgreement
-from flhe.strategies.options import FedAvgOptions
+from flhe.strategies.options import FedAvgOptions, check_names
 from flhe.strategies.overhead import ADD, EVALUATE, Spent
 from flhe.strategies.report import OnRound
 
@@ -125,6 +125,7 @@ class HEStrategy(FedAvg):
         noise: Laplace | None = None,
         **fedavg: Unpack[FedAvgOptions],
     ) -> None:
+        check_names(HEStrategy, fedavg)
         if fedavg.get("train_metrics_aggr_fn") is not None:
             log(
                 WARNING,
