@@ -147,14 +147,17 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         raise
     except Exception as error:
         if not run_dir.resumable and not run_dir.resumed:
-            run_dir.keep_log_alone()
+            run_dir.keep_alone(run_dir.log)
         if isinstance(error, FlheError) and run_dir.hint:
             raise FlheError(f"{error}; {run_dir.hint}") from error
         raise
     if run_dir.asked.encrypted:
         run_dir.save(finished=run_dir.asked.num_rounds)
-    else:
+    elif run_dir.asked.sealed_model:  # the model is elsewhere
         run_dir.remove()
+    else:
+        model = Path(run_dir.settings.sealed_model)
+        run_dir.keep_alone(model, run_dir.report, run_dir.log)
 
 
 def check(
@@ -205,9 +208,8 @@ def _say_where(console: Console, run_dir: RunDir) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
-    if not run_dir.asked.encrypted or run_dir.asked.server_reads:
-        if model:
-            say(f"Model: {model}")
+    if run_dir.asked.model_suffix == ".npz":
+        say(f"Model: {model}")
         return
     say(f"Sealed model: {model}")
     say(f"Nodes' keys:  {keys}")
