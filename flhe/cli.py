@@ -408,11 +408,11 @@ def show_log(
     from flhe.errors import ConfigError
     from flhe.keys.store import Store
     from flhe.mods import audit
-    from flhe.mods.audit_table import table
+    from flhe.mods.audit_table import AuditTable
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
-    Console().print(table(audit.last(Store(home), last)))
+    Console().print(AuditTable(audit.last(Store(home), last)))
 
 
 @app.command()
