@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from flhe.apps import flower_run
 from flhe.apps.console import RoundDisplay, round_table
 from flhe.apps.flower_run import FlowerRun
-from flhe.apps.outcome import Outcome, labelled
+from flhe.apps.outcome import Outcome, Tail, labelled
 from flhe.apps.settings import Settings
 
 SELECTS = Settings("fedml-he", num_rounds=2, select=0.1)
@@ -101,6 +106,29 @@ def test_a_killed_node_is_shown_once(earlier: int, said: int, console: Console) 
             run._say_killed(number)
     assert shown(console).count("killed") == 1
     assert f"round {said}: one node was killed, for good" in shown(console)
+
+
+def test_a_run_shows_passes_on_and_keeps_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flower_run, "POLL_S", 0.0)
+    console = Console(file=io.StringIO(), width=80)
+    report, copy = tmp_path / "report", tmp_path / "copy"
+    report.write_text("".join(json.dumps(event(number)) + "\n" for number in (1, 2)))
+    run = FlowerRun.__new__(FlowerRun)
+    run._console, run._settings, run._kills = console, replace(SELECTS, kill=2), True
+    run._tails, run._outcome = (Tail(report), Tail(tmp_path / "log")), Outcome()
+    run._copy, run._verbose, run._deadline = run._own(copy), False, math.inf
+    with RoundDisplay(console, 3) as run._display:
+        run._tick()
+    assert shown(console).splitlines() == [
+        "round 1/3: selection round, 5 nodes, 1.5 s",
+        "round 2/3: accuracy 0.7500, loss 0.5000, 5 nodes, 1.5 s",
+        "round 2: one node was killed, for good (--kill)",
+    ]
+    passed = [json.loads(line) for line in copy.read_text().splitlines()]
+    assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
+    assert [each["kind"] for each in passed] == ["selection", "training"]
 
 
 def test_nobody_is_killed_unless_asked(console: Console) -> None:
