@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flhe.apps.outcome import SELECTION
 from flhe.apps.settings import Settings
 
 
@@ -50,11 +51,17 @@ class RoundDisplay:
         if self._progress:
             self._progress.update(self._task, description=text)
         else:
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """Show what stays on the screen."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, report: dict[str, Any]) -> None:
         """Show a finished round."""
         score = f"accuracy {_number(report['accuracy'])}, loss {_number(report['loss'])}"
+        if report["kind"] == SELECTION:
+            score = "selection round"
         if self._progress:
             self._progress.update(self._task, description=score, completed=report["round"])
         else:
@@ -68,22 +75,25 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     """Return the table of a finished run, its bytes beside what plain FedAvg would move."""
     plain_up = settings.cohort * model_bytes
     plain_down = (settings.cohort + settings.nodes) * model_bytes
+    caption = (
+        f"Plain FedAvg moves {size(plain_up)} up and {size(plain_down)} down a round "
+        f"(model {size(model_bytes)}): the factors beside the bytes."
+    )
+    if any(report["kind"] == SELECTION for report in rounds):
+        caption += " The selection round trains nothing: nodes score the parameters."
     table = Table(
         box=None,
         padding=(0, 2, 0, 0),
         pad_edge=False,
         title=f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}",
-        caption=(
-            f"Plain FedAvg moves {size(plain_up)} up and {size(plain_down)} down a round "
-            f"(model {size(model_bytes)}): the factors beside the bytes."
-        ),
+        caption=caption,
     )
     for name in ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes"):
         table.add_column(name, justify="right", no_wrap=True)
     for report in rounds:
         table.add_row(
             str(report["round"]),
-            _number(report["accuracy"]),
+            SELECTION if report["kind"] == SELECTION else _number(report["accuracy"]),
             _number(report["loss"]),
             _beside(report["bytes_up"], plain_up),
             _beside(report["bytes_down"], plain_down),

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from logging import WARNING, getLogger
 
 from flwr.app import ConfigRecord, Context, Error, Message
 
 from flhe import records
 from flhe.apps.settings import Settings
+
+log = getLogger("flwr").log
 
 UNAVAILABLE = 5
 """Flower's code for a node that is gone."""
@@ -71,6 +74,7 @@ def _is_dead(settings: Settings, context: Context, found: tuple[int, str] | None
         return False
     if KILLED not in context.state and found is not None and found[0] >= settings.kill:
         context.state[KILLED] = ConfigRecord({"round": found[0]})
+        log(WARNING, "round %d: this node is killed, for good (kill=%d)", found[0], settings.kill)
     return KILLED in context.state
 
 

@@ -48,6 +48,11 @@ def environment(home: Path, scratch: Path) -> dict[str, str]:
     return env
 
 
+def data_home() -> Path:
+    """Directory of flhe's files among the user's data; it may not exist yet."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share").absolute() / "flhe"
+
+
 @contextmanager
 def temporary() -> Iterator[Path]:
     """A directory for what is gone when the run ends."""

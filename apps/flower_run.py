@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flhe.apps.console import RoundDisplay
 from flhe.apps.environment import FLOWER_CONFIG, answers, cpus, environment, free_port
-from flhe.apps.outcome import Outcome, Tail, last_exception, one_line
+from flhe.apps.outcome import Outcome, Tail, labelled, last_exception, one_line
 from flhe.apps.run_dir import RunDir
 from flhe.apps.signals import ignore_signals
 from flhe.errors import FlheError
@@ -55,7 +55,8 @@ class FlowerRun:
         self._timeout = timeout
         self._verbose = verbose
         self._env = environment(run_dir.path, scratch) | {"FLHE_HOME": str(run_dir.nodes)}
-        self._outcome = Outcome.earlier(run_dir.events())
+        self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
+        self._kills = bool(self._settings.kill)
         self._tails = (Tail.from_end(run_dir.report), Tail.from_end(self._log))
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
@@ -178,12 +179,13 @@ class FlowerRun:
         time.sleep(POLL_S)
         report, log = self._tails
         for line in report.lines():
+            event = labelled(json.loads(line), self._settings)
             if self._copy is not None:
-                self._copy.append(line)
-            event = json.loads(line)
+                self._copy.append(json.dumps(event))
             kind, new = event["event"], self._outcome.read(event)
             if kind == "round" and new:
                 self._display.round(event)
+                self._say_killed(event["round"])
             elif kind == "start":
                 self._display.say(f"waiting for {self._settings.nodes} nodes")
             elif kind == "joined":
@@ -196,6 +198,12 @@ class FlowerRun:
                 f"the run took longer than --timeout {self._timeout:g} s "
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
+
+    def _say_killed(self, round_: int) -> None:
+        """Say once that a node was killed: in round `kill`, or in the first one of a resumed run."""
+        if self._kills and round_ >= self._settings.kill:
+            self._kills = False
+            self._display.note(f"round {round_}: one node was killed, for good (--kill)")
 
     def _own(self, path: Path) -> Lines:
         """Return the user's own file for the report's lines."""

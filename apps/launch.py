@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from flhe import json_option
 from flhe.apps.console import overhead_table, round_table
 from flhe.apps.environment import (
     FLOWER_CONFIG,
@@ -76,7 +76,7 @@ def run(
     """
     check(settings, json_path, timeout, report_path)
     with signals(), created(settings) as run_dir:
-        return _train(run_dir, json_path, report_path, timeout, verbose, console or Console())
+        return _train(run_dir, json_path, report_path, timeout, verbose, console)
 
 
 def resume(
@@ -102,7 +102,7 @@ def resume(
     """
     with signals(), reopened(path, given) as run_dir:
         check(run_dir.asked, json_path, timeout, report_path)
-        return _train(run_dir, json_path, report_path, timeout, verbose, console or Console())
+        return _train(run_dir, json_path, report_path, timeout, verbose, console)
 
 
 def _train(
@@ -111,9 +111,10 @@ def _train(
     report_path: Path | None,
     timeout: float,
     verbose: bool,
-    console: Console,
+    console: Console | None,
 ) -> Outcome:
     settings = run_dir.settings
+    console = console or json_option.console(json_path)
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(
             run_dir,
@@ -130,7 +131,7 @@ def _train(
         console.print(outcome.privacy["warning"], style="yellow", markup=False, highlight=False)
     _say_where(console, run_dir)
     if json_path:
-        _write_json(json_path, outcome.to_json(settings))
+        json_option.write_json(json_path, json.dumps(outcome.to_json(settings), indent=2))
     return outcome
 
 
@@ -146,14 +147,17 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         raise
     except Exception as error:
         if not run_dir.resumable and not run_dir.resumed:
-            run_dir.keep_log_alone()
+            run_dir.keep_alone(run_dir.log)
         if isinstance(error, FlheError) and run_dir.hint:
             raise FlheError(f"{error}; {run_dir.hint}") from error
         raise
     if run_dir.asked.encrypted:
         run_dir.save(finished=run_dir.asked.num_rounds)
-    else:
+    elif run_dir.asked.sealed_model:  # the model is elsewhere
         run_dir.remove()
+    else:
+        model = Path(run_dir.settings.sealed_model)
+        run_dir.keep_alone(model, run_dir.report, run_dir.log)
 
 
 def check(
@@ -187,7 +191,8 @@ def check(
             f"--nodes {settings.nodes}: task {settings.task!r} has {most} training examples, which "
             "is fewer than one a node"
         )
-    files = ("--json", json_path), ("--report", report_path), ("--output", settings.sealed_model)
+    json_file = None if json_path == json_option.STDOUT else json_path
+    files = ("--json", json_file), ("--report", report_path), ("--output", settings.sealed_model)
     for option, path in files:
         if not path:
             continue
@@ -203,18 +208,10 @@ def _say_where(console: Console, run_dir: RunDir) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
-    if not run_dir.asked.encrypted or run_dir.asked.server_reads:
-        if model:
-            say(f"Model: {model}")
+    if run_dir.asked.model_suffix == ".npz":
+        say(f"Model: {model}")
         return
     say(f"Sealed model: {model}")
     say(f"Nodes' keys:  {keys}")
     command = [own_name(), "open", model, "--key", keys, "--output", "model.npz"]
     say(f"Open it:      {shlex.join(command)}")
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    try:
-        path.expanduser().write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--json {path}: cannot be written ({error.strerror})") from error

@@ -10,6 +10,21 @@ from typing import Any
 
 from flhe.apps.settings import Settings
 
+TRAINING, SELECTION = "training", "selection"
+"""Kinds of rounds."""
+
+
+def labelled(event: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return an event of the report; a round's with its `kind`.
+
+    The selection round has neither accuracy nor loss: the nodes evaluate the initial model in it.
+    """
+    if event.get("event") != "round":
+        return event
+    if settings.selects.mapped and event["round"] == 1:
+        return event | {"accuracy": None, "loss": None, "kind": SELECTION}
+    return event | {"kind": TRAINING}
+
 
 @dataclass(slots=True)
 class Outcome:

@@ -5,10 +5,10 @@
     server/         the server's ledger and sealed sums; nothing in it can decrypt
     rounds.jsonl    the report: one line a round
     run.log         what Flower and the app logged
-    model.flhe      the sealed model (elsewhere if --output was given)
+    model.flhe      the sealed model (elsewhere if --output was given); .npz if the server reads it
     lock, tag       who trains here now, and the mark of the processes that it started
 
-A plain run cannot be resumed: it leaves its log alone, and that only when it failed.
+A plain run cannot be resumed: it keeps its model, report and log, and only its log if it failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.apps.checks import key_of
-from flhe.apps.environment import own_name
+from flhe.apps.environment import data_home, own_name
 from flhe.apps.settings import Settings
 from flhe.errors import ConfigError, FlheError
 from flhe.keys import files
@@ -89,20 +89,11 @@ class RunDir:
     @property
     def settings(self) -> Settings:
         """The run config of the next Flower run: every path said, and absolute."""
+        model = self.asked.sealed_model or str(self.path / f"model{self.asked.model_suffix}")
+        settings = replace(self.asked, report=str(self.report), sealed_model=model)
         if not self.asked.encrypted:
-            return replace(self.asked, report=str(self.report))
-        return replace(
-            self.asked,
-            report=str(self.report),
-            state_dir=str(self.path / "server"),
-            resume=self.resumable,
-            sealed_model=self.asked.sealed_model or str(self.path / self._model),
-        )
-
-    @property
-    def _model(self) -> str:
-        """Name of the final model's file."""
-        return "model.npz" if self.asked.server_reads else "model.flhe"
+            return settings
+        return replace(settings, state_dir=str(self.path / "server"), resume=self.resumable)
 
     def events(self) -> list[dict[str, Any]]:
         """What the report holds so far. A line that a crash cut short is removed from it."""
@@ -137,10 +128,10 @@ class RunDir:
         """Note the mark of the processes that train here, to end them should we not get to it."""
         (self.path / "tag").write_text(tag, encoding="ascii")
 
-    def keep_log_alone(self) -> None:
-        """Remove everything but the log."""
+    def keep_alone(self, *kept: Path) -> None:
+        """Remove everything but `kept`."""
         for entry in self.path.iterdir():
-            if entry != self.log:
+            if entry not in kept:
                 _remove(entry)
 
     def remove(self) -> None:
@@ -151,11 +142,11 @@ class RunDir:
 @contextmanager
 def created(settings: Settings) -> Iterator[RunDir]:
     """A new directory for a run of `settings`, below the user's data directory."""
-    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "flhe/runs"
+    base = data_home() / "runs"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=base.absolute()))  # 0700
+        path = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=base))  # 0700
     except OSError as error:
         raise ConfigError(
             f"{base} cannot be written ({error.strerror}): "

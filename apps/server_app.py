@@ -5,18 +5,17 @@ Whatever goes wrong is raised: a run that did not train must not look finished.
 
 from __future__ import annotations
 
-import io
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 
+from flhe.apps.final_model import log_place, placed, write_model
 from flhe.apps.node_memory import nodes_memory
 from flhe.apps.plain_fedsgd import PlainFedSGD
 from flhe.apps.settings import Settings
@@ -26,7 +25,6 @@ from flhe.errors import ConfigError, QuorumError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
-from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
 
 app = ServerApp()
@@ -37,7 +35,7 @@ def main(grid: Grid, ctx: Context) -> None:
     """Run one federation as the run config says."""
     reporter = Reporter(str(ctx.run_config.get("report", "")), nodes_memory)
     try:
-        settings = Settings.from_config(ctx.run_config)
+        settings = placed(Settings.from_config(ctx.run_config), ctx.run_id)
         board = TensorBoard(settings.tensorboard) if settings.tensorboard else None
         with board or nullcontext():
             if board:
@@ -67,8 +65,9 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         **how,
     )
     if settings.sealed_model:
-        sealed = settings.encrypted and not settings.server_reads
+        sealed = settings.model_suffix == ".flhe"
         write_model(Path(settings.sealed_model), result, sealed=sealed)
+        log_place(settings)
     if (privacy := getattr(strategy, "privacy", None)) is not None:
         reporter.emit("privacy", **privacy.to_data(), warning=privacy.warning())
     ending = getattr(strategy, "ending", None)
@@ -210,14 +209,3 @@ def wait_for_nodes(grid: Grid, settings: Settings) -> None:
                 f'(in a simulation: --federation-config "num-supernodes={settings.nodes}")'
             )
         time.sleep(0.2)
-
-
-def write_model(path: Path, result: Result, *, sealed: bool) -> None:
-    """Write the final model: the sealed checkpoint, or the arrays as .npz."""
-    if sealed:
-        save_sealed(result, path)
-        return
-    clear: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
-    buffer = io.BytesIO()
-    np.savez(buffer, **clear)
-    write_private(path, [buffer.getvalue()])

@@ -255,6 +255,11 @@ class Settings:
         return self.scheme == "sash" and self.unmask == "server"
 
     @property
+    def model_suffix(self) -> str:
+        """Suffix of the final model's file: .flhe if it is sealed, .npz if the server reads it."""
+        return ".npz" if self.server_reads or not self.encrypted else ".flhe"
+
+    @property
     def threshold(self) -> float | Literal["history", "exchange"]:
         """What clips an encrypted update, as strategies take it."""
         return self.clip if self.clipping == "fixed" else cast(Any, self.clipping)

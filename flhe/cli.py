@@ -12,10 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import click
 import typer
 from typer.core import TyperGroup
 
 from flhe.errors import FlheError
+from flhe.json_option import JsonFile
+from flhe.needs import explain
 from flhe.provision.key_commands import keys as key_commands
 from flhe.provision.roster_commands import roster as roster_commands
 
@@ -23,7 +26,16 @@ if TYPE_CHECKING:
     from flhe.apps.signals import Stopped
 
 
-class OneLineErrors(TyperGroup):
+class Commands(TyperGroup):
+    """A group of commands that suggests the nearest names once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if hasattr(click.exceptions, "NoSuchCommand"):  # click suggests by itself, Typer once more
+            self.suggest_commands = False
+
+
+class OneLineErrors(Commands):
     """A group of commands whose errors are one line, unless FLHE_DEBUG or --verbose is set."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -34,12 +46,19 @@ class OneLineErrors(TyperGroup):
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
             if foreign or debugging(ctx):
                 raise
-            line = " ".join(str(error).split())
-            if not isinstance(error, FlheError):
-                line = f"{type(error).__name__}: {line} (FLHE_DEBUG=1 shows where)"
-            typer.echo(f"flhe: {line}", err=True)
+            typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
             refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)
             raise typer.Exit(2 if refused else 1) from error
+
+
+def _one_line(error: Exception, command: str | None) -> str:
+    """Return what the user reads of an error."""
+    line = " ".join(str(error).split())
+    if isinstance(error, FlheError):
+        return line
+    if isinstance(error, ModuleNotFoundError) and (missing := explain(error, f"`flhe {command}`")):
+        return missing
+    return f"{type(error).__name__}: {line} (FLHE_DEBUG=1 shows where)"
 
 
 def debugging(ctx: Any) -> bool:
@@ -52,6 +71,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Homomorphic encryption and secure aggregation for Flower federations.",
 )
 
@@ -91,9 +111,7 @@ def run(
     nodes: Annotated[int, typer.Option(help="Nodes in the federation.")] = 5,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the model, the split and the batches.")] = 0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -390,11 +408,11 @@ def show_log(
     from flhe.errors import ConfigError
     from flhe.keys.store import Store
     from flhe.mods import audit
-    from flhe.mods.audit_table import table
+    from flhe.mods.audit_table import AuditTable
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
-    Console().print(table(audit.last(Store(home), last)))
+    Console().print(AuditTable(audit.last(Store(home), last)))
 
 
 @app.command()
@@ -455,9 +473,7 @@ def bench(
             help="Count FLASHE's masks instead, as clients drop out: a plot, and its data beside it.",
         ),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Time encryption beside what nobody can beat and what else one might use."""
     from flhe.apps.signals import Stopped
@@ -623,9 +639,7 @@ def advise(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the answer to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Say which scheme suits a federation: ranked by seconds a round, and why not the others.
 
@@ -672,25 +686,23 @@ def doctor(
     root_certificates: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificates that it is verified with.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Check a node before it takes part: run it as the user that the node runs as."""
     from flhe.apps.node_config import parse
+    from flhe.json_option import console, write_json
     from flhe.provision import doctor as checks
 
     found = checks.examine(parse(node_config), superlink, root_certificates)
-    if as_json:
-        typer.echo(checks.to_json(found))
-    else:
-        from rich.console import Console
-
-        Console().print(checks.table(found))
+    if json_file is not None:
+        write_json(json_file, checks.to_json(found))
+    console(json_file).print(checks.table(found))
     if any(check.level == "fail" for check in found):
         raise typer.Exit(1)
 
 
-app.add_typer(roster_commands, name="roster")
-app.add_typer(key_commands, name="keys")
+app.add_typer(roster_commands, name="roster", cls=Commands)
+app.add_typer(key_commands, name="keys", cls=Commands)
 
 
 if __name__ == "__main__":

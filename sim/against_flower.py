@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from flhe.errors import FlheError
+from flhe.json_option import JsonFile, console, write_json
 from flhe.sim.aggregation_contenders import Contender, Setting
-from flhe.sim.bench import Progress, Times, machine, pinned, write_json
+from flhe.sim.bench import Progress, Times, machine, pinned
 from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting, Projection
 from flhe.sim.sash_aggregation import SashMembers
 
@@ -153,9 +153,7 @@ def to_data(found: Sequence[Measured]) -> dict[str, Any]:
 def main(
     values: Annotated[int, typer.Option(help="Values in an update.")] = VALUES,
     quick: Annotated[bool, typer.Option("--quick", help="Small, to see that it works.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure SASH beside Flower's own SecAgg+."""
     from flhe.sim.bench_table import progress
@@ -171,7 +169,7 @@ def main(
         raise typer.Exit(1) from None
     if json_file is not None:
         write_json(json_file, json.dumps(to_data(found), indent=2))
-    Console(width=110).print(table(found))
+    console(json_file, 110).print(table(found))
 
 
 if __name__ == "__main__":

@@ -37,9 +37,10 @@ import typer
 from rich.console import Console
 
 from flhe.errors import ConfigError, FlheError
+from flhe.json_option import JsonFile, console, write_json
 from flhe.sim import figures
 from flhe.sim.batchcrypt_contender import BatchcryptContender
-from flhe.sim.bench import PHASES, TOLERANCE, Progress, Times, machine, pinned, write_json
+from flhe.sim.bench import PHASES, TOLERANCE, Progress, Times, machine, pinned
 from flhe.sim.contenders import Contender, Setting
 from flhe.sim.phe_peer import phe_peers
 
@@ -244,9 +245,7 @@ def command(
         list[str] | None, typer.Option("--model", help="FMNIST, CIFAR or LSTM; all by default.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Decrypt everything of ours.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
     picture: Annotated[
         Path | None,
         typer.Option(
@@ -284,7 +283,7 @@ def command(
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
-    Console(width=110).print(table(found, key_bits))
+    console(json_file, 110).print(table(found, key_bits))
 
 
 if __name__ == "__main__":

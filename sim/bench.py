@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError, FlheError
+from flhe.json_option import write_json as write_json  # noqa: PLC0414 (exported, for loopback_command)
 from flhe.sim.contenders import Contender, FlasheContender, Kind, Setting, limits, scheme_named
 
 PHASES = ("encrypt", "add", "decrypt")
@@ -237,11 +238,3 @@ def _processor() -> str:
 def to_json(rows: Sequence[Row]) -> str:
     """Machine and rows, as one JSON document."""
     return json.dumps({"machine": machine(), "rows": [asdict(r) for r in rows]}, indent=2) + "\n"
-
-
-def write_json(path: Path, text: str) -> None:
-    """Write a result to a file; ConfigError when that cannot be done."""
-    try:
-        path.write_text(text.rstrip() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--json {path}: cannot be written ({error.strerror})") from None

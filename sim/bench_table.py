@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -27,16 +28,20 @@ def table(rows: Sequence[Row]) -> Table:
         f"{first.threads} thread{'s' if first.threads > 1 else ''}",
         caption="medians; below them, minimum by minimum, the ratio to AES-CTR over the keystream "
         "or to NumPy's in-cache add",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
     )
+    longest = max(len(word) for row in rows for word in row.name.split())
+    out.add_column("", min_width=longest)  # names break between words, numbers nowhere
     for heading in (
-        "",
         "encode+\nencrypt",
         "add, a\nclient",
         "decrypt+\ndecode",
-        "upload",
+        "upload,\na value",
         "max\nerror",
     ):
-        out.add_column(heading, justify="right" if heading else "left", overflow="fold")
+        out.add_column(heading, justify="right", no_wrap=True)
     by_name = {row.name: row for row in rows}
     for row in rows:
         out.add_row(
@@ -144,10 +149,12 @@ def _short(ratio: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+    if seconds < 1:
+        return f"{1e3 * seconds:.3f} ms"
+    return f"{seconds:.3f} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
 def _size(row: Row) -> str:
     if row.upload_bytes is None or row.bytes_per_value is None:
         return ""
-    return f"{row.upload_bytes / 1e6:.2f} MB\n{row.bytes_per_value:.2f} B/value"
+    return f"{row.upload_bytes / 1e6:.2f} MB\n{row.bytes_per_value:.2f} B"

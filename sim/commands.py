@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from flhe.json_option import console, write_json
+from flhe.needs import require
 from flhe.sim import bench
 from flhe.sim.bench_table import (
     bare_note,
@@ -50,13 +52,14 @@ def times(
             progress=advance,
         )
     if json_file is not None:
-        bench.write_json(json_file, bench.to_json(rows))
-    Console().print(table(rows))
+        write_json(json_file, bench.to_json(rows))
+    out = console(json_file)
+    out.print(table(rows))
     if note := next((row.note for row in rows if row.name.startswith("flashe top")), None):
-        Console().print(note)
+        out.print(note)
     for beside in (matrix_note(rows), selected_note(rows), bare_note(rows)):
         if beside:
-            Console().print(beside)
+            out.print(beside)
 
 
 def whole_rounds(
@@ -75,8 +78,8 @@ def whole_rounds(
         )
     if json_file is not None:
         found = {"machine": bench.machine(), "round": cost.to_json()}
-        bench.write_json(json_file, json.dumps(found, indent=2))
-    Console().print(round_table(cost, cohort))
+        write_json(json_file, json.dumps(found, indent=2))
+    console(json_file).print(round_table(cost, cohort))
 
 
 def memory(
@@ -91,8 +94,8 @@ def memory(
     with launch.signals(), progress(Console(stderr=True)) as advance:
         rows = measuring.memory(**given, progress=advance)
     if json_file is not None:
-        bench.write_json(json_file, measuring.to_json(rows))
-    Console().print(measuring.table(rows))
+        write_json(json_file, measuring.to_json(rows))
+    console(json_file).print(measuring.table(rows))
 
 
 def mask_counts(path: Path) -> None:
@@ -104,6 +107,7 @@ def mask_counts(path: Path) -> None:
 
 def privacy_audit(out: Path, *, quick: bool, **how: Any) -> None:
     """Attack what a server sees: a picture, a curve, their data, and what was found in words."""
+    require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
     from flhe.sim import privacy_audit as auditing
 
     with progress(Console(stderr=True)) as advance:

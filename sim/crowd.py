@@ -24,9 +24,10 @@ from rich.table import Table
 from flhe.apps.dropouts import dropout, drops_at
 from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
+from flhe.json_option import JsonFile, console, write_json
 from flhe.resident import resident
 from flhe.schemes.sash import most_bits
-from flhe.sim.bench import machine, quiet, write_json
+from flhe.sim.bench import machine, quiet
 from flhe.sim.bench_table import progress
 from flhe.sim.inproc import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
@@ -187,9 +188,7 @@ def main(
     neighbours: Annotated[
         int, typer.Option(help="Clients among whom each shares its seed (SASH+); 0: all.")
     ] = 0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run a federation of many clients in this process."""
     with (
@@ -208,7 +207,7 @@ def main(
         )
     if json_file is not None:
         write_json(json_file, json.dumps({"machine": machine(), "crowd": asdict(crowd)}, indent=2))
-    Console().print(table(crowd))
+    console(json_file).print(table(crowd))
 
 
 if __name__ == "__main__":

@@ -45,12 +45,13 @@ from rich.console import Console
 
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
+from flhe.json_option import JsonFile, console, write_json
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed, Slot
 from flhe.sim import figures
-from flhe.sim.bench import Progress, machine, write_json
+from flhe.sim.bench import Progress, machine
 from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe
 from flhe.sim.paper_packing import PaperPacking, added, unpacked
 
@@ -267,9 +268,7 @@ def to_data(found: Results) -> dict[str, Any]:
 
 def command(
     full: Annotated[bool, typer.Option("--full", help="Encrypt everything as printed.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw the results.")
     ] = None,
@@ -297,7 +296,7 @@ def command(
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
     for table in tables(found):
-        Console(width=110).print(table)
+        console(json_file, 110).print(table)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -33,13 +32,14 @@ from rich.table import Table
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, FlheError
+from flhe.json_option import JsonFile, console, write_json
 from flhe.math.prg import AesCtr
 from flhe.math.sampling import SIGMA, Gaussian
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed, Slot
-from flhe.sim.bench import Progress, machine, write_json
+from flhe.sim.bench import Progress, machine
 
 FORMAT, VERSION = "flhe eshe noise", 1
 COHORTS = (2, 16, 100, 1000)
@@ -265,9 +265,7 @@ def command(
     ] = None,
     ring: Annotated[str, typer.Option(help="Preset of the ring.")] = DEFAULT_ESHE,
     threads: Annotated[int, typer.Option(help="Threads.")] = 1,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure the noise of sums."""
     from flhe.sim.bench_table import progress
@@ -286,7 +284,7 @@ def command(
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
-    Console(width=140).print(table(found))
+    console(json_file, 140).print(table(found))
     if any(f.wrong for f in found):
         raise typer.Exit(1)
 

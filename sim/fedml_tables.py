@@ -38,8 +38,9 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import FlheError
+from flhe.json_option import JsonFile, console, write_json
 from flhe.sim import figures
-from flhe.sim.bench import Progress, machine, pinned, write_json
+from flhe.sim.bench import Progress, machine, pinned
 from flhe.sim.fedml_models import COHORT, TABLE_4, TABLE_7, VIT, Model, Selection
 from flhe.sim.fedml_ours import OurWay
 from flhe.sim.fedml_ways import Cost, PlainWay, SelectedWay, TensealWay, Vector, Way
@@ -207,9 +208,7 @@ def measure(*, full: bool = False, progress: Progress | None = None) -> tuple[Ta
 
 def command(
     full: Annotated[bool, typer.Option("--full", help="Whole vectors: ten minutes.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw the results.")
     ] = None,
@@ -232,7 +231,7 @@ def command(
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
     for table in tables(four, seven):
-        Console(width=118).print(table)
+        console(json_file, 118).print(table)
 
 
 if __name__ == "__main__":

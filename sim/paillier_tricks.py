@@ -28,7 +28,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench import Progress, Times, machine, pinned, write_json
+from flhe.json_option import JsonFile, console, write_json
+from flhe.sim.bench import Progress, Times, machine, pinned
 from flhe.sim.paillier_ways import YARDSTICK, Group, Tricks
 from flhe.sim.phe_peer import KEY_BITS
 
@@ -158,9 +158,7 @@ def main(
     ),
     count: Annotated[int, typer.Option(help="Ciphertexts that share tables.")] = COUNT,
     repeats: Annotated[int, typer.Option(help="Turns that count.")] = REPEATS,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure what each trick brings to Paillier."""
     from flhe.sim.bench_table import progress
@@ -173,7 +171,7 @@ def main(
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
-    Console(width=100).print(table(rows, key_bits, count))
+    console(json_file, 100).print(table(rows, key_bits, count))
 
 
 if __name__ == "__main__":

@@ -41,15 +41,14 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
 from flhe.errors import ConfigError, FlheError
+from flhe.json_option import JsonFile, console, write_json
 
 Integers = NDArray[np.int64]
 Reader = Literal["text", "program"]
@@ -161,13 +160,10 @@ class PaperBatch:
 
 
 def main(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
     bits: Annotated[int, typer.Option(help="r: bits of a value without its sign.")] = 16,
 ) -> None:
     """Show what the paper's batches get wrong, beside balanced digits."""
-    from flhe.sim.bench import write_json
     from flhe.sim.wrong_sums import compare, table
 
     try:
@@ -178,7 +174,7 @@ def main(
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
-    Console(width=120).print(table(found))
+    console(json_file, 120).print(table(found))
 
 
 if __name__ == "__main__":

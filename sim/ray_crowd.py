@@ -24,8 +24,9 @@ import typer
 from rich.console import Console
 
 from flhe.errors import ConfigError, FlheError
+from flhe.json_option import write_json
 from flhe.sim import figures
-from flhe.sim.bench import machine, write_json
+from flhe.sim.bench import machine
 from flhe.sim.ray_found import Asked, Found
 from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds, table
 from flhe.sim.ray_run import RayRun

@@ -13,17 +13,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from flhe.json_option import JsonFile, console, write_json
 from flhe.sim.advise.calibrate import measure
 from flhe.sim.advise.calibration import POINTS, Calibration, Point
 from flhe.sim.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
-from flhe.sim.bench import PHASES, machine, write_json
+from flhe.sim.bench import PHASES, machine
 from flhe.sim.bench_table import progress
 from flhe.sim.tables import phase_costs as who
 
@@ -151,9 +151,7 @@ def to_json(lines: Sequence[Line]) -> str:
 
 
 def main(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all of it to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Calibrate, predict, measure, compare."""
     with progress(Console(stderr=True)) as advance:
@@ -161,12 +159,12 @@ def main(
     lines = compare(speed, HELD_OUT, times, sizes)
     if json_file is not None:
         write_json(json_file, to_json(lines))
-    Console().print(table(lines))
+    console(json_file).print(table(lines))
     wrong = [line for line in lines if line.judged and not line.holds]
     told = (
         f"{len(lines) - len(wrong)} of {len(lines)} within {SECONDS_OFF:.0%}, bytes {BYTES_OFF:.0%}"
     )
-    Console().print(told, highlight=False)
+    console(json_file).print(told, highlight=False)
     if wrong:
         raise typer.Exit(1)
 

@@ -11,13 +11,15 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flhe.errors import ConfigError
+from flhe.json_option import console, write_json
 from flhe.sim import prices, wan
 from flhe.sim.advise import calibrate
 from flhe.sim.advise.demand import ROUNDS, Demand, a_third, billed, machine_memory
 from flhe.sim.advise.ranking import Advice, Prediction, advise
-from flhe.sim.bench import machine, write_json
+from flhe.sim.bench import machine
 from flhe.sim.bench_table import progress
 from flhe.sim.wan import SERVER, Link, Wan
 
@@ -150,11 +152,11 @@ def command(
     answer = advise(demand, speeds)
     if json_file is not None:
         write_json(json_file, to_json(answer))
-    console = Console()
-    console.print(table(answer))
+    out = console(json_file)
+    out.print(table(answer))
     if answer.excluded:
-        console.print(reasons(answer))
-    console.print(answer.sentence(), markup=False, highlight=False)
+        out.print(reasons(answer))
+    out.print(answer.sentence(), markup=False, highlight=False)
 
 
 def table(answer: Advice) -> Table:
@@ -209,7 +211,7 @@ def reasons(answer: Advice) -> Table:
     """Why not the others."""
     out = Table("excluded", "because", box=box.SIMPLE_HEAD)
     for each in answer.excluded:
-        out.add_row(each.name, "; ".join(each.reasons))
+        out.add_row(each.name, Text("; ".join(each.reasons)))  # brackets are no markup
     return out
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperGroup as Group
 from typer.testing import CliRunner
 
 from flhe.apps import launch
@@ -32,6 +34,41 @@ def test_version_and_help() -> None:
     assert result.exit_code == 0
     assert result.output.startswith("flhe ")
     assert "run" in CliRunner().invoke(app, ["--help"]).output
+
+
+def commands_below(group: Group, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield above
+    for name, command in group.commands.items():
+        if isinstance(command, Group):
+            yield from commands_below(command, (*above, name))
+        else:
+            yield (*above, name)
+
+
+def test_every_command_answers_to_h() -> None:
+    found = list(commands_below(typer.main.get_command(app)))
+    assert {(), ("run",), ("roster", "sign"), ("keys", "backup")} <= set(found)
+    for command in found:
+        short, long = (CliRunner().invoke(app, [*command, option]) for option in ("-h", "--help"))
+        assert (short.exit_code, short.output) == (0, long.output), command
+        assert "Usage:" in short.output
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        (["rnu"], "'run'"),
+        (["docter"], "'doctor'"),
+        (["roster", "shwo"], "'show'"),
+        (["keys", "rotat"], "'rotate'"),
+        (["run", "--nodse"], "'--nodes'"),
+    ],
+)
+def test_a_slip_is_answered_with_one_suggestion(slip: list[str], meant: str) -> None:
+    result = CliRunner().invoke(app, slip)
+    assert result.exit_code == 2
+    assert meant in result.output
+    assert result.output.count("Did you mean") == 1
 
 
 def test_run_hands_its_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:

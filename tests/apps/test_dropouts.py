@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import Any
 
@@ -139,6 +140,19 @@ def test_who_is_killed_never_answers_again(first: str | None) -> None:
         assert reply.has_error()
         assert reply.error.code == 5
     assert app.calls == len(alive)
+
+
+def test_the_log_says_once_who_is_killed_and_when(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = killing(victim(0, 2, 8))
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        for round_ in (1, 2, 3):
+            dropout(message("round", round_), here, App())
+    assert [record.getMessage() for record in caplog.records] == [
+        "round 2: this node is killed, for good (kill=2)"
+    ]
 
 
 def test_the_others_live_on() -> None:

@@ -276,6 +276,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "server_bytes",
         "nodes_bytes",
         "phases",
+        "kind",
     ]
     events = [json.loads(line) for line in report.read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "joined", "round", "done"]
@@ -303,6 +304,7 @@ def test_the_table_fits_a_terminal_of_80() -> None:
             "crypto_s": 12.345,
             "round_s": 123.4,
             "survivors": 100,
+            "kind": "training",
         }
     ]
     console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115

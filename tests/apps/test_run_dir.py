@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -58,7 +60,10 @@ def test_a_new_directory_is_private_and_says_what_was_asked(tmp_path: pathlib.Pa
 
 def test_a_plain_run_keeps_no_state() -> None:
     with run_dir.created(Settings(scheme="plain")) as made:
-        assert made.settings == Settings(scheme="plain", report=str(made.report))
+        model = str(made.path / "model.npz")
+        assert made.settings == Settings(
+            scheme="plain", report=str(made.report), sealed_model=model
+        )
         assert [entry.name for entry in made.path.iterdir()] == ["lock"]
 
 
@@ -212,6 +217,8 @@ class Ends:
             (self._of.path / "server/ledger").touch()
         if self.how:
             raise self.how
+        self._of.report.touch()
+        pathlib.Path(self._of.settings.sealed_model).touch()
         return Outcome(done=True)
 
 
@@ -242,14 +249,31 @@ def left(tmp_path: pathlib.Path) -> list[str]:
 
 
 KEPT = ["lock", "nodes", "run.log", "server", "settings.json"]
+WELL = ["lock", "model.flhe", "nodes", "rounds.jsonl", "run.log", "server", "settings.json"]
 
 
 def test_a_run_that_ended_well_can_be_given_more_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended(monkeypatch, FINISHED, None) == [*KEPT, "finished 3"]
+    assert ended(monkeypatch, FINISHED, None) == [*WELL, "finished 3"]
 
 
-def test_a_plain_run_that_ended_well_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended(monkeypatch, Settings(scheme="plain"), None) == []
+def test_a_plain_run_that_ended_well_leaves_its_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    plain = Settings(scheme="plain")
+    assert ended(monkeypatch, plain, None) == ["model.npz", "rounds.jsonl", "run.log"]
+    shown = io.StringIO()
+    launch.run(plain, console=Console(file=shown))
+    (model,) = re.findall(r"^Model: (.*)$", shown.getvalue(), re.MULTILINE)
+    assert pathlib.Path(model).is_absolute()
+    assert pathlib.Path(model).is_file()
+
+
+def test_a_plain_run_whose_model_is_elsewhere_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    model = tmp_path / "model.npz"
+    assert ended(monkeypatch, Settings(scheme="plain", sealed_model=str(model)), None) == []
+    assert model.is_file()
 
 
 def test_a_failed_run_is_kept_and_says_how_to_go_on(

@@ -312,6 +312,25 @@ def test_people_read_a_table(store: Store, tmp_path: Path) -> None:
     assert (text.count("2026"), "app-failed" in text) == (1, True)
 
 
+def test_the_table_fits_a_terminal_of_80(store: Store, tmp_path: Path) -> None:
+    """No word is broken and no column lost: cells are stacked where a line does not fit."""
+    long = entry(
+        run=2**64 - 1, stage="checkpoint", answer="agreement", epoch=EPOCH, round=1234, attempt=2,
+        result=bytes(range(32)), bytes_out=123_456_789, seconds=1234.567,
+    )  # fmt: skip
+    write(store, long)
+    for code in SLUGS:
+        write(store, replace(long, answer="refused", code=code))
+    _, wide = show("--home", tmp_path / "state")
+    command = ["log", "--home", str(tmp_path / "state")]
+    narrow = CliRunner().invoke(app, command, env={"COLUMNS": "80"}).output
+    assert max(map(len, wide.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
+    words, stacked = (set(text.replace("─", " ").split()) for text in (wide, narrow))
+    assert stacked - words == {"reason"}
+    assert not words - stacked
+    assert "…" not in narrow
+
+
 def test_a_directory_without_a_log(tmp_path: Path) -> None:
     code, text = show("--home", tmp_path / "missing")
     assert (code, text.startswith("flhe: --home")) == (1, True)

@@ -22,7 +22,7 @@ from flhe.sim.advise.calibration import POINTS, Calibration, Point
 from flhe.sim.advise.cost_model import extra, units
 from flhe.sim.advise.demand import Demand, a_third, billed
 from flhe.sim.advise.offers import OFFERS, Size, work
-from flhe.sim.advise.ranking import Advice, advise
+from flhe.sim.advise.ranking import Advice, Exclusion, advise
 from flhe.sim.bench import PHASES
 from flhe.sim.tables import phase_costs as who
 from flhe.sim.tables.store import Store
@@ -195,6 +195,14 @@ def test_what_mends_an_exclusion_mends_it() -> None:
 def test_a_scheme_whose_library_is_missing_is_excluded_with_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(rules, "installed", lambda name: name != who.BATCHCRYPT)
     assert "pip install 'flhe[paillier]'" in reasons(advise(demand(), SPEED))["BatchCrypt"]
+
+
+def test_brackets_in_a_reason_are_shown() -> None:
+    answer = advise(demand(), SPEED)
+    excluded = (Exclusion("X", ("it needs x: pip install 'flhe[paillier]'",)),)
+    console = Console(width=100, record=True)
+    console.print(report.reasons(dataclasses.replace(answer, excluded=excluded)))
+    assert "pip install 'flhe[paillier]'" in console.export_text()
 
 
 def test_one_that_was_not_measured_is_excluded() -> None:

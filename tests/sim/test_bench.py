@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe.cli import app
@@ -75,6 +77,35 @@ def test_peers_agree_with_us() -> None:
     assert found["phe-3072 a value, projected"].upload_bytes == 5000 * (768 + 4)
     # 17 bits of sum, one of sign, one to spare: 161 values in 3071 bits.
     assert found["phe-3072 batched, projected"].upload_bytes == 32 * 768
+
+
+def test_the_table_fits_a_terminal_of_80() -> None:
+    """Names break between words, numbers nowhere, and no column is lost."""
+    slow, quick = timing.Times(36_144.6, 36_144.6), timing.Times(0.9999, 0.9999)
+    shape = {"values": 10**7, "cohort": 10, "dropouts": 0, "threads": 1, "note": None}
+    names = ["phe-3072 a value, projected", "tenseal-ckks-8192-60-40-40", "fedml-he select 0.1"]
+    names += ["openssl-aes-ctr", "numpy-add-f32"]
+    rows = [
+        timing.Row(
+            name=name,
+            kind="limit" if name[:2] in ("op", "nu") else "peer",
+            encrypt_s=slow if name.startswith("phe") else quick,
+            add_s=quick,
+            decrypt_s=slow if name.startswith("phe") else quick,
+            upload_bytes=7_720_000_000,
+            bytes_per_value=772.0,
+            max_error=1e-10,
+            **shape,
+        )
+        for name in names
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(rows))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    words = set(text.split())
+    assert {word for name in names for word in name.split()} <= words
+    assert {"36,145", "999.900", "36,148x", "7720.00", "772.00", "1.0e-10", "error"} <= words
+    assert "…" not in text
 
 
 def test_a_sample_is_projected() -> None:
@@ -196,8 +227,6 @@ def test_the_limit_is_the_keystream_that_the_scheme_takes() -> None:
 
 
 def test_tables_fit_a_terminal() -> None:
-    from rich.console import Console
-
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     console.print(table(timing.bench(["flashe", "plain"], SMALL, repeats=1)))
     text = console.export_text()

@@ -1,0 +1,139 @@
+"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flhe.apps import flower_run
+from flhe.apps.console import RoundDisplay, round_table
+from flhe.apps.flower_run import FlowerRun
+from flhe.apps.outcome import Outcome, Tail, labelled
+from flhe.apps.settings import Settings
+
+SELECTS = Settings("fedml-he", num_rounds=2, select=0.1)
+
+
+def event(number: int, accuracy: float | None = 0.75, loss: float | None = 0.5) -> dict[str, Any]:
+    cost = {"bytes_up": 7, "bytes_down": 9, "crypto_s": 0.25, "round_s": 1.5, "survivors": 5}
+    return {"event": "round", "round": number, "accuracy": accuracy, "loss": loss, **cost}
+
+
+def rounds(settings: Settings) -> list[dict[str, Any]]:
+    return [labelled(event(i), settings) for i in range(1, settings.total_rounds + 1)]
+
+
+@pytest.fixture(params=["pipe", "terminal"])
+def console(request: pytest.FixtureRequest) -> Console:
+    terminal = request.param == "terminal"
+    return Console(file=io.StringIO(), width=80, force_terminal=terminal, _environ={})
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_selection_round_is_labelled_and_has_no_accuracy() -> None:
+    first, *others = rounds(SELECTS)
+    assert (first["kind"], first["accuracy"], first["loss"]) == ("selection", None, None)
+    assert [(r["kind"], r["accuracy"]) for r in others] == [("training", 0.75)] * 2
+    for unmapped in (Settings(), Settings("fedml-he", select=0.1, rule="random")):
+        assert {r["kind"] for r in rounds(unmapped)} == {"training"}
+    other = {"event": "start", "model_bytes": 1}
+    assert labelled(other, SELECTS) == other
+
+
+def test_the_json_has_the_kind_of_each_round() -> None:
+    outcome = Outcome.earlier(rounds(SELECTS))
+    found = outcome.to_json(SELECTS)
+    assert [r["kind"] for r in found["rounds"]] == ["selection", "training", "training"]
+    assert found["final_accuracy"] == 0.75
+    assert Outcome.earlier(rounds(SELECTS)[:1]).to_json(SELECTS)["final_accuracy"] is None
+
+
+def test_the_display_names_the_selection_round(console: Console) -> None:
+    first, second, _ = rounds(SELECTS)
+    with RoundDisplay(console, SELECTS.total_rounds) as display:  # a terminal is drawn at its end
+        display.round(first)
+    assert "selection round" in shown(console)
+    assert "accuracy" not in shown(console)
+    with RoundDisplay(console, SELECTS.total_rounds) as display:
+        display.round(second)
+    assert "accuracy 0.7500, loss 0.5000" in shown(console)
+
+
+def test_the_table_names_the_selection_round() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(round_table(SELECTS, rounds(SELECTS), 4_000_000))
+    first, second = (
+        line for line in shown(console).splitlines() if line.split()[:1] in (["1"], ["2"])
+    )
+    assert first.split()[1:3] == ["selection", "-"]
+    assert second.split()[1:3] == ["0.7500", "0.5000"]
+    assert "selection round trains nothing" in " ".join(shown(console).split())
+    usual = Console(file=io.StringIO(), width=80)
+    usual.print(round_table(Settings(), rounds(Settings()), 4_000_000))
+    assert "selection" not in shown(usual)
+
+
+def test_a_round_without_accuracy_is_shown(console: Console) -> None:
+    settings = Settings(num_rounds=2)
+    reports = [labelled(event(1, None, None), settings), labelled(event(2, None), settings)]
+    with RoundDisplay(console, 2) as display:
+        display.round(reports[0])
+    assert "accuracy -, loss -" in shown(console)
+    console.print(round_table(settings, reports, 0))
+    row = next(line for line in shown(console).splitlines() if line.split()[:1] == ["2"])
+    assert row.split()[1:3] == ["-", "0.5000"]
+    assert Outcome.earlier(reports).to_json(settings)["final_accuracy"] is None
+
+
+@pytest.mark.parametrize(("earlier", "said"), [(0, 2), (1, 2), (2, 3)])
+def test_a_killed_node_is_shown_once(earlier: int, said: int, console: Console) -> None:
+    """Where a run is resumed, the node dies again in its next training."""
+    run = FlowerRun.__new__(FlowerRun)
+    run._settings, run._kills = Settings(kill=2), True
+    with RoundDisplay(console, 5) as run._display:
+        for number in range(earlier + 1, 6):
+            run._say_killed(number)
+    assert shown(console).count("killed") == 1
+    assert f"round {said}: one node was killed, for good" in shown(console)
+
+
+def test_a_run_shows_passes_on_and_keeps_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flower_run, "POLL_S", 0.0)
+    console = Console(file=io.StringIO(), width=80)
+    report, copy = tmp_path / "report", tmp_path / "copy"
+    report.write_text("".join(json.dumps(event(number)) + "\n" for number in (1, 2)))
+    run = FlowerRun.__new__(FlowerRun)
+    run._console, run._settings, run._kills = console, replace(SELECTS, kill=2), True
+    run._tails, run._outcome = (Tail(report), Tail(tmp_path / "log")), Outcome()
+    run._copy, run._verbose, run._deadline = run._own(copy), False, math.inf
+    with RoundDisplay(console, 3) as run._display:
+        run._tick()
+    assert shown(console).splitlines() == [
+        "round 1/3: selection round, 5 nodes, 1.5 s",
+        "round 2/3: accuracy 0.7500, loss 0.5000, 5 nodes, 1.5 s",
+        "round 2: one node was killed, for good (--kill)",
+    ]
+    passed = [json.loads(line) for line in copy.read_text().splitlines()]
+    assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
+    assert [each["kind"] for each in passed] == ["selection", "training"]
+
+
+def test_nobody_is_killed_unless_asked(console: Console) -> None:
+    run = FlowerRun.__new__(FlowerRun)
+    run._settings, run._kills = Settings(), False
+    with RoundDisplay(console, 5) as run._display:
+        run._say_killed(1)
+    assert "killed" not in shown(console)

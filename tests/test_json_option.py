@@ -1,0 +1,48 @@
+"""The option --json is one thing in every command: a file, or - for standard output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flhe.cli import app
+from flhe.errors import ConfigError
+from flhe.json_option import STDOUT, console, write_json
+
+
+def test_every_json_option_takes_a_file() -> None:
+    found = {
+        name: option
+        for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+        for option in command.params
+        if "--json" in option.opts
+    }
+    assert set(found) == {"run", "bench", "advise", "doctor"}
+    for option in found.values():
+        assert (option.metavar, option.is_flag) == ("FILE", False)
+        assert "-: standard output" in option.help
+
+
+def test_a_dash_writes_json_alone_to_standard_output() -> None:
+    bench = ["bench", "plain", "--values", "1000", "--repeats", "1", "--json", "-"]
+    result = CliRunner().invoke(app, bench)
+    assert result.exit_code == 0
+    assert {row["name"] for row in json.loads(result.stdout)["rows"]} >= {"plain"}
+    assert "1,000 values" in result.stderr
+
+
+def test_a_file_gets_what_standard_output_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results.json"
+    write_json(file, "[1]\n\n")
+    write_json(STDOUT, "[1]\n\n")
+    assert file.read_text() == capsys.readouterr().out == "[1]\n"
+    assert console(STDOUT).stderr
+    assert not console(file).stderr
+    with pytest.raises(ConfigError, match=r"--json .*: cannot be written"):
+        write_json(tmp_path / "nowhere" / "results.json", "[1]")
