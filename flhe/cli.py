@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from flhe.errors import FlheError
 from flhe.provision.key_commands import keys as key_commands
+from flhe.provision.permit_command import permit
 from flhe.provision.roster_commands import roster as roster_commands
 
 if TYPE_CHECKING:
@@ -689,6 +690,7 @@ def doctor(
         raise typer.Exit(1)
 
 
+app.command()(permit)
 app.add_typer(roster_commands, name="roster")
 app.add_typer(key_commands, name="keys")
 

@@ -336,6 +336,7 @@ SLUGS = {
     1023: "flhe/altered",
     1024: "flhe/two-stories",
     1025: "flhe/version",
+    1026: "flhe/federations",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""
 
