@@ -84,3 +84,19 @@ def test_an_environment_without_pip_is_named_the_command_that_it_has(
 ) -> None:
     monkeypatch.setattr(packages, "find_spec", lambda _: object() if pip else None)
     assert packages.install_hint("paillier").startswith("pip" if pip else "uv pip")
+
+
+def test_nobody_is_told_to_install_a_name_that_is_not_ours() -> None:
+    """The package index may serve anything under it."""
+    folders = ("flhe", "strategies", "sim", "apps", "deploy", "docs", "tests")
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "pyproject.toml"]
+    texts += [path for name in folders for path in (ROOT / name).rglob("*.py")]
+    texts += (ROOT / "docs").rglob("*.md")
+    advised = re.compile(r"""pip install (-\S+ )*['"\\]*flhe(?![-\w.]*\.whl)""")
+    offenders = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in texts
+        for found in advised.finditer(path.read_text(encoding="utf-8"))
+        if not path.samefile(__file__)
+    ]
+    assert offenders == []

@@ -57,7 +57,7 @@ def check_versions(schemes: Collection[str]) -> Checks:
                 "versions",
                 "fail",
                 f"{package} {installed or 'is missing'}, and flhe needs {bounds.get(package, 'it')}",
-                "pip install flhe again, into the environment that the node runs in",
+                "install flhe again into the node's environment, as docs/install.md says",
             )
         else:
             found.append(f"{package} {installed}")
