@@ -48,7 +48,7 @@ address = "127.0.0.1:{port}"
 root-certificates = "{authority}"
 """
 
-Value = str | int | bool
+Value = str | int | float | bool
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class SuperNode:
     ----------
     name : str
         The site.
-    config : dict of str to str, int or bool
+    config : dict of str to str, int, float or bool
         Its node config.
     process : Popen or None
         What runs now.
