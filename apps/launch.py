@@ -33,6 +33,7 @@ from flhe.apps.run_dir import RunDir, created, reopened
 from flhe.apps.settings import Settings
 from flhe.apps.signals import Stopped, signals
 from flhe.errors import ConfigError, FlheError
+from flhe.packages import check_packages, install_hint
 
 __all__ = [
     "FLOWER_CONFIG",
@@ -54,9 +55,6 @@ __all__ = [
 
 NEEDS = ("flwr", "flwr_datasets", "psutil", "ray", "sklearn", "torch", "torchvision")
 """What the [apps] extra brings, by import name."""
-
-CKKS_NEEDS = ("tenseal", "zstandard")
-"""What the [ckks] extra brings."""
 
 
 def run(
@@ -170,14 +168,9 @@ def check(
     if missing:
         raise ConfigError(
             f"`flhe run` needs the [apps] extra, missing: {', '.join(missing)}; "
-            "install it: pip install 'flhe[apps]'"
+            f"install it: {install_hint('apps')}"
         )
-    extra = [name for name in CKKS_NEEDS if importlib.util.find_spec(name) is None]
-    if settings.scheme == "fedml-he" and extra:
-        raise ConfigError(
-            f"scheme='fedml-he' needs the [ckks] extra, missing: {', '.join(extra)}; "
-            "install it: pip install 'flhe[ckks]'"
-        )
+    check_packages(settings.scheme)
     if settings.tensorboard:
         from flhe.strategies import tensorboard
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from flhe.errors import FlheError
+from flhe.packages import install_hint
 
 TAG = "FLHE_RUN_TAG"
 GRACE_S = 3.0
@@ -153,5 +154,5 @@ def script(name: str) -> str:
     """Return the path of a command installed beside this Python, activated or not."""
     path = Path(sys.executable).parent / name  # not resolved: a venv's python is a link
     if not path.exists():
-        raise FlheError(f"{name} is not beside {sys.executable}: pip install 'flhe[apps]'")
+        raise FlheError(f"{name} is not beside {sys.executable}: {install_hint('apps')}")
     return str(path)

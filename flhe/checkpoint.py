@@ -22,6 +22,7 @@ from flhe.keys.epoch import Epoch
 from flhe.keys.keyfile import KeyFile
 from flhe.keys.model_key import STAGE, ModelKey
 from flhe.keys.store import Store
+from flhe.packages import install_hint
 from flhe.rounds.model import Model
 
 FORMATS = (".npz", ".pt")
@@ -92,7 +93,7 @@ def _save_torch(model: Model, file: Any) -> None:
         import torch
     except ImportError:
         raise ConfigError(
-            "writing .pt needs torch: pip install 'flhe[apps]', or use .npz"
+            f"writing .pt needs torch: {install_hint('apps', 'torch')}, or use .npz"
         ) from None
     tensors = {}
     for entry in model.layout.entries:

@@ -18,8 +18,9 @@ from typer.core import TyperGroup
 
 from flhe.errors import FlheError
 from flhe.json_option import JsonFile
-from flhe.needs import explain
+from flhe.packages import explain
 from flhe.provision.key_commands import keys as key_commands
+from flhe.provision.permit_command import permit
 from flhe.provision.roster_commands import roster as roster_commands
 
 if TYPE_CHECKING:
@@ -701,6 +702,7 @@ def doctor(
         raise typer.Exit(1)
 
 
+app.command()(permit)
 app.add_typer(roster_commands, name="roster", cls=Commands)
 app.add_typer(key_commands, name="keys", cls=Commands)
 

@@ -22,6 +22,7 @@ FlheError
     ├── DriftError               a model that is not the one the others have
     ├── QuorumError              too few members or survivors
     └── PolicyError              asked for something that this node's policy refuses
+        ├── FederationsError     one federation more than this node's policy allows
         └── LeftError            this node has left the federation
 
 No message carries a value that is secret: keys, updates, example counts and paths of inputs stay
@@ -119,6 +120,10 @@ class QuorumError(ProtocolError):
 
 class PolicyError(ProtocolError):
     """Something that this node's own policy refuses."""
+
+
+class FederationsError(PolicyError):
+    """One federation more than this node's policy allows."""
 
 
 class LeftError(PolicyError):

@@ -34,7 +34,7 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
                        number; each costs its epsilon, whatever the server says of attempts
     flhe-max-federations  most federations that may begin under a pinned roster, 1 unless said: a
                        resumed run goes on with its own; two that start from one model may show, by
-                       their difference, a single site's update
+                       their difference, a single site's update; `flhe permit` lets one more begin
     flhe-durable       true says that this machine's disk is never put back to an older state: keys then
                        outlive a restart of the machine; otherwise the group agrees on new ones. Where
                        the kernel says nothing of restarts (no /proc/sys/kernel/random/boot_id: macOS,

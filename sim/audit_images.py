@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
+from flhe.packages import install_hint
 from flhe.sim.lenet import SIZE
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def samples(count: int) -> Images:
         from sklearn.datasets import load_digits, load_sample_image
     except ImportError:
         raise ConfigError(
-            "the sample images need scikit-learn: pip install 'flhe[apps]', or give a directory of "
-            "your own images"
+            f"the sample images need scikit-learn: {install_hint('apps', 'scikit-learn')}, or give "
+            "a directory of your own images"
         ) from None
     digits, classes = load_digits(return_X_y=True)
     found: list[tuple[NDArray[np.float32], int, str]] = []

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from flhe.json_option import console, write_json
-from flhe.needs import require
+from flhe.packages import require
 from flhe.sim import bench
 from flhe.sim.bench_table import (
     bare_note,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
+from flhe.packages import install_hint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,9 @@ def check(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ConfigError("figures need matplotlib: pip install 'flhe[apps]'") from None
+        raise ConfigError(
+            f"figures need matplotlib: {install_hint('apps', 'matplotlib')}"
+        ) from None
 
 
 def new(width: float, height: float) -> Figure:

@@ -29,6 +29,7 @@ from flhe.errors import FlheError
 from flhe.sim import loopback_app, node_secrets
 from flhe.sim.leak_search import Secrets
 from flhe.sim.loopback_app import GATE, HELD, HOLD, HOLD_ROUND
+from flhe.sim.loopback_logs import Logs
 from flhe.sim.loopback_machines import COMMAND_S, LOOK_S, Machines, Value, pairs
 from flhe.sim.loopback_plan import SITES, VICTIM, Plan
 from flhe.sim.loopback_trust import Trust, provide
@@ -63,6 +64,8 @@ class Loopback:
         What to run.
     scratch : Path
         An empty directory for all of its files; gone when `up` is left.
+    logs : Logs
+        Where its processes print.
     say : callable
         Told of each step.
 
@@ -76,8 +79,8 @@ class Loopback:
         Seconds from the beginning to the kill, and to when the node was back; 0 before.
     """
 
-    def __init__(self, plan: Plan, scratch: Path, say: Say) -> None:
-        self.plan, self.scratch, self._say = plan, scratch, say
+    def __init__(self, plan: Plan, scratch: Path, logs: Logs, say: Say) -> None:
+        self.plan, self.scratch, self.logs, self._say = plan, scratch, logs, say
         self.secrets = Secrets()
         self.runs: list[Run] = []
         self.killed_s = self.back_s = 0.0
@@ -108,7 +111,7 @@ class Loopback:
         for key in self.trust.node_keys.values():
             self.secrets.add("SuperNode key", key.scalar)
         configs = {name: self._config(index, name) for index, name in enumerate(SITES)}
-        self.machines = Machines(self.trust, self.scratch, configs)
+        self.machines = Machines(self.trust, self.scratch, configs, self.logs, self.plan.patience)
         with serving(self.trust.shelf) as hub:
             self._say("starting the SuperLink, registering the SuperNodes' keys")
             with self.machines.up(hub):
@@ -146,7 +149,7 @@ class Loopback:
         if self.plan.kill:
             (self.notes(SITES[VICTIM]) / HOLD).touch()
         self._say(f"starting a run for each of {', '.join(self.plan.schemes)}")
-        deadline = time.monotonic() + self.plan.timeout
+        deadline = time.monotonic() + self.plan.timeout * self.plan.patience
         with ThreadPoolExecutor(len(self.plan.schemes)) as pool:
             self.runs = list(pool.map(self._submit, self.plan.schemes))
         while not all(run.ended for run in self.runs):
@@ -154,9 +157,24 @@ class Loopback:
             if self.plan.kill and not self.back_s:
                 self._kill_and_restart()
             if time.monotonic() > deadline:
-                raise FlheError(f"the runs took longer than --timeout {self.plan.timeout:g} s")
+                raise FlheError(self._late())
             time.sleep(LOOK_S)
         self._settle()
+
+    def _late(self) -> str:
+        """What is not done when the time for the runs is over."""
+        rest = ", ".join(
+            f"{run.scheme} (round {len(run.rounds)} of {self.plan.rounds} is over)"
+            for run in self.runs
+            if not run.ended
+        )
+        victim = SITES[VICTIM]
+        away = f" and for {victim} to be back" if self.killed_s and not self.back_s else ""
+        seconds = self.plan.timeout * self.plan.patience
+        return (
+            f"waited {seconds:g} s for the runs of {rest}{away}; --timeout or --patience gives them "
+            f"more{self.logs.why('superlink', *SITES)}"
+        )
 
     def _submit(self, scheme: str) -> Run:
         place = self.scratch / f"run-{scheme}"
@@ -168,12 +186,14 @@ class Loopback:
             "nodes": len(SITES),
             "rounds": self.plan.rounds,
             "max-examples": loopback_app.MAX_EXAMPLES,
+            "wait-s": loopback_app.WAIT_S * self.plan.patience,
             "place": str(place),
         }
         words = ("run", loopback_app.APP_ID, "flhe", "--run-config", pairs(config))
-        told = self.machines.flwr(*words)
+        told = self.machines.flwr(*words, log=f"flwr-run-{scheme}")
         if "run-id" not in told:
-            raise FlheError(f"`flwr run` did not start {scheme}{self.machines.why('superlink')}")
+            why = self.logs.why(f"flwr-run-{scheme}", "superlink")
+            raise FlheError(f"`flwr run` did not start {scheme}{why}")
         return Run(scheme, place, int(told["run-id"]), launch.Tail(place / "report.jsonl"))
 
     def _look(self) -> None:
@@ -196,7 +216,8 @@ class Loopback:
             number, count = event["round"], event["survivors"]
             self._say(f"{run.scheme}: round {number} is over, {count} updates in its sum")
         elif event["event"] == "failed":
-            raise FlheError(f"the run with {run.scheme} failed: {event['error']}")
+            why = self.logs.why("superlink")
+            raise FlheError(f"the run with {run.scheme} failed: {event['error']}{why}")
         elif event["event"] == "done":
             run.ended = time.monotonic()
             self._say(f"{run.scheme}: done after {run.ended - run.began:.0f} s")
@@ -224,9 +245,10 @@ class Loopback:
 
     def _settle(self) -> None:
         """Ask Flower how the runs ended: its exit codes do not tell."""
-        until = time.monotonic() + COMMAND_S
+        seconds = COMMAND_S * self.plan.patience
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
-            listed = self.machines.flwr("ls", "flhe").get("runs", [])
+            listed = self.machines.flwr("ls", "flhe", log="flwr-ls").get("runs", [])
             found = {int(run["run-id"]): str(run["status"]) for run in listed}
             for run in self.runs:
                 run.status = found.get(run.id, "")
@@ -235,4 +257,7 @@ class Loopback:
         for run in self.runs:
             if run.status != "finished:completed":
                 said = run.status or "nothing"
-                raise FlheError(f"Flower says of the run with {run.scheme}: {said}")
+                raise FlheError(
+                    f"waited {seconds:g} s for Flower to say that the run with {run.scheme} is "
+                    f"complete, it says: {said}{self.logs.why('superlink', 'flwr-ls')}"
+                )

@@ -43,7 +43,7 @@ HOLD_ROUND = 2
 GATE = "gate"
 """A file without which the server does not begin round HOLD_ROUND."""
 WAIT_S = 240.0
-"""Longest wait for any of those, seconds."""
+"""Longest wait for any of those, seconds, unless the run config says another."""
 _LOOK_S = 0.05
 
 APP_ID, NAME, _THEIR_NAME = "@flhe/flhe-loopback", "flhe-loopback", "flhe-memory"
@@ -55,6 +55,7 @@ values = 1000
 nodes = 3
 rounds = 3
 max-examples = 1000
+wait-s = 240.0
 place = ""
 """
 
@@ -112,7 +113,8 @@ def client_app() -> ClientApp:
         _note(notes / f"{context.run_id}-{number}.npz", received=received, trained=trained)
         if number == HOLD_ROUND and (notes / HOLD).exists():
             (notes / HELD).touch()
-            _wait(lambda: not (notes / HOLD).exists())
+            until = float(context.run_config["wait-s"])
+            _wait("to be killed", lambda: not (notes / HOLD).exists(), until)
         reply, start = ArrayRecord(), 0
         for name, array in arrays.items():
             reply[name] = Array(trained[start : start + array.size].reshape(array.shape))
@@ -134,19 +136,19 @@ def server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config: dict[str, Any] = dict(context.run_config)
-        place, nodes = Path(config["place"]), config["nodes"]
+        place, nodes, wait_s = Path(config["place"]), config["nodes"], float(config["wait-s"])
         reporter = Reporter(place / "report.jsonl")
 
         def finished(report: RoundReport) -> None:
             reporter.round(report)
             if report.round == HOLD_ROUND - 1:
-                _wait((place / GATE).exists)
+                _wait("for the other runs", (place / GATE).exists, wait_s)
             # A round begins with whoever is there: this one waits for who was away.
-            _wait(lambda: len(list(grid.get_node_ids())) >= nodes)
+            _wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
 
         try:
             most = config["max-examples"]
-            run = strategy(config["scheme"], config["unmask"], nodes, most, finished)
+            run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s)
             result = run.start(grid, synthetic.initial(config["values"]), config["rounds"])
             save(result, place / "model", sealed=run.terms.reader == "clients")
         except Exception as error:
@@ -163,6 +165,7 @@ def strategy(
     nodes: int,
     max_examples: int,
     on_round: Callable[[RoundReport], None],
+    wait_s: float = WAIT_S,
 ) -> HEStrategy:
     """FedAvg under `scheme`; one node may be missing from a round.
 
@@ -185,9 +188,9 @@ def strategy(
         min_available_nodes=nodes,
         min_train_nodes=nodes,
         fraction_evaluate=0.0,
-        round_timeout=WAIT_S,
-        stage_timeout=WAIT_S,
-        connect_timeout=WAIT_S,
+        round_timeout=wait_s,
+        stage_timeout=wait_s,
+        connect_timeout=wait_s,
         on_round=on_round,
         **own[scheme],
     )
@@ -218,9 +221,9 @@ def _round(message: Message) -> int:
     return number
 
 
-def _wait(there: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_S
+def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
     while not there():
         if time.monotonic() > until:
-            raise QuorumError(f"process {os.getpid()} waited {WAIT_S:g} s for the others")
+            raise QuorumError(f"process {os.getpid()} waited {seconds:g} s {what}")
         time.sleep(_LOOK_S)

@@ -19,6 +19,7 @@ from flhe.errors import FlheError
 from flhe.sim.bench import write_json
 from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_checks import Report, check
+from flhe.sim.loopback_logs import Logs, kept_logs
 from flhe.sim.loopback_plan import Plan
 
 
@@ -38,6 +39,10 @@ def main(
         bool, typer.Option("--keep", help="Leave everything up until Ctrl-C, and say where it is.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for the runs.")] = 600.0,
+    patience: Annotated[
+        float,
+        typer.Option(metavar="FACTOR", help="Multiply every time limit, for a busy machine."),
+    ] = 1.0,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the report to FILE.")
     ] = None,
@@ -55,9 +60,11 @@ def main(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     try:
-        plan = Plan(tuple(scheme or Plan().schemes), rounds, values, server_reads, kill, timeout)
-        with signals(), temporary() as scratch:
-            report = _work(plan, scratch, say, keep=keep)
+        schemes = tuple(scheme or Plan().schemes)
+        plan = Plan(schemes, rounds, values, server_reads, kill, timeout, patience)
+        with signals(), temporary() as scratch, kept_logs(scratch, say) as logs:
+            report = _work(plan, scratch, logs, say, keep=keep)
+            logs.failed = bool(report.wrong)
     except FlheError as error:
         typer.echo(f"flhe: {error}", err=True)
         raise typer.Exit(1) from None
@@ -72,13 +79,16 @@ def main(
         raise typer.Exit(1)
 
 
-def _work(plan: Plan, scratch: Path, say: Callable[[str], None], *, keep: bool) -> Report:
+def _work(
+    plan: Plan, scratch: Path, logs: Logs, say: Callable[[str], None], *, keep: bool
+) -> Report:
     began = time.monotonic()
-    loopback = Loopback(plan, scratch, say)
+    loopback = Loopback(plan, scratch, logs, say)
     with loopback.up():
         try:
             loopback.work()
         except FlheError as error:
+            logs.failed = True  # also where Ctrl-C ends the wait below
             if keep:
                 _stay(say, f"failed: {error}; what is left is", scratch)
             raise

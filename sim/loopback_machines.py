@@ -25,6 +25,7 @@ import psutil
 from flhe.apps import launch
 from flhe.apps.processes import Children, describe_exit, script, stop_tagged
 from flhe.errors import FlheError
+from flhe.sim.loopback_logs import Logs
 from flhe.sim.loopback_trust import Trust
 from flhe.sim.wiretap import Tls, wiretap
 
@@ -47,7 +48,7 @@ address = "127.0.0.1:{port}"
 root-certificates = "{authority}"
 """
 
-Value = str | int | bool
+Value = str | int | float | bool
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class SuperNode:
     ----------
     name : str
         The site.
-    config : dict of str to str, int or bool
+    config : dict of str to str, int, float or bool
         Its node config.
     process : Popen or None
         What runs now.
@@ -94,23 +95,28 @@ class Machines:
         Directory for their files; removed when `up` is left.
     configs : mapping of str to dict
         Node config of each site.
+    logs : Logs
+        Where they print.
+    patience : float
+        What time limits are multiplied by.
     """
 
     def __init__(
-        self, trust: Trust, scratch: Path, configs: Mapping[str, dict[str, Value]]
+        self,
+        trust: Trust,
+        scratch: Path,
+        configs: Mapping[str, dict[str, Value]],
+        logs: Logs,
+        patience: float = 1.0,
     ) -> None:
         self._trust, self._scratch = trust, scratch
+        self.logs, self._patience = logs, patience
         self.nodes = {name: SuperNode(name, config) for name, config in configs.items()}
 
     @property
     def captured(self) -> Path:
         """Where the relay writes."""
         return self._scratch / "captured"
-
-    @property
-    def logs(self) -> list[Path]:
-        """What Flower's processes printed."""
-        return sorted(self._scratch.glob("*.log"))
 
     @contextmanager
     def up(self, hub: str) -> Iterator[None]:
@@ -141,6 +147,7 @@ class Machines:
 
     def _start_superlink(self) -> int:
         tls = self._trust.tls
+        seconds = launch.SUPERLINK_S * self._patience
         for _ in range(STARTS):
             port = launch.free_port()
             command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
@@ -148,7 +155,7 @@ class Machines:
             command += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
             command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
             self._superlink = self._start_child(command, "superlink")
-            until = time.monotonic() + launch.SUPERLINK_S
+            until = time.monotonic() + seconds
             while self._superlink.poll() is None and time.monotonic() < until:
                 if answers(port, tls):
                     return port
@@ -156,8 +163,8 @@ class Machines:
             if self._superlink.poll() is None:
                 break
         raise FlheError(
-            f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s"
-            f"{self.why('superlink')}"
+            f"waited {seconds:g} s for flower-superlink to answer; --patience gives it more"
+            f"{self.logs.why('superlink')}"
         )
 
     def _register(self) -> None:
@@ -165,10 +172,10 @@ class Machines:
 
         def one(name: str) -> None:
             key = self._trust.node_keys[name].public
-            if not self.flwr("supernode", "register", str(key), "flhe").get("success"):
-                raise FlheError(
-                    f"`flwr supernode register` failed for {name}{self.why('superlink')}"
-                )
+            words = ("supernode", "register", str(key), "flhe")
+            if not self.flwr(*words, log=f"flwr-register-{name}").get("success"):
+                why = self.logs.why(f"flwr-register-{name}", "superlink")
+                raise FlheError(f"`flwr supernode register` failed for {name}{why}")
 
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(one, self.nodes))
@@ -182,7 +189,7 @@ class Machines:
         command += ["--trusted-entities", str(trust.reviewers)]
         command += ["--host", "127.0.0.1", "--port", str(launch.free_port())]
         command += ["--node-config", pairs(node.config)]
-        node.log, node.taken = launch.Tail.from_end(self._scratch / f"{name}.log"), False
+        node.log, node.taken = launch.Tail.from_end(self.logs.path(name)), False
         node.process = self._start_child(command, name)
         node.starts += 1
 
@@ -204,8 +211,8 @@ class Machines:
             for child in below:
                 with suppress(psutil.Error):
                     child.kill()
-            psutil.wait_procs(below, timeout=COMMAND_S)
-        process.wait(COMMAND_S)
+            psutil.wait_procs(below, timeout=COMMAND_S * self._patience)
+        self._ended(process, f"the killed SuperNode of {name}", name)
 
     def check(self, away: str = "") -> None:
         """Refuse to go on where a process has ended; `away` names a SuperNode that may.
@@ -217,32 +224,46 @@ class Machines:
         """
         if self._superlink.poll() is not None:
             how = describe_exit(self._superlink.returncode)
-            raise FlheError(f"flower-superlink {how}{self.why('superlink')}")
+            raise FlheError(f"flower-superlink {how}{self.logs.why('superlink')}")
         for name, node in self.nodes.items():
             if node.process is not None and node.ended and name != away:
                 how = describe_exit(node.process.returncode)
-                raise FlheError(f"the SuperNode of {name} {how}{self.why(name)}")
+                raise FlheError(f"the SuperNode of {name} {how}{self.logs.why(name)}")
 
-    def flwr(self, *words: str) -> dict[str, Any]:
-        """What a `flwr` command says, as JSON; nothing where it failed."""
-        command = [script("flwr"), *words, "--format", "json"]
-        said = self._children.query(command, cwd=self._scratch, timeout=COMMAND_S)
+    def flwr(self, *words: str, log: str) -> dict[str, Any]:
+        """What a `flwr` command says, as JSON; nothing where it failed.
+
+        Raises
+        ------
+        FlheError
+            It did not end in time: how long it was waited for, and its log, which is called `log`.
+        """
+        path = self.logs.path(log)
+        before = path.stat().st_size
+        process = self._start_child([script("flwr"), *words, "--format", "json"], log)
+        what = f"`flwr {' '.join(words[:2])}`"
+        if self._ended(process, what, log) != 0:
+            return {}
+        said = path.read_bytes()[before:].decode("utf-8", "replace")
         try:
-            found: dict[str, Any] = json.loads(said[said.index("{") :])
+            found: dict[str, Any] = json.loads(said[said.index("{") : said.rindex("}") + 1])
         except ValueError:
             return {}
         return found
 
-    def why(self, name: str) -> str:
-        """The last exception in a log, in brackets, or where the log is."""
-        path = self._scratch / f"{name}.log"
-        why = launch.last_exception(path) if path.exists() else ""
-        return f" ({why})" if why else f" (see {path.name} with --keep)"
+    def _ended(self, process: subprocess.Popen[bytes], what: str, log: str) -> int:
+        """Wait for the end of a process and return its exit status; FlheError if it takes too long."""
+        seconds = COMMAND_S * self._patience
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise FlheError(
+                f"waited {seconds:g} s for {what} to end; --patience gives it more"
+                f"{self.logs.why(log)}"
+            ) from None
 
     def _start_child(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
-        log = self._scratch / f"{name}.log"
-        log.touch(mode=0o600)
-        return self._children.start(command, log=log, cwd=self._scratch)
+        return self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
 
 
 def answers(port: int, tls: Tls) -> bool:

@@ -27,7 +27,9 @@ class Plan:
     kill : bool
         Whether one SuperNode is killed in the second round.
     timeout : float
-        Seconds for it all.
+        Seconds for the runs.
+    patience : float
+        What every time limit is multiplied by, that of the runs too.
     """
 
     schemes: tuple[str, ...] = ("flashe", "sash")
@@ -36,6 +38,7 @@ class Plan:
     server_reads: bool = False
     kill: bool = True
     timeout: float = 600.0
+    patience: float = 1.0
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.schemes if name not in SCHEMES]
@@ -45,6 +48,9 @@ class Plan:
             )
         if self.rounds < 1 or self.values < 100:
             raise ConfigError("--rounds must be 1 or more, --values 100 or more")
+        for name in ("timeout", "patience"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"--{name} {getattr(self, name):g}: must be positive and finite")
         if self.kill and self.rounds <= HOLD_ROUND:
             raise ConfigError(
                 f"--rounds {self.rounds}: a node is killed in round {HOLD_ROUND} and comes back, which "

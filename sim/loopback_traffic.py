@@ -119,7 +119,7 @@ def _places(
                 yield f"bodies of {each.name} {way}", b"".join(part.body for part in parts)
     for name, data in arrays.items():
         yield f"array {name[:8]}", data
-    for path in loopback.machines.logs:
+    for path in loopback.logs.all():
         yield f"log {path.name}", path.read_bytes()
 
 

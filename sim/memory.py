@@ -23,6 +23,7 @@ from typing import Any
 from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
+from flhe.packages import install_hint
 from flhe.resident import resident
 from flhe.sim.bench import Progress, machine
 
@@ -127,7 +128,7 @@ def check(nodes: int, values: int) -> None:
     if missing := [name for name in ("flwr", "psutil") if find_spec(name) is None]:
         raise ConfigError(
             f"--memory needs the [apps] extra, missing: {', '.join(missing)}; "
-            "install it: pip install 'flhe[apps]'"
+            f"install it: {install_hint('apps')}"
         )
     import psutil
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import ConfigError
+from flhe.packages import install_hint
 from flhe.sim.contenders import Contender, Kind, Setting, Timed, Vector, worst
 
 SLOTS = 4096
@@ -238,7 +239,6 @@ def _tenseal() -> Any:
         import tenseal
     except ImportError:
         raise ConfigError(
-            "TenSEAL is not here; it is in the [peers] extra: `uv sync --all-extras` in a checkout, "
-            "`pip install 'flhe[peers]'` elsewhere"
+            f"TenSEAL is not installed; the [peers] extra brings it: {install_hint('peers')}"
         ) from None
     return tenseal

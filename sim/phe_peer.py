@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
+from flhe.packages import install_hint
 from flhe.schemes.tags import TAG_BITS
 from flhe.sim.contenders import Contender, Kind, Setting, Timed, Vector, worst
 
@@ -155,12 +156,13 @@ def library() -> Any:
         from phe import paillier, util
     except ImportError:
         raise ConfigError(
-            "python-paillier is not here; it is in the [peers] extra: `uv sync --all-extras` in a "
-            "checkout, `pip install 'flhe[peers,paillier]'` elsewhere"
+            "python-paillier is not installed; the [peers] extra brings it: "
+            f"{install_hint('peers')}"
         ) from None
     if not util.HAVE_GMP:
         raise ConfigError(
-            "--peers: phe computes without gmpy2, which makes it faster: pip install gmpy2"
+            "--peers: phe computes without gmpy2, which makes it faster: "
+            f"{install_hint('paillier')}"
         )
     return paillier
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
+from flhe.packages import install_hint
 from flhe.sim.bench import Progress, Times, pinned
 
 BATCH = 32
@@ -168,7 +169,7 @@ class _Training:
         try:
             import torch
         except ImportError:
-            raise ConfigError("--round needs torch: pip install 'flhe[apps]'") from None
+            raise ConfigError(f"--round needs torch: {install_hint('apps', 'torch')}") from None
         torch.set_num_threads(threads)
         generator = torch.Generator().manual_seed(20)
         self.images = torch.rand(images, 3, 32, 32, generator=generator)

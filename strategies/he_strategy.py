@@ -35,7 +35,7 @@ from flhe.coding.select import Select, describe
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.keys.seed_plan import degree_of, min_set
 from flhe.keys.thresholds import Thresholds
-from flhe.math.bigint import gmpy
+from flhe.packages import check_packages
 from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.start import Start, told_in_run
@@ -164,8 +164,7 @@ class HEStrategy(FedAvg):
                 f"fraction_train={self.fraction_train} with scheme 'esafl': keys that last longer than "
                 "a round open sums of all members only; use per_round_keys=True, or fraction_train=1.0"
             )
-        if self.terms.scheme == "batchcrypt":
-            gmpy()  # or the first sum would be the first to miss it
+        check_packages(self.terms.scheme, "server")  # rather than at the first sum
         self.round_timeout = round_timeout
         self.stage_timeout = stage_timeout
         self.connect_timeout = connect_timeout

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from flhe.errors import ConfigError
+from flhe.packages import install_hint
 from flhe.strategies.report import Outlet, RoundReport
 
 NEEDS = "tensorboardX"
@@ -24,7 +25,7 @@ def check() -> None:
     if find_spec(NEEDS) is None:
         raise ConfigError(
             f"tensorboard needs the [tensorboard] extra, missing: {NEEDS}; "
-            "install it: pip install 'flhe[tensorboard]'"
+            f"install it: {install_hint('tensorboard')}"
         )
 
 

@@ -379,8 +379,8 @@ GUARDS = (
     ),
     Guard(
         "A second federation is begun from the same model, for a second sum of each round",
-        "flhe/mods/node.py",
-        "if most and begun >= most:",
+        "flhe/keys/federations.py",
+        "if most and count >= allowed:",
         "if False:",
         ("mods/test_lasting.py::test_a_server_begins_as_many_federations_as_a_node_allows",),
     ),

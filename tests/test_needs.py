@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flhe.cli import app
-from flhe.needs import EXTRA_OF, explain, install_hint, require
+from flhe.packages import EXTRA_OF, explain, install_hint, require
 
 WITHOUT = """
 import sys

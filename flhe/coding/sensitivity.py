@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from flhe.coding.mixed_derivatives import MixedDerivatives, Of, add, of_all, tensors
 from flhe.errors import ConfigError, RangeError
+from flhe.packages import install_hint
 
 if TYPE_CHECKING:
     import torch
@@ -165,9 +166,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise ConfigError(
-            "sensitivity maps need torch, which is in the [apps] extra: pip install 'flhe[apps]'"
-        ) from None
+        raise ConfigError(f"sensitivity maps need torch: {install_hint('apps', 'torch')}") from None
     return torch
 
 

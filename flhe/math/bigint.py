@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
+from flhe.packages import absent
 
 Big = Any
 """An mpz; gmpy2 has no types that a checker could see without loading it."""
@@ -19,10 +19,7 @@ def gmpy() -> Any:
     try:
         import gmpy2
     except ImportError:
-        raise ConfigError(
-            "Paillier needs gmpy2, the [paillier] extra: `uv sync --all-extras` in a checkout, "
-            "`pip install 'flhe[paillier]'` elsewhere"
-        ) from None
+        raise absent("gmpy2") from None
     return gmpy2
 
 

@@ -7,9 +7,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe import records
 from flhe.errors import ProtocolError
 from flhe.keys import epoch
-from flhe.math.bigint import gmpy
 from flhe.mods.node import Node
 from flhe.mods.stages import App, reply
+from flhe.packages import check_packages
 from flhe.rounds.terms import Terms
 
 
@@ -19,8 +19,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
     node.check_terms(announced)
-    if terms.keyed:
-        gmpy()  # a site that lacks it says so before anybody relies on it
+    check_packages(terms.scheme)  # before anybody relies on this site
     number = records.field(record, "number", int)
     node.check_begun()
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)

@@ -45,18 +45,21 @@ PLAIN = "plain"
 """The stage of a message that has none, and the answer to it where policy allows one."""
 REFUSED = "refused"
 """The answer that is a code."""
+PERMIT, PERMITTED = "permit", "permitted"
+"""What the site's administrator does, and how it ends: one more federation may begin."""
 _STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
 ANSWERS = frozenset(
     {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
-    | {"release", "metrics", "model", PLAIN, REFUSED}
+    | {"release", "metrics", "model", PLAIN, REFUSED, PERMITTED}
 )
 """What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
 which coordinates its update has, an encrypted update, that update once more, its signature on whose
 updates are added up, or whose shares do not open, its part of what opens their sum, metrics that may
-leave, a model sealed for the group, an app's own reply, a code."""
-ASKERS = frozenset({"server"})
+leave, a model sealed for the group, an app's own reply, a code, leave for one more federation."""
+ADMINISTRATOR = "administrator"
+ASKERS = frozenset({"server", ADMINISTRATOR})
 
-_WORDS = {"stage": STAGES | {PLAIN}, "answer": ANSWERS, "asked_by": ASKERS}
+_WORDS = {"stage": STAGES | {PLAIN, PERMIT}, "answer": ANSWERS, "asked_by": ASKERS}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
 _HASHES = {"epoch": (16, 4), "result": (32, 8)}
 """Bytes of what is hashed, and how many of them are kept."""
@@ -117,7 +120,8 @@ class Entry:
     run : int
         Flower's run id, unsigned, 64 bits.
     stage, answer, asked_by : str
-        Words out of `STAGES` (or `PLAIN`), `ANSWERS` and `ASKERS`; any other becomes "unknown".
+        Words out of `STAGES` (or `PLAIN`, `PERMIT`), `ANSWERS` and `ASKERS`; any other becomes
+        "unknown".
     seconds : float
         From the message to the answer, the app's own time included; kept to the millisecond.
     bytes_out : int
@@ -157,6 +161,8 @@ class Entry:
             word = getattr(self, name)
             if type(word) is not str or word not in words:
                 object.__setattr__(self, name, UNKNOWN)
+        if self.stage == PERMIT and self.asked_by != ADMINISTRATOR:  # a server may name any stage
+            object.__setattr__(self, "stage", UNKNOWN)
         for name in ("round", "attempt"):
             if not _unsigned(getattr(self, name), 1 << 32):
                 object.__setattr__(self, name, None)

@@ -40,6 +40,15 @@ INTERNAL = Refusal(
 )
 _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
     (errors.LeftError, Refusal(1021, "flhe/left", "it has left the federation")),
+    (
+        errors.FederationsError,
+        Refusal(
+            1026,
+            "flhe/federations",
+            "its policy allows no further federation: resume the one before, or ask the site to permit "
+            "one more (flhe permit)",
+        ),
+    ),
     (errors.PolicyError, Refusal(1010, "flhe/policy", "its policy refuses this run or scheme")),
     (
         errors.QuorumError,

@@ -3,7 +3,6 @@
 runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
 runs/<id>/announced   hash of the terms that an agreement is for
 runs/<id>/session     epoch id and terms
-runs/<id>/begun       this federation has had keys here
 runs/<id>/floor       rounds that are over, in whatever epoch
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
@@ -41,7 +40,7 @@ from flhe.errors import (
     ReuseError,
     StoreError,
 )
-from flhe.keys import canonical, epoch, masking
+from flhe.keys import canonical, epoch, federations, masking
 from flhe.keys.files import boot_id, make_private
 from flhe.keys.identity import Identity
 from flhe.keys.store import Store
@@ -163,27 +162,8 @@ class Node:
     # --- key agreement ---
 
     def check_begun(self, *, begin: bool = False) -> None:
-        """Refuse a federation that is one too many here; `begin` notes it, on disk.
-
-        Raises
-        ------
-        PolicyError
-            There were as many as this node's policy allows. A server that begins a second one from the
-            same model has a second sum of each round, which may differ from the first by one update.
-        """
-        if self.store.exists(self._name("begun")):
-            return
-        most = self.policy.max_federations
-        with self.store.lock(name="lock-begin"):  # others may begin at this very moment
-            begun = self.store.count("runs", "begun")
-            if most and begun >= most:
-                raise PolicyError(
-                    f"{begun} federations have begun on this node, its policy allows {most}: a new "
-                    "one from the same model may show single updates by its difference to another; "
-                    "raise flhe-max-federations in the node config, or resume the one before"
-                )
-            if begin:  # before its keys are there; one whose agreement fails does not count
-                self.store.write(self._name("begun"), b"")
+        """Refuse to exceed `max_federations` (FederationsError); `begin` notes this one, on disk."""
+        federations.check(self.store, self.run_id, self.policy.max_federations, begin=begin)
 
     def save_agreement(self, state: Agreement) -> None:
         """Keep the state of an agreement for the next message, which another process may get."""

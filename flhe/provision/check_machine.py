@@ -10,12 +10,11 @@ from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
+from flhe.packages import NEEDS, install_hint, missing
 from flhe.provision.checks import Check, Checks
 
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2)
 _NEEDED = ("flwr", "cryptography", "numba")
-_EXTRAS = {"batchcrypt": ("gmpy2", "paillier"), "fedml-he": ("tenseal", "ckks")}
-"""Scheme -> the package that it needs, and the extra of flhe that installs it."""
 
 
 class _Timex(ctypes.Structure):
@@ -58,17 +57,18 @@ def check_versions(schemes: Collection[str]) -> Checks:
                 "versions",
                 "fail",
                 f"{package} {installed or 'is missing'}, and flhe needs {bounds.get(package, 'it')}",
-                "pip install flhe again, into the environment that the node runs in",
+                "install flhe again into the node's environment, as docs/install.md says",
             )
         else:
             found.append(f"{package} {installed}")
-    for scheme, (package, extra) in _EXTRAS.items():
-        installed = _version(package)
-        if installed is not None:
-            found.append(f"{package} {installed}")
-        elif scheme in schemes:
-            mend = f"pip install 'flhe[{extra}]', or leave {scheme} out of flhe-schemes"
-            yield Check("versions", "warn", f"{package} is missing, which {scheme} needs", mend)
+    for scheme, needs in NEEDS.items():
+        lacking = missing(scheme)
+        found += [f"{name} {_version(name)}" for name in needs.node if name not in lacking]
+        if lacking and scheme in schemes:
+            mend = f"{install_hint(needs.extra)}, or leave {scheme} out of flhe-schemes"
+            verb = "is" if len(lacking) == 1 else "are"
+            says = f"{' and '.join(lacking)} {verb} missing, which {scheme} needs"
+            yield Check("versions", "warn", says, mend)
     yield Check("versions", "ok", ", ".join(found))
 
 

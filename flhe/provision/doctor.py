@@ -22,6 +22,7 @@ from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
 from flhe.provision.check_trust import check_member, check_policy, check_settings, pinned
 from flhe.provision.checks import Check
+from flhe.provision.permits import check_federations
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -57,6 +58,8 @@ def examine(
     if signed is not None and identity is not None:
         found.append(check_member(signed.roster, identity))
     found += check_policy(config)
+    if home is not None and home.is_dir():
+        found += check_federations(home, config)
     found.append(check_clock(_path(config, "flhe-roster")))
     named = _named(config)
     found += check_versions([s for s in named if signed is None or signed.roster.allows(s)])

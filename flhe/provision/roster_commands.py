@@ -11,13 +11,26 @@ if TYPE_CHECKING:
     from flhe.keys.roster import Roster
     from flhe.keys.signed_roster import SignedRoster
 
+DEFAULT_COLLUSION = "(N - 1) // 3 of N sites: 0 of 3, 1 of 4, 2 of 7, 3 of 10"
+
 roster = typer.Typer(no_args_is_help=True, help="Who takes part: make, sign and check rosters.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster file.")]
 Out = Annotated[Path, typer.Option(metavar="NEW", help="File of the new roster.")]
 Site = Annotated[Path, typer.Option(metavar="FILE.site", help="What the site has sent.")]
 Colluders = Annotated[
-    int | None, typer.Option(metavar="C", help="Sites that may conspire with the server.")
+    int | None,
+    typer.Option(
+        metavar="C", help="Sites that may conspire with the server; as before unless given."
+    ),
+]
+DefaultColluders = Annotated[
+    int | None,
+    typer.Option(
+        metavar="C",
+        help=f"Sites that may conspire with the server; unless given, {DEFAULT_COLLUSION}.",
+        show_default=False,
+    ),
 ]
 Survivors = Annotated[
     int | None, typer.Option(metavar="N", help="Fewest updates in a sum that is opened.")
@@ -34,7 +47,7 @@ def new(
     scheme: Annotated[
         list[str], typer.Option(metavar="NAME", help="A scheme that may run; one for each.")
     ],
-    collusion: Colluders = None,
+    collusion: DefaultColluders = None,
     min_survivors: Survivors = None,
     allow: Annotated[
         list[str] | None,
@@ -47,7 +60,13 @@ def new(
     """Make a roster of the sites that have sent their keys."""
     from flhe.provision import rosters
 
-    _made(out, rosters.new(out, site, collusion, min_survivors, scheme, allow or ()))
+    made = rosters.new(out, site, collusion, min_survivors, scheme, allow or ())
+    _made(out, made)
+    if collusion is None:
+        typer.echo(
+            f"\nThe bound of {made.collusion} that may conspire is the default, {DEFAULT_COLLUSION}.\n"
+            "--collusion C sets another, before anybody signs."
+        )
 
 
 @roster.command()

@@ -17,6 +17,7 @@ from flhe.errors import ConfigError
 from flhe.keys.identity import Random
 from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import quotient
+from flhe.packages import absent
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.ckks_sizes import CkksSizes
 from flhe.schemes.seal_format import MAGIC, SealFormat, Words
@@ -27,7 +28,7 @@ def tenseal() -> Any:
     try:
         import tenseal
     except ImportError:
-        raise _missing("tenseal") from None
+        raise absent("tenseal") from None
     return tenseal
 
 
@@ -35,7 +36,7 @@ def _zstandard() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise _missing("zstandard") from None
+        raise absent("zstandard") from None
     return zstandard
 
 
@@ -48,13 +49,6 @@ def minor_version() -> int:
     data = made.serialize(save_public_key=False, save_galois_keys=False, save_relin_keys=False)
     version: int = data[data.index(MAGIC.to_bytes(2, "little")) + 4]
     return version
-
-
-def _missing(name: str) -> ConfigError:
-    return ConfigError(
-        f"FedML-HE needs {name}, the [ckks] extra: `uv sync --all-extras` in a checkout, "
-        "`pip install 'flhe[ckks]'` elsewhere"
-    )
 
 
 DITHER_BITS = 32

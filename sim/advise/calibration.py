@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 from flhe.errors import ConfigError
+from flhe.packages import missing
 from flhe.sim.advise import agreement_cost
 from flhe.sim.advise.agreement_cost import Agreement, Graph
 from flhe.sim.advise.cost_model import Fit, Row, extra, ragged, units
@@ -23,12 +23,12 @@ VERSION = 1
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
 CLIENTS = 4
-NEEDS = {
-    who.FEDML: ("tenseal", "TenSEAL", "ckks"),
-    who.FEDML_TENTH: ("tenseal", "TenSEAL", "ckks"),
-    who.BATCHCRYPT: ("gmpy2", "gmpy2", "paillier"),
+SCHEMES = {
+    who.FEDML: "fedml-he",
+    who.FEDML_TENTH: "fedml-he",
+    who.BATCHCRYPT: "batchcrypt",
 }
-"""Module that a scheme needs, what people call it, and the extra of flhe that brings it."""
+"""Scheme of what is measured, where it needs more packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Calibration:
 
 def installed(name: str) -> bool:
     """Whether what a scheme needs is there."""
-    return name not in NEEDS or find_spec(NEEDS[name][0]) is not None
+    return not missing(SCHEMES.get(name, ""))
 
 
 def _counts(

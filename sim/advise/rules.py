@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flhe.sim.advise.calibration import NEEDS, Calibration, installed
+from flhe.packages import NEEDS, install_hint
+from flhe.sim.advise.calibration import SCHEMES, Calibration, installed
 from flhe.sim.advise.demand import Demand
 from flhe.sim.advise.offers import Offer, refusal, work
 from flhe.sim.memory import NODE_BYTES, VALUE_BYTES
@@ -15,8 +16,9 @@ AGAIN = 0.1
 def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[str, ...]:
     """Everything that speaks against an offer; empty where it may be chosen."""
     if not installed(offer.measured):
-        _, what, brings = NEEDS[offer.measured]
-        return (f"it needs {what}, which is not installed: pip install 'flhe[{brings}]'",)
+        needs = NEEDS[SCHEMES[offer.measured]]
+        packages = " and ".join(needs.node)
+        return (f"it needs {packages}, not installed here: {install_hint(needs.extra)}",)
     if not speed.has(offer.measured):
         return ("it was not measured on this machine: --calibrate measures it",)
     if refused := refusal(offer, demand.size):

@@ -99,14 +99,17 @@ def test_bad_options_are_one_line_before_anything_starts(
 
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "NEEDS", ("json", "no_such_module"))
-    with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install 'flhe\[apps\]'"):
+    with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install .*torch"):
         launch.check(Settings(), None, 1.0)
 
 
-def test_missing_ckks_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "CKKS_NEEDS", ("json", "no_such_module"))
-    with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install 'flhe\[ckks\]'"):
-        launch.check(Settings("fedml-he"), None, 1.0)
+@pytest.mark.parametrize(("scheme", "module"), [("fedml-he", "tenseal"), ("batchcrypt", "gmpy2")])
+def test_a_scheme_without_its_package_names_the_install_command(
+    scheme: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"needs {module}, .*pip install '{module}>="):
+        launch.check(Settings(scheme), None, 1.0)
     launch.check(Settings(), None, 1.0)
 
 

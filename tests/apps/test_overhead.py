@@ -209,7 +209,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(
         launch.check(Settings(), None, 1.0, tmp_path / "no" / "report")
     launch.check(Settings(), None, 1.0, tmp_path / "report")
     monkeypatch.setattr(tensorboard, "NEEDS", "no_such_module")
-    with pytest.raises(ConfigError, match=r"pip install 'flhe\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'tensorboardX>="):
         launch.check(Settings(tensorboard=str(tmp_path)), None, 1.0)
 
 

@@ -86,7 +86,8 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
         runs=[SimpleNamespace(id=harness.RUN, scheme="flashe")],
         home=lambda name: group.sites[SITES.index(name)].home,
         notes=lambda name: path / f"notes-{name}",
-        machines=SimpleNamespace(captured=path / "captured", logs=[path / "node.log"]),
+        machines=SimpleNamespace(captured=path / "captured"),
+        logs=SimpleNamespace(all=lambda: [path / "node.log"]),
         trust=SimpleNamespace(roster=SimpleNamespace(publics=members), node_keys={}),
     )
     (path / "node.log").write_bytes(b"12:00:01 a node's log: " + plant(loopback) + b"\n")

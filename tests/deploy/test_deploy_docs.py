@@ -50,6 +50,40 @@ def test_there_are_commands() -> None:
     assert len(commands()) > 15
 
 
+STEPS = {
+    int(number): text
+    for number, text in re.findall(r"^## (\d)\. (.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
+}
+
+
+def test_no_step_needs_a_later_one() -> None:
+    assert sorted(STEPS) == list(range(1, 9))
+    for number, text in STEPS.items():
+        needed = {int(each) for each in re.findall(r"steps? (\d)", text)}
+        assert all(each <= number for each in needed), number
+
+
+@pytest.mark.parametrize(
+    ("made", "used"),
+    [
+        ("-out ca.crt", "install -m 644 cardio.roster ca.crt"),
+        ("> reviewers.yaml", "reviewers.yaml /etc/flhe/"),
+        ("-f /etc/flhe/cardio.key", "flwr supernode register site-a.key.pub"),
+        ("enable --now flower-superlink", '--superlink "$SUPERLINK"'),
+        ("enable --now flower-superlink", "enable --now flower-supernode@cardio"),
+        ("flwr supernode register", "enable --now flower-supernode@cardio"),
+    ],
+)
+def test_what_a_step_uses_was_made_before(made: str, used: str) -> None:
+    assert PAGE.index(made) < PAGE.index(used)
+
+
+def test_a_second_run_is_explained_where_the_first_one_starts() -> None:
+    assert "flhe permit --home" in STEPS[8]
+    assert "resume=True" in STEPS[8]
+    assert "single site's" in STEPS[8]
+
+
 def test_every_setting_of_a_node_is_listed() -> None:
     rows = re.findall(r"^\| `(flhe-[a-z-]+)` \|", PAGE, re.MULTILINE)
     assert sorted(rows) == sorted(SETTINGS)

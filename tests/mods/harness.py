@@ -336,6 +336,7 @@ SLUGS = {
     1023: "flhe/altered",
     1024: "flhe/two-stories",
     1025: "flhe/version",
+    1026: "flhe/federations",
     1027: "flhe/not-finite",
     1028: "flhe/clipped",
     1029: "flhe/examples",

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from flhe.keys.dealt import deal
+from flhe.policy import SCHEMES
 from flhe.provision import check_home as homes
 from flhe.provision import check_machine, check_trust
 from flhe.provision.check_home import check_home
@@ -391,11 +392,13 @@ def test_versions(installed: str, spec: str, within: bool, monkeypatch: pytest.M
     assert ("fail" not in levels) == within
 
 
-def test_what_a_scheme_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_machine, "_version", lambda name: None if name == "gmpy2" else "99")
-    monkeypatch.setattr(check_machine.metadata, "requires", lambda _: [])
-    (warning, _) = check_machine.check_versions(("batchcrypt", "fedml-he"))
-    assert "flhe[paillier]" in warning.mend
+@pytest.mark.parametrize(("scheme", "missing"), [("batchcrypt", "gmpy2"), ("fedml-he", "tenseal")])
+def test_what_a_scheme_needs(scheme: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    (warning, rest) = check_machine.check_versions(SCHEMES)
+    assert warning.says == f"{missing} is missing, which {scheme} needs"
+    assert f"pip install '{missing}>=" in warning.mend
+    assert missing not in rest.says
     assert [c.level for c in check_machine.check_versions(("flashe",))] == ["ok"]
 
 

@@ -12,6 +12,7 @@ from flhe.keys.enrolment import Enrolment
 from flhe.keys.identity import Identity
 from flhe.keys.signed_roster import load_pinned
 from flhe.policy import Policy
+from flhe.provision.roster_commands import DEFAULT_COLLUSION
 from tests.provision.site import bad, good, keygen, load, made, run, sign, signed
 
 ABC = ("site-a", "site-b", "site-c")
@@ -138,6 +139,23 @@ def test_rosters_that_are_not_made(tmp_path: Path, more: tuple[str, ...], says: 
     command = ["roster", "new", "--out", tmp_path / "roster", *listed, "--scheme", "flashe"]
     assert says in bad(*command, *more)
     assert not (tmp_path / "roster").exists()
+
+
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_the_default_bound_is_what_help_and_docs_say(tmp_path: Path, size: int) -> None:
+    names = [f"site-{i}" for i in range(size)]
+    keygen(tmp_path, *names)
+    listed = [word for name in names for word in ("--site", tmp_path / f"{name}.site")]
+    command = ["roster", "new", *listed, "--scheme", "flashe"]
+    told = good(*command, "--out", tmp_path / "roster")
+    bound = load(tmp_path / "roster").roster.collusion
+    assert bound == (size - 1) // 3
+    assert f"The bound of {bound} that may conspire is the default, {DEFAULT_COLLUSION}" in told
+    assert f"{bound} of {size}" in DEFAULT_COLLUSION
+    chosen = good(*command, "--out", tmp_path / "chosen", "--collusion", 0)
+    assert "is the default" not in chosen
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert f"The default is {DEFAULT_COLLUSION}." in page
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

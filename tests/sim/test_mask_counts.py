@@ -130,5 +130,5 @@ def test_where_no_figure_can_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", none)
-    with pytest.raises(ConfigError, match=r"pip install 'flhe\[apps\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'matplotlib>="):
         figures.check(tmp_path / "a.png")

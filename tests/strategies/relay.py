@@ -154,7 +154,7 @@ class Relay(Network):
         for site in self.members:
             said = self.handle(self.letter(site, "status"), Fate())
             if said is not None and not said.has_error():
-                stand[site] = answer(said)["round"], answer(said)["history"]  # type: ignore[assignment]
+                stand[site] = answer(said)["round"], answer(said).get("history", b"")  # type: ignore[assignment]
         places = list(stand.values())
         furthest = max(places, key=lambda place: (place[0], places.count(place)), default=None)
         if furthest is not None and furthest[0] >= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -530,13 +531,11 @@ def test_a_public_key_of_another_length_is_the_makers_fault(
 def test_a_site_without_gmpy2_says_so_when_it_is_first_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flhe.mods import agreement
-
-    def missing() -> None:
-        raise ConfigError("Paillier needs gmpy2")
-
-    monkeypatch.setattr(agreement, "gmpy", missing)
     grid = Nodes(tmp_path, 3)
+    strategy = batchcrypt_fedavg(key_bits=2048, clip=1.0, max_examples=MAX)
+    monkeypatch.setitem(sys.modules, "gmpy2", None)
     with pytest.raises(QuorumError, match="its configuration cannot work"):
-        run(grid, 1)
+        strategy.start(grid, initial(), num_rounds=1)
+    grid.close()
+    assert "needs gmpy2" in (grid.homes[0] / "errors.log").read_text()
     assert {stage for _, stage, _ in grid.sent} <= {"status", "advertise"}

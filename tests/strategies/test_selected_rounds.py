@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,26 @@ def reference(size: int, rounds: int) -> Reference:
 def coords_of(model: Model) -> list[int]:
     assert model.mask is not None
     return model.mask.coords.tolist()
+
+
+def test_a_site_without_tenseal_says_so_when_it_is_first_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tenseal", None)
+    grid = puppets(tmp_path, 3)
+    with pytest.raises(QuorumError, match="its configuration cannot work"):
+        run(fedml_he_fedavg, grid, 1)
+    assert {stage for _, stage, _ in grid.sent} <= {"status", "advertise"}
+    assert "needs tenseal" in (grid.homes[0] / "errors.log").read_text()
+
+
+def test_a_federation_of_fedml_he_needs_no_gmpy2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gmpy2", None)
+    grid = puppets(tmp_path, 3)
+    run(fedml_he_fedavg, grid, 1)
+    assert same(grid, range(3)).round == 1
 
 
 @pytest.mark.parametrize("name", SCHEMES)

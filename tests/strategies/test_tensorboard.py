@@ -104,7 +104,7 @@ def test_a_report_is_read_back(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "NEEDS", "no_such_module")
-    with pytest.raises(ConfigError, match=r"no_such_module; .*pip install 'flhe\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match=r"no_such_module; .*pip install 'tensorboardX>="):
         TensorBoard("anywhere")
 
 

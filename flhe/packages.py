@@ -1,0 +1,165 @@
+"""Optional packages: what schemes and commands need beyond the dependencies, and how to install it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Literal
+
+from flhe.errors import ConfigError
+
+Role = Literal["node", "server"]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one scheme needs.
+
+    Parameters
+    ----------
+    extra : str
+        The extra of flhe that brings it.
+    node, server : tuple[str, ...]
+        Packages that a node and the server import, by import name.
+    """
+
+    extra: str
+    node: tuple[str, ...]
+    server: tuple[str, ...] = ()
+
+
+# FedML-HE's server adds residues with NumPy. BatchCrypt's multiplies ciphertexts of thousands of bits.
+NEEDS = {
+    "batchcrypt": Needs("paillier", node=("gmpy2",), server=("gmpy2",)),
+    "fedml-he": Needs("ckks", node=("tenseal", "zstandard")),
+}
+"""By scheme; a scheme that is not listed needs nothing more."""
+
+
+EXTRA_OF = {
+    "datasets": "apps",
+    "flwr_datasets": "apps",
+    "matplotlib": "apps",
+    "psutil": "apps",
+    "ray": "apps",
+    "sklearn": "apps",
+    "torch": "apps",
+    "torchvision": "apps",
+    "tenseal": "ckks",
+    "zstandard": "ckks",
+    "gmpy2": "paillier",
+    "phe": "peers",
+    "tensorboardX": "tensorboard",
+}
+"""Extra by import name."""
+
+
+def needed(scheme: str, role: Role = "node") -> tuple[str, ...]:
+    """Return the packages that `scheme` needs beyond flhe's own dependencies."""
+    needs = NEEDS.get(scheme)
+    if needs is None:
+        return ()
+    return needs.node if role == "node" else needs.server
+
+
+def missing(scheme: str, role: Role = "node") -> tuple[str, ...]:
+    """Return the packages of `needed` that are not installed; none is imported."""
+    return tuple(name for name in needed(scheme, role) if find_spec(name) is None)
+
+
+def check_packages(scheme: str, role: Role = "node") -> None:
+    """Import the packages that `scheme` needs.
+
+    Raises
+    ------
+    ConfigError
+        A package is not installed, or does not load.
+    """
+    for name in needed(scheme, role):
+        try:
+            import_module(name)
+        except ImportError:
+            raise absent(name) from None
+
+
+def absent(package: str) -> ConfigError:
+    """Return the error for a package of `NEEDS` that cannot be imported."""
+    for scheme, needs in NEEDS.items():
+        if package in (*needs.node, *needs.server):
+            return ConfigError(
+                f"scheme {scheme!r} needs {package}, which cannot be imported here: install the "
+                f"[{needs.extra}] extra: {install_hint(needs.extra)}"
+            )
+    raise ValueError(f"{package}: no scheme needs it")
+
+
+def require(what: str, extra: str, modules: Sequence[str]) -> None:
+    """Refuse to start `what` without the modules that it needs from one extra.
+
+    Parameters
+    ----------
+    what : str
+        The command or option, as the user types it.
+    extra : str
+        The extra that installs them.
+    modules : sequence of str
+        Import names.
+
+    Raises
+    ------
+    ConfigError
+        Some are not installed; the message names them, and how to install them.
+    """
+    if missing := [name for name in modules if find_spec(name) is None]:
+        raise ConfigError(
+            f"{what} needs the [{extra}] extra, missing: {', '.join(missing)}; "
+            f"install it: {install_hint(extra)}"
+        )
+
+
+def explain(error: ModuleNotFoundError, what: str) -> str:
+    """Return how to mend an import that failed in `what`; "" if no extra installs the module."""
+    module = (error.name or "").partition(".")[0]
+    if (extra := EXTRA_OF.get(module)) is None:
+        return ""
+    return f"{what} needs {module}, which is not installed; install it: {install_hint(extra)}"
+
+
+def install_hint(extra: str, *only: str) -> str:
+    """Return the command that installs an extra of flhe, quoted for a shell.
+
+    It names the extra's requirements and not flhe: flhe's name on the package index is not ours.
+
+    Parameters
+    ----------
+    extra : str
+        Name of the extra.
+    *only : str
+        Names of distributions, where not all of the extra is needed.
+    """
+    found = requirements(extra)
+    found = [each for each in found if not only or _name(each) in only]
+    if not found:  # flhe was put on the path without being installed
+        return f"install flhe again with its [{extra}] extra, as docs/install.md says"
+    # An environment that uv made has no pip of its own: a bare `pip` would be another one's.
+    command = "pip install" if find_spec("pip") else "uv pip install"
+    return f"{command} {shlex.join(found)}"
+
+
+def requirements(extra: str) -> list[str]:
+    """Return the requirements of an extra, from the metadata of the flhe that is installed."""
+    try:
+        listed = metadata.requires("flhe") or []
+    except metadata.PackageNotFoundError:
+        return []
+    pattern = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    parts = (line.partition(";") for line in listed)
+    return [needed.strip() for needed, _, marker in parts if pattern.search(marker)]
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]

@@ -1,0 +1,125 @@
+"""A second federation: refused by name, permitted by the site's administrator, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flhe import records
+from flhe.errors import FederationsError, StoreError
+from flhe.keys import federations
+from flhe.keys.store import Store
+from flhe.mods import audit
+from flhe.mods.codes import explain
+from flhe.provision.doctor import examine
+from tests.mods.harness import TERMS, Group, answer, refused, update
+from tests.mods.test_lasting import pinned
+from tests.provision.site import bad, good, run, signed
+
+
+def begin(one: Group, name: int) -> None:
+    """Take a federation to its first update."""
+    stage = type(one).stage.__get__(one)
+    told = {"federation": records.federation_name(name)}
+    one.stage = lambda **fields: stage(**told, **fields)  # type: ignore[method-assign]
+    one.agree()
+    for site in one.sites:
+        update(one.ask(site, **told))
+
+
+def test_a_permit_lets_one_more_federation_begin_without_a_restart(tmp_path: Path) -> None:
+    one = Group(tmp_path, 4)
+    pinned(tmp_path, one.sites)
+    begin(one, 500)
+    site, fields = one.sites[0], {"number": 0, "terms": TERMS.to_bytes()}
+    second = {**fields, "federation": records.federation_name(501)}
+    refused(site.ask("advertise", **second), 1026)
+    assert "permit one more with `flhe permit --home DIR`" in site.log
+    for each in one.sites:
+        told = good("permit", "--home", each.home)
+        assert told.startswith("1 federation has begun on this node. By this permit 2 may")
+    good("permit", "--home", site.home)  # a second permit adds nothing
+    begin(one, 501)
+    third = {**fields, "federation": records.federation_name(502)}
+    refused(site.ask("advertise", **third), 1026)
+    answer(site.ask("advertise", **{**second, "number": 9}))  # one that has begun goes on
+
+
+def test_the_servers_log_names_the_refusal_and_its_mend() -> None:
+    told = explain(1026, "flhe/federations")
+    assert "no further federation" in told
+    assert "flhe permit" in told
+
+
+def test_a_permit_allows_one_more_than_have_begun_whatever_the_limit_was(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    for number in range(3):
+        federations.check(store, number, 3, begin=True)
+    with pytest.raises(FederationsError, match=r"3 federations have begun on .* allows 1:"):
+        federations.check(store, 3, 1)
+    assert federations.permit(store) == 4
+    federations.check(store, 3, 1, begin=True)
+    with pytest.raises(FederationsError, match=r"4 federations have begun on .* allows 4:"):
+        federations.check(store, 4, 1)
+    federations.check(store, 4, 0)  # any number
+    assert (tmp_path / "home" / "permit").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_permit_permits_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    federations.permit(store)
+    (tmp_path / "home" / "permit").write_bytes(b"9")
+    with pytest.raises(StoreError, match="flhe permit"):
+        federations.check(store, 7, 1)
+    federations.permit(store)
+    federations.check(store, 7, 1)
+
+
+def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path) -> None:
+    signed(tmp_path, "site-a", "site-b", "site-c")
+    home = tmp_path / "home-site-a"
+    good("permit", "--home", home)
+    (entry,) = audit.last(Store(home), 9)
+    assert entry is not None
+    assert (entry.stage, entry.asked_by, entry.answer) == ("permit", "administrator", "permitted")
+    assert "permitted" in good("log", "--home", home)
+    forged = audit.Entry(run=7, stage="permit", answer="permitted", seconds=0.0)
+    assert forged.stage == "unknown"
+
+
+def test_without_its_line_in_the_audit_log_there_is_no_permit(tmp_path: Path) -> None:
+    signed(tmp_path, "site-a", "site-b", "site-c")
+    home = tmp_path / "home-site-a"
+    (home / "audit.log").mkdir()
+    assert run("permit", "--home", home).exit_code == 1
+    assert not (home / "permit").exists()
+
+
+def test_no_permit_for_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    assert "no such directory" in bad("permit", "--home", tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_doctor_counts_federations(tmp_path: Path) -> None:
+    hash_ = signed(tmp_path, "site-a", "site-b", "site-c")
+    home = tmp_path / "home-site-a"
+    config = {
+        "flhe-home": str(home),
+        "flhe-roster": str(tmp_path / "roster"),
+        "flhe-roster-hash": hash_,
+    }
+
+    def says(**more: object) -> str:
+        (check,) = [c for c in examine({**config, **more}) if c.name == "federations"]
+        assert check.level == "ok"
+        return check.says
+
+    assert says() == "0 federations have begun, 1 may"
+    federations.check(Store(home), 7, 1, begin=True)
+    assert says().startswith(
+        "1 federation has begun, 1 may: a further `flwr run` needs `flhe permit"
+    )
+    assert says(**{"flhe-max-federations": 0}) == "1 federation has begun, any number may"
+    good("permit", "--home", home)
+    assert says() == "1 federation has begun, 2 may"

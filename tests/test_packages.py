@@ -1,0 +1,102 @@
+"""Packages that schemes need beyond flhe's own, and the commands that install them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from flhe import packages
+from flhe.errors import ConfigError
+from flhe.math.bigint import gmpy
+from flhe.policy import SCHEMES
+from flhe.schemes.seal_blocks import tenseal
+
+ROOT = Path(__file__).parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("scheme", packages.NEEDS)
+def test_a_schemes_extra_brings_what_it_needs_and_nothing_more(scheme: str) -> None:
+    needs = packages.NEEDS[scheme]
+    assert scheme in SCHEMES
+    assert {re.split("[^a-z0-9]", each)[0] for each in EXTRAS[needs.extra]} == set(needs.node)
+    assert set(needs.server) <= set(needs.node)
+
+
+def test_what_is_missing_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tenseal", None)
+    assert packages.missing("fedml-he") == ("tenseal",)
+    assert packages.missing("fedml-he", "server") == packages.missing("batchcrypt") == ()
+    with pytest.raises(
+        ConfigError, match=r"needs tenseal, .*pip install 'tenseal>=.*' 'zstandard>"
+    ):
+        packages.check_packages("fedml-he")
+    with pytest.raises(ConfigError, match="needs tenseal"):
+        tenseal()
+    for scheme in (*SCHEMES, "plain"):
+        packages.check_packages(scheme, "server")
+        if scheme != "fedml-he":
+            packages.check_packages(scheme)
+
+
+def test_batchcrypt_needs_gmpy2_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gmpy2", None)
+    for role in ("node", "server"):
+        with pytest.raises(ConfigError, match=r"needs gmpy2, .*pip install 'gmpy2>="):
+            packages.check_packages("batchcrypt", role)
+    with pytest.raises(ConfigError, match="needs gmpy2"):
+        gmpy()
+    packages.check_packages("fedml-he")
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_hint_names_requirements_of_the_extra(extra: str) -> None:
+    names = {re.split("[^A-Za-z0-9-]", each)[0] for each in EXTRAS[extra]}
+    found = packages.requirements(extra)
+    assert {re.split("[^A-Za-z0-9-]", each)[0] for each in found} == names
+    assert packages.install_hint(extra).count("'") == 2 * len(found)
+
+
+def test_the_hint_may_name_a_part_of_an_extra() -> None:
+    assert packages.install_hint("apps", "torch").endswith("pip install 'torch>=2.6'")
+
+
+def test_an_flhe_that_was_never_installed_still_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def requires(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(packages.metadata, "requires", requires)
+    assert "[paillier] extra" in packages.install_hint("paillier")
+
+
+@pytest.mark.parametrize("pip", [True, False])
+def test_an_environment_without_pip_is_named_the_command_that_it_has(
+    pip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda _: object() if pip else None)
+    assert packages.install_hint("paillier").startswith("pip" if pip else "uv pip")
+
+
+def test_nobody_is_told_to_install_a_name_that_is_not_ours() -> None:
+    """The package index may serve anything under it."""
+    folders = ("flhe", "strategies", "sim", "apps", "deploy", "docs", "tests")
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "pyproject.toml"]
+    texts += [path for name in folders for path in (ROOT / name).rglob("*.py")]
+    texts += (ROOT / "docs").rglob("*.md")
+    advised = re.compile(r"""pip install (-\S+ )*['"\\]*flhe(?![-\w.]*\.whl)""")
+    offenders = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in texts
+        for found in advised.finditer(path.read_text(encoding="utf-8"))
+        if not path.samefile(__file__)
+    ]
+    assert offenders == []
