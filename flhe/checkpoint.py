@@ -71,13 +71,17 @@ def write_model(model: Model, out: Path) -> None:
     if out.suffix not in FORMATS:
         raise ConfigError(f"--output {out.name}: must end in {' or '.join(FORMATS)}")
     save = _save_torch if out.suffix == ".pt" else _save_numpy
+    part = out.with_name(f".{out.name}.part")  # an older model stays until the new one is whole
     try:
-        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o600)  # also where the file was there before
+            save(model, file)
+        part.replace(out)
     except OSError as error:
         raise ConfigError(f"--output {out}: cannot be written ({error.strerror})") from None
-    with os.fdopen(handle, "wb") as file:
-        os.fchmod(handle, 0o600)  # also where the file was there before
-        save(model, file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _save_numpy(model: Model, file: Any) -> None:

@@ -7,64 +7,20 @@ refuses, as for a command line that cannot be read.
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import click
 import typer
-from typer.core import TyperGroup
 
-from flhe.errors import FlheError
-from flhe.json_option import JsonFile
-from flhe.packages import explain
+from flhe.command_group import Commands, OneLineErrors
+from flhe.json_option import JsonFile, console, write_json
 from flhe.provision.key_commands import keys as key_commands
 from flhe.provision.permit_command import permit
 from flhe.provision.roster_commands import roster as roster_commands
 
 if TYPE_CHECKING:
     from flhe.apps.signals import Stopped
-
-
-class Commands(TyperGroup):
-    """A group of commands that suggests the nearest names once."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if hasattr(click.exceptions, "NoSuchCommand"):  # click suggests by itself, Typer once more
-            self.suggest_commands = False
-
-
-class OneLineErrors(Commands):
-    """A group of commands whose errors are one line, unless FLHE_DEBUG or --verbose is set."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Invoke the command; turn its errors into one line."""
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
-            if foreign or debugging(ctx):
-                raise
-            typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
-            refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)
-            raise typer.Exit(2 if refused else 1) from error
-
-
-def _one_line(error: Exception, command: str | None) -> str:
-    """Return what the user reads of an error."""
-    line = " ".join(str(error).split())
-    if isinstance(error, FlheError):
-        return line
-    if isinstance(error, ModuleNotFoundError) and (missing := explain(error, f"`flhe {command}`")):
-        return missing
-    return f"{type(error).__name__}: {line} (FLHE_DEBUG=1 shows where)"
-
-
-def debugging(ctx: Any) -> bool:
-    """Whether the user asked for tracebacks."""
-    return bool(os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose"))
 
 
 app = typer.Typer(
@@ -691,7 +647,6 @@ def doctor(
 ) -> None:
     """Check a node before it takes part: run it as the user that the node runs as."""
     from flhe.apps.node_config import parse
-    from flhe.json_option import console, write_json
     from flhe.provision import doctor as checks
 
     found = checks.examine(parse(node_config), superlink, root_certificates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -139,3 +140,15 @@ def test_command(home: Path, box: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["open", str(box), "--key", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert result.output.count("\n") == 1
+
+
+def test_an_older_model_stays_where_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    out = tmp_path / "model.pt"
+    out.write_bytes(b"of the year before")
+    with pytest.raises(ConfigError, match="torch"):
+        write_model(Model.initial({"w": np.zeros(3, np.float32)}), out)
+    assert out.read_bytes() == b"of the year before"
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]

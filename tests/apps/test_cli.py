@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from flhe.apps import launch
 from flhe.apps.settings import Settings
-from flhe.cli import OneLineErrors, app
+from flhe.cli import app
+from flhe.command_group import OneLineErrors
 from flhe.errors import ConfigError
 from flhe.sim import commands
 

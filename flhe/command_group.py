@@ -1,0 +1,53 @@
+"""Groups of commands on the command line: their errors, and what they suggest for a misspelled name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from flhe.errors import FlheError
+from flhe.packages import explain
+
+
+class Commands(TyperGroup):
+    """A group of commands that suggests the nearest names once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if hasattr(click.exceptions, "NoSuchCommand"):  # click suggests by itself, Typer once more
+            self.suggest_commands = False
+
+
+class OneLineErrors(Commands):
+    """A group of commands whose errors are one line, unless FLHE_DEBUG or --verbose is set."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Invoke the command; turn its errors into one line."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
+            if foreign or debugging(ctx):
+                raise
+            typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
+            refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)
+            raise typer.Exit(2 if refused else 1) from error
+
+
+def _one_line(error: Exception, command: str | None) -> str:
+    """Return what the user reads of an error."""
+    line = " ".join(str(error).split())
+    if isinstance(error, FlheError):
+        return line
+    if isinstance(error, ModuleNotFoundError) and (missing := explain(error, f"`flhe {command}`")):
+        return missing
+    return f"{type(error).__name__}: {line} (FLHE_DEBUG=1 shows where)"
+
+
+def debugging(ctx: Any) -> bool:
+    """Whether the user asked for tracebacks."""
+    return bool(os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose"))
