@@ -49,7 +49,8 @@ def flashe_fedavg(
         Clipping threshold alpha: largest change of one weight in a round, overall or by layer. Or have
         it fitted, layer by layer, on the updates of the rounds before, or in every round anew.
     max_examples : int
-        Largest example count of one client. The closer to the truth, the finer the quantization.
+        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
+        with more has a clipping threshold as much lower.
     weighted : bool
         Weigh updates by example counts, as FedAvg does.
     masking : "double", "single" or "adaptive"
@@ -102,7 +103,7 @@ def sash_fedavg(
 ) -> HEStrategy:
     """FedAvg under SASH: for many clients, any of which may drop out at any time.
 
-    A round needs t = (N + c) // 2 + 1 of N members to the end, c being a third of them unless a pinned
+    A round needs t = (N + c) // 2 + 1 of N members to the end, c being (N - 1) // 3 unless a pinned
     roster says otherwise: 7 of 10, 67 of 100. Sample accordingly.
 
     Parameters
@@ -113,7 +114,8 @@ def sash_fedavg(
     clip : float or mapping of str to float
         Clipping threshold alpha: largest change of one weight in a round, overall or by layer.
     max_examples : int
-        Largest example count of one client. The closer to the truth, the finer the quantization.
+        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
+        with more has a clipping threshold as much lower.
     weighted : bool
         Weigh updates by example counts, as FedAvg does.
     unmask : "server" or "clients"
@@ -184,7 +186,8 @@ def batchcrypt_fedavg(
         Advance scaling: `bits` has room for the sum of all, so each value has ceil(log2 N) bits
         less and a ciphertext holds more of them.
     max_examples : int
-        Largest example count of one client. The closer to the truth, the finer the quantization.
+        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
+        with more has a clipping threshold as much lower.
     weighted : bool
         Weigh updates by example counts, as FedAvg does.
     train_metrics : tuple[str, ...]
@@ -293,13 +296,14 @@ def esafl_fedavg(
         Fresh keys in each round, whose sum members agree on by masking-key agreement: two relays more a
         round, and a round of some members, or without those that dropped out, opens as it is. The
         choice where a member may conspire with a server that lies: with keys that last, the two of them
-        open any update that the server calls lost. As many may conspire as the roster says, a third
-        unless it says more.
+        open any update that the server calls lost. As many may conspire as the roster says, which is
+        (N - 1) // 3 unless it says otherwise.
     dealt_keys : bool
         Keys are dealt offline, by somebody whom all trust (`flhe keygen --scheme eshe`), instead of
         made by the members.
     max_examples : int
-        Largest example count of one client. The closer to the truth, the finer the quantization.
+        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
+        with more has a clipping threshold as much lower.
     weighted : bool
         Weigh updates by example counts, as FedAvg does.
     train_metrics : tuple[str, ...]
@@ -357,7 +361,8 @@ def fedml_he_fedavg(
     ckks_ring : str
         Parameters of CKKS; see `flhe.schemes.presets`.
     max_examples : int
-        Largest example count of one client. The closer to the truth, the finer the quantization.
+        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
+        with more has a clipping threshold as much lower.
     weighted : bool, optional
         Weigh updates by example counts, as FedAvg does. By default where nothing travels in clear:
         values in clear that are multiples of an example count show it.

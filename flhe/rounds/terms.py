@@ -70,7 +70,7 @@ class Terms:
     clip : float, mapping of str to float, "history" or "exchange"
         Clipping threshold alpha in the update's own units; or what it is fitted on, see `Clip`.
     max_examples : int
-        Largest example count of one client; see `Weigh`.
+        Example count from which on a client uses the whole range of values; see `Weigh`.
     weighted : bool
         Weigh updates by example counts, as FedAvg does; False gives every client the same weight.
     masking : "double", "single" or "adaptive"
