@@ -1,0 +1,235 @@
+"""Whole federations against tests/vectors/rounds.json: who is in each sum, what opens, what is refused.
+
+`MAKE` alone knows how a strategy is built; the rest sees models, reports and codes.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, RecordDict
+from numpy.typing import NDArray
+
+from flhe import records
+from flhe.coding.select import Select
+from flhe.errors import FlheError
+from flhe.strategies import (
+    HEStrategy,
+    batchcrypt_fedavg,
+    esafl_fedavg,
+    fedml_he_fedavg,
+    flashe_fedavg,
+    sash_fedavg,
+)
+from tests.strategies.puppets import Puppets, new_node
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+VECTORS = json.loads((pathlib.Path(__file__).parents[1] / "vectors" / "rounds.json").read_text())
+UNIT = 2.0**-15
+CLIP = 32767 / 32768
+SHAPES: dict[str, list[int]] = VECTORS["shapes"]
+ONLY_W = Select(rule="layers:w")
+DROPPED = Select(rule="layers:w", rest="drop")
+
+MAKE: dict[str, tuple[Callable[..., HEStrategy], dict[str, Any]]] = {
+    "flashe, double": (flashe_fedavg, {}),
+    "flashe, single": (flashe_fedavg, {"masking": "single"}),
+    "flashe, adaptive": (flashe_fedavg, {"masking": "adaptive"}),
+    "flashe, top half": (flashe_fedavg, {"top_k": 0.5, "warmup": 0}),
+    "flashe, top half, single, in place": (
+        flashe_fedavg,
+        {"top_k": 0.5, "warmup": 0, "masking": "single", "permute": False},
+    ),
+    "flashe, layer w": (flashe_fedavg, {"select": DROPPED}),
+    "sash, server reads": (sash_fedavg, {}),
+    "sash, members read": (sash_fedavg, {"unmask": "clients"}),
+    "batchcrypt": (batchcrypt_fedavg, {}),
+    "batchcrypt, 2048": (batchcrypt_fedavg, {"key_bits": 2048}),
+    "esafl, joint keys": (esafl_fedavg, {}),
+    "esafl, keys of a round": (esafl_fedavg, {"per_round_keys": True}),
+    "esafl, rns-8192": (esafl_fedavg, {"ring": "rns-8192"}),
+    "fedml-he": (fedml_he_fedavg, {}),
+    "fedml-he, layer w, rest in clear": (fedml_he_fedavg, {"select": ONLY_W}),
+    "fedml-he, layer w": (fedml_he_fedavg, {"select": DROPPED}),
+}
+
+
+def strategy_of(variant: str, **how: Any) -> HEStrategy:
+    """The strategy that a variant of the vectors is."""
+    make, own = MAKE[variant]
+    return make(
+        bits=VECTORS["bits"],
+        clip=CLIP,
+        max_examples=VECTORS["max_examples"],
+        weighted=VECTORS["variants"][variant]["weighing"] == "by examples",
+        **own,
+        **how,
+    )
+
+
+def start() -> ArrayRecord:
+    """The model that all of them start from: zeros, on the grid."""
+    return records.from_numpy(
+        {n: np.zeros(s, np.int64 if n == "steps" else np.float32) for n, s in SHAPES.items()}
+    )
+
+
+def federation(path: pathlib.Path, variant: str, **node_config: Any) -> Puppets:
+    """Four nodes whose apps change what the vectors say; the model itself counts the rounds."""
+    program = VECTORS["changes"][VECTORS["variants"][variant]["weighing"]]
+    app = new_node()
+    app.examples = VECTORS["weights"].__getitem__
+    grid = Puppets(
+        path,
+        4,
+        app,
+        config=lambda i: {
+            "flhe-select-rules": "layers",
+            "flhe-min-select": 0.1,
+            "flhe-unpermuted": True,
+            "flhe-key-bits": 2048,
+            **(node_config if i == 1 else {}),
+        },
+    )
+
+    def trained(arrays: Mapping[str, NDArray[Any]], node: int) -> dict[str, NDArray[Any]]:
+        round_ = int(app.configs[-1]["server-round"]) - 1
+        k = np.array(program[round_][node], np.float32) * np.float32(UNIT)
+        return {
+            "w": arrays["w"] + k[:8].reshape(2, 4),
+            "b": arrays["b"] + k[8:],
+            "steps": np.asarray(arrays["steps"] + VECTORS["counted"][round_][node]),
+        }
+
+    app.trained = trained
+    return grid
+
+
+def play(grid: Puppets, strategy: HEStrategy, rounds: int = 3) -> list[dict[str, Any]]:
+    """The model after each round, as its readers have it."""
+    models: list[dict[str, Any]] = []
+    server = strategy.terms.reader == "server"
+
+    def here(_round: int, arrays: ArrayRecord) -> None:
+        models.append({n: a.copy() for n, a in records.to_numpy(arrays).items()})
+
+    if not server:
+        models.append({n: a.copy() for n, a in records.to_numpy(start()).items()})
+        strategy.on_round = lambda report: models.append(grid.model(0).arrays())
+    try:
+        strategy.start(grid, start(), num_rounds=rounds, evaluate_fn=here if server else None)
+    finally:
+        grid.close()
+    return models
+
+
+@pytest.mark.parametrize(
+    "case", VECTORS["cases"], ids=lambda c: c["variant"] + (", one away" if c["away"] else "")
+)
+def test_a_federation_comes_to_what_is_written(tmp_path: pathlib.Path, case: Any) -> None:
+    variant = case["variant"]
+    grid = federation(tmp_path, variant)
+    away = {int(round_): 100 + node for round_, node in case["away"].items()}
+    now = 0
+
+    def fate(node: int, stage: str, round_: int) -> Literal["dead"] | None:
+        """Whoever is away answers nothing from the round's first message until its evaluation."""
+        nonlocal now
+        if stage in ("round", "evaluate"):
+            now = round_ if stage == "round" else 0
+        return "dead" if away.get(now) == node else None
+
+    grid.fate = fate
+    models = play(grid, strategy_of(variant))
+    assert len(models) == 1 + len(case["rounds"])
+    weighted = VECTORS["variants"][variant]["weighing"] == "by examples"
+    for before, after, expected in zip(models, models[1:], case["rounds"], strict=False):
+        weights = [VECTORS["weights"][n] if weighted else 1 for n in expected["senders"]]
+        assert sum(weights) == expected["weight"]
+        for name, total in expected["sum"].items():
+            change = (after[name].astype(np.float64) - before[name]) / UNIT * expected["weight"]
+            assert np.rint(change).ravel().tolist() == total, name
+            assert np.abs(change - np.rint(change)).max() < 0.05
+        assert int(after["steps"] - before["steps"]) == expected["steps"]
+
+
+# --- what is refused ---
+
+
+def spoil(what: str, grid: Puppets) -> None:
+    """Have node 1, its app or its relay do what a refusal is of."""
+    app: Any = grid.app
+    usual, examples = app.trained, app.examples
+
+    def values(value: float) -> Callable[..., Any]:
+        def trained(arrays: Any, node: int) -> Any:
+            out = usual(arrays, node)
+            return {**out, "w": out["w"] + np.float32(value)} if node == 1 else out
+
+        return trained
+
+    def other(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., Any]:
+        return lambda arrays, node: (
+            change(usual(arrays, node)) if node == 1 else usual(arrays, node)
+        )
+
+    def raises(node: int) -> int:
+        if node == 1:
+            raise ValueError("of the app")
+        return int(examples(node))
+
+    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
+        if node != 101 or stage in ("advertise", "share", "confirm", "status"):
+            return content
+        if what == "a plain message":
+            return RecordDict({"arrays": start()})
+        copy = RecordDict(dict(content.items()))
+        record = records.find_config(content, records.STAGE)
+        assert record is not None
+        copy[records.STAGE] = type(record)({**record, "v": 10_000})
+        return copy
+
+    if what == "NaN":
+        app.trained = values(float("nan"))
+    elif what == "mostly clipped":
+        app.trained = values(99.0)
+    elif what == "a counter leaps":
+        app.trained = other(lambda out: {**out, "steps": np.asarray(out["steps"] + (1 << 40))})
+    elif what == "no array of the model":
+        app.trained = other(lambda out: {"w": out["w"]})
+    elif what == "no examples":
+        app.examples = lambda node: 0 if node == 1 else examples(node)
+    elif what == "no example count":
+        app.examples = lambda node: 4.5 if node == 1 else examples(node)
+    elif what == "the app raises":
+        app.examples = raises
+    elif what in ("a plain message", "another version"):
+        grid.rewrite = rewrite
+
+
+AT_THE_NODE: dict[str, dict[str, Any]] = {
+    "the node does not allow the scheme": {"flhe-schemes": "plain"},
+    "the node leaves": {"flhe-leave": True},
+}
+
+
+@pytest.mark.parametrize("case", VECTORS["refusals"], ids=lambda c: f"{c['variant']}: {c['what']}")
+def test_one_node_refuses_and_says_which(tmp_path: pathlib.Path, case: Any) -> None:
+    variant, what, code = case["variant"], case["what"], case["code"]
+    grid = federation(tmp_path, variant, **AT_THE_NODE.get(what, {}))
+    spoil(what, grid)
+    with suppress(FlheError):  # where a sum needs all of them, or most
+        play(grid, strategy_of(variant, retries=0), rounds=1)
+    refused = {(n, reply.error.code) for n, _, reply in grid.replies if reply.has_error()}
+    if code is None:
+        assert refused == set()
+    else:
+        assert (101, code) in refused
+        assert {node for node, _ in refused} == {101}
