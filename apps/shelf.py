@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from flhe.command_group import Commands
 from flhe.errors import ConfigError, FlheError
 
 SIGNATURES = ".signatures"
@@ -47,7 +48,13 @@ FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
 PATIENCE = 10.0  # seconds in which a request must be there as a whole
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    cls=Commands,
+    help=__doc__,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
 
 
 def key_id(public: Ed25519PublicKey) -> str:

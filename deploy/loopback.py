@@ -10,4 +10,6 @@ import typer
 from flhe.sim.loopback_command import main
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(context_settings={"help_option_names": ["--help", "-h"]})
+    app.command()(main)
+    app()

@@ -15,6 +15,7 @@ SuperLink refuses it, and a round waits for it.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -177,8 +178,34 @@ class Loopback:
         )
 
     def _submit(self, scheme: str) -> Run:
-        place = self.scratch / f"run-{scheme}"
+        place = self._place(scheme)
+        words = self._words(scheme, place)
+        told = self.machines.flwr(*words, log=f"flwr-run-{scheme}")
+        if "run-id" not in told:
+            why = self.logs.why(f"flwr-run-{scheme}", "superlink")
+            raise FlheError(f"`flwr run` did not start {scheme}{why}")
+        return Run(scheme, place, int(told["run-id"]), launch.Tail(place / "report.jsonl"))
+
+    def another_run(self) -> list[str]:
+        """What to type for one more run while all is up: permits of the sites, then `flwr run`."""
+        place = self._place("again")
+        (place / GATE).touch()  # it waits for no other run
+        words = ["flwr", *self._words(self.plan.schemes[0], place), "--stream"]
+        permits = [["flhe", "permit", "--home", str(self.home(name))] for name in SITES]
+        return [
+            "another run: each site permits it, then the coordinator starts it",
+            *(shlex.join(words) for words in permits),
+            f"FLWR_HOME={shlex.quote(str(self.scratch))} {shlex.join(words)}",
+        ]
+
+    def _place(self, name: str) -> Path:
+        """A new directory for what a run's server app writes."""
+        place = self.scratch / f"run-{name}"
         place.mkdir(mode=0o700)
+        return place
+
+    def _words(self, scheme: str, place: Path) -> tuple[str, ...]:
+        """The words of `flwr` that start a run."""
         config: dict[str, Value] = {
             "scheme": scheme,
             "unmask": "server" if self.plan.reads(scheme) else "clients",
@@ -189,12 +216,7 @@ class Loopback:
             "wait-s": loopback_app.WAIT_S * self.plan.patience,
             "place": str(place),
         }
-        words = ("run", loopback_app.APP_ID, "flhe", "--run-config", pairs(config))
-        told = self.machines.flwr(*words, log=f"flwr-run-{scheme}")
-        if "run-id" not in told:
-            why = self.logs.why(f"flwr-run-{scheme}", "superlink")
-            raise FlheError(f"`flwr run` did not start {scheme}{why}")
-        return Run(scheme, place, int(told["run-id"]), launch.Tail(place / "report.jsonl"))
+        return ("run", loopback_app.APP_ID, "flhe", "--run-config", pairs(config))
 
     def _look(self) -> None:
         """Take in what runs report and what is in the state directories; see that all goes on."""

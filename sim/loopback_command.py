@@ -90,19 +90,21 @@ def _work(
         except FlheError as error:
             logs.failed = True  # also where Ctrl-C ends the wait below
             if keep:
-                _stay(say, f"failed: {error}; what is left is", scratch)
+                _stay(say, f"failed: {error}; what is left is", loopback, scratch)
             raise
         seconds = time.monotonic() - began
         if keep:
-            _stay(say, "done; all is left up", scratch)
+            _stay(say, "done; all is left up", loopback, scratch)
         loopback.machines.end()
         say("searching the traffic")
         return check(loopback, seconds)
 
 
-def _stay(say: Callable[[str], None], what: str, scratch: Path) -> None:
+def _stay(say: Callable[[str], None], what: str, loopback: Loopback, scratch: Path) -> None:
     """Leave everything as it is until a signal ends it, which is raised as Stopped."""
-    say(f"{what} in {scratch}; end it with Ctrl-C")
+    say(f"{what} in {scratch}; end it with Ctrl-C, which skips the search of the traffic")
+    for line in loopback.another_run():
+        say(line)
     threading.Event().wait()
 
 

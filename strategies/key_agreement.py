@@ -339,7 +339,8 @@ def _same_view(confirms: dict[int, bytes], trouble: dict[int, str]) -> None:
 
 
 def _too_few(verb: str, count: int, trouble: dict[int, str]) -> str:
-    return f"only {count} nodes {verb}, {MIN_MEMBERS} or more are needed ({reasons(trouble)})"
+    nodes = "1 node" if count == 1 else f"{count} nodes"
+    return f"only {nodes} {verb}, {MIN_MEMBERS} or more are needed ({reasons(trouble)})"
 
 
 def reasons(trouble: dict[int, str]) -> str:

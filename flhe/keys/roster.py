@@ -103,7 +103,7 @@ class Roster:
         if not self.min_members <= len(self.members) <= MAX_MEMBERS:
             raise ConfigError(
                 f"Roster: {len(self.members)} members, collusion {self.collusion} and "
-                f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS}"
+                f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS} members"
                 + (f" (min-members={agreed})" if (agreed := self.limits.min_members) else "")
             )
         if not self.schemes or len(set(self.schemes)) != len(self.schemes):

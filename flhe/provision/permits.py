@@ -10,6 +10,7 @@ from flhe.keys import federations
 from flhe.keys.store import Store
 from flhe.policy import Policy
 from flhe.provision.checks import Check, Checks
+from flhe.provision.sites import has_identity
 
 
 def grant(home: Path) -> str:
@@ -18,7 +19,7 @@ def grant(home: Path) -> str:
     Raises
     ------
     ConfigError
-        There is no such directory.
+        There is no such directory, or no node has its identity there.
     StoreError
         The directory or its audit log cannot be written by this user.
     """
@@ -26,6 +27,10 @@ def grant(home: Path) -> str:
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory; name the node's flhe-home")
+    if not has_identity(home):  # a permit beside a node's directory would permit nothing there
+        inside = sorted(f"{p}" for p in home.iterdir() if has_identity(p))
+        mend = f"is it {', '.join(inside)}?" if inside else "name the node's flhe-home"
+        raise ConfigError(f"--home {home}: no identity in it; {mend}")
     store = Store(home)
     entry = audit.Entry(
         run=0,

@@ -116,6 +116,11 @@ def rotate(
     return Enrolled(request, path, new_home, made=True)
 
 
+def has_identity(home: Path) -> bool:
+    """Whether a directory is a node's state directory."""
+    return (home / IDENTITY).is_file()
+
+
 def existing(home: Path) -> Identity:
     """The identity in a state directory, which is never made here.
 
@@ -126,7 +131,7 @@ def existing(home: Path) -> Identity:
     StoreError
         It is damaged, somebody else's, or open to others.
     """
-    if not (home / IDENTITY).is_file():
+    if not has_identity(home):
         raise ConfigError(
             f"--home {home}: no identity in it; make one with: flhe keygen --home {home} --name NAME"
         )

@@ -22,8 +22,8 @@ from flhe.sim.loopback_traffic import Traffic
 from flhe.sim.node_secrets import MODEL
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "loopback.py"
-LIMIT_S = 280
-"""Seconds that it may take in all: five minutes are the most."""
+LIMIT_S = 1500
+"""Seconds after which it hangs; on a quiet machine of two cores it takes some 170."""
 
 CONTROLS = {
     "initial model, in streams",
@@ -41,7 +41,7 @@ CONTROLS = {
 def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
     command = [sys.executable, str(SCRIPT), "--scheme", "flashe", "--scheme", "sash"]
-    command += ["--rounds", "3", "--timeout", str(LIMIT_S), "--json", str(report_file)]
+    command += ["--rounds", "3", "--patience", "5", "--timeout", "240", "--json", str(report_file)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
     )

@@ -149,7 +149,7 @@ def test_a_key_is_replaced_in_its_place() -> None:
 def test_members_that_the_parameters_ask_for() -> None:
     assert make(limits=Limits(min_members=5)).min_members == 5
     assert make(limits=Limits(min_members=2)).min_members == 4
-    with pytest.raises(ConfigError, match=r"need 6 to 1024 \(min-members=6\)"):
+    with pytest.raises(ConfigError, match=r"need 6 to 1024 members \(min-members=6\)"):
         make(limits=Limits(min_members=6))
 
 

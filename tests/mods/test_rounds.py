@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flhe import records
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
-from flhe.mods import training
+from flhe.mods import stages, training
 from flhe.mods.node import Node
 from flhe.rounds import session as session_module
 from flhe.rounds.model import Model
@@ -417,8 +417,11 @@ def test_a_metric_that_is_not_finite_is_left_out(group: Group) -> None:
     assert dict(reply.content["flhe.means.1"]) == {}
 
 
-def test_a_node_with_more_than_max_examples(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_with_more_than_max_examples(
+    group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It counts as much as under FedAvg, and its log says that its threshold is lower."""
+    monkeypatch.setattr(stages, "_said", set())
     counts = (40, 4711, 60)  # TERMS has max_examples=100
     for site, examples, step in zip(group.sites, counts, (0.25, 0.015625, 0.125), strict=True):
         site.app = App(examples=examples, step=step)

@@ -46,6 +46,19 @@ def test_a_permit_lets_one_more_federation_begin_without_a_restart(tmp_path: Pat
     answer(site.ask("advertise", **{**second, "number": 9}))  # one that has begun goes on
 
 
+def test_a_permit_is_for_a_nodes_own_directory(tmp_path: Path) -> None:
+    """One beside it would say that it worked, and permit nothing."""
+    (site, *_) = Group(tmp_path / "sites", 3).sites
+    begin_in = site.home.parent
+    site.ask("status")
+    told = bad("permit", "--home", begin_in)
+    assert "no identity in it" in told
+    assert str(site.home) in told.replace("\n", "")
+    assert not (begin_in / "permit").exists()
+    (tmp_path / "empty").mkdir()
+    assert "name the node's flhe-home" in bad("permit", "--home", tmp_path / "empty")
+
+
 def test_the_servers_log_names_the_refusal_and_its_mend() -> None:
     told = explain(1026, "flhe/federations")
     assert "no further federation" in told
