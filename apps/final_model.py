@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
 from dataclasses import replace
 from logging import INFO, getLogger
 from pathlib import Path
@@ -15,7 +14,6 @@ from flwr.serverapp.strategy import Result
 from flhe.apps.environment import data_home
 from flhe.apps.settings import Settings
 from flhe.errors import ConfigError
-from flhe.policy import default_root
 from flhe.strategies.sealed_result import save_sealed, write_private
 
 log = getLogger("flwr").log
@@ -61,16 +59,6 @@ def write_model(path: Path, result: Result, *, sealed: bool) -> None:
 
 
 def log_place(settings: Settings) -> None:
-    """Log where the final model is, and how to open it."""
-    path = settings.sealed_model
+    """Log where a plain model is; `save_sealed` does so for a sealed one."""
     if settings.model_suffix == ".npz":
-        log(INFO, "Model: %s", path)
-        return
-    log(INFO, "Sealed model: %s", path)
-    log(
-        INFO,
-        "Open it: flhe open %s --key %s --output model.npz "
-        "(a simulation's keys; in a deployment, name the state directory of a member)",
-        shlex.quote(path),
-        shlex.quote(str(default_root())),
-    )
+        log(INFO, "Model: %s", settings.sealed_model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -91,7 +92,7 @@ def absent(package: str) -> ConfigError:
     for scheme, needs in NEEDS.items():
         if package in (*needs.node, *needs.server):
             return ConfigError(
-                f"scheme {scheme!r} needs {package}, which cannot be imported here: install the "
+                f"scheme {scheme!r} needs {package}, which {sys.prefix} does not have: install the "
                 f"[{needs.extra}] extra: {install_hint(needs.extra)}"
             )
     raise ValueError(f"{package}: no scheme needs it")

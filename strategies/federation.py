@@ -23,7 +23,7 @@ from flhe.keys.masking import Circle, combine, pack
 from flhe.keys.messages import open_detached
 from flhe.keys.pairwise_plan import Plan
 from flhe.keys.seed_plan import degree_of, seed_plan
-from flhe.mods.codes import APP, explain
+from flhe.mods.codes import explain
 from flhe.rounds.model import next_history
 from flhe.rounds.ranges import fitted_layout, own_layout
 from flhe.rounds.reading import ServerReader, finite
@@ -51,6 +51,8 @@ NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
 REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
+APPS_FAULT = (1001, 1018)
+"""Codes of an app that would do the same if it were asked again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
 """Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
 REFUSES = (1011, 1012, 1014, 1023, 1024)
@@ -86,7 +88,7 @@ class Federation:
         self.asked = 0
         """How many nodes this attempt asked."""
         self.app_failed: set[int] = set()
-        """Those whose app failed in it."""
+        """Those whose app failed in it, or replied what no strategy takes."""
         self.spent: set[int] = set()
         """Nodes that say that the round under way is over, in this attempt."""
         self.claimed: Counter[int] = Counter()
@@ -362,7 +364,7 @@ class Federation:
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Note what a refusal says of the node; returns it in words."""
         code = reply.error.code
-        if code == APP.code:
+        if code in APPS_FAULT:
             self.app_failed.add(node)
         if code == REUSED and self.ledger.base not in (self.lacks(node) or ()):
             self.spent.add(node)  # not of a sum that came with the message

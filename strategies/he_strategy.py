@@ -360,6 +360,13 @@ class HEStrategy(FedAvg):
             self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes, MIN_MEMBERS
         )
         deadline = time.monotonic() + self.connect_timeout
+        if len(nodes := fed.connected()) < need:
+            log(
+                INFO,
+                "%d of %d nodes are connected, waiting up to %g s for the others (a simulation has as "
+                'many as --federation-config "num-supernodes=%d" says, and 2 without it)',
+                *(len(nodes), need, self.connect_timeout, need),
+            )
         while len(nodes := fed.connected()) < need:
             if time.monotonic() >= deadline:
                 raise QuorumError(
@@ -559,7 +566,7 @@ class HEStrategy(FedAvg):
                 # With keys of a new epoch they may answer: that is no retry, and comes once a round.
                 left += fed.grants_another()
                 # A group that becomes smaller does so a few times at most: that is no retry.
-                hopeless = 2 * len(fed.app_failed) > fed.asked  # most apps failed, and would again
+                hopeless = 2 * len(fed.app_failed) > fed.asked  # most apps did, and would again
                 if hopeless or not (self.terms.joint and self._lose_members(fed, fed.missing)):
                     if hopeless or left == 0:
                         # Nodes send what they have sent again, so a resumed run asks for another.

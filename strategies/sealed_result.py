@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
+from logging import INFO, getLogger
 from pathlib import Path
 
 from flwr.serverapp.strategy import Result
 
 from flhe import records
 from flhe.errors import ConfigError, ProtocolError
+from flhe.policy import default_root
+
+log = getLogger("flwr").log
 
 
 def save_sealed(result: Result, path: str | Path) -> None:
-    """Write the sealed checkpoint of a finished run, for `flhe open`.
+    """Write the sealed checkpoint of a finished run, and log where it is and how it is opened.
 
     Parameters
     ----------
@@ -36,6 +41,15 @@ def save_sealed(result: Result, path: str | Path) -> None:
             "this result holds no sealed checkpoint: the model was not written"
         ) from None
     write_private(path, pieces)
+    place = str(Path(path).resolve())  # a server app works where the SuperLink was started
+    log(INFO, "Sealed model: %s", place)
+    log(
+        INFO,
+        "Open it: flhe open %s --key %s --output model.npz "
+        "(a simulation's keys; in a deployment, name the state directory of a member)",
+        shlex.quote(place),
+        shlex.quote(str(default_root())),
+    )
 
 
 def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:

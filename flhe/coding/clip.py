@@ -308,7 +308,7 @@ class Clip:
                 scaled = x[start:stop] * np.float32(excess / alpha)
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
-        self.check_clipped(clipped, x.size)
+        self.check_clipped(clipped, x.size, excess)
         tally = self.tally(state.shared, plain.coords, excess)
         if tally is not None:
             tally.add(x)
@@ -323,7 +323,7 @@ class Clip:
         extras, shared = self.after(total.extras, len(senders), state.shared)
         return total._replace(values=out, extras=extras), State(shared)
 
-    def check_clipped(self, clipped: int, size: int) -> None:
+    def check_clipped(self, clipped: int, size: int, excess: float = 1.0) -> None:
         """Warn above 1% of clipped values, refuse above 50%; the fraction itself is not told.
 
         Fitted thresholds cut more than 1% on purpose where bits are few, without a warning. Those
@@ -342,9 +342,13 @@ class Clip:
                 if self.adaptive
                 else "threshold; raise it"
             )
+            mend += ", or max_examples, since this node has more examples" if excess > 1 else ""
             raise ClippedError(f"more than half of the update lies beyond the clipping {mend}")
         if not self.adaptive and size and clipped > WARN_CLIPPED * size:
-            logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
+            logger.warning(
+                "more than 1%% of the update was clipped; raise the clipping threshold%s",
+                " or max_examples, since this node has more examples" if excess > 1 else "",
+            )
 
 
 def raise_not_finite() -> None:

@@ -77,7 +77,7 @@ def encode_parts(
             tally.add(part)
         outside += beyond
         at += part.size
-    clip.check_clipped(outside, length)
+    clip.check_clipped(outside, length, excess)
     extras = np.concatenate([extras, clip.told(tally, shared)])
     return Plain(out, quantize.split(extras), coords)
 

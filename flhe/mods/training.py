@@ -117,7 +117,9 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
         content[name] = MetricRecord(kept)
         for key in set(metrics) - set(kept) - {session.terms.weight_key}:
             say_once(
-                "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS)", key
+                "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), which "
+                "lists all that may leave",
+                key,
             )
     return content
 
@@ -177,8 +179,8 @@ def _trained(
     }
     for name in set(metrics) - set(allowed):
         say_once(
-            "training metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), and "
-            "name it in the strategy's train_metrics, which averages it",
+            "training metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), "
+            "which lists all that may leave, and name it in the strategy's train_metrics",
             name,
         )
     for name in set(allowed) - set(terms.metrics):
@@ -186,12 +188,6 @@ def _trained(
     if terms.weighted and 8 * int(examples) < terms.max_examples:
         say_once(
             "max_examples=%d is far above this node's examples: updates are quantized coarsely",
-            terms.max_examples,
-        )
-    if terms.weighted and int(examples) > terms.max_examples:
-        say_once(
-            "this node has more than max_examples=%d examples, so its clipping threshold is as much "
-            "lower; raise max_examples in the strategy if much is clipped",
             terms.max_examples,
         )
     return next(iter(arrays.values())), int(examples), allowed

@@ -72,12 +72,13 @@ def test_a_client_with_more_examples_weighs_what_it_should(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["apart", "fused"])
-def test_its_threshold_is_as_much_lower(way: str) -> None:
+def test_its_threshold_is_as_much_lower(way: str, caplog: pytest.LogCaptureFixture) -> None:
     mean, encoded = mean_of(WAYS[way], {4 * LIMIT: [0.1, 0.25, -0.2, 0.5]})
     assert encoded[0].values.max() == Quantize(16).levels  # 0.5 is cut at 1.0 / 4
     assert mean == pytest.approx([0.1, 0.25, -0.2, 0.25], abs=2**-15)
-    with pytest.raises(ClippedError, match="more than half"):
+    with pytest.raises(ClippedError, match=r"more than half .* or max_examples"):
         mean_of(WAYS[way], {40 * LIMIT: [0.1, 0.25, -0.2, 0.5]})
+    assert "or max_examples, since this node has more examples" in caplog.text
 
 
 @pytest.mark.parametrize("rule", ["history", "exchange"])

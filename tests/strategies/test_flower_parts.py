@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import (
 from flhe import records
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import HEMod, he_mod, stages
-from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies import HEStrategy, flashe_fedavg, save_sealed
 from tests.strategies.puppets import Node, Puppets, initial, new_node
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -236,11 +236,40 @@ def test_what_a_reply_cannot_carry_is_said(
     assert "the app's ConfigRecord 'mine' stays on this node" in caplog.text
     assert "the app's ArrayRecord 'model' stays on this node" in caplog.text
     assert "'f1' stays on this node: allow it with flhe-metrics" in caplog.text
-    assert "and name it in the strategy's train_metrics" in caplog.text
+    assert (
+        "which lists all that may leave, and name it in the strategy's train_metrics" in caplog.text
+    )
 
 
 def test_no_array_of_the_models_is_its_own_fault(tmp_path: Path) -> None:
     app = new_node()
-    app.trained = lambda arrays, partition: {"w": np.zeros(3, np.float32)}
+    calls: list[int] = []
+
+    def trained(arrays: Any, partition: int) -> Any:
+        calls.append(partition)
+        return {"w": np.zeros(3, np.float32)}
+
+    app.trained = trained
     text = refusal(Puppets(tmp_path, 3, app))
     assert "flhe/reply: its app must reply with one ArrayRecord that holds all" in text
+    assert len(calls) == 3, "a reply that no strategy takes is not asked for again"
+
+
+def test_too_few_nodes_are_waited_for_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "flwr"):
+        refusal(Puppets(tmp_path, 2), flashe_fedavg(connect_timeout=0.1))
+    assert "2 of 3 nodes are connected, waiting up to 0.1 s" in caplog.text
+    assert "num-supernodes=3" in caplog.text
+
+
+def test_where_a_sealed_model_was_written_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = train(Puppets(tmp_path / "nodes", 3))
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO, "flwr"):
+        save_sealed(result, "model.flhe")
+    assert f"Sealed model: {tmp_path / 'model.flhe'}" in caplog.text
+    assert f"flhe open {tmp_path / 'model.flhe'} --key" in caplog.text
