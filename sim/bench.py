@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError, FlheError
-from flhe.json_option import write_json as write_json  # noqa: PLC0414 (exported, for loopback_command)
 from flhe.sim.contenders import Contender, FlasheContender, Kind, Setting, limits, scheme_named
 
 PHASES = ("encrypt", "add", "decrypt")

@@ -16,7 +16,7 @@ from rich.table import Table
 from flhe.apps.environment import temporary
 from flhe.apps.signals import Stopped, signals
 from flhe.errors import FlheError
-from flhe.sim.bench import write_json
+from flhe.json_option import write_json
 from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_checks import Report, check
 from flhe.sim.loopback_logs import Logs, kept_logs
