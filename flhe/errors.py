@@ -2,7 +2,8 @@
 
 FlheError
 ├── ConfigError(ValueError)      a parameter, or a combination of them, that cannot work
-│   └── MisfitError              a codec and a scheme that do not go together
+│   ├── MisfitError              a codec and a scheme that do not go together
+│   └── PackageError             a package that a scheme needs is not installed
 ├── RangeError(ValueError)       a value outside what was promised
 │   ├── ReplyError               an app's reply that is not what FedAvg expects
 │   ├── NotFiniteError           an update that holds NaN or infinity
@@ -40,6 +41,10 @@ class ConfigError(FlheError, ValueError):
 
 class MisfitError(ConfigError):
     """A codec and a scheme that do not go together."""
+
+
+class PackageError(ConfigError):
+    """A package that a scheme needs is not installed, or does not load."""
 
 
 class RangeError(FlheError, ValueError):

@@ -11,7 +11,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Literal
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, PackageError
 
 Role = Literal["node", "server"]
 
@@ -77,7 +77,7 @@ def check_packages(scheme: str, role: Role = "node") -> None:
 
     Raises
     ------
-    ConfigError
+    PackageError
         A package is not installed, or does not load.
     """
     for name in needed(scheme, role):
@@ -87,11 +87,11 @@ def check_packages(scheme: str, role: Role = "node") -> None:
             raise absent(name) from None
 
 
-def absent(package: str) -> ConfigError:
+def absent(package: str) -> PackageError:
     """Return the error for a package of `NEEDS` that cannot be imported."""
     for scheme, needs in NEEDS.items():
         if package in (*needs.node, *needs.server):
-            return ConfigError(
+            return PackageError(
                 f"scheme {scheme!r} needs {package}, which {sys.prefix} does not have: install the "
                 f"[{needs.extra}] extra: {install_hint(needs.extra)}"
             )

@@ -150,6 +150,15 @@ _TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
         errors.RangeError,
         Refusal(1016, "flhe/range", "a number of its is out of range; see its errors.log"),
     ),
+    (
+        errors.PackageError,
+        Refusal(
+            1030,
+            "flhe/package",
+            "a package that the scheme needs is not installed there: its errors.log and flhe doctor "
+            "name it, and the command that installs it",
+        ),
+    ),
     (errors.ConfigError, Refusal(1017, "flhe/config", "its configuration cannot work")),
     (errors.FlheError, INTERNAL),
 )

@@ -340,6 +340,7 @@ SLUGS = {
     1027: "flhe/not-finite",
     1028: "flhe/clipped",
     1029: "flhe/examples",
+    1030: "flhe/package",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""
 
