@@ -16,31 +16,6 @@ from flhe.errors import ConfigError, PackageError
 Role = Literal["node", "server"]
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What one scheme needs.
-
-    Parameters
-    ----------
-    extra : str
-        The extra of flhe that brings it.
-    node, server : tuple[str, ...]
-        Packages that a node and the server import, by import name.
-    """
-
-    extra: str
-    node: tuple[str, ...]
-    server: tuple[str, ...] = ()
-
-
-# FedML-HE's server adds residues with NumPy. BatchCrypt's multiplies ciphertexts of thousands of bits.
-NEEDS = {
-    "batchcrypt": Needs("paillier", node=("gmpy2",), server=("gmpy2",)),
-    "fedml-he": Needs("ckks", node=("tenseal", "zstandard")),
-}
-"""By scheme; a scheme that is not listed needs nothing more."""
-
-
 EXTRA_OF = {
     "datasets": "apps",
     "flwr_datasets": "apps",
@@ -57,6 +32,33 @@ EXTRA_OF = {
     "tensorboardX": "tensorboard",
 }
 """Extra by import name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one scheme needs.
+
+    Parameters
+    ----------
+    node, server : tuple[str, ...]
+        Packages of one extra that a node and the server import, by import name.
+    """
+
+    node: tuple[str, ...]
+    server: tuple[str, ...] = ()
+
+    @property
+    def extra(self) -> str:
+        """The extra of flhe that brings them."""
+        return EXTRA_OF[self.node[0]]
+
+
+# FedML-HE's server adds residues with NumPy. BatchCrypt's multiplies ciphertexts of thousands of bits.
+NEEDS = {
+    "batchcrypt": Needs(node=("gmpy2",), server=("gmpy2",)),
+    "fedml-he": Needs(node=("tenseal", "zstandard")),
+}
+"""By scheme; a scheme that is not listed needs nothing more."""
 
 
 def needed(scheme: str, role: Role = "node") -> tuple[str, ...]:

@@ -102,6 +102,22 @@ def test_fitted_thresholds_make_room_for_it(rule: str) -> None:
     assert np.corrcoef(opened.values, x)[0, 1] > 0.999
 
 
+@pytest.mark.parametrize("way", ["apart", "fused"])
+def test_a_history_of_thresholds_keeps_that_room(way: str) -> None:
+    """From the second round on, mean squares come with the update: they are of scaled values, too."""
+    codec = Chain((Clip.history(), Weigh(LIMIT), Quantize(16)), fuse=way == "fused")
+    layout = Layout((Entry("w", (4096,), "float32"),))
+    x = np.random.default_rng(5).normal(0, 0.01, 4096).astype(np.float32)
+    many = Plain(x, np.array([1, 8 * LIMIT], np.int64))
+    state = codec.init(layout)
+    state = codec.fitted(codec.statistics(many, state), 1, state)
+    first = state.shared[0].alphas
+    for _ in range(3):
+        encoded, _ = codec.encode(many, state)
+        _, state = codec.decode(encoded, (0,), state)
+    assert state.shared[0].alphas == pytest.approx(first)
+
+
 def test_where_all_weigh_the_same_nobody_weighs_more() -> None:
     codec = Chain((Clip(1.0), Weigh(1), Quantize(16)))
     with pytest.raises(ExamplesError):
