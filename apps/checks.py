@@ -49,7 +49,7 @@ def numbers(settings: Settings) -> None:
         if getattr(settings, name) < 1:
             raise ConfigError(f"{key_of(name)}={getattr(settings, name)}: must be 1 or more")
     counts = ("seed", "max_examples", "rekey_every", "checkpoint_every", "patience", "retries")
-    for name in (*counts, "warmup", "bits", "drops", "kill", "neighbours"):
+    for name in (*counts, "warmup", "bits", "drops", "kill"):
         if getattr(settings, name) < 0:
             raise ConfigError(f"{key_of(name)}={getattr(settings, name)}: must be 0 or more")
     for name in ("join_timeout", "round_timeout", "dirichlet_alpha", "learning_rate", "clip"):
@@ -94,11 +94,6 @@ def encoding(settings: Settings) -> None:
     one_of("masking", settings.masking, MASKINGS)
     one_of("normalize", settings.normalize, NORMALIZES)
     one_of("unmask", settings.unmask, UNMASKS)
-    if settings.neighbours and not (settings.server_reads and settings.neighbours > 1):
-        raise ConfigError(
-            f"neighbours={settings.neighbours}: 2 or more, among whom SASH's seeds are shared where "
-            "the server reads the sums (scheme='sash', unmask='server'); leave it out otherwise"
-        )
     _batches(settings)
     if settings.scheme == "sash":
         _sash(settings)

@@ -120,9 +120,7 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     common["server_optimizer"] = how
     strategy: FedAvg
     if settings.scheme == "sash":
-        strategy = sash_fedavg(
-            unmask=cast(Any, settings.unmask), neighbours=settings.neighbours, **common
-        )
+        strategy = sash_fedavg(unmask=cast(Any, settings.unmask), **common)
     elif settings.scheme == "batchcrypt":
         strategy = batchcrypt_fedavg(
             key_bits=settings.key_bits,
@@ -172,7 +170,7 @@ def gradient_strategy(
         )
     own: dict[str, Any] = {"masking": settings.masking}
     if settings.scheme == "sash":
-        own = {"unmask": settings.unmask, "neighbours": settings.neighbours}
+        own = {"unmask": settings.unmask}
     elif settings.scheme == "fedml-he":
         own = {"ckks_ring": settings.ckks_ring}
     keys = ("bits", "clip", "max_examples", "weighted", "select", "noise")

@@ -109,8 +109,6 @@ class Settings:
         Hide from the server which values of an update were sent.
     unmask : str
         Who reads the sums of SASH; one of UNMASKS.
-    neighbours : int
-        Nodes among whom each one shares its SASH seed (SASH+); 0 for all.
     key_bits : int
         Length of BatchCrypt's Paillier modulus: 2048 (112 bits of security), 3072 (128) or 4096.
     batching : str
@@ -191,7 +189,6 @@ class Settings:
     normalize: str = "weight"
     permute: bool = True
     unmask: str = "server"
-    neighbours: int = 0
     drops: int = 0
     key_bits: int = DEFAULT_KEY_BITS
     batching: str = "vector"

@@ -121,9 +121,6 @@ def run(
     unmask: Annotated[
         str, typer.Option(help="Who reads the sums of SASH: server or clients.")
     ] = "server",
-    neighbours: Annotated[
-        int, typer.Option(help="Nodes among whom each shares its SASH seed (SASH+); 0: all.")
-    ] = 0,
     drops: Annotated[
         int, typer.Option(help="Nodes that drop out of each round, at random stages.")
     ] = 0,
@@ -219,7 +216,6 @@ def run(
         "permute": permute,
         "clipping": clipping,
         "unmask": unmask,
-        "neighbours": neighbours,
         "drops": drops,
         "key_bits": key_bits,
         "batching": batching,

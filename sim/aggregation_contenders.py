@@ -19,21 +19,21 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, FlheError
-from flhe.keys import pairwise
 from flhe.keys.canonical import dumps
 from flhe.keys.epoch import Epoch
-from flhe.keys.graph import Graph
 from flhe.keys.identity import Identity
 from flhe.keys.messages import Envelope
 from flhe.keys.pairs import seal_to
-from flhe.keys.pairwise_masks import Term, agree, apply, commitment, self_key, towards
-from flhe.keys.pairwise_plan import Plan
 from flhe.keys.roster import Member, Roster
 from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
-from flhe.schemes.secagg import SecAgg, SecAggOpener, SecAggSealer
 from flhe.sealed import Sealed, Slot
 from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting, Projection
+from flhe.sim.variants.secagg import pairwise
+from flhe.sim.variants.secagg.graph import Graph
+from flhe.sim.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
+from flhe.sim.variants.secagg.plan import Plan
+from flhe.sim.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
 
 DEGREE = 100
 """k: neighbours of a client under SecAgg+ and SASH+, as in the paper."""

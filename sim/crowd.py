@@ -76,7 +76,6 @@ def federate(
     drops: int,
     scratch: Path,
     finished: Any = None,
-    neighbours: int = 0,
 ) -> Crowd:
     """Run one; FlheError where the model is not what it should be."""
     crowd = Crowd(clients, values, drops)
@@ -100,7 +99,7 @@ def federate(
             finished(report.round)
 
     start = initial(values)
-    strategy = sash_strategy(clients, TIMEOUT_S, note, neighbours)
+    strategy = sash_strategy(clients, TIMEOUT_S, note)
     try:
         result = strategy.start(grid, start, rounds)
     finally:
@@ -185,9 +184,6 @@ def main(
     values: Annotated[int, typer.Option(help="Values in the model.")] = 100_000,
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 3,
     drops: Annotated[float, typer.Option(help="Share of clients that drop out of a round.")] = 0.1,
-    neighbours: Annotated[
-        int, typer.Option(help="Clients among whom each shares its seed (SASH+); 0: all.")
-    ] = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Run a federation of many clients in this process."""
@@ -203,7 +199,6 @@ def main(
             round(drops * clients),
             Path(scratch),
             lambda n: advance(n, rounds, f"round {n} done"),
-            neighbours,
         )
     if json_file is not None:
         write_json(json_file, json.dumps({"machine": machine(), "crowd": asdict(crowd)}, indent=2))

@@ -28,7 +28,7 @@ from flhe.sim.leak_search import Secrets
 
 IDENTITY, GROUP, PAIR, SCHEME = "identity seed", "group key", "pair key", "scheme's key"
 EPHEMERAL, CONTRIBUTION = "ephemeral key", "share of the group key"
-SEED_SHARE, SEED_SUM, MASKED_SEED = "share of a seed", "sum of shares", "state of a masked seed"
+SEED_SHARE, SEED_SUM = "share of a seed", "sum of shares"
 MODEL, UPDATE = "model", "update"
 MEMBER = "member of an epoch"
 """No secret: the members that there were, whose keys must have been seen."""
@@ -93,9 +93,6 @@ def _run(node: Node, secrets: Secrets) -> None:
     with _there():
         if (dealt := node.load_dealt()) is not None:
             secrets.add(SEED_SHARE, dealt.own)
-    with _there():
-        if (kept := node.load_pairwise()) is not None:
-            secrets.add(MASKED_SEED, kept.state)
     with _there():
         if (draft := node.load_draft()) is not None:
             secrets.add(UPDATE, *of_update(draft.values))

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 from flhe import records
 from flhe.strategies.report import MeteredGrid
 
-AGREEMENT = ("mask-key", "mask-share", "consist", "unmask")
-"""Phases of the masking-key agreement; where all share with all, its shares come with the update."""
+AGREEMENT = ("consist", "unmask")
+"""Phases of the masking-key agreement; its shares come with the update."""
 
 PER_ROUND = ("round", *AGREEMENT)
 """Phases of a round; all others are of an epoch."""
@@ -46,7 +46,7 @@ class Phase:
     uploads : dict of int to int
         Of `up`, the ciphertext.
     beside : dict of int to int
-        Of `down`, config beside the stage's own: under SASH+ the shares that neighbours sent.
+        Of `down`, config beside the stage's own.
     """
 
     name: str

@@ -39,7 +39,6 @@ CONFIG = """\
 values = 1000
 nodes = 3
 rounds = 1
-neighbours = 0
 drops = 0
 scheme = "sash"
 timeout = 600.0
@@ -104,7 +103,7 @@ def server() -> ServerApp:
             reporter.emit("idle", pid=os.getpid(), resident=resident())
             noted = PhaseGrid(Window(grid))
             start = initial(config["values"])
-            run = sash_strategy(nodes, config["timeout"], reporter.round, config["neighbours"])
+            run = sash_strategy(nodes, config["timeout"], reporter.round)
             with _telling(noted, reporter):
                 result = run.start(noted, start, rounds)
             noted.end()

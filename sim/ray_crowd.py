@@ -1,12 +1,11 @@
 """SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
 
     python -m flhe.sim.ray_crowd [--clients 50,100,200,500,1000] [--values 10000] [--rounds 2]
-        [--neighbours 150] [--json FILE] [--figure FILE.png] [--resume | --redraw]
+        [--json FILE] [--figure FILE.png] [--resume | --redraw]
 
 For each number of clients: seconds of one client and of the server in each phase, seconds of a round,
 memory of the server's process, of an actor and of all processes, bytes of a client. The model at the
-end must be what the clients' steps make. With `--neighbours` each number is run twice, once with all
-clients sharing their seeds with all, once on a graph (SASH+), where there is one.
+end must be what the clients' steps make.
 
 Ten times as many clients are projected, by the growth that theory says of each quantity. `--redraw`
 runs nothing: it projects and draws again from the runs that `--json` names.
@@ -28,7 +27,7 @@ from flhe.json_option import write_json
 from flhe.sim import figures
 from flhe.sim.bench import machine
 from flhe.sim.ray_found import Asked, Found
-from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds, table
+from flhe.sim.ray_report import FURTHER, QUANTITIES, table
 from flhe.sim.ray_run import RayRun
 
 FORMAT, VERSION = "flhe clients on ray", 1
@@ -37,18 +36,6 @@ TIMEOUT_S = 3600.0
 """Longest time for one run."""
 
 Run = Callable[[Asked], Found]
-
-
-def plan(clients: Sequence[int], values: int, rounds: int, neighbours: int) -> list[Asked]:
-    """What is to be run: all with all, and on a graph where there is one."""
-    from flhe.keys.seed_plan import degree_of
-
-    asked = [Asked(n, values, rounds) for n in clients]
-    for n in clients if neighbours else ():
-        # As members bound collusion that have no roster.
-        if degree_of(neighbours, n, (n - 1) // 3) is not None:
-            asked.append(Asked(n, values, rounds, neighbours))
-    return asked
 
 
 def crowds(
@@ -69,14 +56,14 @@ def crowds(
 def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return runs and laws as JSON values; `where` is the machine, by default this one."""
     laws = []
-    for kind, members in kinds(runs).items():
-        most = members[-1].asked.clients
-        for quantity in QUANTITIES:
-            law = quantity.law(members)
-            if law is not None:
-                said = {"kind": kind, "quantity": quantity.name, "unit": quantity.unit}
-                further = {"clients": FURTHER * most, "projected": law.at(FURTHER * most)}
-                laws.append({**said, **asdict(law), "law": law.name, **further})
+    members = sorted(runs, key=lambda run: run.asked.clients)
+    for quantity in QUANTITIES:
+        law = quantity.law(members)
+        if law is not None:
+            further = FURTHER * members[-1].asked.clients
+            said = {"quantity": quantity.name, "unit": quantity.unit}
+            told = {"clients": further, "projected": law.at(further)}
+            laws.append({"kind": "SASH", **said, **asdict(law), "law": law.name, **told})
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -126,9 +113,6 @@ def command(
     clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = CLIENTS,
     values: Annotated[int, typer.Option(help="Values in the model.")] = 10_000,
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 2,
-    neighbours: Annotated[
-        int, typer.Option(help="Also with so many neighbours (SASH+); 0: only all with all.")
-    ] = 150,
     timeout: Annotated[float, typer.Option(help="Longest time for one run, s.")] = TIMEOUT_S,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
@@ -149,12 +133,11 @@ def command(
         if redraw:
             runs = _redraw(json_file, figure)
         else:
-            runs = _run(clients, values, rounds, neighbours, timeout, json_file, figure, resume)
+            runs = _run(clients, values, rounds, timeout, json_file, figure, resume)
     except FlheError as error:
         typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(1) from None
-    for kind, members in kinds(runs).items():
-        Console(width=130).print(table(kind, members))
+    Console(width=130).print(table(sorted(runs, key=lambda run: run.asked.clients)))
 
 
 def _redraw(json_file: Path | None, figure: Path | None) -> list[Found]:
@@ -179,7 +162,6 @@ def _run(
     clients: str,
     values: int,
     rounds: int,
-    neighbours: int,
     timeout: float,
     json_file: Path | None,
     figure: Path | None,
@@ -191,7 +173,7 @@ def _run(
         figures.check(figure)
     if resume and json_file is None:
         raise ConfigError("--resume needs --json: the file that holds what was run before")
-    asked = plan(_numbers(clients), values, rounds, neighbours)
+    asked = [Asked(count, values, rounds) for count in _numbers(clients)]
 
     def keep(runs: Sequence[Found]) -> None:
         if json_file is not None:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.keys.graph import MAX_MEMBERS
+from flhe.keys.roster import MAX_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,6 @@ class Asked:
         M, values in the model.
     rounds : int
         Rounds, at least 1.
-    neighbours : int
-        Clients among whom each shares its seed (SASH+); 0 for all.
     drops : int
         Clients that drop out of each round.
     """
@@ -33,7 +31,6 @@ class Asked:
     clients: int
     values: int
     rounds: int
-    neighbours: int = 0
     drops: int = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +39,6 @@ class Asked:
         for name, value, least in (
             ("values", self.values, 1),
             ("rounds", self.rounds, 1),
-            ("neighbours", self.neighbours, 0),
             ("drops", self.drops, 0),
         ):
             if value < least:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flhe.sim import figures
 from flhe.sim.ray_found import Found
-from flhe.sim.ray_report import FURTHER, QUANTITIES, Quantity, kinds
+from flhe.sim.ray_report import FURTHER, QUANTITIES, Quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,19 +25,15 @@ PANELS = (
 
 def plot(runs: Sequence[Found], path: Path) -> None:
     """Draw it: points are runs, lines the laws through them, dashed where nothing was run."""
-    by_kind = kinds(runs)
+    members = sorted(runs, key=lambda run: run.asked.clients)
     quantities = {quantity.name: quantity for quantity in QUANTITIES}
     with figures.look():
-        figure = figures.new(9.2, 3.0 * len(by_kind) + 0.2)
-        grid = figure.subplots(len(by_kind), len(PANELS), squeeze=False, sharex=True, sharey="col")
-        for row, (kind, members) in enumerate(by_kind.items()):
-            for axes, (title, names) in zip(grid[row], PANELS, strict=True):
-                for i, name in enumerate(names):
-                    _line(axes, members, quantities[name], figures.COLOURS[i])
-                axes.set(xscale="log", yscale="log", title=f"{kind}: {title}")
-                axes.legend(fontsize=6.5, loc="upper left")
-                if row == len(by_kind) - 1:
-                    axes.set(xlabel="clients")
+        figure = figures.new(9.2, 3.2)
+        for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+            for i, name in enumerate(names):
+                _line(axes, members, quantities[name], figures.COLOURS[i])
+            axes.set(xscale="log", yscale="log", title=f"SASH: {title}", xlabel="clients")
+            axes.legend(fontsize=6.5, loc="upper left")
         figure.supxlabel(
             "dashed: projected by the law; all processes: the sum of the three others",
             fontsize=7.5,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from rich.table import Table
 
-from flhe.keys.graph import MAX_MEMBERS
 from flhe.keys.masking import PACKED_FROM
+from flhe.keys.roster import MAX_MEMBERS
 from flhe.sim.growth import Growth, growth, together
 from flhe.sim.phases import PER_ROUND
 from flhe.sim.ray_found import Found
@@ -30,10 +30,8 @@ class Quantity:
         "s", "kB" or "MB".
     of : callable
         Found -> amount.
-    shared : tuple of int
-        Powers of N that theory says, where all share with all.
-    neighbours : tuple of int
-        The same where each shares with as many neighbours, whatever N is.
+    powers : tuple of int
+        Powers of N that theory says.
     parts : tuple of Quantity
         What a whole consists of: it follows the sum of their laws, and has no powers of its own.
     """
@@ -41,12 +39,11 @@ class Quantity:
     name: str
     unit: str
     of: Callable[[Found], float]
-    shared: tuple[int, ...] = ()
-    neighbours: tuple[int, ...] = ()
+    powers: tuple[int, ...] = ()
     parts: tuple[Quantity, ...] = ()
 
     def law(self, runs: Sequence[Found]) -> Growth | None:
-        """How it grows over runs of one kind, where shares are packed; None of fewer than two."""
+        """How it grows over runs, where shares are packed; None of fewer than two."""
         large = [run for run in runs if run.asked.clients >= PACKED_FROM]
         points = {run.asked.clients: self.of(run) for run in large if self.of(run) > 0}
         if len(points) < 2:
@@ -56,8 +53,7 @@ class Quantity:
             if len(laws) < len(self.parts):
                 return None
             return together(laws, [*points], [*points.values()])
-        powers = self.neighbours if runs[0].asked.neighbours else self.shared
-        return growth([*points], [*points.values()], powers)
+        return growth([*points], [*points.values()], self.powers)
 
 
 def _client_s(run: Found, *, of_round: bool) -> float:
@@ -78,53 +74,39 @@ def _moved(run: Found, *, of_round: bool) -> float:
 
 
 MEMORY = (
-    Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2), (0, 1)),
-    Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1), (0, 1)),
-    Quantity("other processes", "MB", lambda r: r.other_bytes / 1e6, (0, 1), (0, 1)),
+    Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2)),
+    Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1)),
+    Quantity("other processes", "MB", lambda r: r.other_bytes / 1e6, (0, 1)),
 )
 """Parts of the memory of all processes; the last one is Ray's own processes and further actors."""
 
 QUANTITIES = (
-    Quantity("client, epoch", "s", lambda r: _client_s(r, of_round=False), (0, 1), (0, 1)),
-    Quantity("client, round", "s", lambda r: _client_s(r, of_round=True), (0, 1), (0,)),
-    Quantity(
-        "server, epoch", "s", lambda r: _server_s(r, "server_s", of_round=False), (1, 2), (1, 2)
-    ),
-    Quantity(
-        "server, round", "s", lambda r: _server_s(r, "server_s", of_round=True), (0, 1, 2), (0, 1)
-    ),
+    Quantity("client, epoch", "s", lambda r: _client_s(r, of_round=False), (0, 1)),
+    Quantity("client, round", "s", lambda r: _client_s(r, of_round=True), (0, 1)),
+    Quantity("server, epoch", "s", lambda r: _server_s(r, "server_s", of_round=False), (1, 2)),
+    Quantity("server, round", "s", lambda r: _server_s(r, "server_s", of_round=True), (0, 1, 2)),
     Quantity(
         "Flower's store and looking, round",
         "s",
         lambda r: _server_s(r, "grid_s", of_round=True),
         (0, 1, 2),
-        (0, 1, 2),
     ),
-    Quantity("round, all clients", "s", lambda r: median(r.rounds_s), (1, 2), (1, 2)),
-    Quantity("bytes of a client, epoch", "kB", lambda r: _moved(r, of_round=False), (0, 1), (0, 1)),
-    Quantity("bytes of a client, round", "kB", lambda r: _moved(r, of_round=True), (0, 1), (0,)),
+    Quantity("round, all clients", "s", lambda r: median(r.rounds_s), (1, 2)),
+    Quantity("bytes of a client, epoch", "kB", lambda r: _moved(r, of_round=False), (0, 1)),
+    Quantity("bytes of a client, round", "kB", lambda r: _moved(r, of_round=True), (0, 1)),
     *MEMORY,
     Quantity("all processes", "MB", lambda r: r.tree_bytes / 1e6, parts=MEMORY),
 )
 """Seconds of client and server are of their processor; those of a round are the clock's."""
 
 
-def kinds(runs: Sequence[Found]) -> Mapping[str, list[Found]]:
-    """Runs by how seeds are shared, ascending."""
-    out: dict[str, list[Found]] = {}
-    for run in sorted(runs, key=lambda r: r.asked.clients):
-        near = run.asked.neighbours
-        out.setdefault(f"SASH+, {near} neighbours" if near else "SASH", []).append(run)
-    return out
-
-
-def table(kind: str, runs: Sequence[Found]) -> Table:
-    """One kind: what each run took, the law, and what ten times as many would take."""
+def table(runs: Sequence[Found]) -> Table:
+    """What each run, by ascending clients, took, the law, and what ten times as many would take."""
     most = runs[-1].asked.clients
     further = FURTHER * most
     beyond = f"; a group has {MAX_MEMBERS:,} members at most today" if further > MAX_MEMBERS else ""
     out = Table(
-        title=f"{kind}, {runs[0].asked.values:,} values, on Ray",
+        title=f"SASH, {runs[0].asked.values:,} values, on Ray",
         caption=f"law: what theory says from {PACKED_FROM} on; off: the farthest point; "
         f"~ projected{beyond}",
     )

@@ -104,7 +104,6 @@ class RayRun:
             "values": asked.values,
             "nodes": asked.clients,
             "rounds": asked.rounds,
-            "neighbours": asked.neighbours,
             "drops": asked.drops,
             "timeout": self._timeout,
             "report": str(report),

@@ -12,16 +12,11 @@ import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
-from flhe.keys import masking, pairwise
+from flhe.keys import masking
 from flhe.keys.epoch import Epoch
-from flhe.keys.graph import Graph
 from flhe.keys.identity import Identity
 from flhe.keys.messages import Envelope
-from flhe.keys.pairwise_masks import apply
-from flhe.keys.pairwise_plan import Plan
-from flhe.keys.pairwise_server import unmask_sum
 from flhe.keys.roster import Member, Roster
-from flhe.keys.seed_plan import PURPOSE
 from flhe.math import ring
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.sealed import Sealed, Slot
@@ -34,6 +29,12 @@ from flhe.sim.aggregation_contenders import (
     Pairwise,
     Setting,
 )
+from flhe.sim.variants.sash_plus.bounds import PURPOSE
+from flhe.sim.variants.secagg import pairwise
+from flhe.sim.variants.secagg.graph import Graph
+from flhe.sim.variants.secagg.masks import apply
+from flhe.sim.variants.secagg.plan import Plan
+from flhe.sim.variants.secagg.server import unmask_sum
 
 NOTHING = np.empty(0, np.int32)
 Update = np.ndarray[tuple[int], np.dtype[np.int32]]

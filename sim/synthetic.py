@@ -151,16 +151,15 @@ def strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]
 
 
 def sash_strategy(
-    nodes: int, timeout: float, on_round: Callable[[RoundReport], None], neighbours: int = 0
+    nodes: int, timeout: float, on_round: Callable[[RoundReport], None]
 ) -> HEStrategy:
-    """SASH among all nodes, which any of them may drop out of; `neighbours` as in `sash_fedavg`."""
+    """SASH among all nodes, which any of them may drop out of."""
     from flhe.strategies import sash_fedavg
 
     return sash_fedavg(
         clip=1.0,
         weighted=False,
         train_metrics=(),
-        neighbours=neighbours,
         min_train_nodes=nodes,
         min_evaluate_nodes=3,
         min_available_nodes=nodes,

@@ -96,7 +96,6 @@ def sash_fedavg(
     weighted: bool = True,
     unmask: Unmask = "server",
     preset: str = DEFAULT_SASH,
-    neighbours: int = 0,
     train_metrics: tuple[str, ...] = TRAIN_METRICS,
     server_optimizer: ServerOptimizer | None = None,
     **strategy: Unpack[StrategyOptions],
@@ -124,11 +123,6 @@ def sash_fedavg(
         then it never sees the model either, and the result is sealed.
     preset : str
         Parameters of the generator of masks; see `flhe.schemes.presets`.
-    neighbours : int
-        Members among whom each one shares its seed, on a random graph (SASH+), where the server reads;
-        0 for all of them. A client's work then grows with its neighbours and not with the group, for
-        two exchanges more and weaker guarantees: who drops out or colludes must not know the graph.
-        Sharing with all is packed so well that at 500 members it is still less work.
     train_metrics : tuple[str, ...]
         Training metrics that are averaged under encryption.
     server_optimizer : ServerOptimizer, optional
@@ -146,7 +140,6 @@ def sash_fedavg(
         optimizer=server_optimizer or ServerOptimizer(),
         unmask=unmask,
         preset=preset,
-        neighbours=neighbours,
     )
     return _strategy(sash_fedavg, terms, strategy)
 

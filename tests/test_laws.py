@@ -735,7 +735,6 @@ def test_no_law_is_left_without_its_module() -> None:
     """Every scheme and codec of the library is in a registry here."""
     root = pathlib.Path(__file__).parents[1] / "flhe"
     parts = {"__init__", "base", "masking", "presets", "shprg", "sparse"}
-    parts |= {"secagg"}  # its sealers are made by an agreement for each sum; see its own tests
     parts |= {
         "eshe_keys",
         "paillier_keys",
@@ -748,8 +747,6 @@ def test_no_law_is_left_without_its_module() -> None:
     parts |= {"ckks_keys", "ckks_masks", "ckks_scheme", "ckks_sizes"}
     # For one size of vector; held to the law of sums over every scheme in a module of its own.
     parts |= {"selective"}
-    # Opened by several parties, each with a message; likewise.
-    parts |= {f.stem for f in (root / "schemes").glob("threshold*.py")}
     # Modules that have another name than their system.
     systems = {"eshe": "esafl", "paillier": "batchcrypt", "ckks": "fedml"}
     schemes = {f.stem for f in (root / "schemes").glob("*.py")} - parts

@@ -154,7 +154,7 @@ def _matrix() -> Found:
 
 def _neighbours() -> Found:
     from flhe.errors import ConfigError
-    from flhe.keys.seed_plan import LIMIT, bounds_of
+    from flhe.sim.variants.sash_plus.bounds import LIMIT, bounds_of
 
     cohort, told, enough = 500, 100, 150
     colluders = (cohort - 1) // 3
@@ -254,9 +254,9 @@ PROOFS = (
         "SASH+ with k = 100 neighbours; T_col and D_max are parameters",
         "Whom k = 100 withstands is not said. By our bounds not a third of 500, which SASH "
         "itself is for.",
-        "Thresholds are computed from the group, the neighbours and the colluders; where there "
-        "are none, all are neighbours.",
-        "flhe/keys/seed_plan.py",
+        "All members share with all; a threshold follows from their number and the colluders'. "
+        "Bounds for a graph are computed where SASH+ is measured.",
+        "flhe/keys/thresholds.py, sim/variants/sash_plus/bounds.py",
         "left open",
         _neighbours,
     ),

@@ -16,14 +16,9 @@ import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
-from flhe.keys import threshold_keys
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.presets import DEFAULT_CKKS
 from flhe.schemes.seal_blocks import tenseal
-from flhe.schemes.threshold import ThresholdRlwe
-from flhe.schemes.threshold_answers import Answered
-from flhe.schemes.threshold_opening import Party, combine
-from flhe.schemes.threshold_sealer import ThresholdSealer
 from flhe.sealed import Sealed
 from flhe.sim.bench import PHASES, TOLERANCE, take_turns
 from flhe.sim.contenders import SLOT, Contender, Kind, Setting, Timed, Vector, worst
@@ -34,6 +29,11 @@ from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.marked import counted, measured
 from flhe.sim.tables.result import Entry, Group, Result
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.variants.threshold import keys as threshold_keys
+from flhe.sim.variants.threshold.answers import Answered
+from flhe.sim.variants.threshold.opening import Party, combine
+from flhe.sim.variants.threshold.scheme import ThresholdRlwe
+from flhe.sim.variants.threshold.sealer import ThresholdSealer
 
 PARTIES = 2
 CRS = bytes(range(32))

@@ -12,10 +12,9 @@ from typing import Any
 
 from flhe.keys.masking import PACKED_FROM
 from flhe.sim.ray_crowd import TIMEOUT_S
-from flhe.sim.ray_crowd import plan as planned
 from flhe.sim.ray_found import Asked
 from flhe.sim.ray_found import Found as Crowd
-from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds
+from flhe.sim.ray_report import FURTHER, QUANTITIES
 from flhe.sim.ray_run import RayRun
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.marked import Marked, counted, measured, projected
@@ -23,7 +22,6 @@ from flhe.sim.tables.result import Entry, Result
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
 
 VALUES = 10_000
-NEIGHBOURS = 150
 DRAWN = (
     "client, round",
     "server, round",
@@ -38,18 +36,15 @@ def asked(plan: Plan) -> list[Asked]:
     """Federations: one that starts at once where it must be quick."""
     if plan.quick:
         return [Asked(12, VALUES, 1)]
-    return planned((50, 100, 150, 200), VALUES, 2, NEIGHBOURS)
+    return [Asked(clients, VALUES, 2) for clients in (50, 100, 150, 200)]
 
 
 def _step(one: Asked) -> Step:
     def work(say: Say) -> dict[str, Any]:
         return asdict(RayRun(one, TIMEOUT_S, lambda _n, what: say(what)).run())
 
-    key = f"ray-{one.clients}-{one.values}-{one.rounds}-{one.neighbours}"
-    about = f"{one.clients} clients on Ray"
-    if one.neighbours:
-        about += f", {one.neighbours} neighbours"
-    return Step(key, work, about, 25.0 + 0.5 * one.clients, threads=0)
+    key = f"ray-{one.clients}-{one.values}-{one.rounds}"
+    return Step(key, work, f"{one.clients} clients on Ray", 25.0 + 0.5 * one.clients, threads=0)
 
 
 def _number(unit: str, value: float) -> Marked:
@@ -60,22 +55,20 @@ def _report(plan: Plan, found: Found) -> list[Result]:
     crowds = [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
     out: list[Entry] = []
     laws: list[str] = []
-    for kind, members in kinds(crowds).items():
-        further = FURTHER * members[-1].asked.clients
-        for quantity in QUANTITIES:
-            for run in members:
-                n, value = run.asked.clients, quantity.of(run)
-                number = _number(quantity.unit, value)
-                out.append(
-                    Entry(f"{n:,} clients", kind, "ours", quantity.name, quantity.unit, number, n)
-                )
-            law = quantity.law(members)
-            if law is None:
-                continue
-            number = projected(law.at(further))
-            row = f"{further:,} clients"
-            out.append(Entry(row, kind, "ours", quantity.name, quantity.unit, number, further))
-            laws.append(f"{kind}, {quantity.name}: {law.name}, off by {law.residual:.0%} at most")
+    further = FURTHER * crowds[-1].asked.clients
+    for quantity in QUANTITIES:
+        for run in crowds:
+            n, number = run.asked.clients, _number(quantity.unit, quantity.of(run))
+            out.append(
+                Entry(f"{n:,} clients", "SASH", "ours", quantity.name, quantity.unit, number, n)
+            )
+        law = quantity.law(crowds)
+        if law is None:
+            continue
+        number = projected(law.at(further))
+        row = f"{further:,} clients"
+        out.append(Entry(row, "SASH", "ours", quantity.name, quantity.unit, number, further))
+        laws.append(f"SASH, {quantity.name}: {law.name}, off by {law.residual:.0%} at most")
     notes = [
         f"{VALUES:,} values, Flower's simulation engine, an actor for each processor; the model at "
         "the end is what the clients' steps make. Seconds of client and server are of their processor; "

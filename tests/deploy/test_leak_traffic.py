@@ -143,15 +143,12 @@ def test_every_key_that_nodes_derive_is_looked_for(
 
 ELSEWHERE = {"seal", "unmask"}
 """Labels of boxes whose salt is inside."""
-OTHERS = ("threshold-", "pairwise-")
-"""Labels of what no run of a deployment uses yet."""
 
 
 def test_every_label_in_the_source_is_known_here() -> None:
     root = Path(derive.__file__).parents[1]
     call = re.compile(r'hkdf\(\s*[^"()]*(?:\([^()]*\))?[^"()]*?"([a-z-]+)"')
     used = {label for path in root.rglob("*.py") for label in call.findall(path.read_text())}
-    used = {label for label in used if not label.startswith(OTHERS)}
     assert len(used) > 15
     known = Path(derived_secrets.__file__).read_text() + '"models" "pair" "group"'
     assert {label for label in used if f'"{label}"' not in known} == ELSEWHERE

@@ -46,8 +46,6 @@ STAGES = (
     "round",
     "supports",
     "update",
-    "mask-key",
-    "mask-share",
     "consist",
     "unmask",
     "evaluate",
@@ -304,7 +302,6 @@ OTHER: dict[str, Any] = {
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
-    "neighbours": 50,
     "key_bits": 2048,
     "batching": "layer",
     "advance": True,
@@ -316,7 +313,6 @@ OTHER: dict[str, Any] = {
     "noise": Laplace(0.5, "all"),
 }
 ALSO: dict[str, dict[str, Any]] = {
-    "neighbours": {"scheme": "sash"},
     "sends": {"optimizer": ClientOptimizer("adam")},
     **{name: {"scheme": "batchcrypt"} for name in ("key_bits", "batching", "advance")},
     **{name: {"scheme": "esafl"} for name in ("ring", "keys")},

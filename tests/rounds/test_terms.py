@@ -81,7 +81,6 @@ CHANGES: dict[str, Any] = {
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
-    "neighbours": 40,
     "key_bits": 2048,
     "batching": "layer",
     "advance": True,
@@ -93,8 +92,7 @@ CHANGES: dict[str, Any] = {
     "noise": Laplace(0.01, "all"),
 }
 SCHEME_OF = (
-    {"neighbours": "sash"}
-    | dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
+    dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
     | dict.fromkeys(("ring", "keys"), "esafl")
     | {"ckks_ring": "fedml-he"}
 )
@@ -116,8 +114,6 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "sash", "bits": 8},
     {"scheme": "sash", "unmask": "clients"},
     {"scheme": "sash", "preset": "lwr-736"},
-    {"scheme": "sash", "neighbours": 40},
-    {"scheme": "sash", "neighbours": 41},
     {"scheme": "sash", "bits": 0, "unmask": "clients", "preset": "lwr-1024"},
     {"scheme": "batchcrypt"},
     {"scheme": "batchcrypt", "key_bits": 2048},

@@ -17,7 +17,7 @@ from flhe.errors import ConfigError
 from flhe.keys.roster import Member, Roster
 from flhe.sim import prices, wan
 from flhe.sim.advise import agreement_cost, calibrate, report, rules
-from flhe.sim.advise.agreement_cost import Agreement, Graph
+from flhe.sim.advise.agreement_cost import Agreement
 from flhe.sim.advise.calibration import POINTS, Calibration, Point
 from flhe.sim.advise.cost_model import extra, units
 from flhe.sim.advise.demand import Demand, a_third, billed
@@ -48,7 +48,6 @@ SPEED = Calibration(
         for n in GROUPS
         for length in agreement_cost.ELEMENTS
     },
-    {n: Graph(0.07, 7e-4 * n, 9_600, 50_000, 4_300, 72_000) for n in agreement_cost.GRAPHS},
     6e-10,
 )
 PRICES = dataclasses.replace(prices.FLASHE, egress_usd_per_gb=0.05)
@@ -139,13 +138,11 @@ def test_a_faster_link_makes_nothing_slower(one, other, clients) -> None:
 def test_without_dropouts_or_colluders_only_what_must_be_asked_for_is_left_out() -> None:
     assert set(reasons(advise(demand(), SPEED))) == {
         "SASH",
-        "SASH+",
         "ESAFL, dealt keys",
         "FLASHE, top 10%",
         "FedML-HE, 10% encrypted",
     }
-    assert set(reasons(advise(demand(**EVERYTHING), SPEED))) == {"SASH+"}
-    assert "SASH+" in ranked(advise(demand(clients=300, **EVERYTHING), SPEED))
+    assert reasons(advise(demand(**EVERYTHING), SPEED)) == {}
 
 
 SHARED = ["FLASHE", "FLASHE, top 10%", "BatchCrypt", "FedML-HE", "FedML-HE, 10% encrypted"]
@@ -172,7 +169,6 @@ LASTING = ["ESAFL", "ESAFL, rns-8192"]
         ({"clients": 4, "dropout": 0.01}, LASTING, "fewer than c + 3 are left, here 4"),
         ({"colluders": 9, "dropout": 0.005, "passive_server": True}, LASTING, "here 12"),
         ({"dropout": 0.4}, ["SASH, members read"], "updates or more"),
-        ({"clients": 50}, ["SASH+"], "which is SASH"),
         ({"clients": 1030}, ["FLASHE"], "1024"),
         ({"clients": 1030}, ["FedML-HE"], "1024"),
         ({"memory_bytes": 1 << 27}, ["FLASHE", "SASH, members read"], "--memory"),

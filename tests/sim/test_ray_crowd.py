@@ -23,7 +23,7 @@ from flhe.sim.growth import growth, together
 from flhe.sim.inproc import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
 from flhe.sim.ray_found import Asked, Found
-from flhe.sim.ray_report import FURTHER, MEMORY, QUANTITIES, kinds, table
+from flhe.sim.ray_report import FURTHER, MEMORY, QUANTITIES, table
 from flhe.sim.ray_run import RayRun, _federation, _held
 from flhe.sim.window import Window
 
@@ -36,32 +36,32 @@ def _identity() -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
 
 
-def found(clients: int, neighbours: int = 0, rounds: int = 2) -> Found:
+def found(clients: int, rounds: int = 2) -> Found:
     """A run that grows as theory says."""
-    n, near = clients, neighbours or clients
+    n = clients
     phases = [
         {
             "name": name,
             "round": number,
             "wall_s": 1.0,
-            "server_s": 0.001 * n * near,
+            "server_s": 0.001 * n * n,
             "grid_s": 0.002 * n,
             "answers": n,
-            "up_bytes_total": 100 * n * near,
-            "down_bytes_total": 300 * n * near,
+            "up_bytes_total": 100 * n * n,
+            "down_bytes_total": 300 * n * n,
         }
         for name, number in (("advertise", 0), ("round", 1), ("round", rounds))
     ]
     return Found(
-        Asked(n, 1000, rounds, neighbours),
+        Asked(n, 1000, rounds),
         rounds_s=[float(n), float(n)],
         survivors=[n, n],
         client_s={"advertise": 0.1, "round": 0.2},
-        client_cpu_s={"advertise": 0.01 * n, "round": 0.02 * near},
+        client_cpu_s={"advertise": 0.01 * n, "round": 0.02 * n},
         phases=phases,
-        server_bytes=10**8 + 1000 * n * near,
+        server_bytes=10**8 + 1000 * n * n,
         actor_bytes=10**8,
-        tree_bytes=10**9 + 1000 * n * near,
+        tree_bytes=10**9 + 1000 * n * n,
         error=1e-6,
     )
 
@@ -297,12 +297,6 @@ def test_federations_that_there_cannot_be(sizes: tuple[int, ...]) -> None:
 # --- many runs ---
 
 
-def test_a_graph_only_where_there_is_one() -> None:
-    asked = ray_crowd.plan((50, 200), 1000, 2, 150)
-    assert [(a.clients, a.neighbours) for a in asked] == [(50, 0), (200, 0), (200, 150)]
-    assert len(ray_crowd.plan((50, 200), 1000, 2, 0)) == 2
-
-
 def test_what_was_run_is_not_run_again() -> None:
     asked, ran, kept = [Asked(n, 1000, 2) for n in (5, 6, 7)], [], []
 
@@ -318,7 +312,7 @@ def test_what_was_run_is_not_run_again() -> None:
 def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     assert ray_crowd.read(path) == []
-    runs = [found(50), found(100), found(200), found(200, 150)]
+    runs = [found(50), found(100), found(200)]
     data = ray_crowd.to_data(runs)
     path.write_text(json.dumps(data))
     assert ray_crowd.read(path) == runs
@@ -335,11 +329,10 @@ def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 def test_quantities_follow_their_laws() -> None:
-    for kind, members in kinds([found(n, k) for k in (0, 150) for n in (200, 400, 800)]).items():
-        for quantity in QUANTITIES:
-            law = quantity.law(members)
-            assert law is not None
-            assert law.residual < 1e-6, (kind, quantity.name)
+    for quantity in QUANTITIES:
+        law = quantity.law([found(n) for n in (200, 400, 800)])
+        assert law is not None
+        assert law.residual < 1e-6, quantity.name
     assert QUANTITIES[0].law([found(10), found(200)]) is None  # not packed, and packed
 
 
@@ -378,7 +371,7 @@ def test_the_page_shows_the_laws_of_its_runs() -> None:
 
 def test_the_table_says_what_is_projected() -> None:
     console = Console(width=130, record=True)
-    console.print(table("SASH", [found(100), found(200)]))
+    console.print(table([found(100), found(200)]))
     text = console.export_text()
     assert "~2,000" in text
     assert "1,024 members at most today" in " ".join(text.split())
@@ -393,7 +386,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
         def run(self) -> Found:
             self._step(1, "advertise")
-            return found(self._asked.clients, self._asked.neighbours)
+            return found(self._asked.clients)
 
     monkeypatch.setattr(ray_crowd, "RayRun", FakeRun)
     app = typer.Typer()
@@ -402,9 +395,8 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = ["--values", "1000", "--json", str(file), "--figure", str(png)]
     done = CliRunner().invoke(app, ["--clients", "50,200", *arguments])
     assert done.exit_code == 0, done.output
-    assert "SASH+, 150 neighbours" in done.output
     assert png.stat().st_size > 10_000
-    assert len(json.loads(file.read_text())["runs"]) == 3
+    assert len(json.loads(file.read_text())["runs"]) == 2
     monkeypatch.setattr(ray_crowd, "RayRun", None)  # nothing is left to run
     done = CliRunner().invoke(app, ["--clients", "50 200", "--resume", *arguments[:-2]])
     assert done.exit_code == 0, done.output
