@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.keys import seed_plan
 from flhe.math import ring
 from flhe.sim import wan
 from flhe.sim.corrections import batchcrypt, esafl, hours, listing, sash, sparse, tables
 from flhe.sim.corrections.listing import PROOFS, TITLES, entry, named, of_paper, page, run
 from flhe.sim.corrections.proof import VERDICTS, Fixed, Found, Paper
+from flhe.sim.variants.sash_plus import bounds as sash_plus
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "corrections.md").read_text(encoding="utf-8")
@@ -182,8 +182,8 @@ def test_sums_of_a_homomorphic_generator_are_right(monkeypatch: pytest.MonkeyPat
 
 
 def test_neighbours_that_withstand_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds = seed_plan.bounds_of
-    monkeypatch.setattr(seed_plan, "bounds_of", lambda n, k, c: bounds(n, k + 50, c))
+    bounds = sash_plus.bounds_of
+    monkeypatch.setattr(sash_plus, "bounds_of", lambda n, k, c: bounds(n, k + 50, c))
     assert not PROOFS["sash-neighbours"].run().shown
 
 
