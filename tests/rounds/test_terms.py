@@ -423,7 +423,7 @@ MALFORMED: dict[str, Any] = {
     "version 2": {**BODY, "v": 2},
     "version 3 as it was": {k: v for k, v in BODY.items() if k not in ("ring", "keys")} | {"v": 3},
     "version 5": {**BODY, "v": 5},
-    "version 7": {**BODY, "v": 7},
+    "version 8": {**BODY, "v": 8},
     "ring as bytes": {**BODY, "ring": b"rns-8192"},
     "no ring": {k: v for k, v in BODY.items() if k != "ring"},
     "keys true": {**BODY, "keys": True},
