@@ -322,7 +322,7 @@ def test_answers_that_are_no_answers() -> None:
             combine(some.scheme, total, partials)
 
 
-@pytest.mark.parametrize("start", [0, 9_000, -2_000])
+@pytest.mark.parametrize("start", [0, -2_000])
 def test_an_answer_that_was_altered(start: int) -> None:
     """In many coefficients: one alone is found about every other time, as q is hardly too large."""
     some = group(3, 2)

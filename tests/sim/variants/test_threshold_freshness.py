@@ -14,27 +14,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.keys.identity import Secret
 from flhe.math.prg import FieldElements
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.sampling import Gaussian
 from flhe.sim.variants.threshold import keys as threshold_keys
 from flhe.sim.variants.threshold import opening as threshold_opening
 from flhe.sim.variants.threshold.answers import opening_name
-from flhe.sim.variants.threshold.keys import Drawn, Revealed, ThresholdKey
-from flhe.sim.variants.threshold.scheme import CHECKS, ThresholdRlwe, common_hats
+from flhe.sim.variants.threshold.scheme import CHECKS, ThresholdRlwe
 from flhe.sim.variants.threshold.sealer import ThresholdSealer
 from flhe.sim.variants.threshold.sharing import scaled
 from tests.laws import OTHER_SLOTS
 from tests.sim.variants.parties import (
     CRS,
     SMALL,
-    added,
     answers,
-    each,
     group,
     lifted,
-    small,
     vectors,
 )
 
@@ -135,47 +128,9 @@ def test_an_opening_has_the_name_of_all_that_it_is_of() -> None:
 # --- keys ---
 
 
-@pytest.fixture
-def scheme() -> ThresholdRlwe:
-    return ThresholdRlwe(3, 3, 16, SMALL)
-
-
-def states_of(scheme: ThresholdRlwe) -> tuple[list[Drawn], list[bytes]]:
-    begun = [threshold_keys.begin(scheme, rank, CRS) for rank in range(scheme.cohort)]
-    return [state for state, _ in begun], [commitment for _, commitment in begun]
-
-
-Shown = list[tuple[Revealed, Any, tuple[Any, ...]]]
-
-
-def shown_by(scheme: ThresholdRlwe, states: list[Drawn], commitments: list[bytes]) -> Shown:
-    return [threshold_keys.reveal(scheme, state, commitments) for state in states]
-
-
-def finished(scheme: ThresholdRlwe, shown: Shown, rank: int) -> ThresholdKey:
-    publics, boxes = [b for _, b, _ in shown], [boxes[rank] for _, _, boxes in shown]
-    return threshold_keys.finish(scheme, shown[rank][0], publics, boxes)
-
-
-def test_errors_of_public_parts_are_not_the_keys(scheme: ThresholdRlwe) -> None:
-    """b_i + a s_i = p e_i, and with e_i = s_i everybody would know s_i: b_i = (p - a) s_i."""
-    states, _ = states_of(scheme)
-    a = each(scheme, PrimeRing.inverse, list(common_hats(scheme, CRS)))
-    drawn = []
-    for state in states:
-        own = lifted(scheme, state.own.tolist())
-        left = added(scheme, list(state.b), each(scheme, PrimeRing.multiply, a, own))
-        errors = [x / (1 << scheme.slots.log_p) for x in small(scheme, left)]
-        assert max(map(abs, errors)) <= Gaussian().bound
-        assert all(error.is_integer() for error in errors)
-        drawn += [np.array(errors, np.int8), state.own]
-    assert unlike(drawn, SAME_SAMPLE)
-
-
-def test_coefficients_of_sharing_polynomials_never_repeat(
-    scheme: ThresholdRlwe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coefficients_of_sharing_polynomials_never_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """By degree, limb and party; of f = s + a (x + x^2), two shares would give s."""
+    scheme = ThresholdRlwe(3, 3, 16, SMALL)
     rows: list[NDArray[np.uint64]] = []
     share = threshold_keys.shares
 
@@ -184,8 +139,9 @@ def test_coefficients_of_sharing_polynomials_never_repeat(
         return share(secret, moduli, count, terms)
 
     monkeypatch.setattr(threshold_keys, "shares", seen)
-    states, commitments = states_of(scheme)
-    shown = shown_by(scheme, states, commitments)
+    begun = [threshold_keys.begin(scheme, rank, CRS) for rank in range(3)]
+    commitments = [commitment for _, commitment in begun]
+    shown = [threshold_keys.reveal(scheme, state, commitments) for state, _ in begun]
     assert len(rows) == 3 * 2 * len(scheme.rings)
     assert unlike(rows, SAME_RESIDUE)
     # From outside: f(1) and f(2) as they travel.
@@ -194,28 +150,4 @@ def test_coefficients_of_sharing_polynomials_never_repeat(
     for limb, ring in enumerate(scheme.rings):
         three = scaled(first[limb], 3, ring.q)
         guess = scaled(ring.subtract(three, second[limb]), pow(2, -1, ring.q), ring.q)
-        assert unlike([guess, lifted(scheme, states[0].own.tolist())[limb]], SAME_RESIDUE)
-
-
-def test_keys_of_pairs_are_of_both_seeds(scheme: ThresholdRlwe) -> None:
-    states, commitments = states_of(scheme)
-    shown = shown_by(scheme, states, commitments)
-    theirs = (shown[1][2][0][0], Secret(bytes(32)))
-    changed = [*shown]
-    changed[1] = (*shown[1][:2], (theirs, *shown[1][2][1:]))
-    own = dataclasses.replace(shown[0][0].drawn, key=bytes(32))
-    mine = [*shown]
-    mine[0] = (dataclasses.replace(shown[0][0], drawn=own), *shown[0][1:])
-    pairs = [finished(scheme, how, 0).pairs[1] for how in (shown, changed, mine)]
-    assert len(set(pairs)) == 3
-    assert pairs[0] == finished(scheme, shown, 1).pairs[0]
-
-
-def test_keys_of_pairs_are_of_both_ranks(
-    scheme: ThresholdRlwe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where all seeds are the same."""
-    monkeypatch.setattr(threshold_keys, "_seed", lambda *_: bytes(32))
-    shown = shown_by(scheme, *states_of(scheme))
-    keys = [finished(scheme, shown, rank) for rank in range(3)]
-    assert len({pair for key in keys for pair in key.pairs if pair}) == 3
+        assert unlike([guess, lifted(scheme, begun[0][0].own.tolist())[limb]], SAME_RESIDUE)
