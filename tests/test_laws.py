@@ -759,6 +759,6 @@ def test_no_law_is_left_without_its_module() -> None:
     helpers |= {"coefficients", "limb_packing", "slots", "squares", "support"}
     # What is selected, and noise: before any codec, or beside it.
     helpers |= {"select", "sensitivity", "mixed_derivatives"}
-    helpers |= {"laplace", "epsilon", "privacy_report"}
+    helpers |= {"laplace"}
     codecs = {f.stem for f in (root / "coding").glob("*.py")} - helpers
     assert codecs <= {word for case in CODECS for word in case.id.split("-")}

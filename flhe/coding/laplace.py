@@ -3,8 +3,8 @@
     y = cut(round(cut(x) / g) * g + round(Z / g) * g),    Z ~ Lap(b),  cut to [-alpha, alpha]
 
 in the update's own units, g the largest power of two up to b / 1024. Values are put on the grid inside
-[-alpha, alpha], so two updates differ by at most 2 alpha there too: one value costs an epsilon of
-2 alpha / b (`flhe.coding.epsilon`). To cut again and to round to float32 costs nothing.
+[-alpha, alpha], so two updates differ by at most 2 alpha there too: one value alone is told apart by a
+factor of at most exp(2 alpha / b). To cut again and to round to float32 tells no more.
 
 Why a grid. A Laplace sample computed in floating point and added to a float leaves a pattern of low
 bits that depends on the float: it often tells the noiseless value (Mironov, 2012). Here an integer is
