@@ -128,7 +128,6 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     elif settings.scheme == "batchcrypt":
         strategy = batchcrypt_fedavg(
             key_bits=settings.key_bits,
-            batching=cast(Any, settings.batching),
             advance=settings.advance,
             **common,
         )
@@ -143,7 +142,6 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
             masking=cast(Any, settings.masking),
             top_k=settings.top_k or None,
             warmup=settings.warmup,
-            normalize=cast(Any, settings.normalize),
             permute=settings.permute,
             **common,
         )
@@ -161,7 +159,6 @@ def gradient_strategy(
         return batchcrypt_fedsgd(
             optimizer=optimizer,
             key_bits=settings.key_bits,
-            batching=cast(Any, settings.batching),
             advance=settings.advance,
             **common,
         )

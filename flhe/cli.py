@@ -130,9 +130,6 @@ def run(
     key_bits: Annotated[
         int, typer.Option(help="Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.")
     ] = 3072,
-    batching: Annotated[
-        str, typer.Option(help="What BatchCrypt's batches hold: vector, or layer.")
-    ] = "vector",
     advance: Annotated[
         bool, typer.Option("--advance", help="BatchCrypt's advance scaling.")
     ] = False,
@@ -222,7 +219,6 @@ def run(
         "neighbours": neighbours,
         "drops": drops,
         "key_bits": key_bits,
-        "batching": batching,
         "advance": advance,
         "ring": ring,
         "per_round_keys": per_round_keys,

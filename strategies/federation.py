@@ -254,7 +254,7 @@ class Federation:
         key = (len(self.members), layout, public)
         if self._for != key:
             self._resolved = terms = self.terms.resolved(len(self.members))
-            self._whole = terms.for_cohort(len(self.members), layout, public)
+            self._whole = terms.for_cohort(len(self.members), public)
             self._scheme = terms.selective(self._whole, layout)
             self._layout_hash = terms.layout_hash(layout, self._scheme)
             self._trailer_lanes = terms.trailer_lanes(layout)

@@ -29,8 +29,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
-from flhe.coding.laplace import Laplace
-from flhe.coding.select import Select, describe
+from flhe.coding.select import describe
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.keys.seed_plan import degree_of, min_set
 from flhe.keys.thresholds import Thresholds
@@ -94,10 +93,6 @@ class HEStrategy(FedAvg):
     on_round : callable, optional
         Receives a RoundReport after each round, with what each phase of it took; what comes after the
         last one is in `ending` when `start` has returned.
-    select : Select, optional
-        Encrypt a part of each update only; see `flhe.coding.select`. In place of that of the terms.
-    noise : Laplace, optional
-        Noise that clients add, to what travels in clear or to all. In place of that of the terms.
     **fedavg
         FedAvg's own arguments, with FedAvg's meaning.
 
@@ -121,8 +116,6 @@ class HEStrategy(FedAvg):
         checkpoint_every: int = 10,
         state_dir: str | Path | None = None,
         on_round: OnRound | None = None,
-        select: Select | None = None,
-        noise: Laplace | None = None,
         **fedavg: Unpack[FedAvgOptions],
     ) -> None:
         check_names(HEStrategy, fedavg)
@@ -156,8 +149,6 @@ class HEStrategy(FedAvg):
             terms,
             arrays_key=self.arrayrecord_key,
             weight_key=self.weighted_by_key,
-            select=select or terms.select,
-            noise=noise or terms.noise,
         )
         if self.terms.joint and self.fraction_train not in (0.0, 1.0):
             raise ConfigError(

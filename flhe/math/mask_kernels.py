@@ -63,18 +63,6 @@ def subtract_where(words, other, lanes, out):
 
 
 @_njit
-def count_where(words, out):
-    """Add 1 to `out` wherever `words` has a bit."""
-    for w in range(words.size):
-        bits = np.uint64(words[w])
-        base = np.uint64(w) * np.uint64(64)
-        while bits != np.uint64(0):
-            at = base + np.uint64(_lowest(bits))
-            out[at] = out[at] + np.uint16(1)
-            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
-
-
-@_njit
 def positions(words, out):
     """Coordinates of all bits, ascending."""
     at = 0

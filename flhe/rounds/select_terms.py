@@ -48,8 +48,6 @@ def _check_select(terms: Terms) -> None:
             'select with unmask="server": the server reads the sum of everything anyway; use '
             'unmask="clients", or leave select out'
         )
-    if terms.batching == "layer":
-        raise ConfigError('select with batching="layer": what is selected belongs to many layers')
     if terms.clear and terms.weighted:
         raise ConfigError(
             "select with weighted=True: values in clear are multiples of a client's example count, and "
