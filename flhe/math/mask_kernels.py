@@ -24,13 +24,6 @@ def gather(lanes, coords, start, out):
 
 
 @_njit
-def scatter(coords, values, out):
-    """Put each value at its coordinate."""
-    for i in range(coords.size):
-        out[np.uint64(coords[i])] = values[i]
-
-
-@_njit
 def scatter_add(coords, values, out):
     """Add each value at its coordinate, modulo the lane."""
     for i in range(coords.size):

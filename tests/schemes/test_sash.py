@@ -370,10 +370,10 @@ def test_seeds_come_from_the_systems_randomness() -> None:
 
 def test_a_seed_is_taken_once() -> None:
     sealer = SashSealer(Sash(3), 0)
-    with pytest.raises(ReuseError, match="no seed"):
+    with pytest.raises(ReuseError, match="no key"):
         sealer.take_seed(SLOT)
     sealer.prepare(SLOT, 3)
-    with pytest.raises(ReuseError, match="no seed"):  # nothing was encrypted under it
+    with pytest.raises(ReuseError, match="no key"):  # nothing was encrypted under it
         sealer.take_seed(SLOT)
     sealer.encrypt(plain([1, 2, 3]), SLOT)
     other = OTHER_SLOTS["attempt"]
