@@ -246,7 +246,10 @@ def _selected(part: float | Select | None) -> Select:
 
 
 def _strategy(
-    alias: Callable[..., HEStrategy], scheme: str, options: StrategyOptions, **own: Any
+    alias: Callable[..., HEStrategy],
+    scheme: str,
+    options: StrategyOptions | AverageOptions,
+    **own: Any,
 ) -> HEStrategy:
     """Return the strategy; TypeError where `alias` was called with a name that it does not have."""
     check_names(alias, options)
