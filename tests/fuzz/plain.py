@@ -140,7 +140,7 @@ def _terms() -> list[bytes]:
         Terms(clip={"w": 0.5, "b": 0.25}, top_k=0.1, optimizer=ServerOptimizer("fedadam")),
         Terms(clip="exchange", masking="adaptive"),
         Terms(scheme="sash", bits=0, unmask="clients"),
-        Terms(scheme="batchcrypt", clip="history", batching="layer"),
+        Terms(scheme="batchcrypt", clip="history"),
         Terms(scheme="esafl", keys="round"),
         Terms(scheme="esafl", sends="gradient", optimizer=ClientOptimizer("adam")),
         Terms(

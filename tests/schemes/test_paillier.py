@@ -247,15 +247,6 @@ def test_bytes_a_value(key_bits: int) -> None:
     assert a_value <= {2048: 5.8, 3072: 5.6}[key_bits]
 
 
-def test_layer_by_layer_takes_more_ciphertexts() -> None:
-    layers = (3 * 94, 10, 500, 24)
-    whole, by_layer = scheme_for(pair(), 9), Paillier(9, 16, 2048, pair().public, layers)
-    length = sum(layers)
-    assert whole.nbytes(length) == 9 * 512
-    assert by_layer.nbytes(length) == (3 + 1 + 6 + 1) * 512
-    assert by_layer.parameters() != whole.parameters()
-
-
 def test_powers_are_never_used_twice() -> None:
     """Equal values, equal random bytes asked for anew: no two ciphertexts share a power r^n."""
     key = pair()
