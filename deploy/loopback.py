@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from flhe.sim.loopback_command import main
+from flhe.sim.rehearsal.command import main
 
 if __name__ == "__main__":
     app = typer.Typer(context_settings={"help_option_names": ["--help", "-h"]})

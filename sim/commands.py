@@ -66,7 +66,7 @@ def whole_rounds(
     *, cohort: int | None, threads: int, repeats: int | None, json_file: Path | None
 ) -> None:
     """Time rounds of a federation, training and all."""
-    from flhe.sim.round_cost import round_cost
+    from flhe.sim.crowd.round_cost import round_cost
 
     cohort = 10 if cohort is None else cohort
     with progress(Console(stderr=True)) as advance:
@@ -108,7 +108,7 @@ def mask_counts(path: Path) -> None:
 def privacy_audit(out: Path, *, quick: bool, **how: Any) -> None:
     """Attack what a server sees: a picture, a curve, their data, and what was found in words."""
     require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
-    from flhe.sim import privacy_audit as auditing
+    from flhe.sim.audit import report as auditing
 
     with progress(Console(stderr=True)) as advance:
         found = auditing.run(out, quick=quick, progress=advance, **how)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from flhe.sim.wan import MEGABIT, Link
+from flhe.sim.advise.wan import MEGABIT, Link
 
 
 class Client:

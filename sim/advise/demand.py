@@ -12,8 +12,8 @@ from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError
 from flhe.keys.roster import Roster
 from flhe.sim.advise.offers import Size
-from flhe.sim.prices import Prices
-from flhe.sim.wan import SERVER, Wan
+from flhe.sim.advise.prices import Prices
+from flhe.sim.advise.wan import SERVER, Wan
 
 ROUNDS = 100
 """Until convergence, where nobody says."""

@@ -15,10 +15,10 @@ from flhe.keys.roster import Roster
 from flhe.sim.advise.calibration import Calibration, Phases
 from flhe.sim.advise.demand import Demand
 from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
+from flhe.sim.advise.prices import GB
+from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.advise.rules import lost_rounds, reasons_against
 from flhe.sim.convergence import project
-from flhe.sim.prices import GB
-from flhe.sim.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.tables import phase_costs as who
 
 

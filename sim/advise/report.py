@@ -15,13 +15,12 @@ from rich.text import Text
 
 from flhe.errors import ConfigError
 from flhe.json_option import console, write_json
-from flhe.sim import prices, wan
-from flhe.sim.advise import calibrate
+from flhe.sim.advise import calibrate, prices, wan
 from flhe.sim.advise.demand import ROUNDS, Demand, a_third, billed, machine_memory
 from flhe.sim.advise.ranking import Advice, Prediction, advise
+from flhe.sim.advise.wan import SERVER, Link, Wan
 from flhe.sim.bench import machine
 from flhe.sim.bench_table import progress
-from flhe.sim.wan import SERVER, Link, Wan
 
 _COUNT = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _BYTES = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}

@@ -15,13 +15,13 @@ from flhe.keys.canonical import loads
 from flhe.keys.derive import hkdf
 from flhe.keys.store import Store
 from flhe.schemes import flashe
-from flhe.sim import derived_secrets
-from flhe.sim.derived_secrets import DERIVED, Contexts
-from flhe.sim.loopback_checks import expected
-from flhe.sim.loopback_traffic import COUNT, search
-from flhe.sim.loopback_updates import LANES
-from flhe.sim.node_secrets import GROUP, PAIR
-from flhe.sim.wire import objects, read, records
+from flhe.sim.rehearsal import derived_secrets
+from flhe.sim.rehearsal.checks import expected
+from flhe.sim.rehearsal.derived_secrets import DERIVED, Contexts
+from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
+from flhe.sim.rehearsal.traffic import COUNT, search
+from flhe.sim.rehearsal.updates import LANES
+from flhe.sim.rehearsal.wire import objects, read, records
 from tests.deploy.captured import PLAN, capture
 
 

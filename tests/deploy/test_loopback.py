@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.sim import loopback_app
-from flhe.sim.leak_search import Found
-from flhe.sim.loopback_checks import expected, wrong
-from flhe.sim.loopback_plan import SITES, VICTIM, Plan
-from flhe.sim.loopback_sums import Result, Round, senders
-from flhe.sim.loopback_traffic import Traffic
-from flhe.sim.node_secrets import MODEL
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal.checks import expected, wrong
+from flhe.sim.rehearsal.node_secrets import MODEL
+from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
+from flhe.sim.rehearsal.search import Found
+from flhe.sim.rehearsal.sums import Result, Round, senders
+from flhe.sim.rehearsal.traffic import Traffic
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "loopback.py"
 LIMIT_S = 1500

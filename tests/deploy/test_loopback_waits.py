@@ -13,11 +13,14 @@ import pytest
 from flhe.apps import launch
 from flhe.apps.signals import Stopped
 from flhe.errors import ConfigError, FlheError, QuorumError
-from flhe.sim import loopback, loopback_app, loopback_command, loopback_machines
-from flhe.sim.loopback import Loopback
-from flhe.sim.loopback_logs import Logs, kept_logs
-from flhe.sim.loopback_machines import Machines
-from flhe.sim.loopback_plan import SITES, Plan
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal import command as loopback_command
+from flhe.sim.rehearsal import loopback
+from flhe.sim.rehearsal import machines as loopback_machines
+from flhe.sim.rehearsal.logs import Logs, kept_logs
+from flhe.sim.rehearsal.loopback import Loopback
+from flhe.sim.rehearsal.machines import Machines
+from flhe.sim.rehearsal.plan import SITES, Plan
 
 
 class Process:

@@ -15,8 +15,7 @@ from flhe.cli import app
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.keys.roster import Member, Roster
-from flhe.sim import prices, wan
-from flhe.sim.advise import agreement_cost, calibrate, report, rules
+from flhe.sim.advise import agreement_cost, calibrate, prices, report, rules, wan
 from flhe.sim.advise.agreement_cost import Agreement, Graph
 from flhe.sim.advise.calibration import POINTS, Calibration, Point
 from flhe.sim.advise.cost_model import extra, units

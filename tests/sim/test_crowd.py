@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flhe.errors import FlheError
 from flhe.keys.masking import Circle
-from flhe.sim import crowd
+from flhe.sim.crowd import inside as crowd
 from flhe.sim.synthetic import STEP
 
 

@@ -25,7 +25,8 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.resident import resident
 from flhe.rounds.model import Model
-from flhe.sim import deployment, memory, one_process, synthetic
+from flhe.sim import memory, one_process, synthetic
+from flhe.sim.crowd import deployment
 from flhe.sim.inproc import InProcessGrid
 from flhe.sim.memory import Memory
 

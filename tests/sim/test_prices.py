@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim import prices
+from flhe.sim.advise import prices
+from flhe.sim.advise.prices import BATCHCRYPT, FLASHE, Cost, Prices, cost, named, read
+from flhe.sim.advise.wan import SERVER, Link, Site, Wan, uniform
+from flhe.sim.advise.wan import named as network
 from flhe.sim.convergence import REPORTED, Reported
-from flhe.sim.prices import BATCHCRYPT, FLASHE, Cost, Prices, cost, named, read
-from flhe.sim.wan import SERVER, Link, Site, Wan, uniform
-from flhe.sim.wan import named as network
 
 OWN = """
 name = "ours"

@@ -18,11 +18,12 @@ from torch.nn import functional
 
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
-from flhe.sim import audit_images, privacy_audit
-from flhe.sim.inversion import Attack, Channel, Guess, Seen, gradient, invert
-from flhe.sim.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
+from flhe.sim.audit import images as audit_images
+from flhe.sim.audit import report as privacy_audit
+from flhe.sim.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe.sim.audit.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
+from flhe.sim.audit.ssim import ssim
 from flhe.sim.lenet import lenet
-from flhe.sim.ssim import ssim
 
 SHAPE = (3, 32, 32)
 IMAGES = audit_images.samples(2)

@@ -18,13 +18,15 @@ from typer.testing import CliRunner
 
 from flhe import records
 from flhe.errors import ConfigError, FlheError
-from flhe.sim import ray_app, ray_crowd, ray_plot
+from flhe.sim.crowd import app as ray_app
+from flhe.sim.crowd import command as ray_crowd
+from flhe.sim.crowd import plot as ray_plot
+from flhe.sim.crowd.found import Asked, Found
+from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, kinds, table
+from flhe.sim.crowd.run import RayRun, _federation, _held
 from flhe.sim.growth import growth, together
 from flhe.sim.inproc import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
-from flhe.sim.ray_found import Asked, Found
-from flhe.sim.ray_report import FURTHER, MEMORY, QUANTITIES, kinds, table
-from flhe.sim.ray_run import RayRun, _federation, _held
 from flhe.sim.window import Window
 
 CROWDS = Path(__file__).parents[2] / "docs" / "crowds.json"
@@ -280,7 +282,7 @@ def test_what_a_tree_of_processes_holds() -> None:
 
 
 def test_an_actor_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flhe.sim.ray_run.cpus", lambda: 4)
+    monkeypatch.setattr("flhe.sim.crowd.run.cpus", lambda: 4)
     assert _federation(1000).startswith("num-supernodes=1000 ")
     assert _federation(1000).endswith("init-args-num-cpus=4")
     assert _federation(3).endswith("init-args-num-cpus=3")
@@ -366,7 +368,7 @@ def test_a_whole_without_all_its_parts_has_no_law() -> None:
 def test_the_page_shows_the_laws_of_its_runs() -> None:
     runs, machine = ray_crowd.stored(CROWDS)
     data = json.loads(CROWDS.read_text(encoding="utf-8"))
-    again = "run `python -m flhe.sim.ray_crowd --redraw --json docs/crowds.json` again"
+    again = "run `python -m flhe.sim.crowd.command --redraw --json docs/crowds.json` again"
     made = ray_crowd.to_data(runs, machine)
     assert [law["quantity"] for law in made["laws"]] == [law["quantity"] for law in data["laws"]]
     for law, was in zip(made["laws"], data["laws"], strict=True):

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from flhe import records
 from flhe.checkpoint import open_checkpoint
 from flhe.errors import FlheError
-from flhe.sim import loopback_app
-from flhe.sim.loopback import Loopback, Run
-from flhe.sim.loopback_plan import SITES
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal.loopback import Loopback, Run
+from flhe.sim.rehearsal.plan import SITES
 from flhe.sim.synthetic import initial
 
 Floats = NDArray[np.float32]

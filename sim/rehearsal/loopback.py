@@ -27,13 +27,14 @@ from typing import Any
 from flhe.apps import launch
 from flhe.apps.shelf import serving
 from flhe.errors import FlheError
-from flhe.sim import loopback_app, node_secrets
-from flhe.sim.leak_search import Secrets
-from flhe.sim.loopback_app import GATE, HELD, HOLD, HOLD_ROUND
-from flhe.sim.loopback_logs import Logs
-from flhe.sim.loopback_machines import COMMAND_S, LOOK_S, Machines, Value, pairs
-from flhe.sim.loopback_plan import SITES, VICTIM, Plan
-from flhe.sim.loopback_trust import Trust, provide
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal import node_secrets
+from flhe.sim.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
+from flhe.sim.rehearsal.logs import Logs
+from flhe.sim.rehearsal.machines import COMMAND_S, LOOK_S, Machines, Value, pairs
+from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
+from flhe.sim.rehearsal.search import Secrets
+from flhe.sim.rehearsal.trust import Trust, provide
 
 AWAY_S, RESTART_S = 25.0, 4.0
 """Seconds until a killed SuperNode is started again, and between two tries: it is refused while it
@@ -57,7 +58,7 @@ class Run:
 
 
 class Loopback:
-    """The deployment: `up` around `work`, then `end`, then `flhe.sim.loopback_checks.check`.
+    """The deployment: `up` around `work`, then `end`, then `flhe.sim.rehearsal.checks.check`.
 
     Parameters
     ----------

@@ -11,14 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flhe.sim import loopback_app
-from flhe.sim.derived_secrets import DERIVED
-from flhe.sim.loopback import Loopback
-from flhe.sim.loopback_plan import SITES, VICTIM, Plan
-from flhe.sim.loopback_sums import Result, result
-from flhe.sim.loopback_traffic import Traffic, search
-from flhe.sim.loopback_updates import LANES, TRAINED
-from flhe.sim.node_secrets import CONTRIBUTION, EPHEMERAL, GROUP, IDENTITY, MODEL, PAIR, UPDATE
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal.derived_secrets import DERIVED
+from flhe.sim.rehearsal.loopback import Loopback
+from flhe.sim.rehearsal.node_secrets import (
+    CONTRIBUTION,
+    EPHEMERAL,
+    GROUP,
+    IDENTITY,
+    MODEL,
+    PAIR,
+    UPDATE,
+)
+from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
+from flhe.sim.rehearsal.sums import Result, result
+from flhe.sim.rehearsal.traffic import Traffic, search
+from flhe.sim.rehearsal.updates import LANES, TRAINED
 
 MAX_ERROR = loopback_app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""

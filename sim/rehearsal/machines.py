@@ -25,9 +25,9 @@ import psutil
 from flhe.apps import launch
 from flhe.apps.processes import Children, describe_exit, script, stop_tagged
 from flhe.errors import FlheError
-from flhe.sim.loopback_logs import Logs
-from flhe.sim.loopback_trust import Trust
-from flhe.sim.wiretap import Tls, wiretap
+from flhe.sim.rehearsal.logs import Logs
+from flhe.sim.rehearsal.trust import Trust
+from flhe.sim.rehearsal.wiretap import Tls, wiretap
 
 LOOK_S = 0.3
 COMMAND_S = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flhe.sim import figures
-from flhe.sim.leakage import ALL, LABELS, NONE, RULES, Audit, name
+from flhe.sim.audit.leakage import ALL, LABELS, NONE, RULES, Audit, name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

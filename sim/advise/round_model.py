@@ -35,9 +35,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flhe.errors import ConfigError, FlheError
+from flhe.sim.advise.toml_files import check_amounts
+from flhe.sim.advise.wan import Link
 from flhe.sim.round_clients import Client, send
-from flhe.sim.toml_files import check_amounts
-from flhe.sim.wan import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
 
-    python -m flhe.sim.ray_crowd [--clients 50,100,200,500,1000] [--values 10000] [--rounds 2]
+    python -m flhe.sim.crowd.command [--clients 50,100,200,500,1000] [--values 10000] [--rounds 2]
         [--neighbours 150] [--json FILE] [--figure FILE.png] [--resume | --redraw]
 
 For each number of clients: seconds of one client and of the server in each phase, seconds of a round,
@@ -27,9 +27,9 @@ from flhe.errors import ConfigError, FlheError
 from flhe.json_option import write_json
 from flhe.sim import figures
 from flhe.sim.bench import machine
-from flhe.sim.ray_found import Asked, Found
-from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds, table
-from flhe.sim.ray_run import RayRun
+from flhe.sim.crowd.found import Asked, Found
+from flhe.sim.crowd.report import FURTHER, QUANTITIES, kinds, table
+from flhe.sim.crowd.run import RayRun
 
 FORMAT, VERSION = "flhe clients on ray", 1
 CLIENTS = "50,100,200,500,1000"
@@ -170,7 +170,7 @@ def _redraw(json_file: Path | None, figure: Path | None) -> list[Found]:
 
 def _draw(runs: Sequence[Found], figure: Path | None) -> None:
     if figure is not None:
-        from flhe.sim.ray_plot import plot
+        from flhe.sim.crowd.plot import plot
 
         plot(runs, figure)
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flhe.apps import launch
 from flhe.apps.environment import cpus
 from flhe.errors import FlheError
-from flhe.sim.ray_app import FILES
-from flhe.sim.ray_found import Asked, Found
+from flhe.sim.crowd.app import FILES
+from flhe.sim.crowd.found import Asked, Found
 from flhe.sim.synthetic import write_app
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RayRun:
     def _follow(self, children: Children, scratch: Path) -> None:
         """Return when the app says that it is done."""
         from flhe.apps.processes import describe_exit, script
-        from flhe.sim.deployment import SILENT, start_superlink
+        from flhe.sim.crowd.deployment import SILENT, start_superlink
 
         self._step(0, "starting Flower")
         began = start_superlink(children, self._log, scratch, "--simulation")

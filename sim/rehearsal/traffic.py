@@ -24,14 +24,17 @@ from cryptography.hazmat.primitives.serialization import (
 from flhe import records
 from flhe.schemes.base import Scheme
 from flhe.sealed import Sealed, Slot
-from flhe.sim import leak_counts, loopback_app, loopback_updates, node_secrets, wire
-from flhe.sim.derived_secrets import DERIVED, Contexts, of_traffic
-from flhe.sim.leak_forms import floats
-from flhe.sim.leak_lanes import open_without_keys
-from flhe.sim.leak_search import Found, Search, share_seen
-from flhe.sim.loopback import Loopback
-from flhe.sim.loopback_plan import SITES
-from flhe.sim.node_secrets import GROUP, PAIR
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal import counts as leak_counts
+from flhe.sim.rehearsal import node_secrets, wire
+from flhe.sim.rehearsal import updates as loopback_updates
+from flhe.sim.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
+from flhe.sim.rehearsal.forms import floats
+from flhe.sim.rehearsal.lanes import open_without_keys
+from flhe.sim.rehearsal.loopback import Loopback
+from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
+from flhe.sim.rehearsal.plan import SITES
+from flhe.sim.rehearsal.search import Found, Search, share_seen
 from flhe.sim.synthetic import initial
 
 COUNT = "example count"

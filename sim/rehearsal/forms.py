@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.sim.leak_writings import printed
+from flhe.sim.rehearsal.writings import printed
 
 MOST = 1 << 14
 """Values of a vector that are looked for in all forms; the others as they are."""

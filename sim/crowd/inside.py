@@ -1,6 +1,6 @@
 """A federation of hundreds in one process under SASH: whether it finishes, its size, what travels.
 
-    python -m flhe.sim.crowd [--clients 200] [--values 100000] [--rounds 3] [--drops 0.1] [--json FILE]
+    python -m flhe.sim.crowd.inside [--clients 200] [--values 100000] [--rounds 3] [--drops 0.1] [--json FILE]
 
 Every message goes through Flower's wire format and every node keeps its state on disk, as in a
 deployment. Clients add a known number instead of training, so that the model tells whether the sums

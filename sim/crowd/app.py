@@ -49,8 +49,8 @@ clocks = ""
 
 FILES = {
     "pyproject.toml": APP["pyproject.toml"].partition("values =")[0] + CONFIG,
-    "server_app.py": "from flhe.sim.ray_app import server\n\napp = server()\n",
-    "client_app.py": "from flhe.sim.ray_app import client\n\napp = client()\n",
+    "server_app.py": "from flhe.sim.crowd.app import server\n\napp = server()\n",
+    "client_app.py": "from flhe.sim.crowd.app import client\n\napp = client()\n",
 }
 """Files of the Flower app, by name."""
 
@@ -87,7 +87,7 @@ def server() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
     from flwr.serverapp import ServerApp
 
-    from flhe.sim.crowd import error_of
+    from flhe.sim.crowd.inside import error_of
     from flhe.sim.phases import PhaseGrid, masking_bytes
     from flhe.sim.window import Window
     from flhe.strategies.report import Reporter

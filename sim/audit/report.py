@@ -13,10 +13,11 @@ from typing import Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
-from flhe.sim import audit_images, figures
+from flhe.sim import figures
+from flhe.sim.audit import images as audit_images
+from flhe.sim.audit.inversion import Attack, Channel
+from flhe.sim.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
 from flhe.sim.bench import Progress, machine
-from flhe.sim.inversion import Attack, Channel
-from flhe.sim.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
 
 FORMAT, VERSION = "flhe privacy audit", 2
 COMMAND = "flhe audit"
@@ -141,7 +142,7 @@ def run(
     ConfigError
         A setting that cannot work, images that cannot be read, or a path that cannot be written.
     """
-    from flhe.sim import audit_plot
+    from flhe.sim.audit import plot as audit_plot
 
     figures.check(out)
     attack = QUICK_ATTACK if quick else Attack()

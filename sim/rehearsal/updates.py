@@ -18,14 +18,14 @@ from flhe.keys.states import Epoch
 from flhe.keys.store import Store
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.sim import loopback_app
-from flhe.sim.leak_forms import of_update, of_vector
-from flhe.sim.leak_lanes import quantized, unencrypted
-from flhe.sim.leak_search import Secrets
-from flhe.sim.loopback import Loopback
-from flhe.sim.loopback_plan import SITES, Plan
-from flhe.sim.loopback_sums import notes_of
-from flhe.sim.node_secrets import MODEL, UPDATE
+from flhe.sim.rehearsal import app as loopback_app
+from flhe.sim.rehearsal.forms import of_update, of_vector
+from flhe.sim.rehearsal.lanes import quantized, unencrypted
+from flhe.sim.rehearsal.loopback import Loopback
+from flhe.sim.rehearsal.node_secrets import MODEL, UPDATE
+from flhe.sim.rehearsal.plan import SITES, Plan
+from flhe.sim.rehearsal.search import Secrets
+from flhe.sim.rehearsal.sums import notes_of
 from flhe.sim.synthetic import initial
 
 TRAINED = "trained model"

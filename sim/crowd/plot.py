@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flhe.sim import figures
-from flhe.sim.ray_found import Found
-from flhe.sim.ray_report import FURTHER, QUANTITIES, Quantity, kinds
+from flhe.sim.crowd.found import Found
+from flhe.sim.crowd.report import FURTHER, QUANTITIES, Quantity, kinds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

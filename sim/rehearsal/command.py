@@ -17,10 +17,10 @@ from flhe.apps.environment import temporary
 from flhe.apps.signals import Stopped, signals
 from flhe.errors import FlheError
 from flhe.json_option import write_json
-from flhe.sim.loopback import Loopback
-from flhe.sim.loopback_checks import Report, check
-from flhe.sim.loopback_logs import Logs, kept_logs
-from flhe.sim.loopback_plan import Plan
+from flhe.sim.rehearsal.checks import Report, check
+from flhe.sim.rehearsal.logs import Logs, kept_logs
+from flhe.sim.rehearsal.loopback import Loopback
+from flhe.sim.rehearsal.plan import Plan
 
 
 def main(

@@ -33,7 +33,7 @@ from flhe.apps.shelf import add_signature, trusted_entities
 from flhe.errors import FlheError
 from flhe.keys.roster import Roster
 from flhe.keys.signed_roster import SignedRoster
-from flhe.sim.wiretap import Tls
+from flhe.sim.rehearsal.wiretap import Tls
 
 _DAY = datetime.timedelta(days=1)
 
