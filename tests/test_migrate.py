@@ -17,7 +17,7 @@ from flhe import strategies
 from flhe.cli import app as cli
 from flhe.policy import SETTINGS
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 from flhe.sim.legacy_parts import EXAMPLES, Client
 from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting
 

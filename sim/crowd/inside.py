@@ -29,7 +29,7 @@ from flhe.resident import resident
 from flhe.schemes.sash import most_bits
 from flhe.sim.bench import machine, quiet
 from flhe.sim.bench_table import progress
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
 from flhe.sim.synthetic import STEP, client_app, initial, sash_strategy, warm_up
 from flhe.strategies.report import RoundReport

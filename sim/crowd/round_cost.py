@@ -101,7 +101,7 @@ def round_cost(
     turns = _Turns(rounds + 1, progress)
 
     def federate(name: str, scratch: Path, training: _Training) -> None:
-        from flhe.sim.inproc import InProcessGrid
+        from flhe.testing import InProcessGrid
         from flhe.strategies import flashe_fedavg
         from flhe.strategies.plain import MeteredFedAvg
         from flhe.strategies.report import RoundReport

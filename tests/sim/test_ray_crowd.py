@@ -25,7 +25,7 @@ from flhe.sim.crowd.found import Asked, Found
 from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, kinds, table
 from flhe.sim.crowd.run import RayRun, _federation, _held
 from flhe.sim.growth import growth, together
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
 from flhe.sim.window import Window
 
