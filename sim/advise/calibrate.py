@@ -95,14 +95,12 @@ def measure(
             for members in (*agreement_cost.GROUPS, *agreement_cost.PACKED)
             for length in agreement_cost.ELEMENTS
         }
-        graphs = {n: agreement_cost.share_on_graph(n, 3) for n in agreement_cost.GRAPHS}
         support_s = _support(SUPPORT_VALUES)
     kept = {point for point in points if installed(point.name)}
     ours = Calibration(
         {point.key: times[point.key] for point in kept},
         tuple(point for point in points if point in kept),
         agreements,
-        graphs,
         support_s,
     )
     more = [point.key for point in also if installed(point.name)]

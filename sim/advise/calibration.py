@@ -14,12 +14,12 @@ from typing import Any
 from flhe.errors import ConfigError
 from flhe.packages import missing
 from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.agreement_cost import Agreement, Graph
+from flhe.sim.advise.agreement_cost import Agreement
 from flhe.sim.advise.cost_model import Fit, Row, extra, ragged, units
 from flhe.sim.bench import PHASES
 from flhe.sim.tables import phase_costs as who
 
-VERSION = 1
+VERSION = 2
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
 CLIENTS = 4
@@ -93,7 +93,6 @@ def _points() -> tuple[Point, ...]:
 
 POINTS = _points()
 """What a calibration measures."""
-SUPPORT_VALUES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,6 @@ class Calibration:
         Those that have times.
     agreements : mapping
         (members, elements) -> cost, where all share with all.
-    graphs : mapping
-        Members -> cost, where they share among neighbours.
     support_s : float
         Seconds to read one sender's support, a value of the model.
     """
@@ -126,7 +123,6 @@ class Calibration:
     times: Mapping[str, Mapping[str, float]]
     points: tuple[Point, ...]
     agreements: Mapping[tuple[int, int], Agreement] = field(default_factory=dict)
-    graphs: Mapping[int, Graph] = field(default_factory=dict)
     support_s: float = 0.0
     _laws: Mapping[tuple[str, str], Fit] = field(init=False, repr=False, compare=False)
 
@@ -170,10 +166,6 @@ class Calibration:
         """What agreeing on masking keys takes, all with all."""
         return agreement_cost.interpolated(self.agreements, cohort, elements)
 
-    def graph(self, cohort: int) -> Graph:
-        """What it takes among neighbours."""
-        return agreement_cost.on_graph(self.graphs, cohort)
-
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
@@ -181,7 +173,6 @@ class Calibration:
             "times": self.times,
             "points": [asdict(point) for point in self.points],
             "agreements": [[*key, asdict(cost)] for key, cost in self.agreements.items()],
-            "graphs": [[members, asdict(cost)] for members, cost in self.graphs.items()],
             "support_s": self.support_s,
         }
 
@@ -193,7 +184,6 @@ class Calibration:
                 found["times"],
                 tuple(Point(**point) for point in found["points"]),
                 {(n, length): Agreement(**cost) for n, length, cost in found["agreements"]},
-                {members: Graph(**cost) for members, cost in found["graphs"]},
                 found["support_s"],
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from flhe.errors import FlheError
 from flhe.keys.masking import Circle
 from flhe.keys.roster import Roster
-from flhe.keys.seed_plan import bounds_of, degree_of
 from flhe.keys.thresholds import Thresholds
 from flhe.rounds.terms import Terms
 from flhe.sim.advise.calibration import Calibration, Phases
 from flhe.sim.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
 from flhe.sim.advise.round_model import Exchange, Work
-from flhe.sim.aggregation_contenders import DEGREE
 from flhe.sim.tables import phase_costs as who
 
 SIGNATURE = 64
@@ -62,10 +60,6 @@ class Offer:
         """Whether the server reads the sum of each round."""
         return self.terms.reader == "server"
 
-    def degree(self, cohort: int, colluders: int) -> int | None:
-        """Neighbours of a member in the graph of its masking keys; None where all share with all."""
-        return degree_of(self.terms.neighbours, cohort, colluders)
-
     def min_senders(self, cohort: int, colluders: int) -> int:
         """Fewest updates in a sum that is opened.
 
@@ -74,9 +68,6 @@ class Offer:
         ConfigError
             So many colluders that there is no such number.
         """
-        degree = self.degree(cohort, colluders)
-        if degree is not None:
-            return bounds_of(cohort, degree, colluders).min_set
         if self.terms.masked:
             return Thresholds(cohort, colluders).min_set
         return colluders + 2  # as a roster's `min_opening` has it
@@ -103,13 +94,6 @@ OFFERS: tuple[Offer, ...] = (
         who.SASH,
         replace(TERMS[who.SASH], unmask="clients"),
         'sash_fedavg(unmask="clients")',
-    ),
-    Offer(
-        "SASH+",
-        who.SASH,
-        replace(TERMS[who.SASH], neighbours=DEGREE),
-        f"sash_fedavg(neighbours={DEGREE})",
-        "its guarantees are against members who do not know the graph beforehand",
     ),
     Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "batchcrypt_fedavg(clip=1.0)"),
     Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "esafl_fedavg()"),
@@ -201,8 +185,6 @@ def work(offer: Offer, size: Size, speed: Calibration) -> tuple[Work, Phases]:
     whole = Work(size.train_s, phases.encrypt_s, phases.decrypt_s, phases.add_s, up, down)
     if not offer.terms.masked:
         return whole, phases
-    if offer.degree(size.cohort, size.colluders) is not None:
-        return _on_graph(whole, size, phases, speed), phases
     return _masked(offer, whole, size, phases, speed), phases
 
 
@@ -243,23 +225,6 @@ def _masked(offer: Offer, whole: Work, size: Size, phases: Phases, speed: Calibr
         if reads
         else whole.download_bytes + senders * answer,
         exchanges=(consist, unmask),
-    )
-
-
-def _on_graph(whole: Work, size: Size, phases: Phases, speed: Calibration) -> Work:
-    """With seeds that are added up among neighbours, for a server that reads."""
-    cost = speed.graph(size.cohort)
-    seed = 8 * TERMS[who.SASH].elements(size.cohort)
-    before = Exchange("mask-key, mask-share", cost.before_up, cost.before_down, cost.client_s, 0.0)
-    after = Exchange(
-        "consist, unmask", cost.after_up, cost.after_down, 0.0, cost.server_s + phases.decrypt_s
-    )
-    return replace(
-        whole,
-        decrypt_s=0.0,
-        upload_bytes=whole.upload_bytes + seed,
-        download_bytes=PLAIN_BYTES * size.values,
-        exchanges=(before, after),
     )
 
 

@@ -24,7 +24,6 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
     if refused := refusal(offer, demand.size):
         return (refused,)
     found = (
-        _graph(offer, demand),
         _reader(offer, demand),
         _clear(offer, demand),
         _sparse(offer, demand),
@@ -34,17 +33,6 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
         _memory(offer, demand, speed),
     )
     return tuple(reason for reason in found if reason)
-
-
-def _graph(offer: Offer, demand: Demand) -> str:
-    wanted = offer.terms.neighbours
-    if not wanted or offer.degree(demand.clients, demand.size.colluders) is not None:
-        return ""
-    return (
-        f"its graph of {wanted} neighbours is for more than {wanted + 1} clients, of whom so many "
-        f"collude that it withstands: {demand.clients} with {demand.size.colluders} share all with "
-        "all, which is SASH"
-    )
 
 
 def _reader(offer: Offer, demand: Demand) -> str:

@@ -1,12 +1,8 @@
-"""SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
-
-    python -m flhe.sim.crowd.command [--clients 50,100,200,500,1000] [--values 10000] [--rounds 2]
-        [--neighbours 150] [--json FILE] [--figure FILE.png] [--resume | --redraw]
+"""`flhe crowd`: SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
 
 For each number of clients: seconds of one client and of the server in each phase, seconds of a round,
 memory of the server's process, of an actor and of all processes, bytes of a client. The model at the
-end must be what the clients' steps make. With `--neighbours` each number is run twice, once with all
-clients sharing their seeds with all, once on a graph (SASH+), where there is one.
+end must be what the clients' steps make.
 
 Ten times as many clients are projected, by the growth that theory says of each quantity. `--redraw`
 runs nothing: it projects and draws again from the runs that `--json` names.
@@ -18,42 +14,90 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from flhe.errors import ConfigError, FlheError
-from flhe.json_option import write_json
-from flhe.sim import figures
-from flhe.sim.bench import machine
-from flhe.sim.crowd.found import Asked, Found
-from flhe.sim.crowd.report import FURTHER, QUANTITIES, kinds, table
-from flhe.sim.crowd.run import RayRun
+from flhe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flhe.sim.crowd.found import Asked, Found
 
 FORMAT, VERSION = "flhe clients on ray", 1
 CLIENTS = "50,100,200,500,1000"
 TIMEOUT_S = 3600.0
 """Longest time for one run."""
 
-Run = Callable[[Asked], Found]
+
+def crowd(
+    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = CLIENTS,
+    values: Annotated[int, typer.Option(help="Values in the model.")] = 10_000,
+    rounds: Annotated[int, typer.Option(help="Rounds.")] = 2,
+    drops: Annotated[float, typer.Option(help="Share of clients that drop out of a round.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Longest time for one run, s.")] = TIMEOUT_S,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE", help="Draw them into FILE, a .png.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take what is in --json and run the rest.")
+    ] = False,
+    redraw: Annotated[
+        bool,
+        typer.Option("--redraw", help="Run nothing: project and draw what is in --json again."),
+    ] = False,
+) -> None:
+    """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
+    from rich.console import Console
+
+    from flhe.json_option import write_json
+    from flhe.sim import figures
+    from flhe.sim.crowd.found import Asked
+    from flhe.sim.crowd.plot import plot
+    from flhe.sim.crowd.report import kinds, table
+
+    for option, given in (("--redraw", redraw), ("--resume", resume)):
+        if given and json_file is None:
+            raise ConfigError(f"{option} needs --json: the file that holds the runs")
+    if figure is not None:
+        figures.check(figure)
+
+    def keep(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> None:
+        if json_file is not None:
+            write_json(json_file, json.dumps(to_data(runs, where), indent=1))
+
+    if redraw and json_file is not None:
+        runs, where = stored(json_file)
+    else:
+        asked = [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]
+        known = read(json_file) if resume and json_file is not None else []
+        runs, where = crowds(asked, _watched(timeout), keep, known), None
+    keep(runs, where)
+    if figure is not None:
+        plot(runs, figure)
+    for kind, members in kinds(runs).items():
+        Console(width=130).print(table(kind, members))
 
 
-def plan(clients: Sequence[int], values: int, rounds: int, neighbours: int) -> list[Asked]:
-    """What is to be run: all with all, and on a graph where there is one."""
-    from flhe.keys.seed_plan import degree_of
+def _watched(timeout: float) -> Callable[[Asked], Found]:
+    """What runs one federation, under a bar of its progress."""
+    from rich.console import Console
 
-    asked = [Asked(n, values, rounds) for n in clients]
-    for n in clients if neighbours else ():
-        # As members bound collusion that have no roster.
-        if degree_of(neighbours, n, (n - 1) // 3) is not None:
-            asked.append(Asked(n, values, rounds, neighbours))
-    return asked
+    from flhe.sim.bench_table import progress
+    from flhe.sim.crowd.run import RayRun
+
+    def run(each: Asked) -> Found:
+        with progress(Console(stderr=True)) as advance:
+            return RayRun(each, timeout, lambda n, what: advance(n, each.clients, what)).run()
+
+    return run
 
 
 def crowds(
     asked: Sequence[Asked],
-    run: Run,
+    run: Callable[[Asked], Found],
     keep: Callable[[Sequence[Found]], None],
     known: Sequence[Found],
 ) -> list[Found]:
@@ -68,15 +112,18 @@ def crowds(
 
 def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return runs and laws as JSON values; `where` is the machine, by default this one."""
+    from flhe.sim.bench import machine
+    from flhe.sim.crowd.report import FURTHER, QUANTITIES, kinds
+
     laws = []
     for kind, members in kinds(runs).items():
-        most = members[-1].asked.clients
+        further = FURTHER * members[-1].asked.clients
         for quantity in QUANTITIES:
             law = quantity.law(members)
             if law is not None:
                 said = {"kind": kind, "quantity": quantity.name, "unit": quantity.unit}
-                further = {"clients": FURTHER * most, "projected": law.at(FURTHER * most)}
-                laws.append({**said, **asdict(law), "law": law.name, **further})
+                beyond = {"clients": further, "projected": law.at(further)}
+                laws.append({**said, **asdict(law), "law": law.name, **beyond})
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -94,6 +141,8 @@ def read(path: Path) -> list[Found]:
     ConfigError
         The file is something else.
     """
+    from flhe.sim.bench import machine
+
     if not path.exists():
         return []
     runs, there = stored(path)
@@ -110,6 +159,8 @@ def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
     ConfigError
         The file cannot be read, or is something else.
     """
+    from flhe.sim.crowd.found import Asked, Found
+
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if (data["format"], data["version"]) != (FORMAT, VERSION):
@@ -122,101 +173,8 @@ def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
         ) from None
 
 
-def command(
-    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = CLIENTS,
-    values: Annotated[int, typer.Option(help="Values in the model.")] = 10_000,
-    rounds: Annotated[int, typer.Option(help="Rounds.")] = 2,
-    neighbours: Annotated[
-        int, typer.Option(help="Also with so many neighbours (SASH+); 0: only all with all.")
-    ] = 150,
-    timeout: Annotated[float, typer.Option(help="Longest time for one run, s.")] = TIMEOUT_S,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE", help="Draw them into FILE, a .png.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take what is in --json and run the rest.")
-    ] = False,
-    redraw: Annotated[
-        bool,
-        typer.Option("--redraw", help="Run nothing: project and draw what is in --json again."),
-    ] = False,
-) -> None:
-    """Run SASH with more and more virtual clients on Ray."""
-    try:
-        if redraw:
-            runs = _redraw(json_file, figure)
-        else:
-            runs = _run(clients, values, rounds, neighbours, timeout, json_file, figure, resume)
-    except FlheError as error:
-        typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from None
-    for kind, members in kinds(runs).items():
-        Console(width=130).print(table(kind, members))
-
-
-def _redraw(json_file: Path | None, figure: Path | None) -> list[Found]:
-    if json_file is None:
-        raise ConfigError("--redraw needs --json: the file that holds the runs")
-    if figure is not None:
-        figures.check(figure)
-    runs, where = stored(json_file)
-    write_json(json_file, json.dumps(to_data(runs, where), indent=1))
-    _draw(runs, figure)
-    return runs
-
-
-def _draw(runs: Sequence[Found], figure: Path | None) -> None:
-    if figure is not None:
-        from flhe.sim.crowd.plot import plot
-
-        plot(runs, figure)
-
-
-def _run(
-    clients: str,
-    values: int,
-    rounds: int,
-    neighbours: int,
-    timeout: float,
-    json_file: Path | None,
-    figure: Path | None,
-    resume: bool,
-) -> list[Found]:
-    from flhe.sim.bench_table import progress
-
-    if figure is not None:
-        figures.check(figure)
-    if resume and json_file is None:
-        raise ConfigError("--resume needs --json: the file that holds what was run before")
-    asked = plan(_numbers(clients), values, rounds, neighbours)
-
-    def keep(runs: Sequence[Found]) -> None:
-        if json_file is not None:
-            write_json(json_file, json.dumps(to_data(runs), indent=1))
-
-    with progress(Console(stderr=True)) as advance:
-
-        def run(each: Asked) -> Found:
-            return RayRun(each, timeout, lambda n, what: advance(n, each.clients, what)).run()
-
-        known = read(json_file) if resume and json_file is not None else []
-        runs = crowds(asked, run, keep, known)
-    keep(runs)
-    _draw(runs, figure)
-    return runs
-
-
 def _numbers(text: str) -> list[int]:
     try:
         return sorted({int(part) for part in text.replace(",", " ").split()})
     except ValueError:
         raise ConfigError(f"--clients {text!r}: name numbers with commas, as in 50,100") from None
-
-
-if __name__ == "__main__":
-    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command()(command)
-    app()

@@ -1,4 +1,4 @@
-"""A deployed federation on this machine: a SuperLink, real SuperNodes and one run, over HTTP.
+"""Flower's own processes on this machine for one run of an app, followed by what the app reports.
 
 Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
 """
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from flhe.apps import launch
 from flhe.apps.processes import Children, describe_exit, script
 from flhe.errors import FlheError
-from flhe.sim.synthetic import write_app
+from flhe.sim.synthetic import APP, write_app
 
 TICK_S = 0.01
 """Seconds between two calls of `tick`."""
@@ -27,31 +27,32 @@ LOOK_S = 0.2
 STARTS = 3
 """How often a process is started whose port another program took first."""
 
-SILENT = f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s"
-
 Event = dict[str, Any]
+Value = str | int | float | bool
 
 
-class Deployment:
-    """One run of the synthetic app on deployed nodes.
+class LocalRun:
+    """One run of an app under a SuperLink; what there is beside that, subclasses say.
 
     Parameters
     ----------
-    nodes : int
-        SuperNodes; each starts a process of its own for each message.
     config : mapping
-        Run config of the app.
+        Run config of the app, which writes events into the file that `report` names.
     timeout : float
         Seconds for it all.
     """
 
-    def __init__(self, nodes: int, config: Mapping[str, int | float], timeout: float) -> None:
-        self._nodes = nodes
+    app: Mapping[str, str] = APP
+    """Files of the Flower app."""
+    options: tuple[str, ...] = ()
+    """Of the SuperLink."""
+    what = "the deployed run"
+
+    def __init__(self, config: Mapping[str, Value], timeout: float) -> None:
         self._config = config
         self._timeout = timeout
-        self._deadline = 0.0
 
-    def run(self, heard: Callable[[Event], None], tick: Callable[[], None]) -> None:
+    def follow(self, heard: Callable[[Event], None], tick: Callable[[], None]) -> None:
         """Run it to its end; nothing of it is left when this returns or raises.
 
         Parameters
@@ -70,34 +71,48 @@ class Deployment:
         with tempfile.TemporaryDirectory(
             prefix="flhe-", dir=launch.short_tmp(), ignore_cleanup_errors=True
         ) as name:
-            scratch = Path(name)
-            self._log = scratch / "flower.log"
+            self._scratch = Path(name)
+            self._log = self._scratch / "flower.log"
             self._log.touch(mode=0o600)
-            write_app(scratch / "app")
-            children = Children(launch.environment(scratch / "home", scratch), scratch)
+            write_app(self._scratch / "app", self.app)
+            self._children = Children(self._environment(), self._scratch)
             try:
-                self._follow(children, scratch, heard, tick)
+                self._watch(heard, tick)
+                self._ended()
             finally:
-                children.stop()
+                self._children.stop()  # which removes `scratch` too
 
-    def _follow(
-        self,
-        children: Children,
-        scratch: Path,
-        heard: Callable[[Event], None],
-        tick: Callable[[], None],
-    ) -> None:
-        port, superlink = start_superlink(children, self._log, scratch) or self._fail(SILENT)
-        nodes = [
-            _SuperNode(self._supernode(port, i, scratch), children, self._log, scratch)
-            for i in range(self._nodes)
-        ]
+    def _environment(self) -> dict[str, str]:
+        return launch.environment(self._scratch / "home", self._scratch)
+
+    def _begin(self, port: int) -> None:
+        """Start what else there is, once the SuperLink answers on `port`."""
+
+    def _look(self, superlink: int) -> None:
+        """See that all goes on; `superlink` is its process."""
+
+    def _ended(self) -> None:
+        """The app is done; its files are still there."""
+
+    def _words(self) -> list[str]:
+        """Options of `flwr run` beside the config."""
+        return []
+
+    def _watch(self, heard: Callable[[Event], None], tick: Callable[[], None]) -> None:
+        log, scratch = self._log, self._scratch
+        began = start_superlink(self._children, log, scratch, "--insecure", *self.options)
+        if began is None:
+            self.fail(f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s")
+        port, superlink = began
+        (scratch / "config.toml").write_text(
+            launch.FLOWER_CONFIG.format(port=port), encoding="utf-8"
+        )
+        self._begin(port)
         report = scratch / "report.jsonl"
-        command = [script("flwr"), "run", str(scratch / "app"), "flhe", "--stream"]
-        command += ["--run-config", _pairs({**self._config, "report": str(report)})]
-        stream = children.start(command, log=self._log, cwd=scratch)
-        tail = launch.Tail(report)
-        ended = float("inf")
+        command = [script("flwr"), "run", str(scratch / "app"), "flhe", "--stream", *self._words()]
+        command += ["--run-config", pairs({**self._config, "report": str(report)})]
+        stream = self._children.start(command, log=log, cwd=scratch)
+        tail, ended = launch.Tail(report), float("inf")
         while True:
             until = time.monotonic() + LOOK_S
             while time.monotonic() < until:
@@ -105,54 +120,98 @@ class Deployment:
                 time.sleep(TICK_S)
             for line in tail.lines():
                 event: Event = json.loads(line)
+                if event["event"] == "failed":
+                    self.fail(event["error"])
                 heard(event)
                 if event["event"] == "done":
                     return
-                if event["event"] == "failed":
-                    self._fail(event["error"])
-            now = time.monotonic()
             if superlink.poll() is not None:
-                self._fail(f"flower-superlink {describe_exit(superlink.returncode)}")
-            for node in nodes:
-                node.watch()
+                self.fail(f"flower-superlink {describe_exit(superlink.returncode)}")
+            self._look(superlink.pid)
+            now = time.monotonic()
             if stream.poll() is not None:
                 ended = min(ended, now)
             if now - ended > launch.STREAM_S:
-                self._fail("the ServerApp ended before it was done")
+                self.fail("the ServerApp ended before it was done")
             if now > self._deadline:
-                self._fail(f"it took longer than {self._timeout:g} s")
+                self.fail(f"it took longer than {self._timeout:g} s")
 
-    def _supernode(self, superlink: int, index: int, scratch: Path) -> list[str]:
+    def fail(self, reason: str) -> NoReturn:
+        """Raise FlheError with what the log says of it."""
+        why = launch.last_exception(self._log)
+        raise FlheError(f"{self.what} failed: {reason}" + (f" ({why})" if why else ""))
+
+
+class Deployment(LocalRun):
+    """One run of the synthetic app on deployed nodes, over HTTP.
+
+    Parameters
+    ----------
+    nodes : int
+        SuperNodes; each starts a process of its own for each message.
+    config, timeout
+        As for any run.
+    """
+
+    def __init__(self, nodes: int, config: Mapping[str, Value], timeout: float) -> None:
+        super().__init__(config, timeout)
+        self._count = nodes
+        self._nodes: list[_SuperNode] = []
+
+    run = LocalRun.follow
+
+    def _begin(self, port: int) -> None:
+        self._nodes = [
+            _SuperNode(self._command(port, i), self._children, self._log, self._scratch)
+            for i in range(self._count)
+        ]
+
+    def _look(self, superlink: int) -> None:
+        for node in self._nodes:
+            node.watch()
+
+    def _command(self, superlink: int, index: int) -> list[str]:
         """The command that starts a SuperNode, but for its port."""
-        config: dict[str, str | int | float] = {
+        config: dict[str, Value] = {
             "partition-id": index,
-            "num-partitions": self._nodes,
-            "flhe-home": str(scratch / f"node-{index}"),
+            "num-partitions": self._count,
+            "flhe-home": str(self._scratch / f"node-{index}"),
             "flhe-trust": "first-use",
         }
         command = [script("flower-supernode"), "--insecure", "--superlink"]
-        command += [f"127.0.0.1:{superlink}", "--node-config", _pairs(config)]
+        command += [f"127.0.0.1:{superlink}", "--node-config", pairs(config)]
         return [*command, "--host", "127.0.0.1", "--port"]
-
-    def _fail(self, reason: str) -> NoReturn:
-        why = launch.last_exception(self._log)
-        raise FlheError(f"the deployed run failed: {reason}" + (f" ({why})" if why else ""))
 
 
 def start_superlink(
-    children: Children, log: Path, scratch: Path, *options: str
+    children: Children,
+    log: Path,
+    scratch: Path,
+    *options: str,
+    answers: Callable[[int], bool] = launch.answers,
+    patience: float = 1.0,
 ) -> tuple[int, subprocess.Popen[bytes]] | None:
-    """Start one, and point Flower's configuration in `scratch` to it; None where it does not answer."""
+    """Start one; returns its port and process, or None where it does not answer in time.
+
+    Parameters
+    ----------
+    children, log, scratch
+        Whose child it is, where it prints, where it runs.
+    *options : str
+        How it is secured, and what else it is told.
+    answers : callable
+        Port -> whether it answers.
+    patience : float
+        What the longest wait, SUPERLINK_S seconds, is multiplied by.
+    """
     for _ in range(STARTS):
         port = launch.free_port()
-        command = [script("flower-superlink"), "--insecure", "--host", "127.0.0.1"]
-        command += ["--port", str(port), "--disable-runtime-dependency-installation", *options]
+        command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--disable-runtime-dependency-installation", *options]
         superlink = children.start(command, log=log, cwd=scratch)
-        limit = time.monotonic() + launch.SUPERLINK_S
+        limit = time.monotonic() + launch.SUPERLINK_S * patience
         while superlink.poll() is None and time.monotonic() < limit:
-            if launch.answers(port):
-                config = launch.FLOWER_CONFIG.format(port=port)
-                (scratch / "config.toml").write_text(config, encoding="utf-8")
+            if answers(port):
                 return port, superlink
             time.sleep(LOOK_S)
         if superlink.poll() is None:
@@ -160,7 +219,7 @@ def start_superlink(
     return None
 
 
-def _pairs(config: Mapping[str, str | int | float]) -> str:
+def pairs(config: Mapping[str, Value]) -> str:
     """A config as Flower's commands take it."""
     return " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
 
@@ -182,7 +241,7 @@ class _SuperNode:
         self._left -= 1
 
     def watch(self) -> None:
-        """Start it again if it has ended."""
+        """Start it again if it has ended; FlheError if it has too often."""
         if self._process.poll() is None:
             return
         if not self._left:

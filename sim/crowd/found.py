@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.keys.graph import MAX_MEMBERS
+from flhe.keys.roster import MAX_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Asked:
     rounds : int
         Rounds, at least 1.
     neighbours : int
-        Clients among whom each shares its seed (SASH+); 0 for all.
+        Clients among whom each shared its seed; 0 for all. Only runs that are kept have others (SASH+).
     drops : int
         Clients that drop out of each round.
     """
@@ -98,7 +98,7 @@ class Found:
         return max(self.tree_bytes - self.server_bytes - self.actor_bytes, 0)
 
     def read_clocks(self, directory: Path) -> None:
-        """Take in what the actors noted of each message (`ray_app.clock`); refusals are left out."""
+        """Take in what the actors noted of each message (`app.clock`); refusals are left out."""
         lines = [
             json.loads(line)
             for path in sorted(directory.glob("*.jsonl"))

@@ -1,4 +1,4 @@
-"""The figure of `ray_crowd`: seconds, bytes and memory over clients, and how they should grow."""
+"""The figure of `flhe crowd`: seconds, bytes and memory over clients, and how they should grow."""
 
 from __future__ import annotations
 

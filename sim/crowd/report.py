@@ -1,4 +1,4 @@
-"""What `ray_crowd` says of its runs: quantities, the laws that they should follow, a table."""
+"""What `flhe crowd` says of its runs: quantities, the laws that they should follow, a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from statistics import median
 
 from rich.table import Table
 
-from flhe.keys.graph import MAX_MEMBERS
 from flhe.keys.masking import PACKED_FROM
+from flhe.keys.roster import MAX_MEMBERS
 from flhe.sim.crowd.found import Found
 from flhe.sim.growth import Growth, growth, together
 from flhe.sim.phases import PER_ROUND

@@ -101,10 +101,10 @@ def round_cost(
     turns = _Turns(rounds + 1, progress)
 
     def federate(name: str, scratch: Path, training: _Training) -> None:
-        from flhe.testing import InProcessGrid
         from flhe.strategies import flashe_fedavg
         from flhe.strategies.plain import MeteredFedAvg
         from flhe.strategies.report import RoundReport
+        from flhe.testing import InProcessGrid
 
         def note(report: RoundReport) -> None:
             if report.round > 1:  # the first warms up

@@ -1,33 +1,24 @@
 """One federation of virtual clients on Flower's simulation engine, watched from outside.
 
-A SuperLink with a simulation runtime, and one run of the app of `ray_app` on it, as `flwr run` does:
+A SuperLink with a simulation runtime, and one run of the app of `crowd.app` on it, as `flwr run` does:
 ServerApp, message store and Ray's driver in one process, the clients in as many Ray actors as there
-are processors. Settings, ports, processes and files are private to it and gone after it.
+are processors.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from flhe.apps import launch
 from flhe.apps.environment import cpus
 from flhe.errors import FlheError
 from flhe.sim.crowd.app import FILES
+from flhe.sim.crowd.deployment import Event, LocalRun
 from flhe.sim.crowd.found import Asked, Found
-from flhe.sim.synthetic import write_app
-
-if TYPE_CHECKING:
-    from flhe.apps.processes import Children
-
-LOOK_S = 0.2
-"""Seconds between two looks at processes and events."""
 
 MEMORY_S = 1.0
 """Seconds between two looks at memory: summing it up takes some ms a process."""
@@ -39,7 +30,7 @@ Step = Callable[[int, str], None]
 """(answers so far in this phase, what is going on) -> None."""
 
 
-class RayRun:
+class RayRun(LocalRun):
     """One run, from the SuperLink's start to the end of everything.
 
     Parameters
@@ -52,11 +43,22 @@ class RayRun:
         Told what is going on.
     """
 
+    app = FILES
+    options = ("--simulation",)
+
     def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:
-        self._asked, self._timeout, self._step = asked, timeout, step
+        config = {
+            "values": asked.values,
+            "nodes": asked.clients,
+            "rounds": asked.rounds,
+            "drops": asked.drops,
+            "timeout": timeout,
+        }
+        super().__init__(config, timeout)
+        self.what = f"{asked.clients} clients on Ray"
+        self._asked, self._step = asked, step
         self._found = Found(asked)
         self._looked = 0.0
-        self._done = False
 
     def run(self) -> Found:
         """Run it.
@@ -66,74 +68,27 @@ class RayRun:
         FlheError
             It failed, a sum was not the sum, or time is up.
         """
-        from flhe.apps.processes import Children
-
         began = time.monotonic()
-        self._deadline = began + self._timeout
-        with tempfile.TemporaryDirectory(
-            prefix="flhe-", dir=launch.short_tmp(), ignore_cleanup_errors=True
-        ) as name:
-            scratch = Path(name)
-            self._log = scratch / "flower.log"
-            self._log.touch(mode=0o600)
-            (scratch / "clocks").mkdir()
-            write_app(scratch / "app", FILES)
-            env = launch.environment(scratch, scratch) | {
-                "FLHE_HOME": str(scratch / "nodes"),
-                "RAY_worker_niceness": "0",  # or whatever else runs here would be in the times
-            }
-            children = Children(env, scratch)
-            try:
-                self._follow(children, scratch)
-                self._found.read_clocks(scratch / "clocks")
-            finally:
-                children.stop()  # which removes `scratch` too
-            self._found.wall_s = time.monotonic() - began
+        self._step(0, "starting Flower")
+        self.follow(self._hear, lambda: None)
+        self._found.wall_s = time.monotonic() - began
         return self._found
 
-    def _follow(self, children: Children, scratch: Path) -> None:
-        """Return when the app says that it is done."""
-        from flhe.apps.processes import describe_exit, script
-        from flhe.sim.crowd.deployment import SILENT, start_superlink
-
-        self._step(0, "starting Flower")
-        began = start_superlink(children, self._log, scratch, "--simulation")
-        _, superlink = began or self._fail(SILENT)
-        asked, report = self._asked, scratch / "report.jsonl"
-        config = {
-            "values": asked.values,
-            "nodes": asked.clients,
-            "rounds": asked.rounds,
-            "neighbours": asked.neighbours,
-            "drops": asked.drops,
-            "timeout": self._timeout,
-            "report": str(report),
-            "clocks": str(scratch / "clocks"),
+    def _environment(self) -> dict[str, str]:
+        (self._scratch / "clocks").mkdir()
+        self._config = {**self._config, "clocks": str(self._scratch / "clocks")}
+        return launch.environment(self._scratch, self._scratch) | {
+            "FLHE_HOME": str(self._scratch / "nodes"),
+            "RAY_worker_niceness": "0",  # or whatever else runs here would be in the times
         }
-        command = [script("flwr"), "run", str(scratch / "app"), "flhe", "--stream"]
-        command += ["--federation-config", _federation(asked.clients)]
-        command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
-        stream = children.start(command, log=self._log, cwd=scratch)
-        tail = launch.Tail(report)
-        ended = float("inf")
-        while True:
-            time.sleep(LOOK_S)
-            for line in tail.lines():
-                self._hear(json.loads(line))
-            if self._done:
-                return
-            self._look(superlink.pid)
-            now = time.monotonic()
-            if superlink.poll() is not None:
-                self._fail(f"flower-superlink {describe_exit(superlink.returncode)}")
-            if stream.poll() is not None:
-                ended = min(ended, now)
-            if now - ended > launch.STREAM_S:
-                self._fail("the ServerApp ended before it was done")
-            if now > self._deadline:
-                self._fail(f"it took longer than {self._timeout:g} s")
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _words(self) -> list[str]:
+        return ["--federation-config", _federation(self._asked.clients)]
+
+    def _ended(self) -> None:
+        self._found.read_clocks(self._scratch / "clocks")
+
+    def _hear(self, event: Event) -> None:
         """Take in one event of the app's report."""
         found, kind = self._found, event["event"]
         if kind == "idle":
@@ -149,9 +104,6 @@ class RayRun:
             found.server_bytes = max(found.server_bytes, event["peak"])
             found.phases, found.error = event["phases"], event["error"]
             found.masking_bytes = event["masking_bytes"]
-            self._done = True
-        elif kind == "failed":
-            self._fail(event["error"])
 
     def _look(self, superlink: int) -> None:
         """Add up what the processes hold, now and then."""
@@ -160,12 +112,12 @@ class RayRun:
             self._looked = now
             self._found.tree_bytes = max(self._found.tree_bytes, sum(_held(superlink)))
 
-    def _fail(self, reason: str) -> NoReturn:
-        why = launch.last_exception(self._log)
-        said = reason + (f" ({why})" if why else "")
-        raise FlheError(
-            f"{self._asked.clients} clients on Ray failed: {textwrap.shorten(said, SAID)}"
-        )
+    def fail(self, reason: str) -> NoReturn:
+        """Raise FlheError with what the log says of it, shortened."""
+        try:
+            super().fail(reason)
+        except FlheError as error:
+            raise FlheError(textwrap.shorten(str(error), SAID)) from None
 
 
 def _federation(clients: int) -> str:

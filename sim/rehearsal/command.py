@@ -1,4 +1,4 @@
-"""The command of the loopback deployment: progress, a table, a report, an exit status that is true."""
+"""`flhe rehearse`: progress, a table, a report, an exit status that is true."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from flhe.apps.environment import temporary
-from flhe.apps.signals import Stopped, signals
 from flhe.errors import FlheError
-from flhe.json_option import write_json
-from flhe.sim.rehearsal.checks import Report, check
-from flhe.sim.rehearsal.logs import Logs, kept_logs
-from flhe.sim.rehearsal.loopback import Loopback
-from flhe.sim.rehearsal.plan import Plan
+from flhe.json_option import console, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flhe.sim.rehearsal.logs import Logs
+    from flhe.sim.rehearsal.plan import Plan
+    from flhe.sim.rehearsal.verdict import Report
+
+Say = Callable[[str], None]
 
 
-def main(
+def rehearse(
     scheme: Annotated[
         list[str] | None, typer.Option(help="A scheme to run; again for another. All at once.")
     ] = None,
@@ -52,73 +54,80 @@ def main(
     TLS, SuperNode authentication, signed apps and a pinned roster, as between organisations. Ends
     with 0 only if every sum is right and no secret was on the wire.
     """
-    console = Console()
+    from flhe.apps.environment import temporary
+    from flhe.apps.signals import Stopped, signals
+    from flhe.sim.rehearsal.logs import kept_logs
+    from flhe.sim.rehearsal.plan import Plan
+
+    out = console(json_file)
     began = time.monotonic()
 
-    def say(text: str) -> None:
-        line = f"[{time.monotonic() - began:5.0f} s] {text}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    def print_line(line: str) -> None:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def say(text: str) -> None:
+        print_line(f"[{time.monotonic() - began:5.0f} s] {text}")
+
+    schemes = tuple(scheme or Plan().schemes)
+    plan = Plan(schemes, rounds, values, server_reads, kill, timeout, patience)
     try:
-        schemes = tuple(scheme or Plan().schemes)
-        plan = Plan(schemes, rounds, values, server_reads, kill, timeout, patience)
         with signals(), temporary() as scratch, kept_logs(scratch, say) as logs:
             report = _work(plan, scratch, logs, say, keep=keep)
             logs.failed = bool(report.wrong)
-    except FlheError as error:
-        typer.echo(f"flhe: {error}", err=True)
-        raise typer.Exit(1) from None
     except Stopped as stopped:
         raise typer.Exit(128 + stopped.number) from None
     if json_file is not None:
-        write_json(json_file, json.dumps(report.to_json(), indent=2))
-    console.print(table(report))
+        write_json(json_file, json.dumps(asdict(report), indent=2))
+    out.print(table(report))
     for line in summary(report):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line)
     if report.wrong:
         raise typer.Exit(1)
 
 
-def _work(
-    plan: Plan, scratch: Path, logs: Logs, say: Callable[[str], None], *, keep: bool
-) -> Report:
+def _work(plan: Plan, scratch: Path, logs: Logs, say: Say, *, keep: bool) -> Report:
+    from flhe.sim.rehearsal.loopback import Loopback
+    from flhe.sim.rehearsal.verdict import check
+
     began = time.monotonic()
     loopback = Loopback(plan, scratch, logs, say)
+
+    def stay(what: str) -> None:
+        """Leave everything as it is until a signal ends it, which is raised as Stopped."""
+        say(f"{what} in {scratch}; end it with Ctrl-C, which skips the search of the traffic")
+        for line in loopback.another_run():
+            say(line)
+        threading.Event().wait()
+
     with loopback.up():
         try:
             loopback.work()
         except FlheError as error:
             logs.failed = True  # also where Ctrl-C ends the wait below
             if keep:
-                _stay(say, f"failed: {error}; what is left is", loopback, scratch)
+                stay(f"failed: {error}; what is left is")
             raise
         seconds = time.monotonic() - began
         if keep:
-            _stay(say, "done; all is left up", loopback, scratch)
+            stay("done; all is left up")
         loopback.machines.end()
         say("searching the traffic")
         return check(loopback, seconds)
 
 
-def _stay(say: Callable[[str], None], what: str, loopback: Loopback, scratch: Path) -> None:
-    """Leave everything as it is until a signal ends it, which is raised as Stopped."""
-    say(f"{what} in {scratch}; end it with Ctrl-C, which skips the search of the traffic")
-    for line in loopback.another_run():
-        say(line)
-    threading.Event().wait()
-
-
 def table(report: Report) -> Table:
     """A line a round."""
+    from rich.table import Table
+
     out = Table(title=f"three sites, {report.seconds:.0f} s in all")
     for heading in ("scheme", "round", "seconds", "updates of", "error of the mean"):
         out.add_column(heading, justify="right" if heading in ("round", "seconds") else "left")
     for result in report.results:
+        name = f"{result.scheme} ({result.seconds:.0f} s)"
         for each in result.rounds:
-            first = each is result.rounds[0]
-            name = f"{result.scheme} ({result.seconds:.0f} s)" if first else ""
             sites, error = ", ".join(each.sites), f"{each.error:.1e}"
             out.add_row(name, str(each.number), f"{each.seconds:.0f}", sites, error)
+            name = ""
         out.add_section()
     return out
 
@@ -137,7 +146,6 @@ def summary(report: Report) -> list[str]:
         f"searched {megabytes:.1f} MB ({traffic.requests:,} requests, {traffic.arrays} arrays) for "
         + ", ".join(f"{count} x {kind}" for kind, count in traffic.searched.items() if count)
     )
-    seen = sum(traffic.controls.values())
-    lines.append(f"controls found: {seen} of {len(traffic.controls)}")
-    lines += [f"WRONG: {what}" for what in report.wrong]
-    return [*lines, "all is as it must be"] if not report.wrong else lines
+    lines.append(f"controls found: {sum(traffic.controls.values())} of {len(traffic.controls)}")
+    wrong = [f"WRONG: {what}" for what in report.wrong]
+    return [*lines, *(wrong or ["all is as it must be"])]

@@ -1,11 +1,11 @@
 """A real deployment on one machine, for a few minutes: TLS, authenticated SuperNodes, pinned trust.
 
-    python deploy/loopback.py --scheme flashe --scheme sash
+    flhe rehearse --scheme flashe --scheme sash
 
 One SuperLink, three SuperNodes, a run for each scheme, all at once. In the second round one SuperNode
 is killed (SIGKILL, with all its processes), in the middle of training, and started again. Everything
 that SuperNodes and the SuperLink say to each other passes a relay that writes it down, and is then
-searched for every secret there was (`loopback_checks`).
+searched for every secret there was (`verdict`).
 
 All is made anew and private to it: certificates, keys, identities, Flower's settings, ports.
 A SuperNode that was killed counts as online until its last heartbeat is 60 s old: until then the
@@ -27,11 +27,12 @@ from typing import Any
 from flhe.apps import launch
 from flhe.apps.shelf import serving
 from flhe.errors import FlheError
+from flhe.sim.crowd.deployment import LOOK_S, Value, pairs
 from flhe.sim.rehearsal import app as loopback_app
 from flhe.sim.rehearsal import node_secrets
 from flhe.sim.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
 from flhe.sim.rehearsal.logs import Logs
-from flhe.sim.rehearsal.machines import COMMAND_S, LOOK_S, Machines, Value, pairs
+from flhe.sim.rehearsal.machines import COMMAND_S, Machines
 from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
 from flhe.sim.rehearsal.search import Secrets
 from flhe.sim.rehearsal.trust import Trust, provide
@@ -58,7 +59,7 @@ class Run:
 
 
 class Loopback:
-    """The deployment: `up` around `work`, then `end`, then `flhe.sim.rehearsal.checks.check`.
+    """The deployment: `up` around `work`, then `end`, then `verdict.check`.
 
     Parameters
     ----------

@@ -8,11 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,50 +21,24 @@ import psutil
 from flhe.apps import launch
 from flhe.apps.processes import Children, describe_exit, script, stop_tagged
 from flhe.errors import FlheError
+from flhe.sim.crowd.deployment import Value, pairs, start_superlink
 from flhe.sim.rehearsal.logs import Logs
 from flhe.sim.rehearsal.trust import Trust
-from flhe.sim.rehearsal.wiretap import Tls, wiretap
+from flhe.sim.rehearsal.wiretap import wiretap
 
-LOOK_S = 0.3
 COMMAND_S = 60.0
-STARTS = 3
-"""How often the SuperLink is started whose port another program took first."""
 CHUNK = 8192
 """Bytes of Flower's chunks of arrays: small, so that a small model crosses their borders."""
 
 _TAKEN = "SuperNode ID: "
 """What a SuperNode prints when it is let in."""
 
-FLOWER_CONFIG = """\
-[superlink]
-default = "flhe"
-
-[superlink.flhe]
-address = "127.0.0.1:{port}"
-root-certificates = "{authority}"
-"""
-
-Value = str | int | float | bool
-
 
 @dataclass(slots=True)
 class SuperNode:
-    """One site's SuperNode.
+    """One site's SuperNode: what runs now, how often it was started, what it has printed since then.
 
-    Parameters
-    ----------
-    name : str
-        The site.
-    config : dict of str to str, int, float or bool
-        Its node config.
-    process : Popen or None
-        What runs now.
-    starts : int
-        How often it was started.
-    log : Tail or None
-        What it has printed since its last start.
-    taken : bool
-        Whether the SuperLink has let it in since then.
+    `taken`: whether the SuperLink has let it in since its last start.
     """
 
     name: str
@@ -134,7 +104,9 @@ class Machines:
         try:
             port = self._start_superlink()
             with wiretap(self._trust.tls, port, self.captured) as self.relay:
-                config = FLOWER_CONFIG.format(port=self.relay, authority=self._trust.tls.authority)
+                authority = f'root-certificates = "{self._trust.tls.authority}"'
+                config = launch.FLOWER_CONFIG.format(port=self.relay)
+                config = config.replace("insecure = true", authority)
                 (self._scratch / "config.toml").write_text(config, encoding="utf-8")
                 self._register()
                 yield
@@ -146,26 +118,24 @@ class Machines:
         stop_tagged(self._children.tag)
 
     def _start_superlink(self) -> int:
-        tls = self._trust.tls
-        seconds = launch.SUPERLINK_S * self._patience
-        for _ in range(STARTS):
-            port = launch.free_port()
-            command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
-            command += ["--ssl-ca-certfile", str(tls.authority)]
-            command += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
-            command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-            self._superlink = self._start_child(command, "superlink")
-            until = time.monotonic() + seconds
-            while self._superlink.poll() is None and time.monotonic() < until:
-                if answers(port, tls):
-                    return port
-                time.sleep(LOOK_S)
-            if self._superlink.poll() is None:
-                break
-        raise FlheError(
-            f"waited {seconds:g} s for flower-superlink to answer; --patience gives it more"
-            f"{self.logs.why('superlink')}"
+        tls, patience = self._trust.tls, self._patience
+        options = ["--enable-supernode-auth", "--ssl-ca-certfile", str(tls.authority)]
+        options += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
+        began = start_superlink(
+            self._children,
+            self.logs.path("superlink"),
+            self._scratch,
+            *options,
+            answers=lambda port: launch.answers(port, tls.client_context()),
+            patience=patience,
         )
+        if began is None:
+            raise FlheError(
+                f"waited {launch.SUPERLINK_S * patience:g} s for flower-superlink to answer; "
+                f"--patience gives it more{self.logs.why('superlink')}"
+            )
+        port, self._superlink = began
+        return port
 
     def _register(self) -> None:
         """Tell the SuperLink the keys of the SuperNodes that may connect."""
@@ -264,19 +234,3 @@ class Machines:
 
     def _start_child(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         return self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
-
-
-def answers(port: int, tls: Tls) -> bool:
-    """Whether a SuperLink answers over TLS; never through a proxy."""
-    https = urllib.request.HTTPSHandler(context=tls.client_context())
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
-    try:
-        with opener.open(f"https://127.0.0.1:{port}/health", timeout=1.0) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError, ssl.SSLError):
-        return False
-
-
-def pairs(config: Mapping[str, Value]) -> str:
-    """A config as Flower's commands take it."""
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())

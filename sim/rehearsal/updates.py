@@ -25,8 +25,9 @@ from flhe.sim.rehearsal.loopback import Loopback
 from flhe.sim.rehearsal.node_secrets import MODEL, UPDATE
 from flhe.sim.rehearsal.plan import SITES, Plan
 from flhe.sim.rehearsal.search import Secrets
-from flhe.sim.rehearsal.sums import notes_of
 from flhe.sim.synthetic import initial
+
+Floats = NDArray[np.float32]
 
 TRAINED = "trained model"
 LANES = "quantized update"
@@ -65,6 +66,17 @@ def _publics(loopback: Loopback) -> Iterator[bytes]:
         store = Store(loopback.home(name))
         for epoch_id in store.epochs():
             yield Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_public
+
+
+def notes_of(loopback: Loopback, run: int, number: int) -> list[dict[str, Floats]]:
+    """What apps wrote down in a round."""
+    found = []
+    for name in SITES:
+        path = loopback.notes(name) / f"{run}-{number}.npz"
+        if path.exists():
+            with np.load(path, allow_pickle=False) as arrays:
+                found.append(dict(arrays))
+    return found
 
 
 def note(loopback: Loopback) -> None:

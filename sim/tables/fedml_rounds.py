@@ -1,9 +1,8 @@
 """FedML-HE's Figures 8 and 14: a cycle, clients and networks; with them its Table 5, Figures 5 and 12.
 
-A cycle is one of `flhe.sim.advise.round_model`: transfer and its sum are projected. Training is one epoch
-of
-EPOCH images on a client, on one thread of this machine, sampled from a few batches; the paper had a
-GPU, and does not say how many images.
+A cycle is one of `flhe.sim.advise.round_model`: transfer and its sum are projected. Training is one
+epoch of EPOCH images on a client, on one thread of this machine, sampled from a few batches; the paper
+had a GPU, and does not say how many images.
 """
 
 from __future__ import annotations

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from flhe.apps import launch
 from flhe.apps.signals import Stopped
+from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError, QuorumError
+from flhe.sim.crowd import deployment
 from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal import command as loopback_command
 from flhe.sim.rehearsal import loopback
 from flhe.sim.rehearsal import machines as loopback_machines
 from flhe.sim.rehearsal.logs import Logs, kept_logs
@@ -55,7 +60,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in (loopback, loopback_app, loopback_machines):
+    for module in (loopback, loopback_app, deployment):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -65,20 +70,22 @@ class Trust:
 
     class tls:  # noqa: N801
         authority = certificate = key = Path("nowhere")
+        client_context = None
 
 
 def machines(tmp_path: Path, process: Process, patience: float = 1.0) -> Machines:
     logs = tmp_path / "logs"
     logs.mkdir()
     found = Machines(Trust(), tmp_path, {}, Logs(logs), patience)  # type: ignore[arg-type]
-    found._start_child = lambda command, name: process  # type: ignore[assignment, method-assign, return-value]
+    found._children = SimpleNamespace(start=lambda command, log, cwd: process)  # type: ignore[assignment]
     return found
 
 
 def test_a_superlink_that_does_not_answer(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loopback_machines, "answers", lambda port, tls: False)
+    monkeypatch.setattr(launch, "answers", lambda *_: False)
+    monkeypatch.setattr(Trust.tls, "client_context", lambda: None)
     found = machines(tmp_path, Process(), 2.0)
     log = found.logs.path("superlink")
     log.write_text("Traceback\nOSError: no room\n", encoding="utf-8")
@@ -113,11 +120,11 @@ def test_what_a_command_says_is_read_and_logged(
     log = one.logs.path("flwr-run")
     log.write_text('{"run-id": 6}\n', encoding="utf-8")
 
-    def start(command: object, name: str) -> subprocess.Popen[bytes]:
+    def start(command: object, *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as output:
             return subprocess.Popen([sys.executable, "-c", prints], stdout=output)
 
-    one._start_child = start  # type: ignore[method-assign]
+    one._children = SimpleNamespace(start=start)  # type: ignore[assignment]
     assert one.flwr("run", log="flwr-run") == found
 
 
@@ -195,29 +202,23 @@ def test_logs_go_where_all_went_well_or_somebody_ended_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_the_command_keeps_logs_of_a_failure_with_keep_or_without(
-    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import contextlib
-
-    import typer
-
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def fails(self: Loopback) -> None:
         raise FlheError(f"waited 9 s for a test{self.logs.why('superlink')}")
 
-    def stays(*_: object) -> None:
+    def stays(self: object) -> None:
         raise Stopped(2)
 
-    monkeypatch.setattr(Loopback, "up", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(Loopback, "up", lambda self: nullcontext())
     monkeypatch.setattr(Loopback, "work", fails)
-    monkeypatch.setattr(loopback_command, "_stay", stays)
-    with pytest.raises(typer.Exit) as caught:
-        loopback_command.main(keep=keep)
-    assert caught.value.exit_code == (130 if keep else 1)
-    told = capsys.readouterr()
+    monkeypatch.setattr(threading.Event, "wait", stays)
+    done = CliRunner().invoke(cli, ["rehearse", *(["--keep"] if keep else [])])
+    assert done.exit_code == (130 if keep else 1)
     (folder,) = tmp_path.glob("flhe-loopback-logs-*")
-    assert f"logs are kept in {folder}" in told.out
+    assert f"logs are kept in {folder}" in done.output
     assert (folder / "superlink.log").exists()
-    if not keep:
-        assert f"waited 9 s for a test; see {folder / 'superlink.log'}" in told.err
+    assert f"waited 9 s for a test; see {folder / 'superlink.log'}" in done.output
+    assert ("flhe permit --home" in done.output) == keep

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import typer
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
@@ -17,19 +17,23 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe import records
+from flhe.apps.environment import cpus
+from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.crowd import app as ray_app
-from flhe.sim.crowd import command as ray_crowd
-from flhe.sim.crowd import plot as ray_plot
+from flhe.keys.masking import Circle
+from flhe.sim.crowd import app as crowd_app
+from flhe.sim.crowd import command
+from flhe.sim.crowd import run as running
 from flhe.sim.crowd.found import Asked, Found
 from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, kinds, table
-from flhe.sim.crowd.run import RayRun, _federation, _held
+from flhe.sim.crowd.run import RayRun, _held
 from flhe.sim.growth import growth, together
-from flhe.testing import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
+from flhe.sim.synthetic import STEP
 from flhe.sim.window import Window
+from flhe.testing import InProcessGrid
 
-CROWDS = Path(__file__).parents[2] / "docs" / "crowds.json"
+CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"
 WHOLE = "all processes"
 
 
@@ -224,7 +228,7 @@ def test_a_node_is_under_a_clock(tmp_path: Path) -> None:
     def answer(message: Message, _context: Context) -> Message:
         return Message(Error(5, "gone"), reply_to=message)
 
-    assert ray_app.clock(message, context, answer).has_error()
+    assert crowd_app.clock(message, context, answer).has_error()
     (path,) = tmp_path.glob("*.jsonl")
     line = json.loads(path.read_text())
     assert (line["stage"], line["failed"]) == ("consist", True)
@@ -235,11 +239,11 @@ def test_a_node_is_under_a_clock(tmp_path: Path) -> None:
 def test_the_app_is_one_that_flower_reads() -> None:
     import tomllib
 
-    config = tomllib.loads(ray_app.FILES["pyproject.toml"])["tool"]["flwr"]["app"]["config"]
+    config = tomllib.loads(crowd_app.FILES["pyproject.toml"])["tool"]["flwr"]["app"]["config"]
     assert config["scheme"] == "sash"
     for name in ("server_app.py", "client_app.py"):
         scope: dict[str, Any] = {}
-        exec(ray_app.FILES[name], scope)
+        exec(crowd_app.FILES[name], scope)
         assert scope["app"] is not None
 
 
@@ -251,16 +255,19 @@ def test_what_the_app_reports_is_taken_in(tmp_path: Path) -> None:
     run = RayRun(Asked(5, 100, 1), 10.0, lambda *what: said.append(what))
     run._log = tmp_path / "log"
     run._log.write_text("ValueError: why\n")
+    run._scratch = tmp_path
+    config = run._environment(), run._config, run._words()
+    assert config[1]["clocks"] == str(tmp_path / "clocks")
+    assert f"init-args-num-cpus={min(5, cpus())}" in config[2][1]
     run._hear({"event": "idle", "resident": 5})
     run._hear({"event": "phase", "phase": "share", "round": 0, "answers": 2})
     run._hear({"event": "phase", "phase": "round", "round": 1, "answers": 3})
     run._hear({"event": "round", "round_s": 2.0, "survivors": 5})
     run._hear({"event": "done", "peak": 9, "error": 0.0, "masking_bytes": 4, "phases": []})
     assert said == [(2, "5 clients: share"), (3, "5 clients: round 1, round")]
-    assert run._done
     assert (run._found.idle_bytes, run._found.server_bytes, run._found.rounds_s) == (5, 9, [2.0])
     with pytest.raises(FlheError, match=r"5 clients on Ray failed: it broke \(ValueError: why\)"):
-        run._hear({"event": "failed", "error": "it broke"})
+        run.fail("it broke")
 
 
 def test_clocks_are_read_by_stage(tmp_path: Path) -> None:
@@ -281,13 +288,6 @@ def test_what_a_tree_of_processes_holds() -> None:
     assert list(_held(1 << 29)) == []
 
 
-def test_an_actor_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flhe.sim.crowd.run.cpus", lambda: 4)
-    assert _federation(1000).startswith("num-supernodes=1000 ")
-    assert _federation(1000).endswith("init-args-num-cpus=4")
-    assert _federation(3).endswith("init-args-num-cpus=3")
-
-
 @pytest.mark.parametrize(
     "sizes", [(2, 10, 1), (1025, 10, 1), (5, 0, 1), (5, 10, 0), (5, 10, 1, -1)]
 )
@@ -296,13 +296,49 @@ def test_federations_that_there_cannot_be(sizes: tuple[int, ...]) -> None:
         Asked(*sizes)
 
 
+def model(array: Any) -> ArrayRecord:
+    return ArrayRecord({"layer-0": Array(array)})
+
+
+def test_one_missing_client_of_a_thousand_is_noticed() -> None:
+    """Though it is less than what a single value may be off by."""
+    start = np.random.default_rng(3).standard_normal(4000, np.float32)
+    steps = float(STEP) * np.arange(1, 1001)
+    right = (start + steps.mean()).astype(np.float32)
+    assert crowd_app.error_of(model(right), model(start), 1000, 1, 0) < 1e-6
+    with pytest.raises(FlheError, match="not the survivors'"):
+        crowd_app.error_of(model(start), model(start), 5, 1, 0)
+    for missing in (0, 999, 700):
+        wrong = (start + np.delete(steps, missing).mean()).astype(np.float32)
+        with pytest.raises(FlheError, match="on average"):
+            crowd_app.error_of(model(wrong), model(start), 1000, 1, 0)
+
+
+def test_sums_are_exact_though_clients_drop_out(tmp_path: Path) -> None:
+    """The app's own server and clients, without the engine: every kind of dropout, and all phases."""
+    config = {"values": 5000, "nodes": 7, "rounds": 3, "drops": 2, "timeout": 600.0}
+    config |= {"scheme": "sash", "report": str(tmp_path / "report"), "clocks": str(tmp_path)}
+    server = {"flhe-server-reads": True}
+    with InProcessGrid(
+        crowd_app.client(), 7, homes=tmp_path, run_config=config, node_config=lambda _: server
+    ) as grid:
+        crowd_app.server()(grid, Context(7, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+    events = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    survivors = [event["survivors"] for event in events if event["event"] == "round"]
+    assert len(survivors) == 3
+    assert all(5 <= count <= 7 for count in survivors)
+    done = events[-1]
+    assert (events[0]["event"], done["event"]) == ("idle", "done")
+    assert done["error"] < 1e-5
+    # Shares of 2048 elements for six others, theirs for this node, and little else.
+    box = Circle(1, 1, bytes(32), tuple(bytes([i]) * 32 for i in range(7)), 2, 2048).box_bytes
+    assert 2 * 4 * box < done["masking_bytes"] < 2 * 7 * box + 5000
+    ran = Found(Asked(7, 5000, 3))
+    ran.read_clocks(tmp_path)
+    assert {"advertise", "round", "consist", "unmask"} <= ran.client_s.keys()
+
+
 # --- many runs ---
-
-
-def test_a_graph_only_where_there_is_one() -> None:
-    asked = ray_crowd.plan((50, 200), 1000, 2, 150)
-    assert [(a.clients, a.neighbours) for a in asked] == [(50, 0), (200, 0), (200, 150)]
-    assert len(ray_crowd.plan((50, 200), 1000, 2, 0)) == 2
 
 
 def test_what_was_run_is_not_run_again() -> None:
@@ -312,41 +348,32 @@ def test_what_was_run_is_not_run_again() -> None:
         ran.append(one.clients)
         return found(one.clients)
 
-    runs = ray_crowd.crowds(asked, run, lambda runs: kept.append(len(runs)), [found(6)])
+    runs = command.crowds(asked, run, lambda runs: kept.append(len(runs)), [found(6)])
     assert [r.asked.clients for r in runs] == [5, 6, 7]
     assert (ran, kept) == ([5, 7], [2, 3])
 
 
 def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
-    assert ray_crowd.read(path) == []
+    assert command.read(path) == []
     runs = [found(50), found(100), found(200), found(200, 150)]
-    data = ray_crowd.to_data(runs)
+    data = command.to_data(runs)
     path.write_text(json.dumps(data))
-    assert ray_crowd.read(path) == runs
+    assert command.read(path) == runs
     laws = {(law["kind"], law["quantity"]): law for law in data["laws"]}
     assert laws["SASH", "client, round"]["law"] == "linear"
     assert laws["SASH", "client, round"]["projected"] == pytest.approx(0.02 * 2000)
     assert laws["SASH", "server, round"]["law"] == "quadratic"
     data["machine"]["flhe"] = "0.0"
     path.write_text(json.dumps(data))
-    assert ray_crowd.read(path) == []  # of another release
+    assert command.read(path) == []  # of another release
     path.write_text("{}")
     with pytest.raises(ConfigError, match="holds no runs"):
-        ray_crowd.read(path)
-
-
-def test_quantities_follow_their_laws() -> None:
-    for kind, members in kinds([found(n, k) for k in (0, 150) for n in (200, 400, 800)]).items():
-        for quantity in QUANTITIES:
-            law = quantity.law(members)
-            assert law is not None
-            assert law.residual < 1e-6, (kind, quantity.name)
-    assert QUANTITIES[0].law([found(10), found(200)]) is None  # not packed, and packed
+        command.read(path)
 
 
 def test_a_part_is_never_projected_beyond_its_whole() -> None:
-    runs, _ = ray_crowd.stored(CROWDS)
+    runs, _ = command.stored(CROWDS)
     whole = next(q for q in QUANTITIES if q.name == WHOLE).law(runs)
     parts = [part.law(runs) for part in MEMORY]
     assert whole is not None
@@ -357,19 +384,11 @@ def test_a_part_is_never_projected_beyond_its_whole() -> None:
     assert whole.residual < 0.05
 
 
-def test_a_whole_without_all_its_parts_has_no_law() -> None:
-    runs = [found(100), found(200)]
-    for run in runs:
-        run.tree_bytes = run.server_bytes  # shared pages counted twice: nothing is left for others
-        assert run.other_bytes == 0
-    assert next(q for q in QUANTITIES if q.name == WHOLE).law(runs) is None
-
-
 def test_the_page_shows_the_laws_of_its_runs() -> None:
-    runs, machine = ray_crowd.stored(CROWDS)
+    runs, machine = command.stored(CROWDS)
     data = json.loads(CROWDS.read_text(encoding="utf-8"))
-    again = "run `python -m flhe.sim.crowd.command --redraw --json docs/crowds.json` again"
-    made = ray_crowd.to_data(runs, machine)
+    again = "run `flhe crowd --redraw --json docs/crowds.json` again"
+    made = command.to_data(runs, machine)
     assert [law["quantity"] for law in made["laws"]] == [law["quantity"] for law in data["laws"]]
     for law, was in zip(made["laws"], data["laws"], strict=True):
         # Laws are fitted: their last bits depend on the processors at hand.
@@ -388,6 +407,20 @@ def test_the_table_says_what_is_projected() -> None:
     assert "…" not in text
 
 
+def test_quantities_follow_their_laws() -> None:
+    for kind, members in kinds([found(n, k) for k in (0, 150) for n in (200, 400, 800)]).items():
+        for quantity in QUANTITIES:
+            law = quantity.law(members)
+            assert law is not None
+            assert law.residual < 1e-6, (kind, quantity.name)
+    assert QUANTITIES[0].law([found(10), found(200)]) is None  # not packed, and packed
+    runs = [found(100), found(200)]
+    for run in runs:
+        run.tree_bytes = run.server_bytes  # shared pages counted twice: nothing is left for others
+        assert run.other_bytes == 0
+    assert next(q for q in QUANTITIES if q.name == WHOLE).law(runs) is None
+
+
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class FakeRun:
         def __init__(self, asked: Asked, _timeout: float, step: Any) -> None:
@@ -395,51 +428,32 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
         def run(self) -> Found:
             self._step(1, "advertise")
-            return found(self._asked.clients, self._asked.neighbours)
+            return replace(found(self._asked.clients), asked=self._asked)
 
-    monkeypatch.setattr(ray_crowd, "RayRun", FakeRun)
-    app = typer.Typer()
-    app.command()(ray_crowd.command)
+    monkeypatch.setattr(running, "RayRun", FakeRun)
     file, png = tmp_path / "out.json", tmp_path / "out.png"
-    arguments = ["--values", "1000", "--json", str(file), "--figure", str(png)]
-    done = CliRunner().invoke(app, ["--clients", "50,200", *arguments])
+    arguments = ["--values", "1000", "--drops", "0.1", "--json", str(file), "--figure", str(png)]
+    done = CliRunner().invoke(cli, ["crowd", "--clients", "50,200", *arguments])
     assert done.exit_code == 0, done.output
-    assert "SASH+, 150 neighbours" in done.output
     assert png.stat().st_size > 10_000
-    assert len(json.loads(file.read_text())["runs"]) == 3
-    monkeypatch.setattr(ray_crowd, "RayRun", None)  # nothing is left to run
-    done = CliRunner().invoke(app, ["--clients", "50 200", "--resume", *arguments[:-2]])
+    assert [run["asked"]["drops"] for run in json.loads(file.read_text())["runs"]] == [5, 20]
+    monkeypatch.setattr(running, "RayRun", None)  # nothing is left to run
+    done = CliRunner().invoke(cli, ["crowd", "--clients", "50 200", "--resume", *arguments[:-2]])
     assert done.exit_code == 0, done.output
+    data = command.to_data([found(100), found(200)], {"processor": "another one"})
+    file.write_text(json.dumps({**data, "laws": []}))
+    done = CliRunner().invoke(cli, ["crowd", "--redraw", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(file.read_text()) == json.loads(json.dumps(data))
     for wrong, why in (
         (["--clients", "many"], "name numbers"),
         (["--resume"], "needs --json"),
         (["--redraw"], "needs --json"),
         (["--redraw", "--json", str(tmp_path / "none.json")], "holds no runs"),
     ):
-        done = CliRunner().invoke(app, wrong)
+        done = CliRunner().invoke(cli, ["crowd", *wrong])
         assert done.exit_code == 1
         assert why in done.output
-
-
-def test_redrawing_runs_nothing_and_keeps_the_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(ray_crowd, "RayRun", None)
-    file, png = tmp_path / "out.json", tmp_path / "out.png"
-    data = ray_crowd.to_data([found(100), found(200)], {"processor": "another one"})
-    file.write_text(json.dumps({**data, "laws": []}))
-    app = typer.Typer()
-    app.command()(ray_crowd.command)
-    done = CliRunner().invoke(app, ["--redraw", "--json", str(file), "--figure", str(png)])
-    assert done.exit_code == 0, done.output
-    assert json.loads(file.read_text()) == json.loads(json.dumps(data))
-    assert png.stat().st_size > 10_000
-
-
-def test_a_figure_of_one_kind(tmp_path: Path) -> None:
-    ray_plot.plot([found(10)], tmp_path / "one.png")
-    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-    assert asdict(found(10))["asked"]["clients"] == 10
 
 
 @pytest.mark.sweep

@@ -25,8 +25,8 @@ from flhe.sim.rehearsal.plan import SITES, Plan
 from flhe.sim.rehearsal.search import Secrets
 from flhe.sim.rehearsal.updates import terms_of
 from flhe.sim.synthetic import initial
-from tests.deploy.test_wire import ok, post
 from tests.mods import harness
+from tests.sim.rehearsal.test_wire import ok, post
 
 PLAN = Plan(schemes=("flashe",), rounds=1, kill=False)
 TERMS = replace(terms_of(PLAN, "flashe"), metrics=("loss",))

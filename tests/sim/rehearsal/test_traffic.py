@@ -16,13 +16,13 @@ from flhe.keys.derive import hkdf
 from flhe.keys.store import Store
 from flhe.schemes import flashe
 from flhe.sim.rehearsal import derived_secrets
-from flhe.sim.rehearsal.checks import expected
 from flhe.sim.rehearsal.derived_secrets import DERIVED, Contexts
 from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
 from flhe.sim.rehearsal.traffic import COUNT, search
 from flhe.sim.rehearsal.updates import LANES
+from flhe.sim.rehearsal.verdict import expected
 from flhe.sim.rehearsal.wire import objects, read, records
-from tests.deploy.captured import PLAN, capture
+from tests.sim.rehearsal.captured import PLAN, capture
 
 
 def test_nothing_is_found_in_what_nodes_send(tmp_path: Path) -> None:

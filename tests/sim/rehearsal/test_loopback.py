@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +11,15 @@ import numpy as np
 import psutil
 import pytest
 
+from flhe.apps.processes import script
 from flhe.errors import ConfigError
 from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal.checks import expected, wrong
 from flhe.sim.rehearsal.node_secrets import MODEL
 from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
 from flhe.sim.rehearsal.search import Found
-from flhe.sim.rehearsal.sums import Result, Round, senders
 from flhe.sim.rehearsal.traffic import Traffic
+from flhe.sim.rehearsal.verdict import Result, Round, expected, senders, wrong
 
-SCRIPT = Path(__file__).parents[2] / "deploy" / "loopback.py"
 LIMIT_S = 1500
 """Seconds after which it hangs; on a quiet machine of two cores it takes some 170."""
 
@@ -40,7 +38,7 @@ CONTROLS = {
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
-    command = [sys.executable, str(SCRIPT), "--scheme", "flashe", "--scheme", "sash"]
+    command = [script("flhe"), "rehearse", "--scheme", "flashe", "--scheme", "sash"]
     command += ["--rounds", "3", "--patience", "5", "--timeout", "240", "--json", str(report_file)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
