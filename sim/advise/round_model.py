@@ -3,7 +3,7 @@
 A round runs from the sum of the last one, in the server's hands, to its own. The server sends that sum
 to everybody at once; each client receives it, opens it (`decrypt_s`), trains, encodes and encrypts, and
 uploads; the server adds uploads one after the other as they arrive; stages that follow, such as SASH's
-unmasking, begin when all of that is done, and ask those alone whose uploads came, all of whom answer.
+unmasking, begin when all of that is done.
 Beside its stages, a round so has one download and one upload a client, and nobody waits between
 opening a sum and training.
 
@@ -15,9 +15,7 @@ What is assumed:
   message of no bytes is none, and takes no time.
 - The server adds on one thread, in the order of arrival. Nothing else of it takes time but `server_s`
   of the stages.
-- Who drops out is gone before the round: it receives and sends nothing. The server cannot know, and
-  waits until `timeout_s`, counted from the start of the round; who has not uploaded by then is given up
-  on, in whatever it does, and is no survivor either. When all uploads are there, nobody waits longer.
+- All clients work alike, and nobody drops out.
 - Work that needs no update, such as masks computed ahead (`prepare_s`), is done while a client would
   wait: in its transfers, in the server's time, and while others are slower. Only where that is too
   short for it does it show, as encryption. How that in turn shifts others' waiting is not followed up.
@@ -30,14 +28,13 @@ can make the round longer, since its upload then takes a part of the link while 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import ConfigError
 from flhe.sim.advise.toml_files import check_amounts
-from flhe.sim.advise.wan import Link
-from flhe.sim.round_clients import Client, send
+from flhe.sim.advise.wan import MEGABIT, Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +113,7 @@ class Breakdown:
     total_s : float
         The round.
     bytes_up, bytes_down : int
-        What it sent and received; of a transfer that was cut short, the part that went through.
-    survivors : int
-        Clients whose updates are in the sum.
-    survived : bool
-        Whether its own is.
+        What it sent and received.
     """
 
     train_s: float
@@ -132,149 +125,144 @@ class Breakdown:
     total_s: float
     bytes_up: int
     bytes_down: int
-    survivors: int
-    survived: bool = True
 
 
 def simulate(
-    work: Work,
-    links: Sequence[Link],
-    *,
-    server: Link | None = None,
-    slow: Sequence[float] = (),
-    dropouts: Collection[int] = (),
-    timeout_s: float | None = None,
+    work: Work, links: Sequence[Link], *, server: Link | None = None
 ) -> tuple[Breakdown, ...]:
-    """Play one round, of many alike.
+    """Play one round, of many alike; returns where each client's time went.
 
     Parameters
     ----------
     work : Work
     links : sequence of Link
-        One a client.
+        One a client, at least one; else ConfigError.
     server : Link, optional
         Shared by all; None where it never limits.
-    slow : sequence of float
-        By what factor each client's work takes longer than measured; all 1 when empty.
-    dropouts : collection of int
-        Ranks of clients that are gone.
-    timeout_s : float, optional
-        Seconds after which the server goes on without those that are missing.
-
-    Returns
-    -------
-    tuple[Breakdown, ...]
-        One a client.
-
-    Raises
-    ------
-    ConfigError
-        Ranks or factors that do not fit the links; dropouts with nothing that ends the wait for them.
-    FlheError
-        No upload came within `timeout_s`.
     """
-    factors = tuple(slow) or (1.0,) * len(links)
-    _check(links, factors, dropouts, timeout_s)
+    if not links:
+        raise ConfigError("links: a round has at least one client")
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
-    found = _play(work, links, server, factors, ahead, dropouts, timeout_s)
+    found = _play(work, links, server, ahead)
     if work.prepare_s:
         for rank, seen in enumerate(found):
-            rest = work.prepare_s * factors[rank] - seen.transfer_s - seen.server_s
+            rest = work.prepare_s - seen.transfer_s - seen.server_s
             ahead[rank] = rest if rest > seen.idle_s else 0.0
-        found = _play(work, links, server, factors, ahead, dropouts, timeout_s)
+        found = _play(work, links, server, ahead)
     return found
 
 
-def typical(
-    breakdowns: Iterable[Breakdown], which: Literal["slowest", "median"] = "slowest"
-) -> Breakdown:
-    """One client for all: of those that survived, who waits least for others, or the median.
-
-    FlheError where none survived.
-    """
-    survivors = sorted((b for b in breakdowns if b.survived), key=lambda b: b.idle_s)
-    if not survivors:
-        raise FlheError("no client survived the round: there is no typical one")
-    return survivors[0 if which == "slowest" else len(survivors) // 2]
+def typical(breakdowns: Iterable[Breakdown]) -> Breakdown:
+    """One client for all: who waits least for others."""
+    return min(breakdowns, key=lambda b: b.idle_s)
 
 
-def _check(
-    links: Sequence[Link],
-    factors: Sequence[float],
-    dropouts: Collection[int],
-    timeout_s: float | None,
-) -> None:
-    if not links:
-        raise ConfigError("links: a round has at least one client")
-    if len(factors) != len(links):
-        raise ConfigError(f"slow: {len(factors)} factors for {len(links)} clients")
-    for factor in factors:
-        if not (math.isfinite(factor) and factor > 0):
-            raise ConfigError(f"slow: a factor of {factor} must be finite and positive")
-    for rank in dropouts:
-        if not 0 <= rank < len(links):
-            raise ConfigError(f"dropouts: there is no client {rank} among {len(links)}")
-    if dropouts and timeout_s is None:
-        raise ConfigError("dropouts without timeout_s: the server would wait for them forever")
-    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise ConfigError(f"timeout_s={timeout_s}: must be finite and positive; None waits for all")
+class _Client:
+    """One client's round so far: where its time went."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.now_s = self.idle_s = 0.0
+        self.spent = dict.fromkeys(("train_s", "encrypt_s", "decrypt_s", "transfer_s"), 0.0)
+        self.bytes = {"up": 0, "down": 0}
+
+    def spend(self, what: str, seconds: float) -> None:
+        """Be busy with `what` that long."""
+        self.spent[what] += seconds
+        self.now_s += seconds
+
+    def wait(self, until_s: float) -> None:
+        """Be idle until then."""
+        self.idle_s += until_s - self.now_s
+        self.now_s = until_s
 
 
 def _play(
-    work: Work,
-    links: Sequence[Link],
-    server: Link | None,
-    factors: Sequence[float],
-    ahead: Sequence[float],
-    dropouts: Collection[int],
-    timeout_s: float | None,
+    work: Work, links: Sequence[Link], server: Link | None, ahead: Sequence[float]
 ) -> tuple[Breakdown, ...]:
-    until = math.inf if timeout_s is None else timeout_s
-    clients = [Client(link, slow, until) for link, slow in zip(links, factors, strict=True)]
-    for rank in dropouts:
-        clients[rank].cut = True
-    send(clients, "down", work.download_bytes, server)
+    clients = [_Client(link) for link in links]
+    _send(clients, "down", work.download_bytes, server)
     for client, more in zip(clients, ahead, strict=True):
-        client.spend("decrypt_s", work.decrypt_s * client.slow)
-        client.spend("train_s", work.train_s * client.slow)
-        client.spend("encrypt_s", work.encrypt_s * client.slow + more)
-    send(clients, "up", work.upload_bytes, server)
-
-    there = [client for client in clients if not client.cut]
-    if not there:
-        raise FlheError(f"no upload within timeout_s={timeout_s}: give clients longer")
-    arrivals = sorted(client.now_s for client in there)
-    last = arrivals[-1] if len(there) == len(links) else until
-    added = 0.0
+        client.spend("decrypt_s", work.decrypt_s)
+        client.spend("train_s", work.train_s)
+        client.spend("encrypt_s", work.encrypt_s + more)
+    _send(clients, "up", work.upload_bytes, server)
+    arrivals = sorted(client.now_s for client in clients)
+    now = 0.0
     for arrival in arrivals:
-        added = max(added, arrival) + work.add_s
-    now, server_s = max(last, added), max(added - last, 0.0)
-    for client in there:
-        client.wait(last)
-        client.now_s, client.until_s = now, math.inf
+        now = max(now, arrival) + work.add_s
+    server_s = now - arrivals[-1]
+    for client in clients:
+        client.wait(arrivals[-1])
+        client.now_s = now
     for exchange in work.exchanges:
-        send(there, "down", exchange.down_bytes, server)
-        for client in there:
-            client.spend("decrypt_s", exchange.client_s * client.slow)
-        send(there, "up", exchange.up_bytes, server)
-        last = max(client.now_s for client in there)
+        _send(clients, "down", exchange.down_bytes, server)
+        for client in clients:
+            client.spend("decrypt_s", exchange.client_s)
+        _send(clients, "up", exchange.up_bytes, server)
+        last = max(client.now_s for client in clients)
         now, server_s = last + exchange.server_s, server_s + exchange.server_s
-        for client in there:
+        for client in clients:
             client.wait(last)
             client.now_s = now
-    for client in clients:
-        if client.cut:
-            client.wait(now)
     return tuple(
         Breakdown(
             **client.spent,
             idle_s=client.idle_s,
-            server_s=0.0 if client.cut else server_s,
+            server_s=server_s,
             total_s=now,
             bytes_up=client.bytes["up"],
             bytes_down=client.bytes["down"],
-            survivors=len(there),
-            survived=not client.cut,
         )
         for client in clients
     )
+
+
+def _send(
+    clients: Sequence[_Client], way: Literal["up", "down"], nbytes: int, server: Link | None
+) -> None:
+    """Move a message of each client, all of one size."""
+    if not nbytes:
+        return
+    speeds = [getattr(client.link, f"{way}_mbps") * MEGABIT / 8 for client in clients]
+    capacity, latency = math.inf, 0.0
+    if server is not None:
+        other = server.down_mbps if way == "up" else server.up_mbps
+        capacity, latency = other * MEGABIT / 8, server.latency_s
+    ends = _ends([client.now_s for client in clients], speeds, nbytes, capacity)
+    for client, end in zip(clients, ends, strict=True):
+        client.bytes[way] += nbytes
+        client.spend("transfer_s", end + client.link.latency_s + latency - client.now_s)
+
+
+def _ends(
+    starts: Sequence[float], speeds: Sequence[float], nbytes: int, capacity: float
+) -> list[float]:
+    """When each transfer's last byte is through; speeds and `capacity`, which all share, in bytes/s."""
+    left = [float(nbytes)] * len(starts)
+    ends = [math.inf] * len(starts)
+    now = min(starts)
+    while open_ := [i for i, end in enumerate(ends) if end == math.inf]:
+        under_way = [i for i in open_ if starts[i] <= now]
+        rates = _fair([speeds[i] for i in under_way], capacity)
+        due = [left[i] / rate for i, rate in zip(under_way, rates, strict=True)]
+        step = min([starts[i] - now for i in open_ if starts[i] > now] + due)
+        for i, rate, wait in zip(under_way, rates, due, strict=True):
+            if wait <= step:
+                left[i], ends[i] = 0.0, now + step
+            else:
+                left[i] = max(left[i] - rate * step, 0.0)
+        now += step
+    return ends
+
+
+def _fair(speeds: Sequence[float], capacity: float) -> list[float]:
+    """Max-min fair parts of `capacity` for transfers that take no more than their own speed."""
+    if capacity == math.inf:
+        return list(speeds)
+    parts = [0.0] * len(speeds)
+    slowest_first = sorted(range(len(speeds)), key=speeds.__getitem__)
+    for done, i in enumerate(slowest_first):
+        parts[i] = min(speeds[i], capacity / (len(speeds) - done))
+        capacity -= parts[i]
+    return parts

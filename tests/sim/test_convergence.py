@@ -25,7 +25,7 @@ from flhe.sim.convergence import (
     series,
 )
 
-ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
+ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2)
 
 
 def test_rounds_to() -> None:

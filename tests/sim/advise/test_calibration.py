@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
 from flhe.sim.advise import agreement_cost, calibrate
-from flhe.sim.advise.agreement_cost import Agreement, Graph, share_with_all
+from flhe.sim.advise.agreement_cost import Agreement, share_with_all
 from flhe.sim.advise.calibration import KEY, POINTS, Calibration, Point, installed
 from flhe.sim.advise.check import HELD_OUT, compare, table, to_json, upload_bytes
 from flhe.sim.advise.cost_model import Curve, Fit, Row, extra, ragged, support_bytes, units
@@ -43,7 +43,6 @@ def exact() -> Calibration:
             for n in members
             for length in agreement_cost.ELEMENTS
         },
-        {n: Graph(0.1, 1e-3 * n, 9_000, 50_000, 4_000, 70_000) for n in agreement_cost.GRAPHS},
         1e-9,
     )
 
@@ -96,8 +95,6 @@ def test_agreements_go_through_what_was_measured_and_between() -> None:
     assert speed.agreement(16, 2048) == speed.agreements[16, 2048]
     assert speed.agreement(12, 1280).deal_s == pytest.approx(1e-6 * 12 * 1280)
     assert speed.agreement(1000, 2048).release_s == pytest.approx(2e-3)
-    assert speed.graph(192).server_s == pytest.approx(0.192)
-    assert speed.graph(192).after_down == 70_000
 
 
 def test_members_who_only_share_get_the_sum_of_their_seeds() -> None:
@@ -126,7 +123,6 @@ SMALL = tuple(
 def few_groups(monkeypatch):
     monkeypatch.setattr(agreement_cost, "GROUPS", (4, 5))
     monkeypatch.setattr(agreement_cost, "PACKED", (65, 66))
-    monkeypatch.setattr(agreement_cost, "GRAPHS", (103, 104))
     monkeypatch.setattr(agreement_cost, "ELEMENTS", (8, 16))
 
 
@@ -179,7 +175,7 @@ def test_a_calibration_is_kept_and_renewed(tmp_path: Path, monkeypatch) -> None:
     calibrate.load(tmp_path)
     assert len(made) == 4
 
-    document["data"] = {**exact().to_json(), "graphs": [["?"]]}
+    document["data"] = {**exact().to_json(), "agreements": [["?"]]}
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="--calibrate"):
         calibrate.load(tmp_path)
