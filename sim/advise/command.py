@@ -12,6 +12,7 @@ from flhe.errors import ConfigError
 from flhe.json_option import JsonFile, console, write_json
 
 if TYPE_CHECKING:
+    from flhe.sim.advise.check import Line
     from flhe.sim.advise.wan import Wan
 
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
@@ -76,6 +77,10 @@ def advise(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="The same, and hold predictions against what it measures."),
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Say which scheme suits a federation: ranked by seconds a round, and why not the others.
@@ -85,6 +90,7 @@ def advise(
     from rich.console import Console
 
     from flhe.sim.advise import calibrate as calibrating
+    from flhe.sim.advise import check as checking
     from flhe.sim.advise import ranking, report
     from flhe.sim.advise.demand import ROUNDS, Demand, billed, machine_memory
     from flhe.sim.advise.prices import named
@@ -116,16 +122,24 @@ def advise(
             else machine_memory()
         ),
     )
+    lines: list[Line] = []
     with progress(Console(stderr=True)) as advance:
-        speeds = calibrating.load(renew=calibrate, progress=advance)
+        if check:
+            speeds, lines = calibrating.checked(advance)
+        else:
+            speeds = calibrating.load(renew=calibrate, progress=advance)
     answer = ranking.advise(demand, speeds)
     if json_file is not None:
-        write_json(json_file, report.to_json(answer))
+        write_json(json_file, report.to_json(answer, lines))
     out = console(json_file)
+    if check:
+        out.print(checking.table(lines))
     out.print(report.table(answer))
     if answer.excluded:
         out.print(report.reasons(answer))
     out.print(answer.sentence(), markup=False, highlight=False)
+    if any(line.verdict == "OFF" for line in lines):
+        raise typer.Exit(1)
 
 
 def quantity(option: str, text: str, units: dict[str, float], like: str) -> float:

@@ -90,7 +90,7 @@ class Advice:
     @property
     def roster(self) -> str:
         """How to make a roster that stands what was asked; "" where it does so by default."""
-        wanted = self.demand.size.colluders
+        wanted = self.demand.bound
         if wanted == Roster.default_collusion(self.demand.clients):
             return ""
         return f"flhe roster new --collusion {wanted}"
@@ -122,7 +122,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
             excluded.append(Exclusion(offer.name, reasons))
         else:
             ranked.append(_predict(offer, demand, speed))
-    in_clear = plain_work(demand.size, speed)
+    in_clear = plain_work(demand, speed)
     phases = speed.phases(who.PLAIN, demand.values, demand.clients)
     plain = _told("plain FedAvg", "FedAvg()", "", in_clear, phases, demand)
     return Advice(
@@ -131,7 +131,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
 
 
 def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
-    asked, phases = work(offer, demand.size, speed)
+    asked, phases = work(offer, demand, speed)
     # Dealt keys are not dealt anew: their rounds that lack somebody are lost.
     anew = offer.terms.joint and offer.terms.keys != "dealt"
     again = demand.lost(demand.clients) if anew else 0.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from flhe.sim.advise.check import Line
 from flhe.sim.advise.demand import Demand
 from flhe.sim.advise.ranking import Advice, Prediction
 from flhe.sim.advise.wan import SERVER
@@ -81,8 +83,8 @@ def _short(seconds: float) -> str:
     return f"{seconds:.3g}" if seconds >= 0.01 else f"{seconds:.2g}"
 
 
-def to_json(answer: Advice) -> str:
-    """Everything, as one JSON document."""
+def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
+    """Everything, as one JSON document; with how far off predictions are, where that was asked."""
     demand = asdict(answer.demand)
     document = {
         "machine": machine(),
@@ -93,4 +95,8 @@ def to_json(answer: Advice) -> str:
         "roster": answer.roster,
         "advice": answer.sentence(),
     }
+    if checked:
+        document["check"] = [
+            {**asdict(line), "off": line.off, "verdict": line.verdict} for line in checked
+        ]
     return json.dumps(document, indent=2)

@@ -5,7 +5,7 @@ The attacks are those of `leakage`, in its setting.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -104,13 +104,9 @@ def run(
     data: Path | None = None,
     count: int | None = None,
     seed: int = 0,
-    bits: int | None = 16,
     clip: float | None = None,
     noise: float = 0.0,
-    steps: int | None = None,
-    restarts: int | None = None,
     progress: Progress | None = None,
-    made_by: str | None = None,
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
 
@@ -128,14 +124,10 @@ def run(
         How many images.
     seed : int
         Of everything random.
-    bits, clip, noise
+    clip, noise
         What happens to values in clear: see `Channel`.
-    steps, restarts : int, optional
-        What is put into each attack: see `Attack`.
     progress : callable, optional
         Receives (attacks done, attacks in all, what is attacked).
-    made_by : str, optional
-        The command, for the record, which has all settings as well.
 
     Raises
     ------
@@ -145,19 +137,17 @@ def run(
     from flhe.sim.audit import plot as audit_plot
 
     figures.check(out)
-    attack = QUICK_ATTACK if quick else Attack()
-    given = {"steps": steps, "restarts": restarts}
     setting = Setting(
         select,
         QUICK_SHARES if quick else SHARES,
-        replace(attack, **{name: value for name, value in given.items() if value is not None}),
-        Channel(bits, clip, noise),
+        QUICK_ATTACK if quick else Attack(),
+        Channel(clip=clip, noise=noise),
         seed,
     )
     many = count if count is not None else QUICK_IMAGES if quick else IMAGES
     images = audit_images.samples(many) if data is None else audit_images.from_directory(data, many)
     found = audit(images, setting, progress)
-    figures.save_data(out, FORMAT, VERSION, to_data(found, made_by or f"{COMMAND} {out}"))
+    figures.save_data(out, FORMAT, VERSION, to_data(found, f"{COMMAND} {out}"))
     audit_plot.picture(found, out)
     audit_plot.curve(found, out.with_name(f"{out.stem}_curve.png"))
     return found

@@ -17,11 +17,11 @@ from flhe.errors import ConfigError
 from flhe.keys.roster import Member, Roster
 from flhe.sim.advise import agreement_cost, calibrate, command, prices, report, rules, wan
 from flhe.sim.advise.agreement_cost import Agreement
-from flhe.sim.advise.calibration import POINTS, Calibration, Point
-from flhe.sim.advise.cost_model import extra, units
+from flhe.sim.advise.calibration import POINTS, Calibration
+from flhe.sim.advise.cost_model import Point, extra, units
 from flhe.sim.advise.demand import Demand, a_third, billed
-from flhe.sim.advise.offers import OFFERS, Size, work
-from flhe.sim.advise.ranking import Advice, Exclusion, advise
+from flhe.sim.advise.offers import OFFERS, work
+from flhe.sim.advise.ranking import Advice, advise
 from flhe.sim.bench import PHASES
 from flhe.sim.tables import phase_costs as who
 from flhe.sim.tables.store import Store
@@ -33,8 +33,8 @@ UNIT_S = {who.FEDML: 3e-7, who.FEDML_TENTH: 4e-8, who.BATCHCRYPT: 5e-4, who.SASH
 def seconds(point: Point, phase: str) -> float:
     """Of a made-up machine."""
     fixed = 1e-4 if phase == "encrypt" else 1e-5
-    more = 4e-10 * extra(point.name, phase, point.values, point.cohort, point.dropouts)
-    count = units(point.name, point.values, point.cohort)
+    more = 4e-10 * extra(point, phase)
+    count = units(point)
     return fixed + UNIT_S.get(point.name, 3e-9) * count * (0.1 if phase == "add" else 1) + more
 
 
@@ -123,17 +123,6 @@ def test_a_larger_model_is_never_faster_nor_smaller(one, other, clients, some) -
             assert twin.download_bytes >= row.download_bytes
 
 
-@settings(max_examples=25)
-@given(st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.sampled_from([3, 12, 120]))
-def test_a_faster_link_makes_nothing_slower(one, other, clients) -> None:
-    slow, fast = (
-        ranked(advise(demand(clients=clients, mbps=mbps, **EVERYTHING), SPEED))
-        for mbps in sorted((one, other))
-    )
-    assert slow.keys() == fast.keys()
-    assert all(fast[name] <= slow[name] * (1 + 1e-9) for name in slow)
-
-
 def test_without_dropouts_or_colluders_only_what_must_be_asked_for_is_left_out() -> None:
     assert set(reasons(advise(demand(), SPEED))) == {
         "SASH",
@@ -190,32 +179,31 @@ def test_what_mends_an_exclusion_mends_it() -> None:
 def test_a_scheme_whose_library_is_missing_is_excluded_with_what_to_install(monkeypatch) -> None:
     monkeypatch.setattr(rules, "installed", lambda name: name != who.BATCHCRYPT)
     assert "pip install 'gmpy2>=" in reasons(advise(demand(), SPEED))["BatchCrypt"]
-
-
-def test_brackets_in_a_reason_are_shown() -> None:
-    answer = advise(demand(), SPEED)
-    excluded = (Exclusion("X", ("it needs x: pip install 'x[y]'",)),)
-    console = Console(width=100, record=True)
-    console.print(report.reasons(dataclasses.replace(answer, excluded=excluded)))
-    assert "pip install 'x[y]'" in console.export_text()
-
-
-def test_one_that_was_not_measured_is_excluded() -> None:
     points = tuple(point for point in POINTS if point.name != who.FEDML)
     part = dataclasses.replace(SPEED, points=points)
     assert "--calibrate" in reasons(advise(demand(), part))["FedML-HE"]
 
 
-def test_the_slower_the_link_the_more_bytes_decide() -> None:
-    fast, slow = (list(ranked(advise(demand(mbps=mbps, sparse=True), SPEED))) for mbps in (1e5, 1))
-    assert slow[0] == "FLASHE, top 10%"
+@settings(max_examples=25)
+@given(st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.sampled_from([3, 12, 120]))
+def test_a_faster_link_makes_nothing_slower_and_a_slow_one_has_bytes_decide(
+    one, other, clients
+) -> None:
+    slow, fast = (
+        ranked(advise(demand(clients=clients, mbps=mbps, **EVERYTHING), SPEED))
+        for mbps in sorted((one, other))
+    )
+    assert slow.keys() == fast.keys()
+    assert all(fast[name] <= slow[name] * (1 + 1e-9) for name in slow)
+    slowest = advise(demand(clients=clients, mbps=0.01, sparse=True), SPEED)
+    assert slowest.ranked[0].upload_bytes == min(row.upload_bytes for row in slowest.ranked)
+
+
+def test_the_sentence_says_what_to_know_and_what_else_there_is() -> None:
     said = advise(demand(mbps=1, sparse=True), SPEED).sentence()
     assert said.startswith("Take FLASHE, top 10%, flashe_fedavg(top_k=0.1, warmup=0")
-    assert "may take more rounds" in said
     assert "members see which values" in said
     assert " Else FLASHE: " in said
-    assert fast[0] != slow[0]
-    assert slow.index("ESAFL, rns-8192") < slow.index("ESAFL")
 
 
 def test_encrypting_again_is_counted_by_its_chance() -> None:
@@ -248,7 +236,7 @@ def test_a_round_that_comes_to_nothing_is_counted_as_run_again() -> None:
     lost = asked.lost(offer.min_senders(12, 3))
     assert 0.01 < lost < rules.AGAIN
     bytes_up = sash.upload_bytes * (1 - lost)
-    whole, _ = work(offer, asked.size, SPEED)
+    whole, _ = work(offer, asked, SPEED)
     sent = whole.upload_bytes + sum(each.up_bytes for each in whole.exchanges)
     assert bytes_up == pytest.approx(sent, rel=1e-6)
     assert sash.hours == pytest.approx(asked.rounds * sash.round_s / 3600)
@@ -273,22 +261,12 @@ def test_a_roster_that_is_not_the_default_is_told() -> None:
 
 
 def test_who_reads_decides_who_opens_and_what_comes_back() -> None:
-    size = Size.of(1_000_000, 12, 0)
-    by_name = {offer.name: work(offer, size, SPEED)[0] for offer in OFFERS[2:4]}
+    by_name = {offer.name: work(offer, demand(), SPEED)[0] for offer in OFFERS[2:4]}
     server, members = by_name["SASH"], by_name["SASH, members read"]
     assert server.decrypt_s == 0
     assert server.exchanges[1].server_s > members.decrypt_s * 0.9
     assert server.download_bytes == 4_000_000
     assert members.download_bytes > members.exchanges[1].up_bytes * 12 + 4_000_000
-
-
-def test_dropouts_take_flashe_more_streams() -> None:
-    few, many = (
-        next(row for row in advise(demand(dropout=d), SPEED).ranked if row.name == "FLASHE")
-        for d in (0.0, 0.25)
-    )
-    assert many.decrypt_s > 1.5 * few.decrypt_s
-    assert many.encrypt_s == few.encrypt_s
 
 
 @pytest.mark.parametrize(
@@ -382,10 +360,8 @@ def test_a_flag_that_would_do_nothing_is_refused(some, count, passive, says) -> 
 
 
 def test_who_may_collude_is_read() -> None:
-    assert conspiring(True, None, True) == 3
-    assert conspiring(True, 2, False) == 2
-    assert conspiring(False, 2, True) == 2
-    assert conspiring(False, None, False) == conspiring(False, 0, False) == 0
+    asked = [(True, None, True), (True, 2, False), (False, 2, True), (False, None, False)]
+    assert [conspiring(*each) for each in asked] == [3, 2, 2, 0]
 
 
 def test_a_network_is_links_or_a_name() -> None:
@@ -427,20 +403,12 @@ def test_the_answer_is_drawn_and_written() -> None:
     assert [row["name"] for row in found["ranked"]] == list(ranked(answer))
     assert found["asked"]["clients"] == 12
     assert found["advice"] == answer.sentence()
-
-
-@pytest.mark.parametrize(
-    ("asked", "says"),
-    [
+    for network, says in (
         (wan.uniform(40), "0.0496 for a GB that leaves a client, 0.02 the server"),
         (wan.named("40mbps"), "'flashe', site by site"),
-    ],
-)
-def test_the_caption_says_what_leaving_costs(asked, says) -> None:
-    found = advise(Demand(1_000, 10, asked, billed(prices.FLASHE, asked)), SPEED)
-    caption = str(report.table(found).caption)
-    assert says in caption
-    assert "nobody waits for who is missing" in caption
+    ):
+        asked = Demand(1_000, 10, network, billed(prices.FLASHE, network))
+        assert says in str(report.table(advise(asked, SPEED)).caption)
 
 
 def test_on_the_command_line(tmp_path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe.sim.advise import prices
-from flhe.sim.advise.prices import BATCHCRYPT, FLASHE, Cost, Prices, cost, named, read
+from flhe.sim.advise.prices import FLASHE, Cost, Prices, cost, named, read
 from flhe.sim.advise.wan import SERVER, Link, Site, Wan, uniform
 from flhe.sim.advise.wan import named as network
 from flhe.sim.convergence import REPORTED, Reported
@@ -30,13 +30,6 @@ SITES = Wan("two", "drawn", (Site("north", Link(1, 1), 1, 0.5), Site("south", Li
 
 def hourly(found: Prices, clients: int) -> float:
     return cost(found, 1.0, {}, clients).total
-
-
-def test_batchcrypts_cluster() -> None:
-    assert hourly(BATCHCRYPT, 9) == pytest.approx(8.758)
-    regions = ("Oregon", "Tokyo", "N. Virginia", "London", "Hong Kong")
-    assert [BATCHCRYPT.egress(r) for r in regions] == [0.042, 0.050, 0.042, 0.048, 0.055]
-    assert BATCHCRYPT.egress(SERVER) == BATCHCRYPT.egress("Oregon")
 
 
 @pytest.mark.parametrize("line", [line for line in REPORTED if line.paper == "FLASHE"], ids=str)

@@ -102,10 +102,10 @@ def test_preparation_hides_in_waiting() -> None:
 
 
 def test_who_comes_later_takes_its_part() -> None:
-    """Half a megabyte alone for 1 s, then both at a quarter of a megabyte a second each."""
+    """Half a megabyte alone for 1 s, then both at half speed until the first is through."""
     work = Work(0, 0, 0, 0, MB, MB)
     found = simulate(work, [Link(8, 8), Link(8, 4)], server=Link(math.inf, 4))
-    assert [one.transfer_s for one in found] == pytest.approx([1 + 3, 2 + 2])
+    assert [one.transfer_s for one in found] == pytest.approx([1 + 3, 2 + 3])
     assert typical(found) in found
     assert typical(found).idle_s == 0
 

@@ -91,13 +91,6 @@ def test_sites_get_their_share(weights: list[int], cohort: int) -> None:
     assert network.placed(cohort + 1)[:cohort] == placed
 
 
-def test_uniform() -> None:
-    network = uniform(40, cohort=4)
-    assert (network.name, network.clients) == ("40mbps", 4)
-    assert set(network.links(7)) == {Link(40, 40)}
-    assert uniform(10, 20).links(1) == (Link(10, 20),)
-
-
 def test_own_file(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(OWN)

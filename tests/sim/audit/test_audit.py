@@ -116,12 +116,8 @@ def test_the_highest_scores_are_hidden(scores: list[int], percent: int) -> None:
     count = -(-percent * len(scores) // 100)
     expected = set(order[:count])
     assert set(np.flatnonzero(hidden(np.array(scores), percent / 100))) == expected
-
-
-def test_none_and_all() -> None:
-    scores = np.arange(5)
-    assert not hidden(scores, 0.0).any()
-    assert hidden(scores, 1.0).all()
+    assert not hidden(np.array(scores), 0.0).any()
+    assert hidden(np.array(scores), 1.0).all()
 
 
 def test_maps() -> None:
@@ -166,15 +162,16 @@ def test_every_image_is_attacked_in_every_way() -> None:
     assert noisy.of(NONE, 0.0) != found.of(NONE, 0.0)
 
 
-def test_what_is_written(tmp_path: Path) -> None:
+def test_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "audit.png"
-    found = privacy_audit.run(out, quick=True, count=2, steps=2, select=0.25, made_by="this test")
+    monkeypatch.setattr(privacy_audit, "QUICK_ATTACK", Attack(2, 1))
+    found = privacy_audit.run(out, quick=True, count=2, select=0.25)
     for path, rows in ((out, 7), (tmp_path / "audit_curve.png", 2)):
         with Image.open(path) as image:
             assert image.format == "PNG"
             assert image.height > 200 * rows
     data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
-    assert data["made_by"]["command"] == "this test"
+    assert data["made_by"]["command"] == f"flhe audit {out}"
     assert set(data["made_by"]) >= {"torch", "numpy", "flhe"}
     assert data["setting"]["seed"] == 0
     assert data["setting"]["attack"]["restarts"] == 1
@@ -231,15 +228,6 @@ def test_words() -> None:
 # --- images ---
 
 
-def test_samples() -> None:
-    images = audit_images.samples(8)
-    assert images.pixels.shape == (8, *SHAPE)
-    assert images.pixels.dtype == np.float32
-    assert (images.pixels.min(), images.pixels.max()) == (0.0, 1.0)
-    assert images.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert len(images.credits) == 3
-
-
 def picture(path: Path, pixels: NDArray[np.uint8]) -> None:
     Image.fromarray(pixels).save(path)
 
@@ -256,16 +244,14 @@ def test_a_directory_of_images(tmp_path: Path) -> None:
     assert np.allclose(images.pixels[0], 0.2, atol=0.01)
     assert np.allclose(images.pixels[1], np.array([1, 0.4, 0])[:, None, None], atol=0.01)
     assert audit_images.from_directory(tmp_path, 1).names == ("a.JPG",)
-
-
-def test_directories_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no images in it"):
-        audit_images.from_directory(tmp_path, 1)
-    with pytest.raises(ConfigError, match="no such directory"):
-        audit_images.from_directory(tmp_path / "nowhere", 1)
     (tmp_path / "a.png").write_bytes(b"\x89PNG, or not")
     with pytest.raises(ConfigError, match=r"a\.png: not an image"):
-        audit_images.from_directory(tmp_path, 1)
+        audit_images.from_directory(tmp_path, 5)
+    found = audit_images.samples(8)
+    assert (found.pixels.shape, found.pixels.dtype) == ((8, *SHAPE), np.float32)
+    assert (found.pixels.min(), found.pixels.max()) == (0.0, 1.0)
+    assert found.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(found.credits) == 3
 
 
 # --- refusals ---
@@ -276,23 +262,27 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
     [
         ({"select": 0.0}, "between 0 and 1"),
         ({"select": 1.0}, "between 0 and 1"),
-        ({"steps": 0}, "must be at least 1"),
-        ({"restarts": 0}, "must be at least 1"),
         ({"noise": -0.1}, "at least 0"),
         ({"noise": np.nan}, "at least 0"),
-        ({"bits": 1}, "bits must be"),
         ({"clip": 0.0}, "alpha must"),
         ({"count": 9}, "1 to 8"),
         ({"count": 0}, "1 to 8"),
         ({"count": 0, "data": Path()}, "at least 1"),
+        ({"data": Path("nowhere")}, "no such directory"),
+        ({"data": Path(__file__).parent}, "no images in it"),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        privacy_audit.run(tmp_path / "audit.png", **{"quick": True, "steps": 1, **given})
+        privacy_audit.run(tmp_path / "audit.png", **{"quick": True, **given})
+    with pytest.raises(ConfigError, match=r"a figure is a \.png"):
+        privacy_audit.run(tmp_path / "audit.pdf")
     assert not list(tmp_path.iterdir())
 
 
-def test_no_figure_goes_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a figure is a \.png"):
-        privacy_audit.run(tmp_path / "audit.pdf")
+def test_attacks_and_channels_that_are_refused() -> None:
+    for steps, restarts in ((0, 1), (1, 0)):
+        with pytest.raises(ConfigError, match="must be at least 1"):
+            Attack(steps, restarts)
+    with pytest.raises(ConfigError, match="bits must be"):
+        Channel(1)
