@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
@@ -81,14 +80,6 @@ def test_cost_by_hand() -> None:
 
 
 AMOUNTS = st.floats(0, 1e6)
-
-
-@given(AMOUNTS, AMOUNTS, AMOUNTS, st.integers(0, 100), st.floats(1, 10))
-def test_cost_scales(hour: float, gb: float, price: float, clients: int, factor: float) -> None:
-    found = Prices("p", "drawn", 1.0, 2.0, price)
-    once, more = (cost(found, f * hour, {"a": f * gb}, clients) for f in (1, factor))
-    assert more.total == pytest.approx(factor * once.total)
-    assert once.instance_usd == pytest.approx(hour * (clients + 2))
 
 
 def test_a_networks_own_prices() -> None:

@@ -180,19 +180,3 @@ def test_a_processor_prepares_and_works_within_a_round(work: Work, links: list[L
     busy = work.train_s + work.encrypt_s + work.decrypt_s + work.prepare_s
     without = total(simulate(replace(work, prepare_s=0), links))
     assert total(simulate(work, links)) == pytest.approx(max(busy, without))
-
-
-@settings(max_examples=40)
-@given(LINKS, SERVERS, BYTES, st.integers(2, 10))
-def test_bytes_and_speeds_scale_together(
-    links: list[Link], server: Link | None, nbytes: int, factor: int
-) -> None:
-    def scaled(link: Link) -> Link:
-        return Link(link.up_mbps * factor, link.down_mbps * factor, link.latency_s)
-
-    work = Work(1, 1, 1, 1, nbytes, nbytes)
-    big = replace(work, upload_bytes=factor * nbytes, download_bytes=factor * nbytes)
-    wide = simulate(
-        big, [scaled(link) for link in links], server=None if server is None else scaled(server)
-    )
-    assert total(wide) == pytest.approx(total(simulate(work, links, server=server)), rel=1e-6)

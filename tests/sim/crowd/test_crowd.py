@@ -25,12 +25,12 @@ from flhe.sim.crowd import app as crowd_app
 from flhe.sim.crowd import command
 from flhe.sim.crowd import run as running
 from flhe.sim.crowd.found import Asked, Found
+from flhe.sim.crowd.growth import growth, together
+from flhe.sim.crowd.phases import PhaseGrid, masking_bytes
 from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, kinds, table
 from flhe.sim.crowd.run import RayRun, _held
-from flhe.sim.growth import growth, together
-from flhe.sim.phases import PhaseGrid, masking_bytes
+from flhe.sim.crowd.window import Window
 from flhe.sim.synthetic import STEP
-from flhe.sim.window import Window
 from flhe.testing import InProcessGrid
 
 CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"
