@@ -25,12 +25,8 @@ _CHUNK = 1 << 16
 class Tls:
     """Files of a TLS server, PEM.
 
-    Parameters
-    ----------
-    authority : Path
-        Certificate of the authority that signed the server's.
-    certificate, key : Path
-        The server's certificate and private key.
+    - `authority`: Certificate of the authority that signed the server's.
+    - `certificate`, `key`: The server's certificate and private key.
     """
 
     authority: Path
