@@ -192,7 +192,7 @@ PROOFS = (
         "Its traffic alone takes longer over the paper's own links. The other models' hours leave "
         "room for it.",
         _COUNTED,
-        "sim/convergence.py, sim/wan.py",
+        "sim/convergence.py, sim/advise/wan.py",
         "wrong figure",
         _links,
     ),

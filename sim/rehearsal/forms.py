@@ -1,7 +1,7 @@
 """Forms that a secret may have before anybody writes it down: types, byte orders, signs, scales.
 
 Vectors are looked for as float32, float64, float16 and printed decimals; updates also negated, in the
-other byte order and divided by the clipping threshold. Counts: `leak_counts`.
+other byte order and divided by the clipping threshold. Counts: `counts`.
 """
 
 from __future__ import annotations

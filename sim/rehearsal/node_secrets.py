@@ -1,7 +1,7 @@
 """The secrets in a node's state directory: everything there that nobody but its site may know.
 
 With them, what follows from them for all of an epoch (`derived_secrets`), and all forms of vectors
-(`leak_forms`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
+(`forms`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
 which of them were never seen (`missing`).
 
 Read through the classes that the node itself uses, while it works: most of it is erased on the way, so

@@ -1,4 +1,4 @@
-"""Searching bytes for secrets: any eight bytes of one, anywhere, raw or in text (`leak_writings`).
+"""Searching bytes for secrets: any eight bytes of one, anywhere, raw or in text (`writings`).
 
 A secret is looked for by its windows of WINDOW bytes at every offset, so that a part of it counts as
 well, and one that begins in the middle of something else. Windows are left out that have fewer than

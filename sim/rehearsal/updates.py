@@ -1,6 +1,6 @@
 """What only the apps of a loopback deployment knew: models, what they trained, updates.
 
-Updates are known as floats, and as the integers that each run's scheme encrypts (`leak_lanes`).
+Updates are known as floats, and as the integers that each run's scheme encrypts (`lanes`).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Trains(harness.App):
 
 
 def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
-    """What `loopback_traffic.search` takes; `plant` gives bytes of a leak in a log."""
+    """What `traffic.search` takes; `plant` gives bytes of a leak in a log."""
     secrets = Secrets()
     secrets.add("SuperNode key", *(bytes([7 + i]) + np.random.bytes(31) for i in range(len(SITES))))
     group = harness.Group(path, len(SITES), TERMS)
