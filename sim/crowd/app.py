@@ -24,7 +24,15 @@ from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
 from flhe.resident import resident
 from flhe.schemes.sash import most_bits
-from flhe.sim.synthetic import APP, STEP, client_app, initial, sash_strategy, warm_up
+from flhe.sim.synthetic import (
+    APP,
+    STEP,
+    client_app,
+    initial,
+    reporting_app,
+    sash_strategy,
+    warm_up,
+)
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message
@@ -83,41 +91,27 @@ def client() -> ClientApp:
 
 def server() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
-    from flwr.serverapp import ServerApp
-
     from flhe.sim.crowd.phases import PhaseGrid, masking_bytes
     from flhe.sim.crowd.window import Window
-    from flhe.strategies.report import Reporter
 
-    app = ServerApp()
+    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+        nodes, rounds = config["nodes"], config["rounds"]
+        warm_up()
+        reporter.emit("idle", pid=os.getpid(), resident=resident())
+        noted = PhaseGrid(Window(grid))
+        start = initial(config["values"])
+        run = sash_strategy(nodes, config["timeout"], reporter.round)
+        with _telling(noted, reporter):
+            result = run.start(noted, start, rounds)
+        noted.end()
+        return {
+            "peak": resident("VmHWM"),
+            "error": error_of(result.arrays, start, nodes, rounds, config["drops"]),
+            "masking_bytes": masking_bytes(noted.phases),
+            "phases": [phase.to_json() for phase in noted.phases],
+        }
 
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        config: dict[str, Any] = dict(context.run_config)
-        reporter = Reporter(config["report"])
-        nodes, rounds, drops = config["nodes"], config["rounds"], config["drops"]
-        try:
-            warm_up()
-            reporter.emit("idle", pid=os.getpid(), resident=resident())
-            noted = PhaseGrid(Window(grid))
-            start = initial(config["values"])
-            run = sash_strategy(nodes, config["timeout"], reporter.round)
-            with _telling(noted, reporter):
-                result = run.start(noted, start, rounds)
-            noted.end()
-            off = error_of(result.arrays, start, nodes, rounds, drops)
-        except Exception as error:
-            reporter.emit("failed", error=f"{type(error).__name__}: {error}")
-            raise
-        reporter.emit(
-            "done",
-            peak=resident("VmHWM"),
-            error=off,
-            masking_bytes=masking_bytes(noted.phases),
-            phases=[phase.to_json() for phase in noted.phases],
-        )
-
-    return app
+    return reporting_app(work)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from flhe.strategies import HEStrategy
-    from flhe.strategies.report import RoundReport
+    from flhe.strategies.report import Reporter, RoundReport
 
 Floats = NDArray[np.float32]
 
@@ -57,6 +57,7 @@ rounds = 3
 max-examples = 1000
 wait-s = 240.0
 place = ""
+report = ""
 """
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
@@ -126,18 +127,10 @@ def client_app() -> ClientApp:
 
 
 def server_app() -> ServerApp:
-    """The server: reports to `place` each round, and what became of the run."""
-    from flwr.serverapp import ServerApp
+    """The server: reports each round, and writes the model into the directory `place`."""
 
-    from flhe.strategies.report import Reporter
-
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        config: dict[str, Any] = dict(context.run_config)
+    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         place, nodes, wait_s = Path(config["place"]), config["nodes"], float(config["wait-s"])
-        reporter = Reporter(place / "report.jsonl")
 
         def finished(report: RoundReport) -> None:
             reporter.round(report)
@@ -146,17 +139,13 @@ def server_app() -> ServerApp:
             # A round begins with whoever is there: this one waits for who was away.
             _wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
 
-        try:
-            most = config["max-examples"]
-            run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s)
-            result = run.start(grid, synthetic.initial(config["values"]), config["rounds"])
-            save(result, place / "model", sealed=run.terms.reader == "clients")
-        except Exception as error:
-            reporter.emit("failed", error=f"{type(error).__name__}: {error}")
-            raise
-        reporter.emit("done")
+        most = config["max-examples"]
+        run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s)
+        result = run.start(grid, synthetic.initial(config["values"]), config["rounds"])
+        save(result, place / "model", sealed=run.terms.reader == "clients")
+        return {}
 
-    return app
+    return synthetic.reporting_app(work)
 
 
 def strategy(

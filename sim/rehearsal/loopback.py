@@ -217,6 +217,7 @@ class Loopback:
             "max-examples": loopback_app.MAX_EXAMPLES,
             "wait-s": loopback_app.WAIT_S * self.plan.patience,
             "place": str(place),
+            "report": str(place / "report.jsonl"),
         }
         return ("run", loopback_app.APP_ID, "flhe", "--run-config", pairs(config))
 

@@ -1,7 +1,7 @@
 """The secrets in a node's state directory: everything there that nobody but its site may know.
 
 With them, what follows from them for all of an epoch (`derived_secrets`), and all forms of vectors
-(`forms`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
+(`writings`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
 which of them were never seen (`missing`).
 
 Read through the classes that the node itself uses, while it works: most of it is erased on the way, so
@@ -23,8 +23,8 @@ from flhe.mods.node import Node
 from flhe.policy import Policy
 from flhe.sim.rehearsal import derived_secrets
 from flhe.sim.rehearsal.derived_secrets import DERIVED
-from flhe.sim.rehearsal.forms import of_update, of_vector
 from flhe.sim.rehearsal.search import Secrets
+from flhe.sim.rehearsal.writings import of_update, of_vector
 
 IDENTITY, GROUP, PAIR, SCHEME = "identity seed", "group key", "pair key", "scheme's key"
 EPHEMERAL, CONTRIBUTION = "ephemeral key", "share of the group key"

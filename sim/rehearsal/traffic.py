@@ -29,12 +29,12 @@ from flhe.sim.rehearsal import counts as leak_counts
 from flhe.sim.rehearsal import node_secrets, wire
 from flhe.sim.rehearsal import updates as loopback_updates
 from flhe.sim.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
-from flhe.sim.rehearsal.forms import floats
 from flhe.sim.rehearsal.lanes import open_without_keys
 from flhe.sim.rehearsal.loopback import Loopback
 from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
 from flhe.sim.rehearsal.plan import SITES
 from flhe.sim.rehearsal.search import Found, Search, share_seen
+from flhe.sim.rehearsal.writings import floats
 from flhe.sim.synthetic import initial
 
 COUNT = "example count"

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.sim.rehearsal.forms import of_update, of_vector
 from flhe.sim.rehearsal.search import WINDOW, Search, Secrets
-from flhe.sim.rehearsal.writings import decoded, printed
+from flhe.sim.rehearsal.writings import decoded, of_update, of_vector, printed
 
 SECRET = random.Random(11).randbytes(32)
 NOISE = random.Random(12).randbytes(512)
