@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 from torch.nn import functional
+from typer.testing import CliRunner
 
+from flhe.cli import app as cli
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
 from flhe.sim.audit import images as audit_images
@@ -286,3 +288,24 @@ def test_attacks_and_channels_that_are_refused() -> None:
             Attack(steps, restarts)
     with pytest.raises(ConfigError, match="bits must be"):
         Channel(1)
+
+
+def test_the_command_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, dict[str, Any]]] = []
+
+    def run(out: Path, *, progress: object, **how: Any) -> None:
+        seen.append((out, how))
+        raise ConfigError("it is enough")
+
+    monkeypatch.setattr(privacy_audit, "run", run)
+    options = ["p.png", "--select", "0.3", "--quick", "--images", "D", "--count", "2"]
+    options += ["--clip", "1", "--noise", "0.1", "--seed", "4"]
+    for words in ([], options):
+        done = CliRunner().invoke(cli, ["audit", *words])
+        assert (done.exit_code, "it is enough" in done.output) == (1, True)
+    usual = {"select": 0.1, "quick": False, "data": None, "count": None, "clip": None}
+    asked = {"select": 0.3, "quick": True, "data": Path("D"), "count": 2, "clip": 1.0}
+    assert seen == [
+        (Path("privacy_audit.png"), {**usual, "noise": 0.0, "seed": 0}),
+        (Path("p.png"), {**asked, "noise": 0.1, "seed": 4}),
+    ]
