@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flhe.errors import ConfigError
+from flhe.json_option import STDOUT, JsonFile, console, write_json
 
 if TYPE_CHECKING:
     from flhe.sim.crowd.found import Asked, Found
@@ -35,9 +36,7 @@ def crowd(
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 2,
     drops: Annotated[float, typer.Option(help="Share of clients that drop out of a round.")] = 0.0,
     timeout: Annotated[float, typer.Option(help="Longest time for one run, s.")] = TIMEOUT_S,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
     figure: Annotated[
         Path | None, typer.Option("--figure", metavar="FILE", help="Draw them into FILE, a .png.")
     ] = None,
@@ -50,9 +49,6 @@ def crowd(
     ] = False,
 ) -> None:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
-    from rich.console import Console
-
-    from flhe.json_option import write_json
     from flhe.sim import figures
     from flhe.sim.crowd.found import Asked
     from flhe.sim.crowd.plot import plot
@@ -68,17 +64,21 @@ def crowd(
         if json_file is not None:
             write_json(json_file, json.dumps(to_data(runs, where), indent=1))
 
+    def keep_file(runs: Sequence[Found]) -> None:
+        if json_file != STDOUT:  # which takes one document, at the end
+            keep(runs)
+
     if redraw and json_file is not None:
         runs, where = stored(json_file)
     else:
         asked = [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]
         known = read(json_file) if resume and json_file is not None else []
-        runs, where = crowds(asked, _watched(timeout), keep, known), None
+        runs, where = crowds(asked, _watched(timeout), keep_file, known), None
     keep(runs, where)
     if figure is not None:
         plot(runs, figure)
     for kind, members in kinds(runs).items():
-        Console(width=130).print(table(kind, members))
+        console(json_file, 130).print(table(kind, members))
 
 
 def _watched(timeout: float) -> Callable[[Asked], Found]:

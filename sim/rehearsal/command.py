@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flhe.errors import FlheError
-from flhe.json_option import console, write_json
+from flhe.json_option import JsonFile, console, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,9 +45,7 @@ def rehearse(
         float,
         typer.Option(metavar="FACTOR", help="Multiply every time limit, for a busy machine."),
     ] = 1.0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the report to FILE.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Bring up a SuperLink and three SuperNodes on this machine, run federations, search the traffic.
 

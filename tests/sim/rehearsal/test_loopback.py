@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from flwr.app import Context, RecordDict
 
+from flhe import records
 from flhe.apps.processes import script
 from flhe.errors import ConfigError
 from flhe.sim.rehearsal import app as loopback_app
@@ -18,7 +20,9 @@ from flhe.sim.rehearsal.node_secrets import MODEL
 from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
 from flhe.sim.rehearsal.search import Found
 from flhe.sim.rehearsal.traffic import Traffic
-from flhe.sim.rehearsal.verdict import Result, Round, expected, senders, wrong
+from flhe.sim.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
+from flhe.sim.synthetic import initial
+from flhe.testing import InProcessGrid
 
 LIMIT_S = 1500
 """Seconds after which it hangs; on a quiet machine of two cores it takes some 170."""
@@ -79,6 +83,34 @@ def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> 
 
 def _words(process: psutil.Process) -> str:
     return " ".join(process.info["cmdline"] or ())
+
+
+def test_the_app_itself_reports_notes_and_saves(tmp_path: Path) -> None:
+    """Its server and clients without a deployment, up to the model that the server reads."""
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / loopback_app.GATE).touch()
+    config = {"scheme": "sash", "unmask": "server", "values": 500, "nodes": 3, "rounds": 2}
+    config |= {"max-examples": loopback_app.MAX_EXAMPLES, "wait-s": 60.0}
+    config |= {"place": str(place), "report": str(place / "report.jsonl")}
+
+    def node(index: int) -> dict[str, object]:
+        (tmp_path / f"notes-{index}").mkdir()
+        return {"flhe-server-reads": True, "loopback-notes": str(tmp_path / f"notes-{index}")}
+
+    with InProcessGrid(
+        loopback_app.client_app(), 3, homes=tmp_path, run_config=config, node_config=node
+    ) as grid:
+        loopback_app.server_app()(grid, Context(7, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+    events = [json.loads(line) for line in (place / "report.jsonl").read_text().splitlines()]
+    assert [each["event"] for each in events if each["event"] != "joined"][-1] == "done"
+    assert sum(each["event"] == "round" for each in events) == 2
+    before = records.to_numpy(initial(500))["layer-0"].astype(np.float64)
+    with np.load(place / "model.npz") as model:
+        change = model["layer-0"] - before
+    means = [loopback_app.mean("sash", [0, 1, 2], number, 500) for number in (1, 2)]
+    assert np.abs(change - sum(means)).max() < 2 * MAX_ERROR
+    assert len(list(tmp_path.glob("notes-*/7-*.npz"))) == 6
 
 
 def test_senders_are_told_by_the_mean_alone() -> None:
