@@ -23,9 +23,12 @@ from flhe.sim.sash_aggregation import SashMembers
 class Agreement:
     """Seconds of one agreement in which all share with all.
 
-    - `deal_s`, `agree_s`, `release_s`: A member's, beside its upload, then in the two stages after
-      it.
-    - `combine_s`: Of whoever reads: from the answers to the sum of the seeds.
+    Parameters
+    ----------
+    deal_s, agree_s, release_s : float
+        A member's, beside its upload, then in the two stages after it.
+    combine_s : float
+        Of whoever reads: from the answers to the sum of the seeds.
     """
 
     deal_s: float

@@ -78,10 +78,16 @@ class Phases:
 class Calibration:
     """What was measured, and what follows for other sizes.
 
-    - `times`: Point's key -> phase -> seconds, the least of its turns.
-    - `points`: Those that have times.
-    - `agreements`: (members, elements) -> cost, where all share with all.
-    - `support_s`: Seconds to read one sender's support, a value of the model.
+    Parameters
+    ----------
+    times : mapping
+        Point's key -> phase -> seconds, the least of its turns.
+    points : tuple[Point, ...]
+        Those that have times.
+    agreements : mapping
+        (members, elements) -> cost, where all share with all.
+    support_s : float
+        Seconds to read one sender's support, a value of the model.
     """
 
     times: Mapping[str, Mapping[str, float]]

@@ -52,9 +52,14 @@ HELD_OUT: tuple[Point, ...] = tuple(
 class Line:
     """One number, both ways.
 
-    - `point`: Where.
-    - `what`: A phase, or "bytes".
-    - `predicted`, `measured`: Seconds, or bytes of one upload.
+    Parameters
+    ----------
+    point : Point
+        Where.
+    what : str
+        A phase, or "bytes".
+    predicted, measured : float
+        Seconds, or bytes of one upload.
     """
 
     point: Point

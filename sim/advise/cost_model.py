@@ -59,7 +59,10 @@ TERMS: dict[str, Terms] = {
 class Curve:
     """Seconds by a count; never falling.
 
-    - `counts`, `seconds`: Of the measurements, by ascending count; at least one.
+    Parameters
+    ----------
+    counts, seconds : tuple[float, ...]
+        Of the measurements, by ascending count; at least one.
     """
 
     counts: tuple[float, ...]
@@ -136,10 +139,16 @@ class Fit:
 class Point:
     """One measurement.
 
-    - `name`: Of `phase_costs.WHO`.
-    - `values`, `cohort`, `dropouts`: As in `contenders.Setting`.
-    - `repeats`: Turns that count.
-    - `base`: Whether the curve bends here; the others tell what else work depends on.
+    Parameters
+    ----------
+    name : str
+        Of `phase_costs.WHO`.
+    values, cohort, dropouts : int
+        As in `contenders.Setting`.
+    repeats : int
+        Turns that count.
+    base : bool
+        Whether the curve bends here; the others tell what else work depends on.
     """
 
     name: str
@@ -265,9 +274,12 @@ def _header(name: str, lanes: int, senders: int) -> int:
 class Sparse:
     """A sparse round.
 
-    - `support`, `part`, `total`: Bytes of one support, of the ciphertext beside it, of the sum
-      without supports.
-    - `part_lanes`, `total_lanes`: Of those two.
+    Parameters
+    ----------
+    support, part, total : int
+        Bytes of one support, of the ciphertext beside it, of the sum without supports.
+    part_lanes, total_lanes : int
+        Of those two.
     """
 
     support: int

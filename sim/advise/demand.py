@@ -22,19 +22,31 @@ ROUNDS = 100
 class Demand:
     """What somebody needs.
 
-    - `values`: Of the model.
-    - `clients`: N, at least 3.
-    - `wan`: How they are connected.
-    - `prices`: What machines and traffic cost.
-    - `dropout`: Chance that a client's update is missing from a round, below 1.
-    - `rounds`: Until convergence.
-    - `train_s`: Seconds of a client's training in a round.
-    - `server_may_see_model`, `clear_part`, `sparse`, `trusted_dealer`: What may be: the server
-      reads each sum; a part of each update travels in clear; only a part of it is sent, and is seen
-      to be which; somebody deals keys.
-    - `colluders`: Members that may conspire with the server; 0 for none.
-    - `passive_server`: The server follows the protocol, whoever conspires with it.
-    - `memory_bytes`: Of a client's machine, and of the server's; 0 where nobody counts.
+    Parameters
+    ----------
+    values : int
+        Of the model.
+    clients : int
+        N, at least 3.
+    wan : Wan
+        How they are connected.
+    prices : Prices
+        What machines and traffic cost.
+    dropout : float
+        Chance that a client's update is missing from a round, below 1.
+    rounds : int
+        Until convergence.
+    train_s : float
+        Seconds of a client's training in a round.
+    server_may_see_model, clear_part, sparse, trusted_dealer : bool
+        What may be: the server reads each sum; a part of each update travels in clear; only a part
+        of it is sent, and is seen to be which; somebody deals keys.
+    colluders : int
+        Members that may conspire with the server; 0 for none.
+    passive_server : bool
+        The server follows the protocol, whoever conspires with it.
+    memory_bytes : int
+        Of a client's machine, and of the server's; 0 where nobody counts.
     """
 
     values: int

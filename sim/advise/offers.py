@@ -30,11 +30,18 @@ PLAIN_BYTES = 4
 class Offer:
     """One way to run a federation.
 
-    - `name`: As the table has it.
-    - `measured`: Whose measured phases are its own, of `phase_costs.WHO`.
-    - `terms`: As its preset makes them, but for metrics, which take a few values.
-    - `strategy`: How to write it down: an expression that makes these terms.
-    - `caveat`: What to know before it is chosen; "" where there is nothing beside the table.
+    Parameters
+    ----------
+    name : str
+        As the table has it.
+    measured : str
+        Whose measured phases are its own, of `phase_costs.WHO`.
+    terms : Terms
+        As its preset makes them, but for metrics, which take a few values.
+    strategy : str
+        How to write it down: an expression that makes these terms.
+    caveat : str
+        What to know before it is chosen; "" where there is nothing beside the table.
     """
 
     name: str

@@ -35,11 +35,14 @@ GB = 1 << 30
 class Prices:
     """What is paid.
 
-    - `name`, `source`: Of them, and where they come from.
-    - `client_usd_per_hour`, `server_usd_per_hour`: One client's machine, and the server's; the mean
-      where sites differ.
-    - `egress_usd_per_gb`: What leaves a machine, USD a GB: everywhere, or by site, and under
-      "server".
+    Parameters
+    ----------
+    name, source : str
+        Of them, and where they come from.
+    client_usd_per_hour, server_usd_per_hour : float
+        One client's machine, and the server's; the mean where sites differ.
+    egress_usd_per_gb : float or mapping
+        What leaves a machine, USD a GB: everywhere, or by site, and under "server".
     """
 
     name: str

@@ -26,16 +26,23 @@ from flhe.sim.tables import phase_costs as who
 class Prediction:
     """What an offer takes.
 
-    - `name`, `strategy`, `caveat`: Of the offer.
-    - `encrypt_s`, `add_s`, `decrypt_s`: Seconds of one client's encryption, of adding one upload,
-      of opening the sum, whoever does.
-    - `exchange_s`: Of one client, in whatever else it does for the scheme.
-    - `upload_bytes`, `download_bytes`: Of one client in one round, all stages; as `round_s`, with
-      what is done again.
-    - `round_s`: Seconds for each round that comes to a sum, training and all: on average, with the
-      encryptions that are done again and the rounds that come to nothing.
-    - `round_gb`: All clients' traffic of a round, both ways, in GB of 2**30 bytes.
-    - `hours`, `usd`: Until convergence.
+    Parameters
+    ----------
+    name, strategy, caveat : str
+        Of the offer.
+    encrypt_s, add_s, decrypt_s : float
+        Seconds of one client's encryption, of adding one upload, of opening the sum, whoever does.
+    exchange_s : float
+        Of one client, in whatever else it does for the scheme.
+    upload_bytes, download_bytes : int
+        Of one client in one round, all stages; as `round_s`, with what is done again.
+    round_s : float
+        Seconds for each round that comes to a sum, training and all: on average, with the encryptions
+        that are done again and the rounds that come to nothing.
+    round_gb : float
+        All clients' traffic of a round, both ways, in GB of 2**30 bytes.
+    hours, usd : float
+        Until convergence.
     """
 
     name: str
@@ -65,9 +72,14 @@ class Exclusion:
 class Advice:
     """The answer.
 
-    - `ranked`: The fastest round first.
-    - `plain`: FedAvg in clear, for comparison.
-    - `excluded`: All other offers.
+    Parameters
+    ----------
+    ranked : tuple[Prediction, ...]
+        The fastest round first.
+    plain : Prediction
+        FedAvg in clear, for comparison.
+    excluded : tuple[Exclusion, ...]
+        All other offers.
     """
 
     demand: Demand

@@ -41,9 +41,13 @@ from flhe.sim.advise.wan import MEGABIT, Link
 class Exchange:
     """One more stage of a round: the server asks everybody, who answer.
 
-    - `up_bytes`, `down_bytes`: Of one client's answer, and of what it is asked.
-    - `client_s`, `server_s`: Seconds of one client's work before it answers, of the server's after
-      the last answer.
+    Parameters
+    ----------
+    name : str
+    up_bytes, down_bytes : int
+        Of one client's answer, and of what it is asked.
+    client_s, server_s : float
+        Seconds of one client's work before it answers, of the server's after the last answer.
     """
 
     name: str
@@ -62,12 +66,19 @@ class Exchange:
 class Work:
     """What a round asks of each client, and of the server.
 
-    - `train_s`, `encrypt_s`, `decrypt_s`: Seconds of one client that is as fast as it was measured:
-      training; encoding and encrypting its update; opening and decoding a sum.
-    - `add_s`: Seconds of the server for each upload.
-    - `upload_bytes`, `download_bytes`: One client's update, and the sum or model that it receives.
-    - `exchanges`: Further stages, in order.
-    - `prepare_s`: Seconds of one client that can be spent at any time before it encrypts.
+    Parameters
+    ----------
+    train_s, encrypt_s, decrypt_s : float
+        Seconds of one client that is as fast as it was measured: training; encoding and encrypting
+        its update; opening and decoding a sum.
+    add_s : float
+        Seconds of the server for each upload.
+    upload_bytes, download_bytes : int
+        One client's update, and the sum or model that it receives.
+    exchanges : tuple[Exchange, ...]
+        Further stages, in order.
+    prepare_s : float
+        Seconds of one client that can be spent at any time before it encrypts.
     """
 
     train_s: float
@@ -89,13 +100,20 @@ class Work:
 class Breakdown:
     """Where one client's round went; its seconds but `total_s` add up to that.
 
-    - `train_s`, `encrypt_s`, `decrypt_s`: Its own work; that of exchanges counts as decryption.
-    - `transfer_s`: Its own messages under way, both ways.
-    - `idle_s`: It waits for others.
-    - `server_s`: All wait for the server: additions after the last upload, and its part of
-      exchanges.
-    - `total_s`: The round.
-    - `bytes_up`, `bytes_down`: What it sent and received.
+    Parameters
+    ----------
+    train_s, encrypt_s, decrypt_s : float
+        Its own work; that of exchanges counts as decryption.
+    transfer_s : float
+        Its own messages under way, both ways.
+    idle_s : float
+        It waits for others.
+    server_s : float
+        All wait for the server: additions after the last upload, and its part of exchanges.
+    total_s : float
+        The round.
+    bytes_up, bytes_down : int
+        What it sent and received.
     """
 
     train_s: float

@@ -53,9 +53,12 @@ _OPTIONAL = {"latency_s": float, EGRESS: float}
 class Link:
     """One machine's way to the network.
 
-    - `up_mbps`, `down_mbps`: What it sends and receives, in 10**6 bits a second; infinite where it
-      never limits.
-    - `latency_s`: Seconds a message is under way beside what its size takes, one way.
+    Parameters
+    ----------
+    up_mbps, down_mbps : float
+        What it sends and receives, in 10**6 bits a second; infinite where it never limits.
+    latency_s : float
+        Seconds a message is under way beside what its size takes, one way.
     """
 
     up_mbps: float
@@ -78,9 +81,15 @@ class Link:
 class Site:
     """Clients in one place.
 
-    - `link`: Of each client there; they do not share it.
-    - `clients`: How many; its weight where a round has another number in all.
-    - `egress_usd_per_gb`: Price of what leaves it, USD a billed gigabyte (`prices.GB`).
+    Parameters
+    ----------
+    name : str
+    link : Link
+        Of each client there; they do not share it.
+    clients : int
+        How many; its weight where a round has another number in all.
+    egress_usd_per_gb : float
+        Price of what leaves it, USD a billed gigabyte (`prices.GB`).
     """
 
     name: str
@@ -100,10 +109,16 @@ class Site:
 class Wan:
     """A network between clients and one server.
 
-    - `name`, `source`: Of it, and where its speeds come from.
-    - `sites`: At least one, of different names.
-    - `server`: Shared by all transfers; None where it never limits.
-    - `server_egress_usd_per_gb`: Price of what leaves the server.
+    Parameters
+    ----------
+    name, source : str
+        Of it, and where its speeds come from.
+    sites : tuple[Site, ...]
+        At least one, of different names.
+    server : Link, optional
+        Shared by all transfers; None where it never limits.
+    server_egress_usd_per_gb : float
+        Price of what leaves the server.
     """
 
     name: str

@@ -42,10 +42,16 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 class Images:
     """Images and what they are called.
 
-    - `pixels`: In [0, 1], shape (count, 3, 32, 32).
-    - `labels`: Classes, (count,).
-    - `names`: Where each comes from.
-    - `credits`: Whose they are; nothing for one's own.
+    Parameters
+    ----------
+    pixels : NDArray[float32]
+        In [0, 1], shape (count, 3, 32, 32).
+    labels : NDArray[int64]
+        Classes, (count,).
+    names : tuple[str, ...]
+        Where each comes from.
+    credits : tuple[str, ...]
+        Whose they are; nothing for one's own.
     """
 
     pixels: NDArray[np.float32] = field(repr=False)

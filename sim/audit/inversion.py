@@ -36,9 +36,14 @@ START_MEAN, START_SIGMA = 0.5, 0.1
 class Attack:
     """How much is put into an attack.
 
-    - `steps`: Evaluations of the gradient, for each start.
-    - `restarts`: Starts.
-    - `history`: Pairs of steps that L-BFGS remembers.
+    Parameters
+    ----------
+    steps : int
+        Evaluations of the gradient, for each start.
+    restarts : int
+        Starts.
+    history : int
+        Pairs of steps that L-BFGS remembers.
     """
 
     steps: int = 600
@@ -57,9 +62,14 @@ class Attack:
 class Channel:
     """What happens to the part in clear before the server sees it.
 
-    - `bits`: Quantization, to nearest; None for floats as they are.
-    - `clip`: Clipping threshold of the quantizer; None for the gradient's largest absolute value.
-    - `noise`: Scale b of Laplace noise on every value; 0 for none.
+    Parameters
+    ----------
+    bits : int or None
+        Quantization, to nearest; None for floats as they are.
+    clip : float or None
+        Clipping threshold of the quantizer; None for the gradient's largest absolute value.
+    noise : float
+        Scale b of Laplace noise on every value; 0 for none.
     """
 
     bits: int | None = 16
@@ -93,9 +103,12 @@ class Channel:
 class Seen:
     """One example's gradient at the server.
 
-    - `values`: The gradient (length,), in the order of the parameters; what is encrypted is not
-      looked at.
-    - `clear`: Which coordinates are in clear, (length,).
+    Parameters
+    ----------
+    values : NDArray[float64]
+        The gradient (length,), in the order of the parameters; what is encrypted is not looked at.
+    clear : NDArray[bool]
+        Which coordinates are in clear, (length,).
     """
 
     values: NDArray[np.float64] = field(repr=False)
@@ -106,10 +119,16 @@ class Seen:
 class Guess:
     """What an attack came to.
 
-    - `image`: Planes, height, width; in [0, 1].
-    - `label`: The class it takes the image for.
-    - `loss`: Squared distance of the gradients, over what is in clear.
-    - `evaluations`: Of the gradient, over all starts.
+    Parameters
+    ----------
+    image : NDArray[float64]
+        Planes, height, width; in [0, 1].
+    label : int
+        The class it takes the image for.
+    loss : float
+        Squared distance of the gradients, over what is in clear.
+    evaluations : int
+        Of the gradient, over all starts.
     """
 
     image: NDArray[np.float64] = field(repr=False)

@@ -61,11 +61,18 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 class Setting:
     """What is audited, and how hard it is attacked.
 
-    - `select`: The share in the picture.
-    - `shares`: Of the curve, ascending, between 0 and 1; none or all are always there.
-    - `attack`: What is put into each attack.
-    - `channel`: What happens to values in clear.
-    - `seed`: Of the model, the random choices, the probes, the starts and the noise.
+    Parameters
+    ----------
+    select : float
+        The share in the picture.
+    shares : tuple[float, ...]
+        Of the curve, ascending, between 0 and 1; none or all are always there.
+    attack : Attack
+        What is put into each attack.
+    channel : Channel
+        What happens to values in clear.
+    seed : int
+        Of the model, the random choices, the probes, the starts and the noise.
     """
 
     select: float = 0.1
@@ -93,10 +100,16 @@ class Setting:
 class Point:
     """One attack: what was hidden from it, and how near it came.
 
-    - `way`, `share`, `image`: What was hidden, and the image's number.
-    - `ssim`, `mse`: Of the guess against the original; pixels in [0, 1].
-    - `loss`, `evaluations`: Of the attack: see `Guess`.
-    - `label`: Whether it found the class.
+    Parameters
+    ----------
+    way, share, image
+        What was hidden, and the image's number.
+    ssim, mse
+        Of the guess against the original; pixels in [0, 1].
+    loss, evaluations
+        Of the attack: see `Guess`.
+    label : bool
+        Whether it found the class.
     """
 
     way: str

@@ -16,12 +16,18 @@ from flhe.keys.roster import MAX_MEMBERS
 class Asked:
     """A federation.
 
-    - `clients`: N, 3 to 1024.
-    - `values`: M, values in the model.
-    - `rounds`: Rounds, at least 1.
-    - `neighbours`: Clients among whom each shared its seed; 0 for all. Only runs that are kept have
-      others (SASH+).
-    - `drops`: Clients that drop out of each round.
+    Parameters
+    ----------
+    clients : int
+        N, 3 to 1024.
+    values : int
+        M, values in the model.
+    rounds : int
+        Rounds, at least 1.
+    neighbours : int
+        Clients among whom each shared its seed; 0 for all. Only runs that are kept have others (SASH+).
+    drops : int
+        Clients that drop out of each round.
     """
 
     clients: int
@@ -47,16 +53,25 @@ class Asked:
 class Found:
     """What one federation took; seconds of clients are medians over all messages of a stage.
 
-    - `asked`: The federation.
-    - `wall_s`: From the start of Flower's processes to the last event.
-    - `rounds_s`: Seconds of each round.
-    - `client_s`, `client_cpu_s`: By stage: seconds of one client, and of its processor.
-    - `phases`: What the server noted; see `phases.Phase`.
-    - `masking_bytes`: What the masking-key agreement of a round moved for one client, at most.
-    - `idle_bytes`, `server_bytes`, `actor_bytes`, `tree_bytes`: Resident: the server's process when
-      idle and at most, one actor at most, and all processes together at most, shared pages counted
-      once.
-    - `error`: Largest error of the final model.
+    Parameters
+    ----------
+    asked : Asked
+        The federation.
+    wall_s : float
+        From the start of Flower's processes to the last event.
+    rounds_s : list of float
+        Seconds of each round.
+    client_s, client_cpu_s : dict of str to float
+        By stage: seconds of one client, and of its processor.
+    phases : list of dict
+        What the server noted; see `phases.Phase`.
+    masking_bytes : int
+        What the masking-key agreement of a round moved for one client, at most.
+    idle_bytes, server_bytes, actor_bytes, tree_bytes : int
+        Resident: the server's process when idle and at most, one actor at most, and all processes
+        together at most, shared pages counted once.
+    error : float
+        Largest error of the final model.
     """
 
     asked: Asked

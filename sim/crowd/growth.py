@@ -22,11 +22,16 @@ NAMES = {0: "constant", 1: "linear", 2: "quadratic"}
 class Growth:
     """A law and how well it holds.
 
-    - `powers`: p of each term, ascending.
-    - `factors`: c_p of each, not below 0.
-    - `residual`: Largest relative distance of a point from it.
-    - `points`: Through how many it was laid; with no more points than terms, it passes through all
-      of them.
+    Parameters
+    ----------
+    powers : tuple of int
+        p of each term, ascending.
+    factors : tuple of float
+        c_p of each, not below 0.
+    residual : float
+        Largest relative distance of a point from it.
+    points : int
+        Through how many it was laid; with no more points than terms, it passes through all of them.
     """
 
     powers: tuple[int, ...]

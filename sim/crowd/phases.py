@@ -29,15 +29,24 @@ PER_ROUND = ("round", *AGREEMENT)
 class Phase:
     """One phase of one round.
 
-    - `name`: What was asked for.
-    - `round`: 0 before the first.
-    - `wall_s`: Seconds from its first message to that of the next phase.
-    - `server_s`: Seconds of processor of the server's thread, for messages and replies.
-    - `grid_s`: The same in Flower's grid, and looking for replies.
-    - `up`, `down`: Payload of each node.
-    - `uploads`: Of `up`, the ciphertext.
-    - `beside`: Of `down`, config beside the stage's own: under SASH+ the shares that neighbours
-      sent.
+    Parameters
+    ----------
+    name : str
+        What was asked for.
+    round : int
+        0 before the first.
+    wall_s : float
+        Seconds from its first message to that of the next phase.
+    server_s : float
+        Seconds of processor of the server's thread, for messages and replies.
+    grid_s : float
+        The same in Flower's grid, and looking for replies.
+    up, down : dict of int to int
+        Payload of each node.
+    uploads : dict of int to int
+        Of `up`, the ciphertext.
+    beside : dict of int to int
+        Of `down`, config beside the stage's own: under SASH+ the shares that neighbours sent.
     """
 
     name: str

@@ -22,13 +22,20 @@ FURTHER = 10
 class Quantity:
     """One thing that a run took.
 
-    - `name`: In tables.
-    - `unit`: "s", "kB" or "MB".
-    - `of`: Found -> amount.
-    - `shared`: Powers of N that theory says, where all share with all.
-    - `neighbours`: The same where each shares with as many neighbours, whatever N is.
-    - `parts`: What a whole consists of: it follows the sum of their laws, and has no powers of its
-      own.
+    Parameters
+    ----------
+    name : str
+        In tables.
+    unit : str
+        "s", "kB" or "MB".
+    of : callable
+        Found -> amount.
+    shared : tuple of int
+        Powers of N that theory says, where all share with all.
+    neighbours : tuple of int
+        The same where each shares with as many neighbours, whatever N is.
+    parts : tuple of Quantity
+        What a whole consists of: it follows the sum of their laws, and has no powers of its own.
     """
 
     name: str

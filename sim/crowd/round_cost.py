@@ -30,10 +30,16 @@ TURN_S = 3600.0
 class RoundCost:
     """Seconds of a round: training, messages, aggregation, opening, an empty evaluation.
 
-    - `parameters`: Values in the model.
-    - `plain_s`, `encrypted_s`: One round.
-    - `ratio`: Encrypted to plain, round by round.
-    - `crypto_s`: Of it, the slowest client's encoding and cryptography, and the server's adding.
+    Parameters
+    ----------
+    parameters : int
+        Values in the model.
+    plain_s, encrypted_s : Times
+        One round.
+    ratio : Times
+        Encrypted to plain, round by round.
+    crypto_s : Times
+        Of it, the slowest client's encoding and cryptography, and the server's adding.
     """
 
     parameters: int

@@ -36,10 +36,16 @@ _DIGEST = 32
 class Contexts:
     """What is public in the traffic, and keys are bound to.
 
-    - `slots`: Of all ciphertexts.
-    - `lengths`: Integers in them.
-    - `headers`: Of all signed messages, encoded.
-    - `digests`: Whatever is as long as a model's digest.
+    Attributes
+    ----------
+    slots : set of Slot
+        Of all ciphertexts.
+    lengths : set of int
+        Integers in them.
+    headers : set of bytes
+        Of all signed messages, encoded.
+    digests : set of bytes
+        Whatever is as long as a model's digest.
     """
 
     slots: set[Slot] = field(default_factory=set)

@@ -16,12 +16,20 @@ VICTIM = 1
 class Plan:
     """What to run.
 
-    - `schemes`: A run for each.
-    - `rounds`, `values`: Rounds of training; values of the model.
-    - `server_reads`: Whether the server reads SASH's sums; the sites read them otherwise.
-    - `kill`: Whether one SuperNode is killed in the second round.
-    - `timeout`: Seconds for the runs.
-    - `patience`: What every time limit is multiplied by, that of the runs too.
+    Parameters
+    ----------
+    schemes : tuple of str
+        A run for each.
+    rounds, values : int
+        Rounds of training; values of the model.
+    server_reads : bool
+        Whether the server reads SASH's sums; the sites read them otherwise.
+    kill : bool
+        Whether one SuperNode is killed in the second round.
+    timeout : float
+        Seconds for the runs.
+    patience : float
+        What every time limit is multiplied by, that of the runs too.
     """
 
     schemes: tuple[str, ...] = ("flashe", "sash")

@@ -33,9 +33,12 @@ Words = NDArray[np.uint64]
 class Secrets:
     """What is looked for, by what it is.
 
-    - `kinds`: The secrets of each kind.
-    - `sources`: Where secrets of each kind came from, as far as it was said: whether one is
-      missing.
+    Attributes
+    ----------
+    kinds : dict of str to set of bytes
+        The secrets of each kind.
+    sources : dict of str to set
+        Where secrets of each kind came from, as far as it was said: whether one is missing.
     """
 
     kinds: dict[str, set[bytes]] = field(default_factory=dict)
@@ -79,9 +82,14 @@ def windows(secret: bytes) -> Words:
 class Found:
     """A secret that is where it must not be.
 
-    - `kind`: What it is.
-    - `place`: Name of the bytes that hold it.
-    - `count`: Windows of secrets of that kind that are there.
+    Parameters
+    ----------
+    kind : str
+        What it is.
+    place : str
+        Name of the bytes that hold it.
+    count : int
+        Windows of secrets of that kind that are there.
     """
 
     kind: str

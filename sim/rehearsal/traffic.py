@@ -45,12 +45,18 @@ OPEN = "ciphertext that opens without a key"
 class Traffic:
     """What was captured, and what a search found in it.
 
-    - `connections`, `requests`, `bytes_up`, `bytes_down`, `arrays`: What the relay wrote down, and
-      the arrays in it.
-    - `searched`: Secrets that were looked for, by kind.
-    - `found`: Those that were there.
-    - `controls`: What a search must find, and whether it did.
-    - `missing`: Secrets that there must have been, and that were not collected.
+    Parameters
+    ----------
+    connections, requests, bytes_up, bytes_down, arrays : int
+        What the relay wrote down, and the arrays in it.
+    searched : dict of str to int
+        Secrets that were looked for, by kind.
+    found : tuple of Found
+        Those that were there.
+    controls : dict of str to bool
+        What a search must find, and whether it did.
+    missing : tuple of str
+        Secrets that there must have been, and that were not collected.
     """
 
     connections: int

@@ -42,8 +42,12 @@ _DAY = datetime.timedelta(days=1)
 class NodeKey:
     """A SuperNode's key for its SuperLink, as OpenSSH writes them.
 
-    - `private`, `public`: Files.
-    - `scalar`: The secret number itself, 48 bytes, big-endian.
+    Parameters
+    ----------
+    private, public : Path
+        Files.
+    scalar : bytes
+        The secret number itself, 48 bytes, big-endian.
     """
 
     private: Path
@@ -58,12 +62,20 @@ class NodeKey:
 class Trust:
     """All of it.
 
-    - `tls`: The SuperLink's certificate.
-    - `node_keys`: Of each site's SuperNode.
-    - `roster_file`: The roster, signed by all sites.
-    - `roster`: The same.
-    - `shelf`: Directory of the signed app.
-    - `reviewers`: What SuperNodes' --trusted-entities reads.
+    Parameters
+    ----------
+    tls : Tls
+        The SuperLink's certificate.
+    node_keys : dict of str to NodeKey
+        Of each site's SuperNode.
+    roster_file : Path
+        The roster, signed by all sites.
+    roster : Roster
+        The same.
+    shelf : Path
+        Directory of the signed app.
+    reviewers : Path
+        What SuperNodes' --trusted-entities reads.
     """
 
     tls: Tls

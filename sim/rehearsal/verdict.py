@@ -45,10 +45,16 @@ NODE_KEY = "SuperNode key"
 class Round:
     """One round of a run.
 
-    - `number`: From 1.
-    - `seconds`: As the server reports.
-    - `sites`: Whose updates are in its sum.
-    - `error`: Largest difference between the model's change and the mean of their updates.
+    Parameters
+    ----------
+    number : int
+        From 1.
+    seconds : float
+        As the server reports.
+    sites : tuple of str
+        Whose updates are in its sum.
+    error : float
+        Largest difference between the model's change and the mean of their updates.
     """
 
     number: int
@@ -71,14 +77,24 @@ class Result:
 class Report:
     """What a deployment showed.
 
-    - `seconds`: From nothing to the end of the runs.
-    - `results`: One a run.
-    - `killed`: Site whose SuperNode was killed; "" for none.
-    - `starts`: How often it was started in all.
-    - `killed_s`, `back_s`: Seconds from the beginning to its death, and to its return.
-    - `traffic`: What was searched, and found.
-    - `scratch`: Where all files were.
-    - `wrong`: All that is not as it must be, with the mend; empty for a deployment that works.
+    Parameters
+    ----------
+    seconds : float
+        From nothing to the end of the runs.
+    results : tuple of Result
+        One a run.
+    killed : str
+        Site whose SuperNode was killed; "" for none.
+    starts : int
+        How often it was started in all.
+    killed_s, back_s : float
+        Seconds from the beginning to its death, and to its return.
+    traffic : Traffic
+        What was searched, and found.
+    scratch : str
+        Where all files were.
+    wrong : tuple of str
+        All that is not as it must be, with the mend; empty for a deployment that works.
     """
 
     seconds: float

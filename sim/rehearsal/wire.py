@@ -23,9 +23,14 @@ _OBJECT_HEAD_END = b"\x00"
 class Part:
     """A request or a response.
 
-    - `start`: Its first line.
-    - `headers`: By name in lower case.
-    - `body`: Without the framing of chunked transfer.
+    Parameters
+    ----------
+    start : str
+        Its first line.
+    headers : dict of str to str
+        By name in lower case.
+    body : bytes
+        Without the framing of chunked transfer.
     """
 
     start: str

@@ -25,8 +25,12 @@ _CHUNK = 1 << 16
 class Tls:
     """Files of a TLS server, PEM.
 
-    - `authority`: Certificate of the authority that signed the server's.
-    - `certificate`, `key`: The server's certificate and private key.
+    Parameters
+    ----------
+    authority : Path
+        Certificate of the authority that signed the server's.
+    certificate, key : Path
+        The server's certificate and private key.
     """
 
     authority: Path
