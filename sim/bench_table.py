@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from flhe.sim.bench import Progress, Row, Times
-from flhe.sim.round_cost import RoundCost
+from flhe.sim.crowd.round_cost import RoundCost
 
 LIMIT_OF = {
     "encrypt_s": "openssl-aes-ctr",

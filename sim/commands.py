@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from flhe.json_option import console, write_json
-from flhe.packages import require
 from flhe.sim import bench
 from flhe.sim.bench_table import (
     bare_note,
@@ -66,7 +64,7 @@ def whole_rounds(
     *, cohort: int | None, threads: int, repeats: int | None, json_file: Path | None
 ) -> None:
     """Time rounds of a federation, training and all."""
-    from flhe.sim.round_cost import round_cost
+    from flhe.sim.crowd.round_cost import round_cost
 
     cohort = 10 if cohort is None else cohort
     with progress(Console(stderr=True)) as advance:
@@ -103,16 +101,3 @@ def mask_counts(path: Path) -> None:
     from flhe.sim.mask_counts import report
 
     Console().print(report(path))
-
-
-def privacy_audit(out: Path, *, quick: bool, **how: Any) -> None:
-    """Attack what a server sees: a picture, a curve, their data, and what was found in words."""
-    require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
-    from flhe.sim import privacy_audit as auditing
-
-    with progress(Console(stderr=True)) as advance:
-        found = auditing.run(out, quick=quick, progress=advance, **how)
-    Console().print(auditing.table(found))
-    for line in auditing.words(found):
-        Console().print(line, highlight=False)
-    Console().print(f"Picture: {out}", highlight=False, soft_wrap=True)

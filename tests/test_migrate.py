@@ -17,9 +17,9 @@ from flhe import strategies
 from flhe.cli import app as cli
 from flhe.policy import SETTINGS
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
 from flhe.sim.legacy_parts import EXAMPLES, Client
 from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting
+from flhe.testing import InProcessGrid
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")

@@ -15,8 +15,9 @@ import numpy as np
 from flhe.coding.support import Support
 from flhe.errors import FlheError
 from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.calibration import KEY, POINTS, VERSION, Calibration, Point, installed
-from flhe.sim.advise.cost_model import SHARE
+from flhe.sim.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
+from flhe.sim.advise.check import HELD_OUT, Line, compare
+from flhe.sim.advise.cost_model import SHARE, Point
 from flhe.sim.bench import TOLERANCE, Progress, Times, pinned, take_turns
 from flhe.sim.contenders import Contender, Kind, Setting, Timed
 from flhe.sim.tables import phase_costs as who
@@ -151,6 +152,13 @@ def load(
         found, _, _ = measure(progress=progress)
         store.put(KEY, found.to_json())
     return found
+
+
+def checked(progress: Progress | None = None) -> tuple[Calibration, list[Line]]:
+    """Measure anew, keep it, and hold what it predicts against what it was not calibrated on."""
+    found, times, sizes = measure(also=HELD_OUT, progress=progress)
+    Store(cache_folder()).put(KEY, found.to_json())
+    return found, compare(found, HELD_OUT, times, sizes)
 
 
 def _kept(store: Store) -> Calibration | None:

@@ -15,49 +15,19 @@ from flhe.errors import ConfigError
 from flhe.packages import missing
 from flhe.sim.advise import agreement_cost
 from flhe.sim.advise.agreement_cost import Agreement
-from flhe.sim.advise.cost_model import Fit, Row, extra, ragged, units
+from flhe.sim.advise.cost_model import CLIENTS, Fit, Point, Row, counts
 from flhe.sim.bench import PHASES
 from flhe.sim.tables import phase_costs as who
 
 VERSION = 2
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
-CLIENTS = 4
 SCHEMES = {
     who.FEDML: "fedml-he",
     who.FEDML_TENTH: "fedml-he",
     who.BATCHCRYPT: "batchcrypt",
 }
 """Scheme of what is measured, where it needs more packages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measurement.
-
-    Parameters
-    ----------
-    name : str
-        Of `phase_costs.WHO`.
-    values, cohort, dropouts : int
-        As in `contenders.Setting`.
-    repeats : int
-        Turns that count.
-    base : bool
-        Whether the curve bends here; the others tell what else work depends on.
-    """
-
-    name: str
-    values: int
-    cohort: int = CLIENTS
-    dropouts: int = 0
-    repeats: int = field(default=5, compare=False)
-    base: bool = field(default=True, compare=False)
-
-    @property
-    def key(self) -> str:
-        """Of its times."""
-        return f"{self.name} | {self.values} | {self.cohort} | {self.dropouts}"
 
 
 def _points() -> tuple[Point, ...]:
@@ -93,7 +63,6 @@ def _points() -> tuple[Point, ...]:
 
 POINTS = _points()
 """What a calibration measures."""
-SUPPORT_VALUES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +106,7 @@ class Calibration:
         more: list[Row] = []
         for point in self.points:
             if point.name == name:
-                counts = _counts(name, phase, point.values, point.cohort, point.dropouts)
-                row = Row(*counts, self.times[point.key][phase])
+                row = Row(*counts(point, phase), self.times[point.key][phase])
                 (base if point.base else more).append(row)
         return Fit.of(base, more)
 
@@ -156,12 +124,8 @@ class Calibration:
         """
         if not self.has(name):
             raise ConfigError(f"{name}: it was not measured here; --calibrate measures it")
-        return Phases(
-            *(
-                self._laws[name, phase].at(*_counts(name, phase, values, cohort, dropouts))
-                for phase in PHASES
-            )
-        )
+        point = Point(name, values, cohort, dropouts)
+        return Phases(*(self._laws[name, phase].at(*counts(point, phase)) for phase in PHASES))
 
     def agreement(self, cohort: int, elements: int) -> Agreement:
         """What agreeing on masking keys takes, all with all."""
@@ -194,13 +158,3 @@ class Calibration:
 def installed(name: str) -> bool:
     """Whether what a scheme needs is there."""
     return not missing(SCHEMES.get(name, ""))
-
-
-def _counts(
-    name: str, phase: str, values: int, cohort: int, dropouts: int
-) -> tuple[float, float, float]:
-    return (
-        float(units(name, values, cohort)),
-        extra(name, phase, values, cohort, dropouts),
-        ragged(name, phase, values, cohort, dropouts),
-    )

@@ -10,8 +10,8 @@ from typing import Any
 from flhe.coding.base import Plain
 from flhe.schemes.flashe import FlasheSealer
 from flhe.sealed import Sealed
+from flhe.sim.advise.round_model import simulate, typical
 from flhe.sim.contenders import SLOT, FlasheContender, Setting, Vector
-from flhe.sim.round_model import simulate, typical
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, LEFT_S, MODELS, SAVED_S
 from flhe.sim.tables.flashe_round import LINK, SETTING, training, training_steps
