@@ -23,7 +23,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.sim import curves, learners, learning
 from flhe.sim.curves import PLAIN, parse_run
-from flhe.sim.learning import SERIES, Arguments, Curve, Setting, learn
+from flhe.sim.papers.learning import SERIES, Arguments, Curve, Setting, learn
 from flhe.strategies.report import RoundReport
 
 SMALL = Setting(clients=3, rounds=2, images=60, learning_rate=0.05)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.convergence import iterations
+from flhe.sim.papers.convergence import iterations
 from flhe.sim.tables import batchcrypt_rounds
 from flhe.sim.tables.batchcrypt_paper import (
     COHORT,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flhe.sim.advise import prices
-from flhe.sim.convergence import project
+from flhe.sim.papers.convergence import project
 from flhe.sim.tables import flashe_rounds, flashe_sparse
 from flhe.sim.tables.flashe_paper import COHORT, MODELS
 from flhe.sim.tables.flashe_round import LINK, iteration, training
