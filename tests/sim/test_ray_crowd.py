@@ -25,9 +25,9 @@ from flhe.sim.crowd.found import Asked, Found
 from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, kinds, table
 from flhe.sim.crowd.run import RayRun, _federation, _held
 from flhe.sim.growth import growth, together
-from flhe.testing import InProcessGrid
 from flhe.sim.phases import PhaseGrid, masking_bytes
 from flhe.sim.window import Window
+from flhe.testing import InProcessGrid
 
 CROWDS = Path(__file__).parents[2] / "docs" / "crowds.json"
 WHOLE = "all processes"

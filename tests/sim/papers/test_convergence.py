@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,76 +12,9 @@ from flhe.errors import ConfigError
 from flhe.sim.advise.prices import BATCHCRYPT, FLASHE, GB, Prices
 from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.advise.wan import Link, Site, Wan, named, uniform
-from flhe.sim.papers.convergence import (
-    REPORTED,
-    converged,
-    iterations,
-    project,
-    reported,
-    rounds_to,
-    series,
-)
+from flhe.sim.papers.convergence import REPORTED, project, reported
 
 ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
-
-
-def test_rounds_to() -> None:
-    curve = [0.1, 0.5, math.nan, 0.4, 0.7]
-    assert rounds_to(curve, 0.5) == 2
-    assert rounds_to(curve, 0.6) == 5
-    assert rounds_to(curve, 0.8) is None
-    assert rounds_to([3.0, 2.0, 1.0], 2.0, better="lower") == 2
-    assert rounds_to([], 0.0) is None
-
-
-def test_converged() -> None:
-    curve = [0.1, 0.5, 0.4, 0.5, 0.6, 0.3, 0.6, 0.2, 0.9]
-    assert converged(curve) == 5
-    assert converged(curve, 2) == 2
-    assert converged(curve, 4) is None
-    assert converged(curve[:7]) is None
-    assert converged([-value for value in curve], better="lower") == 5
-    assert converged([0.5, math.nan, math.nan, math.nan]) == 1
-    assert converged([math.nan] * 9) is None
-    with pytest.raises(ConfigError, match="patience=0"):
-        converged(curve, 0)
-
-
-@given(st.lists(st.floats(0, 1), max_size=30), st.integers(1, 5))
-def test_what_converged_finds_is_a_record_and_stays_one(curve: list[float], patience: int) -> None:
-    found = converged(curve, patience)
-    if found is not None:
-        assert max(curve[: found + patience]) == curve[found - 1]
-        assert rounds_to(curve, curve[found - 1]) == found
-        assert converged([*curve, 2.0], patience) == found
-
-
-def test_iterations() -> None:
-    assert iterations(60_000, 9, 128) == 53
-    assert iterations(128, 1, 128) == 1
-    assert iterations(129, 1, 128) == 2
-    with pytest.raises(ConfigError, match="0 clients"):
-        iterations(1, 0, 1)
-
-
-def test_series_of_a_file_of_curves(tmp_path: Path) -> None:
-    path = tmp_path / "curves.json"
-    curve = {"name": "plain", "accuracy": [0.1, 0.2], "loss": [2, 1.5]}
-    path.write_text(json.dumps({"format": "flhe learning curves", "curves": [curve]}))
-    assert series(path, "plain") == [0.1, 0.2]
-    assert series(path, "plain", "loss") == [2.0, 1.5]
-    with pytest.raises(ConfigError, match=r"no curve 'FLASHE'; it has plain"):
-        series(path, "FLASHE")
-    with pytest.raises(ConfigError, match="holds no memory by round"):
-        series(path, "plain", "memory")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        series(tmp_path / "none.json", "plain")
-    path.write_text('{"format": "else"}')
-    with pytest.raises(ConfigError, match="holds 'else', no flhe learning curves"):
-        series(path, "plain")
-    path.write_text("[]")
-    with pytest.raises(ConfigError, match="holds no accuracy by round"):
-        series(path, "plain")
 
 
 def test_projection_by_hand() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ from torch import nn
 
 from flhe.apps.tasks import base, generated, task_named
 from flhe.apps.tasks.base import Data, Examples
-from flhe.errors import ConfigError
-from flhe.sim import learners, learning
+from flhe.errors import ConfigError, FlheError
+from flhe.rounds.optimizer import ServerOptimizer
+from flhe.sim.papers import learners, learning
 from flhe.sim.papers.learning import Curve, Setting, learn
+from flhe.strategies.report import RoundReport
 
 SMALL = Setting(3, 2, images=40, batch_size=20, learning_rate=0.05, test_images=20)
 DIGITS = task_named("digits")
@@ -148,16 +152,74 @@ def test_text_is_learned_in_pieces() -> None:
     assert plain.series["loss"][0] == pytest.approx(np.log(task.classes), rel=0.1)
 
 
-def test_a_client_tests_on_no_more_than_it_should(data: Data) -> None:
+def test_a_client_holds_no_more_images_than_it_should(data: Data) -> None:
     parts = learners.parts_of(data, SMALL)
+    assert [len(part.train.labels) for part in parts] == [40] * 3
     assert [len(part.test.labels) for part in parts] == [20] * 3
+    whole = learners.parts_of(data, replace(SMALL, images=0))
+    assert [len(part.train.labels) for part in whole] == [479] * 3
+    with pytest.raises(ConfigError, match="share is 479 training images"):
+        learners.parts_of(data, replace(SMALL, images=480))
     with pytest.raises(ConfigError, match="test_images=121: a client's share is 120 test images"):
         learners.parts_of(data, replace(SMALL, test_images=121))
+
+
+def test_coarse_values_are_another_curve_and_clients_may_work_at_a_time(
+    data: Data, plain: Curve
+) -> None:
+    heard: list[RoundReport] = []
+    coarse = learn(
+        "coarse", Tiny(), data, SMALL, {"bits": 4, "clip": 4.0}, workers=2, on_round=heard.append
+    )
+    assert [report.round for report in heard] == [1, 2]
+    assert coarse.series["accuracy"] == [report.accuracy for report in heard]
+    assert coarse.series["loss"] != pytest.approx(plain.series["loss"], abs=1e-4)
+    assert (plain.arguments, coarse.arguments) == (None, {"bits": 4, "clip": 4.0})
+
+
+def test_a_round_without_all_clients_is_no_curve(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class One:
+        terms = SimpleNamespace(mapped=False)
+
+        def __init__(self, setting: Setting, _most: int, _how: Any, note: Any) -> None:
+            self.note, self.clients = note, setting.clients
+
+        def start(self, **_: Any) -> None:
+            self.note(RoundReport(1, 0.5, 1.0, 1, 1, 0.0, 0.1, self.clients - 1))
+
+    monkeypatch.setattr(learning, "strategy", One)
+    with pytest.raises(FlheError, match="x, round 1: 2 of 3 clients"):
+        learn("x", Tiny(), data, SMALL, {})
+
+
+def test_a_curve_settles_over_its_last_rounds_and_reads_itself_again() -> None:
+    series = {key: [r / 20 for r in range(1, 13)] for key in learning.SERIES}
+    curve = Curve("x", {"bits": 8}, series)
+    assert curve.settled == pytest.approx(sum(range(3, 13)) / 200)
+    assert Curve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
+    assert Curve("plain", None, series).to_json()["strategy"] == "FedAvg"
+
+
+def test_arguments_are_told_as_json() -> None:
+    found = learning.as_json({"warmup": (0.2, 0.6), "server_optimizer": ServerOptimizer()})
+    assert found is not None
+    assert found["warmup"] == [0.2, 0.6]
+    assert found["server_optimizer"].startswith("ServerOptimizer(")
+    assert learning.as_json(None) is None
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
+        ({"clients": 2}, "3 or more"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"local_epochs": 0}, "local_epochs=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"images": -1}, "images=-1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
         ({"test_images": -1}, "test_images=-1"),
         ({"batches": -1}, "batches=-1"),
         ({"optimizer": "adamw"}, "optimizer='adamw' is unknown; use one of sgd, adam, rmsprop"),

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
-from typer.testing import CliRunner
 
 from flhe.errors import ConfigError
-from flhe.sim.papers.corrections.wrong_sums import OURS, Cell, balanced, compare, inputs, table
-from flhe.sim.papers.batchcrypt import PaperBatch, Reader, WrongSumsWarning, main
+from flhe.sim.papers.batchcrypt import PaperBatch, Reader, WrongSumsWarning
+from flhe.sim.papers.corrections.wrong_sums import OURS, balanced, compare, inputs
 
 READERS: tuple[Reader, ...] = ("text", "program")
 
@@ -174,20 +168,3 @@ def test_inputs_are_within_range() -> None:
     for name, values in inputs(9, 500, 6).items():
         assert values.shape == (9, 500), name
         assert int(np.abs(values).max()) <= 63, name
-
-
-def test_the_table_and_its_data(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(main)
-    file = tmp_path / "sums.json"
-    result = CliRunner().invoke(app, ["--json", str(file), "--bits", "8"])
-    assert result.exit_code == 0, result.output
-    assert "balanced digits" in result.output
-    found = json.loads(file.read_text())
-    assert found["bits"] == 8
-    cells = [Cell(**cell) for cell in found["cells"]]
-    assert len(cells) == 4 * 7 * 3
-    assert table(cells).row_count == 7 * 3
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(table(cells))
-    assert "…" not in console.export_text()

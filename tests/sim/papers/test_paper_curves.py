@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("matplotlib")
-
-import typer
-from typer.testing import CliRunner
 
 from flhe.apps.tasks.base import Data
-from flhe.apps.tasks.workloads import WORKLOADS, Workload, generated
+from flhe.apps.tasks.workloads import WORKLOADS, generated
 from flhe.errors import ConfigError
-from flhe.sim import curves, paper_curves
-from flhe.sim.curves import PLAIN
-from flhe.sim.papers.learning import SERIES, Arguments, Curve, Setting, preset_name, strategy
-from flhe.sim.papers.curves import COMPARISONS, compare, learned
-from flhe.strategies.report import RoundReport
+from flhe.sim.papers import curves
+from flhe.sim.papers.curves import COMPARISONS, PLAIN, compare, learned
+from flhe.sim.papers.learning import Setting, preset_name, strategy
 
 
 def test_every_workload_has_the_schemes_of_its_papers() -> None:
@@ -51,66 +44,49 @@ def test_digits_stand_in_only_where_there_are_no_images(tmp_path: Path) -> None:
         assert learned(name, str(tmp_path)).name == name
 
 
-def test_a_comparison_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, with real federations, of a round each on little data."""
+def test_a_comparison_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real federations, of a round each on little data."""
     setting = Setting(3, 3, images=30, test_images=30, optimizer="adam", learning_rate=0.01)
-    small = paper_curves.Comparison("FCN", setting, (paper_curves.ESAFL, paper_curves.SASH))
+    small = curves.Comparison("FCN", setting, (curves.ESAFL, curves.SASH))
     monkeypatch.setitem(COMPARISONS, "fcn", small)
-    options = [str(tmp_path), "--only", "fcn", "--rounds", "1", "--workers", "2"]
-    app = typer.Typer()
-    app.command()(paper_curves.command)
-    done = CliRunner().invoke(app, options)
-    assert done.exit_code == 0, done.output
-    assert "ESAFL" in done.output
-    assert (tmp_path / "curves-fcn.png").read_bytes().startswith(b"\x89PNG")
-    told = json.loads((tmp_path / "curves-fcn.json").read_text())
-    assert told["task"] == "fcn-digits"
-    assert told["title"] == ("FCN (0.10M parameters) on handwritten digits, enlarged, 3 clients")
-    assert [curve["strategy"] for curve in told["curves"]] == [
-        "FedAvg",
-        "esafl_fedavg",
-        "sash_fedavg",
-    ]
-    assert told["curves"][0]["largest_difference"] == {"accuracy": 0.0, "loss": 0.0}
-    assert told["curves"][1]["largest_difference"]["loss"] < 0.01
-    assert len(told["curves"][1]["loss"]) == 1
-    wrong = CliRunner().invoke(app, [str(tmp_path), "--only", "vgg"])
-    assert wrong.exit_code == 1
-    assert "--only vgg: use one of fcn, alexnet" in wrong.output
+    heard: list[tuple[int, int, str]] = []
+    plain, *ours = compare("fcn", rounds=1, workers=2, progress=lambda *at: heard.append(at))
+    assert [at[:2] for at in heard] == [(1, 3), (2, 3), (3, 3)]
+    assert heard[0][2] == f"{PLAIN}: accuracy {plain.series['accuracy'][0]:.4f}"
+    assert [curve.name for curve in ours] == ["ESAFL", "SASH"]
+    assert all(curve.gap(plain, "loss") < 0.01 and curve.rounds == 1 for curve in ours)
 
 
-def test_fewer_rounds_shorten_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, Any, int]] = []
+def test_fewer_rounds_shorten_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
 
-    def invented(
-        name: str,
-        _task: Workload,
-        _data: Data,
-        setting: Setting,
-        arguments: Arguments | None,
-        **_: Any,
-    ) -> Curve:
-        rounds = curves.rounds_of(setting, arguments)
-        asked.append((name, arguments, rounds))
-        report = RoundReport(1, 0.5, 1.0, 10**6, 10**6, 0.0, 0.5, 3)
-        series = {key: [getattr(report, key)] * rounds for key in SERIES}
-        return Curve(name, None if arguments is None else dict(arguments), series)
+    def invented(name: str, _task: Any, _data: Any, setting: Setting, how: Any, **_: Any) -> None:
+        asked.append((name, curves.rounds_of(setting, how)))
 
-    class Known:
-        def load(self, *_: Any, **__: Any) -> Data:
-            return generated(WORKLOADS["lstm"], 4, 0)
+    def load(*_: Any, **__: Any) -> Data:
+        return generated(WORKLOADS["lstm"], 4, 0)
 
     monkeypatch.setattr(curves, "learn", invented)
-    monkeypatch.setattr(type(WORKLOADS["lstm"]), "load", Known.load)
-    compare(tmp_path, "lstm")
-    assert [(name, rounds) for name, _, rounds in asked] == [
-        (PLAIN, 20),
-        ("BatchCrypt, 2048-bit key", 8),
-        ("ESAFL", 20),
-        ("SASH", 20),
-    ]
+    monkeypatch.setattr(type(WORKLOADS["lstm"]), "load", load)
+    compare("lstm")
+    shorter = ("BatchCrypt, 2048-bit key", 8)
+    assert asked == [(PLAIN, 20), shorter, ("ESAFL", 20), ("SASH", 20)]
     asked.clear()
-    compare(tmp_path, "lstm", rounds=4)
-    assert [rounds for *_, rounds in asked] == [4] * 4
+    compare("lstm", rounds=4)
+    assert [rounds for _, rounds in asked] == [4] * 4
     with pytest.raises(ConfigError, match="'vgg' is unknown; use one of fcn"):
-        compare(tmp_path, "vgg")
+        compare("vgg")
+
+
+def test_arguments_are_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(curves, "learn", lambda name, *_, **__: asked.append(name))
+    for wrong, says in (
+        ({"top_q": 0.1}, "flashe_fedavg with top_q: .*top_q"),
+        ({"bits": 99}, "99"),
+    ):
+        told = curves.Comparison("FCN", Setting(3, 2, images=30), (("wrong", wrong),))
+        monkeypatch.setitem(COMPARISONS, "fcn", told)
+        with pytest.raises(ConfigError, match=says):
+            compare("fcn")
+    assert asked == []
