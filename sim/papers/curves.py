@@ -160,17 +160,17 @@ def compare(
         runs[told] = {**arguments, **fewer}
     task = learned(name, data_dir)
     data = task.load(data_dir, download=False)
-    for arguments in runs.values():
-        strategy(setting, len(data.train.labels), arguments)  # refuse now, not after hours
-    total = sum(rounds_of(setting, arguments) for arguments in runs.values())
+    for how in runs.values():
+        strategy(setting, len(data.train.labels), how)  # refuse now, not after hours
+    total = sum(rounds_of(setting, how) for how in runs.values())
     turns, curves = itertools.count(1), []
-    for told, arguments in runs.items():
+    for told, how in runs.items():
 
         def note(report: RoundReport, told: str = told) -> None:
             if progress is not None:
                 progress(next(turns), total, f"{told}: accuracy {report.accuracy:.4f}")
 
-        curves.append(learn(told, task, data, setting, arguments, workers=workers, on_round=note))
+        curves.append(learn(told, task, data, setting, how, workers=workers, on_round=note))
     return curves
 
 

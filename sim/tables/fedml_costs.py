@@ -5,9 +5,8 @@ All but Table 6 come of `fedml_measure`'s turns; what is said of selective encry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flhe.sim.fedml_models import CNN, MB, RESNET_18, TABLE_7, VIT, Model
 from flhe.sim.tables.fedml_measure import (
@@ -24,18 +23,15 @@ from flhe.sim.tables.fedml_measure import (
     step,
     tenseals,
 )
-from flhe.sim.tables.fedml_parameters import BUDGET, accuracy, cost_of_setups, name
+from flhe.sim.tables.fedml_parameter_table import TABLE_6_SECTION
 from flhe.sim.tables.fedml_published import (
-    BATCHES,
     MODELS,
-    SCALES,
     TABLE_5,
-    TABLE_6,
     TABLE_8,
     TOP_K,
     Efficient,
 )
-from flhe.sim.tables.marked import Marked, measured, published
+from flhe.sim.tables.marked import Marked, published
 from flhe.sim.tables.result import Group
 from flhe.sim.tables.section import Found, Plan, Section, Step
 from flhe.sim.tables.table import Fill, Line, Table, section
@@ -134,83 +130,6 @@ def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
         yield Line(
             at, "PALISADE", "paper", {size: row.model.he_bytes / MB, fewer_size: row.nbytes / MB}
         )
-
-
-# --- Table 6: `fedml_parameters`' measurements ---
-
-
-def parameter_steps(plan: Plan) -> list[Step]:
-    """Costs by batch and scale; what learning through them comes to."""
-    values, quick = 4 * BATCHES[-1] * (1 if plan.quick else 4), "-quick" if plan.quick else ""
-    rounds = 3 if plan.quick else 8
-    rings = (4096,) if plan.quick else tuple(BUDGET)
-    scales = (14, 52) if plan.quick else SCALES
-    return [
-        Step(
-            f"fedml-parameters-{values}{quick}",
-            lambda say: cost_of_setups(values, 1 if plan.quick else 3, say),
-            "CKKS by batch and scale",
-            weight=8.0 if plan.quick else 60.0,
-        ),
-        Step(
-            f"fedml-accuracy-{rounds}-{len(rings)}-{len(scales)}",
-            lambda say: accuracy(rings, scales, rounds, say, 150 if plan.quick else 0),
-            "learning digits through CKKS",
-            weight=10.0 if plan.quick else 90.0,
-        ),
-    ]
-
-
-def _parameters(plan: Plan, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    costs, learned = (found[each.key] for each in parameter_steps(plan))
-    return costs, learned
-
-
-def _table_6(plan: Plan, found: Found) -> Iterator[Line]:
-    costs, learned = _parameters(plan, found)
-    changes = {
-        (each["ring"], each["scale"]): 100 * (each["best"] - learned["clear"])
-        for each in learned["encrypted"]
-    }
-    for paper in sorted(TABLE_6, key=lambda paper: paper.scale):
-        row, x = f"{paper.scale} bits", float(paper.scale)
-        for cost in costs:
-            if (cost["slots"], cost["scale"]) == (paper.batch, paper.scale) and "values" in cost:
-                weighs = cost["weighs"]
-                who = f"n = {cost['ring']}, {cost['slots']} values"
-                who += ", server weighs" if weighs else ""
-                # Of both ways to weigh, the picture has the one that takes no level.
-                yield Line(row, who, "peer", _measured(cost), None if weighs else x)
-                change = changes.get((cost["ring"], cost["scale"]))
-                if change is not None and not weighs:
-                    yield Line(row, who, "peer", {"test accuracy": measured(change)}, x)
-        told_there = told(paper.seconds, paper.nbytes) | {"test accuracy": paper.change}
-        yield Line(row, f"{paper.batch} values", "paper", told_there, x)
-
-
-def _measured(cost: Mapping[str, Any]) -> dict[str, Marked]:
-    factor = CNN.values / cost["values"]
-    seconds, size = cost["seconds"] * factor, cost["bytes"] * factor / MB
-    return {
-        TIME: Marked(seconds, "sampled"),
-        SIZE: Marked(size, "sampled"),
-        "largest error": measured(cost["error"]),
-    }
-
-
-def _parameters_told(plan: Plan, found: Found) -> dict[str, object]:
-    costs, learned = _parameters(plan, found)
-    refused = [
-        f"{name(c['ring'], server_weighs=c['weighs'])}, {c['scale']} bits"
-        for c in costs
-        if "values" not in c and c["slots"] == c["ring"] // 2
-    ]
-    return {
-        "taken": max(cost.get("values", 0) for cost in costs),
-        "refused": "; ".join(refused) or "none",
-        "rounds": learned["rounds"],
-        "clear": 100 * learned["clear"],
-    }
 
 
 # --- Table 7 and Section 4.2.1: by the share that is encrypted ---
@@ -331,7 +250,7 @@ SECTIONS: Sequence[Section] = (
         Table("fedml-figure-2", _models(WHOLE, papers=True), sampled),
         Table("fedml-figure-7", _models(PARTS, papers=False), sampled),
     ),
-    section(parameter_steps, Table("fedml-table-6", _table_6, _parameters_told)),
+    TABLE_6_SECTION,
     section(
         lambda plan: [model_step(CNN, plan), share_step(plan)],
         Table("fedml-table-7", _table_7, sampled),

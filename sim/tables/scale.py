@@ -6,7 +6,7 @@ the same up to 1,000, which takes longer than all tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -43,7 +43,7 @@ def _step(one: Asked) -> Step:
     return Step(key, work, about, 25.0 + 0.5 * one.clients, threads=0)
 
 
-def _crowds(plan: Plan, found: Found) -> dict[str, list[Crowd]]:
+def _crowds(plan: Plan, found: Found) -> Mapping[str, list[Crowd]]:
     seen = [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
     return kinds(seen)
 

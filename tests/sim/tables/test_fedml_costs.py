@@ -16,7 +16,6 @@ from flhe.sim.tables.fedml_costs import (
     SECTIONS,
     SHARES_7,
     model_step,
-    parameter_steps,
     selective,
     selective_of,
     share_step,
@@ -35,6 +34,7 @@ from flhe.sim.tables.fedml_measure import (
     tenseals,
     ways_of,
 )
+from flhe.sim.tables.fedml_parameter_table import parameter_steps
 from flhe.sim.tables.fedml_parameters import BUDGET, Ckks, accuracy, cost_of_setups, setups
 from flhe.sim.tables.fedml_published import LLAMA, MODELS, RESNET_50, TABLE_6, TABLE_8
 from flhe.sim.tables.marked import counted, measured
