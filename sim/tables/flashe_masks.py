@@ -129,8 +129,8 @@ def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         where, seen = row(model), found[_ahead_step(model, plan).key]
         second = {name: measured(seen[name]) for name in seen if name != "bytes"}
-        numbers = [second[name] for name in ("encrypt", "add", "decrypt")]
-        cost = Cost("FLASHE", "ours", *numbers, upload_bytes=counted(seen["bytes"]))
+        phases = second["encrypt"], second["add"], second["decrypt"]
+        cost = Cost("FLASHE", "ours", *phases, counted(seen["bytes"]))
         train = training(model, found, plan)
         ways = (
             (cost, 0.0),
