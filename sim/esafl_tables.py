@@ -52,8 +52,8 @@ from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed, Slot
 from flhe.sim import figures
 from flhe.sim.bench import Progress, machine
-from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe
-from flhe.sim.paper_packing import PaperPacking, added, unpacked
+from flhe.sim.papers.esafl import BrokenSchemeWarning, PaperEshe
+from flhe.sim.papers.packing import PaperPacking, added, unpacked
 
 FORMAT, VERSION = "flhe esafl tables", 1
 COHORT = 9

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from flhe.coding.sensitivity import sensitivity
+from flhe.sim.audit.lenet import SIZE, lenet
 from flhe.sim.bench import Times, pinned
-from flhe.sim.lenet import SIZE, lenet
 
 CLASSES = 10
 EVERY = 16

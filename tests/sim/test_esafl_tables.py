@@ -17,7 +17,7 @@ from flhe.sim.contenders import Setting
 from flhe.sim.esafl_plot import BARS, plot
 from flhe.sim.esafl_report import tables
 from flhe.sim.esafl_tables import COHORT, MODELS, Model, Row, command, measure
-from flhe.sim.paper_packing import PaperPacking, unpacked
+from flhe.sim.papers.packing import PaperPacking, unpacked
 
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
 

@@ -18,20 +18,16 @@ from flhe.sim.tables.batchcrypt_costs import (
     measure_keys,
     measure_widths,
     slots,
-    table_1,
 )
 from flhe.sim.tables.batchcrypt_paper import BATCH, TABLE_1
 from flhe.sim.tables.batchcrypt_ways import LEVELS, Batches, PaillierValues, short_key
 from flhe.sim.tables.learned import VALUES
 from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
 from flhe.sim.tables.section import Plan
+from tests.sim.tables.made_up import quietly, result
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")
-
-
-def quietly(_what: str) -> None:
-    """Nobody watches."""
 
 
 def test_a_value_each_is_paillier_and_nothing_else() -> None:
@@ -70,8 +66,10 @@ def test_table_1_is_of_what_is_run(keys: dict[str, Any]) -> None:
     """A refused key has no batches; who batches sends less."""
     names = [f"{who}|{bits}" for bits in (512, 2048) for who in (PHE, ARITHMETIC, WHOLE)]
     assert list(keys) == [name for name in names if name != f"{WHOLE}|512"]
-    result = table_1(keys, 300)
-    found = {(e.row, e.who, e.group, e.what): e for e in result.entries}
+    plan = Plan(quick=True)
+    [step] = batchcrypt_costs.steps_1(plan)
+    table = result("batchcrypt-table-1", plan, {step.key: keys})
+    found = {(e.row, e.who, e.group, e.what): e for e in table.entries}
     at = "key of 2048 bits"
     sizes = [
         found[at, who, group, "ciphertext"].number
@@ -140,14 +138,14 @@ def test_figure_10_is_an_iteration_by_width(widths: dict[str, Any]) -> None:
         step.key: widths,
         training.key: {"seconds_per_batch": 0.5, "batch": 64, "parameters": VALUES["lstm"]},
     }
-    [result] = batchcrypt_costs.report_10(plan, found)
-    assert {e.row for e in result.entries} == {"8 bits", "16 bits", "32 bits"}
-    told = [e.number.value for e in result.entries if e.group == "paper"]
+    table = result("batchcrypt-figure-10", plan, found)
+    assert {e.row for e in table.entries} == {"8 bits", "16 bits", "32 bits"}
+    told = [e.number.value for e in table.entries if e.group == "paper"]
     assert told == [200, 100, 50]
     for bits in BATCH:
         for who in ("BatchCrypt (flhe)", PHE_BATCHED):
             mine = {
-                e.what: e.number for e in result.entries if (e.row, e.who) == (f"{bits} bits", who)
+                e.what: e.number for e in table.entries if (e.row, e.who) == (f"{bits} bits", who)
             }
             parts = ("training", "encryption", "decryption", "idle")
             assert sum(mine[p].value for p in parts) == pytest.approx(mine["iteration"].value)

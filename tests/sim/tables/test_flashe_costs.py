@@ -16,16 +16,13 @@ from flhe.sim.tables.marked import weakest
 from flhe.sim.tables.phase_costs import FLASHE
 from flhe.sim.tables.result import to_csv, to_markdown
 from flhe.sim.tables.section import Plan
-
-
-def quietly(_what: str) -> None:
-    """Nobody watches."""
+from tests.sim.tables.made_up import PLANS, quietly, result
 
 
 def made_up(plan: Plan) -> dict[str, Any]:
     """What steps would leave: seconds by place in the list."""
     found: dict[str, Any] = {}
-    for step in flashe_costs.table_2(plan):
+    for step in flashe_costs.steps(plan):
         found[step.key] = {
             name: {
                 "encrypt": [0.1 * i, "measured"],
@@ -38,24 +35,23 @@ def made_up(plan: Plan) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_table_2_has_everybody_at_every_size(quick: bool) -> None:
-    plan = Plan(quick=quick)
-    [result] = flashe_costs.report_table_2(plan, made_up(plan))
-    sizes = flashe_costs.SIZES[:2] if quick else flashe_costs.SIZES
-    rows = list(dict.fromkeys(e.row for e in result.entries))
+@PLANS
+def test_table_2_has_everybody_at_every_size(plan: Plan) -> None:
+    table = result("flashe-table-2", plan, made_up(plan))
+    sizes = flashe_costs.SIZES[:2] if plan.quick else flashe_costs.SIZES
+    rows = list(dict.fromkeys(e.row for e in table.entries))
     assert rows == [f"{values:,} values" for values in sizes]
     for row, values in zip(rows, sizes, strict=True):
-        here = [e for e in result.entries if e.row == row]
+        here = [e for e in table.entries if e.row == row]
         ours = {e.who for e in here if e.group != "paper"}
         assert ours == {*flashe_costs.NAMES, "plain, float32"}
         papers = {e.who for e in here if e.group == "paper"}
         assert papers == {line.method for line in TABLE_2 if line.values == values} | {"plaintext"}
-    added = next(e for e in result.entries if e.who == FLASHE and e.what == "addition of 10")
+    added = next(e for e in table.entries if e.who == FLASHE and e.what == "addition of 10")
     assert added.number.value == pytest.approx(9 * 0.01 * len(flashe_costs.NAMES))
     assert added.number.mark == "sampled"
-    assert "published" in to_csv(result)
-    assert "*paper:* CKKS+bat" in to_markdown(result)
+    assert "published" in to_csv(table)
+    assert "*paper:* CKKS+bat" in to_markdown(table)
 
 
 def test_the_papers_own_sizes_are_what_its_parameters_make() -> None:

@@ -26,7 +26,7 @@ from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.presets import BAR, ESHE
 from flhe.sealed import Sealed, Slot
-from flhe.sim.lattice import primal_errors
+from flhe.sim.papers.lattice import primal_errors
 from flhe.sim.variants.threshold import keys as threshold_keys
 from flhe.sim.variants.threshold.answers import Answered
 from flhe.sim.variants.threshold.opening import Party, combine
