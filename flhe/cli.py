@@ -434,7 +434,7 @@ def bench(
 ) -> None:
     """Time encryption beside what nobody can beat and what else one might use."""
     from flhe.apps.signals import Stopped
-    from flhe.sim import commands
+    from flhe.sim.bench import command as commands
 
     if mask_counts is not None:
         commands.mask_counts(mask_counts)
@@ -529,7 +529,7 @@ def audit(
     seed: Annotated[int, typer.Option(help="Seed of the models and the attacks.")] = 0,
 ) -> None:
     """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
-    from flhe.sim import commands
+    from flhe.sim.bench import command as commands
 
     commands.privacy_audit(
         out,

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from flhe.coding.base import Plain
 from flhe.errors import FlheError
 from flhe.keys import threshold_keys
 from flhe.schemes.ckks_keys import CkksSecret
@@ -26,8 +25,8 @@ from flhe.schemes.threshold_opening import Party, combine
 from flhe.schemes.threshold_sealer import ThresholdSealer
 from flhe.sealed import Sealed
 from flhe.sim.bench import PHASES, TOLERANCE, take_turns
+from flhe.sim.bench.schemes import Coded, fedml, fedml_terms
 from flhe.sim.contenders import SLOT, Contender, Kind, Setting, Timed, Vector, worst
-from flhe.sim.fedml_contender import FedmlContender
 from flhe.sim.fedml_models import MB
 from flhe.sim.peers import SLOTS, shortest_ckks, shortest_moduli
 from flhe.sim.tables.chart import Chart
@@ -65,8 +64,6 @@ class ThresholdContender:
     ----------
     setting, updates
         As for every contender, of two clients.
-    like : FedmlContender
-        Whose codec it shares.
     """
 
     name = THRESHOLD
@@ -74,11 +71,10 @@ class ThresholdContender:
     max_repeats = 1_000_000
     note = None
 
-    def __init__(self, setting: Setting, updates: Sequence[Vector], like: FedmlContender) -> None:
+    def __init__(self, setting: Setting, updates: Sequence[Vector]) -> None:
         self.scheme, keys, _ = agreed()
-        self._codec, self._state, self._updates = like.codec, like.state, updates
+        self._coded, self._updates = Coded(fedml_terms(1.0).codec(), updates), updates
         self._public = keys[0].public
-        self._extras = like._extras
         total: Sealed | None = None
         for rank in range(PARTIES):
             part = self._encrypt(rank)
@@ -97,7 +93,7 @@ class ThresholdContender:
         self.decrypt: Timed = self._decrypt
 
     def _encrypt(self, rank: int) -> Sealed:
-        plain, _ = self._codec.encode(Plain(self._updates[rank], self._extras), self._state)
+        plain = self._coded.plain(rank)
         return ThresholdSealer(self.scheme, self._public, rank).encrypt(plain, SLOT)
 
     def _answer(self, rank: int) -> Any:
@@ -109,9 +105,7 @@ class ThresholdContender:
 
     def _decrypt(self) -> None:
         lanes = combine(self.scheme, self._total, [self._answer(0), self._theirs])
-        plain = Plain(lanes[: self._updates[0].size], lanes[self._updates[0].size :])
-        opened, _ = self._codec.decode(plain, self._total.senders, self._state)
-        self.mean = opened.values
+        self.mean = self._coded.mean(lanes, self._total)
 
     def max_error(self) -> float:
         """Against the float64 mean."""
@@ -132,8 +126,8 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time all three in turns; JSON values."""
     setting = Setting(values, PARTIES)
     updates = setting.updates()
-    single = FedmlContender(setting, updates)
-    shared = ThresholdContender(setting, updates, single)
+    single = fedml(setting, updates)
+    shared = ThresholdContender(setting, updates)
     contenders: dict[str, Contender] = {
         SINGLE: single,
         THRESHOLD: shared,

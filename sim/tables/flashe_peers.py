@@ -12,7 +12,6 @@ from flhe.schemes.seal_blocks import tenseal
 from flhe.schemes.sparse import covered
 from flhe.sim.contenders import Kind, Setting, Timed, Vector, worst
 from flhe.sim.peers import BITS, plain_modulus
-from flhe.sim.sparse_contender import SparseContender
 from flhe.sim.tables.marked import Mark
 
 SAMPLE = 16
@@ -143,15 +142,3 @@ class PlainTenth:
     def max_error(self) -> float:
         """Against the float64 mean of what was sent."""
         return float(np.abs(self.mean - self._exact).max())
-
-
-class FlasheTenth(SparseContender):
-    """FLASHE of the largest tenth, and how long its sum is: longer than an upload."""
-
-    def __init__(self, setting: Setting, updates: Sequence[Vector]) -> None:
-        super().__init__(setting, updates, SHARE)
-
-    @property
-    def sum_bytes(self) -> int:
-        """What travels down: the sum, and the support of every sender."""
-        return sum(map(len, (*self._total.body(), self._total.header())))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flhe.coding.base import Plain
-from flhe.schemes.flashe import FlasheSealer
-from flhe.sealed import Sealed
-from flhe.sim.contenders import SLOT, FlasheContender, Setting, Vector
+from flhe.sim import bench
+from flhe.sim.bench import Setting
+from flhe.sim.bench.schemes import flashe
 from flhe.sim.round_model import simulate, typical
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, LEFT_S, MODELS, SAVED_S
@@ -24,28 +21,6 @@ from flhe.sim.tables.turns import Cost
 
 WAYS = ("nothing ahead", "masks ahead")
 CRITICAL, AHEAD, SAVED = "HE on the critical path", "masks, while it waits", "saved"
-
-
-class Prepared(FlasheContender):
-    """FLASHE whose next sealer has its masks already: `prepare`, then `encrypt_prepared`."""
-
-    def __init__(self, setting: Setting, updates: Sequence[Vector]) -> None:
-        super().__init__(setting, updates)
-        self._next = self._sealer()
-
-    def _sealer(self) -> FlasheSealer:
-        # A fresh sealer lets one process encrypt repeatedly for one slot, random numbers all of them.
-        return FlasheSealer(self.scheme, self._key, 0, threads=self.setting.threads)
-
-    def prepare(self) -> None:
-        """Compute the masks of one upload."""
-        self._next = self._sealer()
-        self._next.prepare(SLOT, self.length)
-
-    def encrypt_prepared(self) -> Sealed:
-        """From float32 to an upload, with the masks of `prepare`."""
-        plain, _ = self.codec.encode(Plain(self._updates[0], self._extras), self.state)
-        return self._next.encrypt(self._tags.tagged(plain, 0, self.scheme.bits), SLOT)
 
 
 def steps(plan: Plan) -> list[Step]:
@@ -64,25 +39,14 @@ def _step(model: str, plan: Plan) -> Step:
 
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
-    """Least seconds of each part, in turns: encrypt, prepare, encrypt_prepared, add, decrypt; bytes.
-
-    Raises
-    ------
-    FlheError
-        An upload with masks computed ahead that has another length than one without.
-    """
+    """Least seconds of each part, in turns: encrypt, prepare, encrypt_prepared, add, decrypt; bytes."""
     setting = Setting(values, COHORT)
-    contender = Prepared(setting, setting.updates())
-    names = ("encrypt", "prepare", "encrypt_prepared", "add", "decrypt")
-    took: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(repeats + 1):
-        say(f"turn {turn} of {repeats}")
-        for name in names:
-            began = time.perf_counter()
-            getattr(contender, name)()
-            if turn > 0:  # the first turn warms up
-                took[name].append(time.perf_counter() - began)
-    return {name: min(each) for name, each in took.items()} | {"bytes": contender.upload_bytes}
+    contender = flashe(setting, setting.updates(), ahead=True)
+    found = bench.measure(
+        [contender], repeats, lambda turn, _n, _who: say(f"turn {turn} of {repeats}")
+    )
+    times = found[contender.name].times
+    return {name: each.min for name, each in times.items()} | {"bytes": contender.upload_bytes}
 
 
 def report(plan: Plan, found: Found) -> list[Result]:

@@ -67,11 +67,12 @@ def _step(model: str, plan: Plan) -> Step:
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time those that send a tenth; JSON values: rows, and what comes down."""
-    from flhe.sim.tables.flashe_peers import FlasheTenth, PlainTenth
+    from flhe.sim.bench.sparse import sparse
+    from flhe.sim.tables.flashe_peers import SHARE, PlainTenth
 
     setting = Setting(values, COHORT)
     updates = setting.updates()
-    plain, ours = PlainTenth(setting, updates), FlasheTenth(setting, updates)
+    plain, ours = PlainTenth(setting, updates), sparse(setting, updates, SHARE)
     say(f"{PHE}, making ready")
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,

@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.sim import bench as timing
-from flhe.sim.bench_table import bare_note, matrix_note, round_table, selected_note, table
-from flhe.sim.contenders import FlasheContender, Setting, limits, scheme_named
+from flhe.sim.bench import Contender, Laps, Setting, Times, measure
+from flhe.sim.bench import times as timing
+from flhe.sim.bench.limits import limits
+from flhe.sim.bench.schemes import SCHEMES, scheme_named
+from flhe.sim.bench.table import bare_note, matrix_note, round_table, selected_note, table
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
 
@@ -81,7 +83,7 @@ def test_peers_agree_with_us() -> None:
 
 def test_the_table_fits_a_terminal_of_80() -> None:
     """Names break between words, numbers nowhere, and no column is lost."""
-    slow, quick = timing.Times(36_144.6, 36_144.6), timing.Times(0.9999, 0.9999)
+    slow, quick = Times(36_144.6, 36_144.6), Times(0.9999, 0.9999)
     shape = {"values": 10**7, "cohort": 10, "dropouts": 0, "threads": 1, "note": None}
     names = ["phe-3072 a value, projected", "tenseal-ckks-8192-60-40-40", "fedml-he select 0.1"]
     names += ["openssl-aes-ctr", "numpy-add-f32"]
@@ -108,19 +110,43 @@ def test_the_table_fits_a_terminal_of_80() -> None:
     assert "…" not in text
 
 
-def test_a_sample_is_projected() -> None:
-    class Sampled:
-        name, kind, note, upload_bytes = "sampled", "peer", "projected", 1
-        projection = 250.0
+def stub(name: str = "stub", **known: object) -> Contender:
+    return Contender(name, {"encrypt": lambda: None}, **known)  # type: ignore[arg-type]
 
-        def max_error(self) -> None:
-            """No mean."""
 
-    times = {"encrypt": [0.5, 0.25, 0.75], "add": [], "decrypt": [1.0]}
-    row = timing._row(Sampled(), SMALL, times)  # type: ignore[arg-type]
-    assert row.encrypt_s == timing.Times(62.5, 125.0)
-    assert row.add_s is None
-    assert row.decrypt_s == timing.Times(250.0, 250.0)
+def test_a_sample_is_projected_and_laps_are_believed() -> None:
+    seconds = iter([9.0, 0.5, 0.25, 0.75])  # the first turn warms up
+
+    def work() -> Laps:
+        now = next(seconds)
+        return Laps(encrypt=now, decrypt=2 * now)
+
+    found = measure([Contender("sampled", {"both": work}, projection=250.0)], 3)["sampled"]
+    assert found.times == {"encrypt": Times(62.5, 125.0), "decrypt": Times(125.0, 250.0)}
+    assert found.repeats == 3
+
+
+def test_all_take_turns_as_often_as_they_may() -> None:
+    seen: list[str] = []
+
+    def one(name: str, most: int) -> Contender:
+        work = {"encrypt": lambda: seen.append(name)}
+        return Contender(name, work, max_repeats=most, before=lambda: seen.append("ready"))
+
+    found = measure([one("a", 9), one("b", 2), one("c", 1)], 3)
+    turns = ["a b", "a b c", "a b", "a"]
+    assert seen == [each for turn in turns for who in turn.split() for each in ("ready", who)]
+    assert [each.repeats for each in found.values()] == [3, 2, 1]
+
+
+def test_what_cannot_be_measured() -> None:
+    with pytest.raises(ConfigError, match="--repeats 0"):
+        measure([stub()], 0)
+    with pytest.raises(FlheError, match="one name"):
+        measure([stub(), stub()], 1)
+    for error in (0.5, float("nan")):
+        with pytest.raises(FlheError, match="its times mean nothing"):
+            measure([stub(error=lambda error=error: error)], 1)
 
 
 def test_fedml_he_is_timed_whole_and_in_part() -> None:
@@ -167,13 +193,13 @@ def test_batchcrypt_is_timed() -> None:
 @pytest.mark.parametrize("cohort", [2, 10, 1000])
 def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
     pytest.importorskip("tenseal")
-    from flhe.sim.peers import TensealBfv, plain_modulus
+    from flhe.sim.bench.peers import bfv, plain_modulus
 
     setting = Setting(300, cohort)
     largest = [np.where(np.arange(300) % 2, 1, -1).astype(np.float32)] * cohort
-    bfv = TensealBfv(setting, largest)
-    bfv._decrypt()
-    assert bfv.max_error() == 0
+    made = bfv(setting, largest)
+    made.phases["decrypt"]()
+    assert made.checked() == 0
     modulus = plain_modulus(2 * cohort * 32767, 8192)
     assert modulus > 2 * cohort * 32767
     assert modulus % 8192 == 1
@@ -182,7 +208,7 @@ def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
 
 def test_schemes_that_cannot_be_timed() -> None:
     with pytest.raises(ConfigError, match="unknown"):
-        scheme_named("rot13", SMALL, SMALL.updates())
+        scheme_named("rot13")
     with pytest.raises(ConfigError, match="--select 1"):
         timing.bench(["fedml-he"], SMALL, select=1.0)
     with pytest.raises(ConfigError, match="name that scheme"):
@@ -203,27 +229,27 @@ def test_settings_that_cannot_be_measured(changed: dict[str, int], says: str) ->
         Setting(**changed)
 
 
-def test_a_mean_that_is_not_the_mean_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    decrypt = FlasheContender._decrypt
-
-    def wrong(self: FlasheContender) -> None:
-        decrypt(self)
-        self.mean[7] += np.float32(0.5)
-
-    monkeypatch.setattr(FlasheContender, "_decrypt", wrong)
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "plain"])
+def test_a_mean_that_is_not_the_mean_is_an_error(name: str) -> None:
+    """Another vector is added up than the one that the mean is held against."""
+    setting = Setting(values=900, cohort=3)
+    updates = setting.updates()
+    contender = SCHEMES[name](setting, updates)
+    contender.turn()
+    assert contender.error is not None
+    assert contender.error() < 1e-4
+    for update in updates:
+        update[7] += np.float32(0.5)
     with pytest.raises(FlheError, match="its times mean nothing"):
-        timing.bench(["flashe"], SMALL, repeats=1)
+        contender.checked()
 
 
 def test_the_limit_is_the_keystream_that_the_scheme_takes() -> None:
-    updates = SMALL.updates()
-    contender = FlasheContender(SMALL, updates)
     gone = set(range(5)) - set(SMALL.survivors)
     assert len(gone) == 1
-    assert contender.streams() == (2, 4)  # two runs of senders, two ends each
-    note = limits(contender)[0].note
-    assert note is not None
-    assert "2 streams to encrypt, 4 to decrypt" in note
+    first = limits(SMALL)[0]
+    assert first.note is not None
+    assert "2 streams to encrypt, 4 to decrypt" in first.note  # two runs of senders, two ends each
 
 
 def test_tables_fit_a_terminal() -> None:

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from flhe.json_option import console, write_json
 from flhe.packages import require
-from flhe.sim import bench
-from flhe.sim.bench_table import (
+from flhe.sim.bench import times as bench
+from flhe.sim.bench.machine import machine
+from flhe.sim.bench.table import (
     bare_note,
     matrix_note,
     progress,
@@ -36,7 +37,7 @@ def times(
     json_file: Path | None,
 ) -> None:
     """Time encryption, addition and decryption of one update."""
-    from flhe.sim.contenders import Setting
+    from flhe.sim.bench.contender import Setting
 
     setting = Setting(
         1_200_000 if values is None else values, 10 if cohort is None else cohort, dropouts, threads
@@ -77,7 +78,7 @@ def whole_rounds(
             progress=advance,
         )
     if json_file is not None:
-        found = {"machine": bench.machine(), "round": cost.to_json()}
+        found = {"machine": machine(), "round": cost.to_json()}
         write_json(json_file, json.dumps(found, indent=2))
     console(json_file).print(round_table(cost, cohort))
 
