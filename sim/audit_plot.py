@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flhe.sim import figures
+from flhe.sim.bench import figures
 from flhe.sim.leakage import ALL, LABELS, NONE, RULES, Audit, name
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flhe.sim import figures
+from flhe.sim.bench import figures
 from flhe.sim.learning import SETTLED, Curve
 
 BEYOND = 1.5

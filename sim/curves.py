@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim import figures
-from flhe.sim.bench import Progress, machine
+from flhe.sim.bench import Progress, figures, machine
 from flhe.sim.curve_plot import plot
 from flhe.sim.learning import (
     SETTLED,
@@ -227,7 +226,7 @@ def command(
 ) -> None:
     """Draw learning curves of plain FedAvg and of encrypted federations."""
     from flhe.apps.tasks import task_named
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
 
     try:
         setting = Setting(

@@ -268,7 +268,7 @@ def command(
     json_file: JsonFile = None,
 ) -> None:
     """Measure the noise of sums."""
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
 
     try:
         found = []

@@ -19,9 +19,9 @@ from flhe import records
 from flhe.checkpoint import open_checkpoint
 from flhe.errors import FlheError
 from flhe.sim import loopback_app
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.loopback import Loopback, Run
 from flhe.sim.loopback_plan import SITES
-from flhe.sim.synthetic import initial
 
 Floats = NDArray[np.float32]
 

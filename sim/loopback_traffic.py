@@ -25,6 +25,7 @@ from flhe import records
 from flhe.schemes.base import Scheme
 from flhe.sealed import Sealed, Slot
 from flhe.sim import leak_counts, loopback_app, loopback_updates, node_secrets, wire
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.derived_secrets import DERIVED, Contexts, of_traffic
 from flhe.sim.leak_forms import floats
 from flhe.sim.leak_lanes import open_without_keys
@@ -32,7 +33,6 @@ from flhe.sim.leak_search import Found, Search, share_seen
 from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_plan import SITES
 from flhe.sim.node_secrets import GROUP, PAIR
-from flhe.sim.synthetic import initial
 
 COUNT = "example count"
 OPEN = "ciphertext that opens without a key"

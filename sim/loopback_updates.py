@@ -19,6 +19,7 @@ from flhe.keys.store import Store
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
 from flhe.sim import loopback_app
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.leak_forms import of_update, of_vector
 from flhe.sim.leak_lanes import quantized, unencrypted
 from flhe.sim.leak_search import Secrets
@@ -26,7 +27,6 @@ from flhe.sim.loopback import Loopback
 from flhe.sim.loopback_plan import SITES, Plan
 from flhe.sim.loopback_sums import notes_of
 from flhe.sim.node_secrets import MODEL, UPDATE
-from flhe.sim.synthetic import initial
 
 TRAINED = "trained model"
 LANES = "quantized update"

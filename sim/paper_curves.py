@@ -198,7 +198,7 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Keep the curves that DIR has.")] = False,
 ) -> None:
     """Draw learning curves of the papers' workloads, encrypted beside plain."""
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
 
     try:
         for name in _known(only or COMPARISONS):

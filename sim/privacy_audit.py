@@ -13,8 +13,8 @@ from typing import Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
-from flhe.sim import audit_images, figures
-from flhe.sim.bench import Progress, machine
+from flhe.sim import audit_images
+from flhe.sim.bench import Progress, figures, machine
 from flhe.sim.inversion import Attack, Channel
 from flhe.sim.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
 

@@ -25,8 +25,7 @@ from rich.console import Console
 
 from flhe.errors import ConfigError, FlheError
 from flhe.json_option import write_json
-from flhe.sim import figures
-from flhe.sim.bench import machine
+from flhe.sim.bench import figures, machine
 from flhe.sim.ray_found import Asked, Found
 from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds, table
 from flhe.sim.ray_run import RayRun
@@ -185,7 +184,7 @@ def _run(
     figure: Path | None,
     resume: bool,
 ) -> list[Found]:
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
 
     if figure is not None:
         figures.check(figure)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flhe.apps import launch
 from flhe.apps.environment import cpus
 from flhe.errors import FlheError
+from flhe.sim.bench.synthetic import write_app
 from flhe.sim.ray_app import FILES
 from flhe.sim.ray_found import Asked, Found
-from flhe.sim.synthetic import write_app
 
 if TYPE_CHECKING:
     from flhe.apps.processes import Children

@@ -15,8 +15,9 @@ import numpy as np
 from flhe.errors import FlheError
 from flhe.keys import masking
 from flhe.math.prg import random_elements
-from flhe.sim.aggregation_contenders import DEGREE, Setting
-from flhe.sim.sash_aggregation import SashMembers, SashNeighbours
+from flhe.sim.bench.pairwise import SashNeighbours
+from flhe.sim.bench.sash_members import SashMembers
+from flhe.sim.bench.secure_sums import DEGREE, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ def share_on_graph(clients: int, repeats: int) -> Graph:
     boxes = sum(len(members._boxes[rank]) for rank in near)
     statement, signed = len(members._statements[0]), len(members._sets[0])
     return Graph(
-        client_s=min(members.client() for _ in range(repeats)),
-        server_s=min(members.server() for _ in range(repeats)),
+        client_s=min(members.client()["client"] for _ in range(repeats)),
+        server_s=min(members.server()["server"] for _ in range(repeats)),
         before_up=key + boxes,
         before_down=len(near) * key + boxes,
         after_up=statement + signed + len(members._answers[0]),

@@ -24,7 +24,7 @@ from flhe.sim.advise.calibrate import measure
 from flhe.sim.advise.calibration import POINTS, Calibration, Point
 from flhe.sim.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
 from flhe.sim.bench import PHASES, machine
-from flhe.sim.bench_table import progress
+from flhe.sim.bench.table import progress
 from flhe.sim.tables import phase_costs as who
 
 CLIENTS = 6

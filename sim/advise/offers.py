@@ -17,7 +17,7 @@ from flhe.keys.thresholds import Thresholds
 from flhe.rounds.terms import Terms
 from flhe.sim.advise.calibration import Calibration, Phases
 from flhe.sim.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
-from flhe.sim.aggregation_contenders import DEGREE
+from flhe.sim.bench.secure_sums import DEGREE
 from flhe.sim.round_model import Exchange, Work
 from flhe.sim.tables import phase_costs as who
 

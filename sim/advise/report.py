@@ -20,7 +20,7 @@ from flhe.sim.advise import calibrate
 from flhe.sim.advise.demand import ROUNDS, Demand, a_third, billed, machine_memory
 from flhe.sim.advise.ranking import Advice, Prediction, advise
 from flhe.sim.bench import machine
-from flhe.sim.bench_table import progress
+from flhe.sim.bench.table import progress
 from flhe.sim.wan import SERVER, Link, Wan
 
 _COUNT = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}

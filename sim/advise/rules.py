@@ -6,7 +6,7 @@ from flhe.packages import NEEDS, install_hint
 from flhe.sim.advise.calibration import SCHEMES, Calibration, installed
 from flhe.sim.advise.demand import Demand
 from flhe.sim.advise.offers import Offer, refusal, work
-from flhe.sim.memory import NODE_BYTES, VALUE_BYTES
+from flhe.sim.bench.memory import NODE_BYTES, VALUE_BYTES
 from flhe.sim.prices import GB
 
 AGAIN = 0.1

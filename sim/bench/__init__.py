@@ -18,7 +18,7 @@ from flhe.sim.bench.contender import (
     worst,
 )
 from flhe.sim.bench.machine import machine, pinned, quiet
-from flhe.sim.bench.measure import Measured, Progress, Times, measure, take_turns
+from flhe.sim.bench.measure import Measured, Progress, Times, measure
 
 __all__ = [
     "EXAMPLES",
@@ -38,6 +38,5 @@ __all__ = [
     "measure",
     "pinned",
     "quiet",
-    "take_turns",
     "worst",
 ]

@@ -113,6 +113,8 @@ class Contender:
         What precedes each turn and is not clocked.
     threads : int
         Processors that it has; 0: as many as the others.
+    sizes : callable, optional
+        (upload, sum) in bytes, of who knows them only after a turn.
     projected : tuple of str
         Phases whose seconds are added up from those of their parts.
     """
@@ -128,6 +130,7 @@ class Contender:
     projection: float = 1.0
     before: Work | None = None
     threads: int = 0
+    sizes: Callable[[], tuple[int, int]] | None = None
     projected: tuple[str, ...] = ()
 
     def turn(self, clock: Callable[[], float] = time.perf_counter) -> Laps:
@@ -141,24 +144,12 @@ class Contender:
             laps |= found if isinstance(found, Laps) else Laps({phase: clock() - began})
         return laps
 
-    @property
-    def encrypt(self) -> Work | None:
-        """Until nobody asks: its phase."""
-        return self.phases.get("encrypt")
-
-    @property
-    def add(self) -> Work | None:
-        """Until nobody asks: its phase."""
-        return self.phases.get("add")
-
-    @property
-    def decrypt(self) -> Work | None:
-        """Until nobody asks: its phase."""
-        return self.phases.get("decrypt")
-
-    def max_error(self) -> float | None:
-        """Until nobody asks: its error, whatever it is."""
-        return None if self.error is None else self.error()
+    def known_sizes(self) -> tuple[int, int]:
+        """Bytes of one client's upload and of what comes back, by default as long; 0 if unknown."""
+        if self.sizes is not None:
+            return self.sizes()
+        upload = self.upload_bytes or 0
+        return upload, upload if self.sum_bytes is None else self.sum_bytes
 
     def checked(self) -> float | None:
         """Error of its mean, None without one.

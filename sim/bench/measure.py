@@ -7,16 +7,14 @@ counted. One thread means one processor: `pinned` keeps the process there where 
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench.contender import PHASES, Contender
+from flhe.sim.bench.contender import Contender
 from flhe.sim.bench.machine import pinned
 
 Progress = Callable[[int, int, str], None]
@@ -69,6 +67,7 @@ def measure(
     *,
     clock: Callable[[], float] = time.perf_counter,
     enough_s: float = float("inf"),
+    warm: bool = True,
 ) -> dict[str, Measured]:
     """Time everybody in turns, and check every mean.
 
@@ -77,13 +76,15 @@ def measure(
     contenders : sequence of Contender
         Who takes part.
     repeats : int
-        Turns that count, after one that warms up.
+        Turns that count.
     progress : callable, optional
         Told the turn and who runs.
     clock : callable
         What is read before and after a work; `time.process_time` leaves out what others take.
     enough_s : float
         Seconds after which two turns that count are enough.
+    warm : bool
+        Whether a turn warms up, unless whoever asks has done so with something shorter.
 
     Returns
     -------
@@ -103,7 +104,7 @@ def measure(
         raise FlheError("two contenders of one name: their seconds would be mixed")
     laps: dict[str, list[dict[str, float]]] = {c.name: [] for c in contenders}
     began = time.perf_counter()
-    for turn in range(repeats + 1):
+    for turn in range(0 if warm else 1, repeats + 1):
         if turn > 2 and time.perf_counter() - began > enough_s:
             break
         for contender in contenders:
@@ -125,27 +126,3 @@ def _measured(contender: Contender, laps: Sequence[dict[str, float]]) -> Measure
         assert taken is not None
         times[phase] = taken.projected(contender.projection)
     return Measured(contender, times, contender.checked(), len(laps))
-
-
-def take_turns(
-    contenders: Sequence[Any], repeats: int, progress: Progress | None
-) -> dict[str, dict[str, list[float]]]:
-    """Until the tables ask `measure`: the least and the median of what `measure` gives, as a list.
-
-    Takes contenders that have attributes in place of phases, too.
-    """
-    made = [
-        one
-        if isinstance(one, Contender)
-        else Contender(
-            one.name,
-            {phase: work for phase in PHASES if (work := getattr(one, phase)) is not None},
-            max_repeats=one.max_repeats,
-        )
-        for one in contenders
-    ]
-    whole = [dataclasses.replace(one, projection=1.0, error=None) for one in made]
-    return {
-        name: {phase: [each.min, 2 * each.median - each.min] for phase, each in one.times.items()}
-        for name, one in measure(whole, repeats, progress).items()
-    }

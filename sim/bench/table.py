@@ -58,6 +58,13 @@ def table(rows: Sequence[Row]) -> Table:
     return out
 
 
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What is said beneath the table, of what was timed."""
+    sparse = (row.note for row in rows if row.name.startswith("flashe top"))
+    said = (next(sparse, None), matrix_note(rows), selected_note(rows), bare_note(rows))
+    return [note for note in said if note]
+
+
 def matrix_note(rows: Sequence[Row]) -> str:
     """SASH's matrix form, the paper's, beside the ring; "" where they were not timed."""
     by_name = {row.name: row for row in rows}

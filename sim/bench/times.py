@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from flhe.errors import ConfigError
 from flhe.sim.bench.contender import Contender, Kind, Setting
@@ -117,6 +117,6 @@ def bench(
     return [Row.of(each, setting) for each in found.values()]
 
 
-def to_json(rows: Sequence[Row]) -> str:
-    """Machine and rows, as one JSON document."""
-    return json.dumps({"machine": machine(), "rows": [asdict(r) for r in rows]}, indent=2) + "\n"
+def to_data(rows: Sequence[Row]) -> dict[str, Any]:
+    """Machine and rows, as JSON values."""
+    return {"machine": machine(), "rows": [asdict(row) for row in rows]}

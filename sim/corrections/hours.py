@@ -168,7 +168,7 @@ PROOFS = (
         "sim/esafl_tables.py",
         "wrong figure",
         _fcn,
-        "python -m flhe.sim.esafl_tables",
+        "python -m flhe.sim.bench.esafl_sizes",
     ),
     Proof(
         "esafl-borrowed",

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.sim.bench.esafl_sizes import COHORT, MODELS, PAPER_ERRORS
 from flhe.sim.corrections.proof import Found, Proof
-from flhe.sim.esafl_tables import COHORT, MODELS, PAPER_ERRORS
 from flhe.sim.paper_packing import PaperPacking, added, unpacked
 
 N = 1024
@@ -146,7 +146,7 @@ PROOFS = (
         "flhe/coding/quantize.py",
         "wrong figure",
         _errors,
-        "python -m flhe.sim.esafl_tables",
+        "python -m flhe.sim.bench.esafl_sizes",
     ),
     Proof(
         "esafl-counts",
@@ -158,6 +158,6 @@ PROOFS = (
         "sim/esafl_tables.py",
         "wrong figure",
         _counts,
-        "python -m flhe.sim.esafl_tables",
+        "python -m flhe.sim.bench.esafl_sizes",
     ),
 )

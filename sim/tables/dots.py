@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flhe.sim import figures
+from flhe.sim.bench import figures
 from flhe.sim.tables.chart import FIRM, Chart
 
 if TYPE_CHECKING:

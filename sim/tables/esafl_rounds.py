@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flhe.sim.esafl_tables import MODELS as TABLE_3
+from flhe.sim.bench.esafl_sizes import MODELS as TABLE_3
 from flhe.sim.tables import batchcrypt_paper, esafl_packing
 from flhe.sim.tables import phase_costs as costs_of
 from flhe.sim.tables.batchcrypt_paper import (

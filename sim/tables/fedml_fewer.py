@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flhe.sim.fedml_models import MB, RESNET_18
+from flhe.sim.bench.fedml_models import MB, RESNET_18
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.fedml_measure import (
     OURS,

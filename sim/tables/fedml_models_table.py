@@ -5,7 +5,7 @@ All come of `fedml_measure`'s turns.
 
 from __future__ import annotations
 
-from flhe.sim.fedml_models import MB, Model
+from flhe.sim.bench.fedml_models import MB, Model
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.fedml_measure import (
     FLARE,

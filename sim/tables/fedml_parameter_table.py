@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flhe.sim.fedml_models import CNN, MB
+from flhe.sim.bench.fedml_models import CNN, MB
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.fedml_parameters import BUDGET, PAPERS_RING, accuracy, cost_of_setups, name
 from flhe.sim.tables.fedml_published import BATCHES, SCALES

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flhe.sim.fedml_models import CNN, COHORT
+from flhe.sim.bench.fedml_models import CNN, COHORT
 from flhe.sim.tables import phase_costs
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.fedml_fewer import TABLE_5

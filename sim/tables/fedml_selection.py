@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flhe.sim.fedml_models import CNN, TABLE_7, VIT
+from flhe.sim.bench.fedml_models import CNN, TABLE_7, VIT
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.fedml_measure import (
     FLARE,

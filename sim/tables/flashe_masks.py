@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flhe.sim.mask_counts import CLIENTS, MODES, crossover
+from flhe.sim.bench.mask_counts import CLIENTS, MODES, crossover
 from flhe.sim.tables import flashe_dropouts, flashe_prepared
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.dots import dots

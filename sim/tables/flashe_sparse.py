@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flhe.sim.contenders import Contender, Setting
+from flhe.sim.bench import Contender, Setting
 from flhe.sim.tables import turns
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, MODELS, SPARSE_PAILLIER, SPARSE_PLAIN
@@ -68,11 +68,11 @@ def _step(model: str, plan: Plan) -> Step:
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time those that send a tenth; JSON values: rows, and what comes down."""
     from flhe.sim.bench.sparse import sparse
-    from flhe.sim.tables.flashe_peers import SHARE, PlainTenth
+    from flhe.sim.tables.flashe_peers import SHARE, plain_tenth
 
     setting = Setting(values, COHORT)
     updates = setting.updates()
-    plain, ours = PlainTenth(setting, updates), sparse(setting, updates, SHARE)
+    (plain, tenth), ours = plain_tenth(setting, updates), sparse(setting, updates, SHARE)
     say(f"{PHE}, making ready")
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,
@@ -81,10 +81,10 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     }
     return {
         "rows": turns.timed(contenders, repeats, say),
-        "union": plain.union,
-        "sent": plain.sent,
-        "support_bytes": plain.support_bytes,
-        "sum_support_bytes": plain.sum_support_bytes,
+        "union": tenth.union,
+        "sent": tenth.sent,
+        "support_bytes": tenth.support_bytes,
+        "sum_support_bytes": tenth.sum_support_bytes,
         "sum_bytes": {PLAIN_TENTH: plain.sum_bytes, FLASHE_TENTH: ours.sum_bytes},
     }
 

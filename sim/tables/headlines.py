@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flhe.sim.aggregation_contenders import SECAGG
+from flhe.sim.bench.secure_sums import SECAGG
 from flhe.sim.tables import phase_costs as costs
 from flhe.sim.tables.learned import batch_s, training_step
 from flhe.sim.tables.marked import Marked, published

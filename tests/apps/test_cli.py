@@ -18,7 +18,7 @@ from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.command_group import OneLineErrors
 from flhe.errors import ConfigError
-from flhe.sim.bench import command as commands
+from flhe.sim import commands
 
 
 def test_import_is_light() -> None:

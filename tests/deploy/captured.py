@@ -20,10 +20,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flhe import records
 from flhe.keys.messages import Envelope
 from flhe.sim import loopback_app, node_secrets, wire
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.leak_search import Secrets
 from flhe.sim.loopback_plan import SITES, Plan
 from flhe.sim.loopback_updates import terms_of
-from flhe.sim.synthetic import initial
 from tests.deploy.test_wire import ok, post
 from tests.mods import harness
 

@@ -274,7 +274,7 @@ def test_whole_rounds_take_turns() -> None:
     assert cost.ratio.median == pytest.approx(cost.encrypted_s.median / cost.plain_s.median)
     assert 0 < cost.crypto_s.median < cost.encrypted_s.median
     assert round_table(cost, 3).row_count == 4
-    with pytest.raises(ConfigError, match="--round needs"):
+    with pytest.raises(ConfigError, match="bench round` needs"):
         round_cost(cohort=2)
 
 

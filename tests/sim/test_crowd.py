@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from flhe.errors import FlheError
 from flhe.keys.masking import Circle
 from flhe.sim import crowd
-from flhe.sim.synthetic import STEP
+from flhe.sim.bench.synthetic import STEP
 
 
 def test_a_small_crowd(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe.sim import bench, esafl_tables
+from flhe.sim.bench.esafl_sizes import COHORT, MODELS, Model, Row, command, measure
 from flhe.sim.contenders import Setting
 from flhe.sim.esafl_plot import BARS, plot
 from flhe.sim.esafl_report import tables
-from flhe.sim.esafl_tables import COHORT, MODELS, Model, Row, command, measure
 from flhe.sim.paper_packing import PaperPacking, unpacked
 
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)

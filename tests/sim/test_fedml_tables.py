@@ -20,7 +20,28 @@ from typer.testing import CliRunner
 from flhe.errors import FlheError
 from flhe.schemes.ckks import Ckks
 from flhe.sim import fedml_tables
-from flhe.sim.fedml_models import CNN, COHORT, MB, RESNET_18, TABLE_4, TABLE_7, Model, Selection
+from flhe.sim.bench.fedml_models import (
+    CNN,
+    COHORT,
+    MB,
+    RESNET_18,
+    TABLE_4,
+    TABLE_7,
+    Model,
+    Selection,
+)
+from flhe.sim.bench.fedml_ways import (
+    SLOTS,
+    WEIGHTS,
+    Cost,
+    PlainWay,
+    SelectedWay,
+    TensealWay,
+    Vector,
+    Watch,
+    Way,
+    finished,
+)
 from flhe.sim.fedml_ours import BITS, OurWay
 from flhe.sim.fedml_plot import plot
 from flhe.sim.fedml_report import tables
@@ -35,18 +56,6 @@ from flhe.sim.fedml_tables import (
     timed,
     to_data,
     updates_of,
-)
-from flhe.sim.fedml_ways import (
-    SLOTS,
-    WEIGHTS,
-    Cost,
-    PlainWay,
-    SelectedWay,
-    TensealWay,
-    Vector,
-    Watch,
-    Way,
-    finished,
 )
 
 pytest.importorskip("tenseal")

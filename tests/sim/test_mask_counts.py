@@ -18,7 +18,7 @@ from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.schemes.masking import expected
 from flhe.sim import figures, mask_counts
-from flhe.sim.mask_counts import Masks, Point, Sweep, crossover, sweep
+from flhe.sim.bench.mask_counts import Masks, Point, Sweep, crossover, sweep
 
 
 def rng() -> np.random.Generator:

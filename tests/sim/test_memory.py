@@ -26,8 +26,8 @@ from flhe.errors import ConfigError, FlheError
 from flhe.resident import resident
 from flhe.rounds.model import Model
 from flhe.sim import deployment, memory, one_process, synthetic
+from flhe.sim.bench.memory import Memory
 from flhe.sim.inproc import InProcessGrid
-from flhe.sim.memory import Memory
 
 ROWS = [
     Memory("server", 3, 1_000, 2, 100_000, 108_000, 70.0),

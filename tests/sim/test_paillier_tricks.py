@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from flhe.errors import ConfigError, FlheError
 from flhe.sim.bench import Times
+from flhe.sim.bench.whole_table import WholeTable
 from flhe.sim.paillier_tricks import Row, main, measure, ratios, table
 from flhe.sim.paillier_ways import Trick, Tricks
-from flhe.sim.whole_table import WholeTable
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")

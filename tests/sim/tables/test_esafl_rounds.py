@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flhe.sim.esafl_tables import MODELS as TABLE_3
+from flhe.sim.bench.esafl_sizes import MODELS as TABLE_3
 from flhe.sim.tables import batchcrypt_round, esafl_rounds
 from flhe.sim.tables.batchcrypt_paper import COHORT, ITERATIONS, MODELS, line
 from flhe.sim.tables.batchcrypt_rounds import SECTIONS as BATCHCRYPT_SECTIONS

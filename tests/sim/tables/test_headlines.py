@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.aggregation_contenders import LEGACY, SECAGG
-from flhe.sim.sash_aggregation import SASH
+from flhe.sim.bench.secure_sums import LEGACY, SASH, SECAGG
 from flhe.sim.tables import headlines, phase_costs
 from flhe.sim.tables.learned import training_step
 from flhe.sim.tables.sash_times import ratio_step

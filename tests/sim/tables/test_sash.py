@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.aggregation_contenders import LEGACY, SECAGG, Setting
+from flhe.sim.bench.secure_sums import LEGACY, SECAGG, Setting
 from flhe.sim.ray_found import Asked, Found
 from flhe.sim.tables import sash_times, scale
 from flhe.sim.tables.result import Result

@@ -28,21 +28,20 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import FlheError
-from flhe.sim.bench import quiet
-from flhe.sim.legacy_parts import (
+from flhe.sim.bench.contender import Laps
+from flhe.sim.bench.flower_parts import (
     FIRST,
     Client,
     Grid,
-    LegacySetting,
     Recorded,
+    Round,
     configs_of,
     context_for,
     message_to,
     need,
     workflow_state,
 )
-
-__all__ = ["LegacySecAgg", "LegacySetting", "Projection"]
+from flhe.sim.bench.machine import quiet
 
 MAX_WEIGHT = 1000.0
 CLIP = 8.0
@@ -51,7 +50,7 @@ MODULUS = 1 << 32
 """Flower's defaults."""
 
 
-class LegacySecAgg:
+class FlowerSecAgg:
     """A whole round, every client of it real.
 
     Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
@@ -65,7 +64,7 @@ class LegacySecAgg:
 
     projected = False
 
-    def __init__(self, setting: LegacySetting) -> None:
+    def __init__(self, setting: Round) -> None:
         from flwr.server.workflow import SecAggPlusWorkflow
 
         self.setting = setting
@@ -97,19 +96,19 @@ class LegacySecAgg:
         self._replies = self._grid.replies
         self.seconds = {node: client.seconds for node, client in self._grid.clients.items()}
 
-    def client(self) -> float:
+    def client(self) -> Laps:
         """Seconds of one client that stayed, all stages; each call gives another client's."""
         stayed = [node for node in self.seconds if node not in self.setting.gone]
         node = stayed[0]
         seconds = self.seconds.pop(node)
         self.seconds[node] = seconds  # to the end of the line
-        return seconds
+        return Laps(client=seconds)
 
-    def server(self) -> float:
+    def server(self) -> Laps:
         """Seconds of `unmask_stage` on the replies that were collected."""
         seconds = _unmask(self._workflow, self._context, self._state, self._replies)
         self._check()
-        return seconds
+        return Laps(server=seconds)
 
     def _check(self) -> None:
         error = float(np.abs(self._strategy.found - self.setting.mean()).max())
@@ -128,25 +127,26 @@ class Projection:
 
     projected = True
 
-    def __init__(self, setting: LegacySetting) -> None:
+    def __init__(self, setting: Round) -> None:
         self.setting = setting
         self._stayed = setting.clients - setting.dropouts
         shares = round(setting.num_shares * self._stayed / setting.clients)
         self._shares = max(shares, setting.threshold)
         self._parts = _Parts(setting, self._shares)
 
-    def client(self) -> float:
+    def client(self) -> Laps:
         """Seconds of one client, all stages."""
-        return _lone_client(self.setting)
+        return Laps(client=_lone_client(self.setting))
 
-    def server(self) -> float:
+    def server(self) -> Laps:
         """Seconds that the whole stage would take; see the module."""
         one, two, mixed = (self._parts.run(*who) for who in ((1, 0), (2, 0), (1, 1)))
         stayed, gone = max(two - one, 0.0), max(mixed - one, 0.0)
-        return one + (self._stayed - 1) * stayed + self.setting.dropouts * gone
+        whole = one + (self._stayed - 1) * stayed + self.setting.dropouts * gone
+        return Laps(server=whole)
 
 
-def _lone_client(setting: LegacySetting) -> float:
+def _lone_client(setting: Round) -> float:
     """One real client, whose neighbours made keys and nothing else."""
     from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
         encrypt,
@@ -214,7 +214,7 @@ def _lone_client(setting: LegacySetting) -> float:
 class _Parts:
     """`unmask_stage` for a few owners of shares, of whom the others know nothing."""
 
-    def __init__(self, setting: LegacySetting, shares: int) -> None:
+    def __init__(self, setting: Round, shares: int) -> None:
         from flwr.common.secure_aggregation.crypto.shamir import create_shares
         from flwr.server.workflow import SecAggPlusWorkflow
         from flwr.supercore.primitives.asymmetric import (

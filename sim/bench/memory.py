@@ -1,4 +1,4 @@
-"""`flhe bench --memory`: what a federation holds in memory, beyond what its processes hold when idle.
+"""`flhe bench memory`: what a federation holds in memory, beyond what its processes hold when idle.
 
 Two measurements. The ServerApp's own process in a deployment, over HTTP, with few nodes and with many:
 it should not grow with them. And a federation inside one process, server, clients and wire together,
@@ -106,7 +106,7 @@ def memory(
     """
     if values < 1 or rounds < 1 or nodes <= FEW:
         raise ConfigError(
-            f"--memory needs --values 1, --repeats 1 and --cohort {FEW + 1} at least, got {values}, "
+            f"memory needs --values 1, --repeats 1 and --cohort {FEW + 1} at least, got {values}, "
             f"{rounds}, {nodes}"
         )
     check(nodes, values)
@@ -127,7 +127,7 @@ def check(nodes: int, values: int) -> None:
     """Refuse what cannot start here, or does not fit: ConfigError."""
     if missing := [name for name in ("flwr", "psutil") if find_spec(name) is None]:
         raise ConfigError(
-            f"--memory needs the [apps] extra, missing: {', '.join(missing)}; "
+            f"memory needs the [apps] extra, missing: {', '.join(missing)}; "
             f"install it: {install_hint('apps')}"
         )
     import psutil
@@ -208,7 +208,7 @@ def process_memory(
         scratch = Path(name)
         log, result = scratch / "output.log", scratch / "result.jsonl"
         log.touch(mode=0o600)
-        command = [sys.executable, "-m", "flhe.sim.one_process"]
+        command = [sys.executable, "-m", "flhe.sim.bench.one_process"]
         command += [str(values), str(clients), str(rounds), str(scratch), str(result)]
         children = Children(launch.environment(scratch / "home", scratch), scratch)
         tail = launch.Tail(result)
@@ -262,11 +262,10 @@ def table(rows: Sequence[Memory]) -> Table:
     return out
 
 
-def to_json(rows: Sequence[Memory]) -> str:
-    """Machine and rows, as one JSON document."""
-    found = {
+def to_data(rows: Sequence[Memory]) -> dict[str, Any]:
+    """Machine and rows, as JSON values."""
+    return {
         "machine": machine(),
         "memory": [row.to_json() for row in rows],
         "growth": growth(rows),
     }
-    return json.dumps(found, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""What the parts of Flower's SecAgg+ need around them to run in one process; see `legacy_secagg`."""
+"""What the parts of Flower's SecAgg+ need around them to run in one process; see `flower_secagg`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class LegacySetting:
+class Round:
     """One round of Flower's SecAgg+.
 
     Parameters
@@ -47,18 +47,18 @@ class LegacySetting:
     def __post_init__(self) -> None:
         if self.clients < 3 or self.values < 1:
             raise ConfigError(
-                f"LegacySetting: {self.clients} clients, {self.values} values: at least 3 and 1"
+                f"Round: {self.clients} clients, {self.values} values: at least 3 and 1"
             )
         shares = self.num_shares
         if not 3 <= shares <= self.clients or (shares < self.clients and shares % 2 == 0):
             raise ConfigError(
-                f"LegacySetting(num_shares={shares}): 3 to {self.clients}, odd or all of them"
+                f"Round(num_shares={shares}): 3 to {self.clients}, odd or all of them"
             )
         if not 2 <= self.threshold < shares:
-            raise ConfigError(f"LegacySetting(threshold={self.threshold}): 2 to {shares - 1}")
+            raise ConfigError(f"Round(threshold={self.threshold}): 2 to {shares - 1}")
         if not 0 <= self.dropouts <= self.clients - self.threshold:
             raise ConfigError(
-                f"LegacySetting(dropouts={self.dropouts}): {self.threshold} of {self.clients} "
+                f"Round(dropouts={self.dropouts}): {self.threshold} of {self.clients} "
                 "clients must remain"
             )
 
@@ -85,7 +85,7 @@ class LegacySetting:
 class Client:
     """One client: Flower's mod around a training function that trains nothing."""
 
-    def __init__(self, setting: LegacySetting, node: int) -> None:
+    def __init__(self, setting: Round, node: int) -> None:
         from flwr.app import Context, RecordDict
 
         self._setting = setting
@@ -181,7 +181,7 @@ class _Proxy:
 class Strategy:
     """What the workflow calls of a strategy; keeps the mean that it hands over."""
 
-    def __init__(self, setting: LegacySetting) -> None:
+    def __init__(self, setting: Round) -> None:
         self._setting = setting
         self.found: NDArray[np.float64] = np.empty(0)
 
@@ -211,7 +211,7 @@ class _Manager:
         return 0
 
 
-def context_for(setting: LegacySetting) -> tuple[Any, Strategy]:
+def context_for(setting: Round) -> tuple[Any, Strategy]:
     """A LegacyContext, and the strategy in it."""
     from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
     from flwr.server import LegacyContext

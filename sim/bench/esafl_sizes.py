@@ -1,6 +1,6 @@
 """Tables 3 and 4 of ESAFL's paper as data: ciphertexts, traffic, error; its encoding and ours.
 
-    python -m flhe.sim.esafl_tables [--full] [--json FILE] [--figure FILE.png]
+    python -m flhe.sim.bench.esafl_sizes [--full] [--json FILE] [--figure FILE.png]
 
 Nine clients, three models. Who takes part, each with and without packing:
 
@@ -31,27 +31,19 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 8.1.2 and 8.2, Tables 3 and 4.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import dataclass
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
 from flhe.coding.base import Plain
-from flhe.errors import FlheError
-from flhe.json_option import JsonFile, console, write_json
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed, Slot
-from flhe.sim import figures
-from flhe.sim.bench import Progress, machine
+from flhe.sim.bench import Progress
 from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe
 from flhe.sim.paper_packing import PaperPacking, added, unpacked
 
@@ -240,66 +232,3 @@ def _our_rows(model: Model, bits: int, ring: str) -> list[Row]:
     one_a_coefficient = scheme.limbs.nbytes(model.values)
     alone = Row(name, bits, False, -(-model.values // sizes.n), one_a_coefficient, 0, None)
     return [alone, packed]
-
-
-Results = dict[Model, list[Row]]
-
-
-def to_data(found: Results) -> dict[str, Any]:
-    """What was counted and measured, as JSON values."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "machine": machine(),
-        "cohort": COHORT,
-        "unit": "traffic_mb: up and down, 2^20 bytes; error: mean absolute error of the sum of all "
-        "clients' values, uniform in [0, 1], over the first `measured` values",
-        "paper": "Tables 3 and 4: without packing, with it; errors are magnitudes at 32 bits",
-        "models": [
-            {
-                **asdict(model),
-                "errors": PAPER_ERRORS,
-                "rows": [{**asdict(row), "traffic_mb": row.traffic_mb} for row in rows],
-            }
-            for model, rows in found.items()
-        ],
-    }
-
-
-def command(
-    full: Annotated[bool, typer.Option("--full", help="Encrypt everything as printed.")] = False,
-    json_file: JsonFile = None,
-    figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE.png", help="Draw the results.")
-    ] = None,
-) -> None:
-    """Count and measure Tables 3 and 4 of ESAFL's paper."""
-    from flhe.sim.bench_table import progress
-    from flhe.sim.esafl_plot import plot
-    from flhe.sim.esafl_report import tables
-
-    try:
-        if figure is not None:
-            figures.check(figure)
-        found: Results = {model: [] for model in MODELS}
-        turns = [(model, bits) for bits in BITS for model in MODELS]
-        with progress(Console(stderr=True)) as advance:
-            for i, (model, bits) in enumerate(turns):
-                sample = None if full else SAMPLE
-                done = (i, len(turns))
-                found[model] += measure(model, bits, sample=sample, progress=advance, done=done)
-        if json_file is not None:
-            write_json(json_file, json.dumps(to_data(found), indent=2))
-        if figure is not None:
-            plot(found, figure)
-    except FlheError as error:
-        typer.echo(f"flhe: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(1) from None
-    for table in tables(found):
-        console(json_file, 110).print(table)
-
-
-if __name__ == "__main__":
-    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command()(command)
-    app()

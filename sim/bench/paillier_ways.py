@@ -1,6 +1,6 @@
 """Ways to encrypt and decrypt under Paillier, from the print to what flhe does.
 
-`flhe.sim.paillier_tricks` says what each of them is, and times them.
+`flhe.sim.bench.paillier` says what each of them is, and times them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from flhe.math.residues import exponent_bits, in_lanes
 from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Slot
-from flhe.sim.phe_peer import library
-from flhe.sim.whole_table import WholeTable
+from flhe.sim.bench.contender import Contender
+from flhe.sim.bench.phe import library
+from flhe.sim.bench.whole_table import WholeTable
 
 Group = Literal["encrypt", "decrypt"]
 
@@ -96,6 +97,27 @@ class Tricks:
     def all(self) -> list[Trick]:
         """Yardstick first, then from the print to what flhe does."""
         return [*self._encrypting(), *self._decrypting()]
+
+    def contender(self, trick: Trick) -> Contender:
+        """It, timed a ciphertext; what its last turn gave is checked."""
+        last: Sequence[Big] = []
+
+        def work() -> None:
+            nonlocal last
+            last = trick.work()
+
+        def error() -> float:
+            self.check(trick, last)
+            return 0.0
+
+        return Contender(
+            f"{trick.group}: {trick.name}",
+            {trick.group: work},
+            error=error,
+            projection=1 / trick.count,
+            before=trick.before,
+            threads=trick.threads,
+        )
 
     def check(self, trick: Trick, found: Sequence[Big]) -> None:
         """Raise FlheError unless it is what it should be."""
