@@ -28,10 +28,10 @@ from flhe.json_option import JsonFile, console, write_json
 from flhe.resident import resident
 from flhe.schemes.sash import most_bits
 from flhe.sim.bench import machine, quiet
-from flhe.sim.bench.phases import PhaseGrid, masking_bytes
 from flhe.sim.bench.synthetic import STEP, client_app, initial, sash_strategy, warm_up
 from flhe.sim.bench.table import progress
 from flhe.sim.inproc import InProcessGrid
+from flhe.sim.phases import PhaseGrid, masking_bytes
 from flhe.strategies.report import RoundReport
 
 TIMEOUT_S = 3600.0

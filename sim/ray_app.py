@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from flhe.sim.bench.phases import PhaseGrid
+    from flhe.sim.phases import PhaseGrid
     from flhe.strategies.report import Reporter
 
 TELL_S = 0.5
@@ -87,9 +87,9 @@ def server() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
     from flwr.serverapp import ServerApp
 
-    from flhe.sim.bench.phases import PhaseGrid, masking_bytes
-    from flhe.sim.bench.window import Window
     from flhe.sim.crowd import error_of
+    from flhe.sim.phases import PhaseGrid, masking_bytes
+    from flhe.sim.window import Window
     from flhe.strategies.report import Reporter
 
     app = ServerApp()

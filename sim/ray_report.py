@@ -10,8 +10,8 @@ from rich.table import Table
 
 from flhe.keys.graph import MAX_MEMBERS
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.bench.growth import Growth, growth, together
-from flhe.sim.bench.phases import PER_ROUND
+from flhe.sim.growth import Growth, growth, together
+from flhe.sim.phases import PER_ROUND
 from flhe.sim.ray_found import Found
 
 FURTHER = 10

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench.round_clients import Client, send
+from flhe.sim.round_clients import Client, send
 from flhe.sim.toml_files import check_amounts
 from flhe.sim.wan import Link
 

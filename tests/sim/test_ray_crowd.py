@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from flhe import records
 from flhe.errors import ConfigError, FlheError
 from flhe.sim import ray_app, ray_crowd, ray_plot
-from flhe.sim.bench.growth import growth, together
-from flhe.sim.bench.phases import PhaseGrid, masking_bytes
-from flhe.sim.bench.window import Window
+from flhe.sim.growth import growth, together
+from flhe.sim.phases import PhaseGrid, masking_bytes
+from flhe.sim.window import Window
 from flhe.sim.inproc import InProcessGrid
 from flhe.sim.ray_found import Asked, Found
 from flhe.sim.ray_report import FURTHER, MEMORY, QUANTITIES, kinds, table

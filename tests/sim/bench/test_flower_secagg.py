@@ -10,37 +10,37 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim import legacy_secagg
-from flhe.sim.legacy_parts import FIRST
-from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting, Projection
+from flhe.sim.bench import flower_secagg
+from flhe.sim.bench.flower_parts import FIRST, Round
+from flhe.sim.bench.flower_secagg import FlowerSecAgg, Projection
 
 WORKFLOW = "flwr.server.workflow.secure_aggregation.secaggplus_workflow"
 
 SETTINGS = [
-    LegacySetting(5, 100, 5, 3),
-    LegacySetting(5, 100, 5, 3, 2),
-    LegacySetting(6, 100, 3, 2),
-    LegacySetting(9, 40, 7, 4, 1),
+    Round(5, 100, 5, 3),
+    Round(5, 100, 5, 3, 2),
+    Round(6, 100, 3, 2),
+    Round(9, 40, 7, 4, 1),
 ]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_the_mean_is_the_mean(setting: LegacySetting) -> None:
+def test_the_mean_is_the_mean(setting: Round) -> None:
     """Of whoever stayed; checked by `server` too, which raises when it is not."""
-    done = LegacySecAgg(setting)
+    done = FlowerSecAgg(setting)
     stayed = [n for n in range(FIRST, FIRST + setting.clients) if n not in setting.gone]
     assert len(stayed) == setting.clients - setting.dropouts
     mean = np.mean([setting.update(node) for node in stayed], axis=0)
     assert done._strategy.found == pytest.approx(mean, abs=2 * 16 / 2**22)
     assert setting.mean() == pytest.approx(mean, abs=1e-7)
-    assert done.server() > 0
-    assert done.server() > 0, "the state is not used up"
-    assert len({done.client() for _ in range(len(stayed))}) == len(stayed)
+    assert done.server()["server"] > 0
+    assert done.server()["server"] > 0, "the state is not used up"
+    assert len({done.client()["client"] for _ in range(len(stayed))}) == len(stayed)
 
 
 def test_a_wrong_mean_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = LegacySecAgg(SETTINGS[0])
-    monkeypatch.setattr(LegacySetting, "mean", lambda self: np.zeros(self.values))
+    done = FlowerSecAgg(SETTINGS[0])
+    monkeypatch.setattr(Round, "mean", lambda self: np.zeros(self.values))
     with pytest.raises(FlheError, match="mean is off by"):
         done.server()
 
@@ -65,7 +65,7 @@ def test_it_calls_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         note(mod, name)
     for name in ("combine_shares", "pseudo_rand_gen", "dequantize"):
         note(workflow, name)
-    LegacySecAgg(LegacySetting(4, 10, 4, 2, 1))
+    FlowerSecAgg(Round(4, 10, 4, 2, 1))
     counts = {name: called.count(name) for name in set(called)}
     assert counts == {
         "_setup": 4,
@@ -81,7 +81,7 @@ def test_it_calls_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_projection_does_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are noise; what they are times of is not. By counting masks and shares instead."""
     workflow: Any = importlib.import_module(WORKFLOW)
-    setting = LegacySetting(8, 50, 8, 4, 2)
+    setting = Round(8, 50, 8, 4, 2)
     cost = 0.0
 
     def costly(real: Any, of: Any) -> Any:
@@ -96,22 +96,22 @@ def test_a_projection_does_the_same_work(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(workflow, "combine_shares", shares)
     masks = costly(workflow.pseudo_rand_gen, lambda *_: 1000)
     monkeypatch.setattr(workflow, "pseudo_rand_gen", masks)
-    monkeypatch.setattr(legacy_secagg.time, "perf_counter", lambda: cost)
-    whole, projected = LegacySecAgg(setting).server(), Projection(setting).server()
+    monkeypatch.setattr(flower_secagg.time, "perf_counter", lambda: cost)
+    whole, projected = (sides(setting).server()["server"] for sides in (FlowerSecAgg, Projection))
     assert whole == pytest.approx(projected)
     assert whole > 6 * 1000 + 2 * 7 * 1000
 
 
 def test_a_projection_has_a_real_client() -> None:
-    projected = Projection(LegacySetting(30, 200, 11, 6, 5))
+    projected = Projection(Round(30, 200, 11, 6, 5))
     assert projected.projected
-    assert not LegacySecAgg.projected
-    assert 0 < projected.client() < 60
+    assert not FlowerSecAgg.projected
+    assert projected.client()["client"] > 0
 
 
 def test_it_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        LegacySecAgg(LegacySetting(3, 10, 3, 2))
+        FlowerSecAgg(Round(3, 10, 3, 2))
     assert not [r for r in caplog.records if r.name.startswith("flwr")]
 
 
@@ -129,4 +129,4 @@ def test_it_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_rounds_that_cannot_be(arguments: tuple[int, ...], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        LegacySetting(*arguments)
+        Round(*arguments)

@@ -1,4 +1,4 @@
-"""flhe bench --memory: a federation that is what it says, and what is told of its memory."""
+"""flhe bench memory: a federation that is what it says, and what is told of its memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.resident import resident
 from flhe.rounds.model import Model
-from flhe.sim import deployment, memory, one_process, synthetic
+from flhe.sim import deployment
+from flhe.sim.bench import memory, one_process, synthetic
 from flhe.sim.bench.memory import Memory
 from flhe.sim.inproc import InProcessGrid
 
@@ -136,7 +137,7 @@ def test_all_of_it_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("sizes", [(0, 20, 2), (1_000, 3, 2), (1_000, 20, 0)])
 def test_sizes_that_cannot_be_measured(sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(ConfigError, match="--memory needs"):
+    with pytest.raises(ConfigError, match="memory needs"):
         memory.memory(*sizes)
 
 
@@ -152,7 +153,7 @@ def test_what_is_told() -> None:
     assert memory.growth(ROWS) == pytest.approx(10 / 8)
     assert memory.growth(ROWS[1:]) is None
     assert ROWS[2].models == 6
-    found = json.loads(memory.to_json(ROWS))
+    found = memory.to_data(ROWS)
     assert found["growth"] == pytest.approx(1.25)
     assert [row["above_idle_bytes"] for row in found["memory"]] == [8_000, 10_000, 240_000]
     assert found["machine"]["processors"]
@@ -173,7 +174,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(memory, "memory", measured)
     out = tmp_path / "out.json"
-    arguments = ["bench", "--memory", "--json", str(out)]
+    arguments = ["bench", "memory", "--json", str(out)]
     for more in ([], ["--values", "5000", "--cohort", "4", "--repeats", "1"]):
         done = CliRunner().invoke(app, [*arguments, *more])
         assert done.exit_code == 0, done.output

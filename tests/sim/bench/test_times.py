@@ -190,22 +190,6 @@ def test_batchcrypt_is_timed() -> None:
         assert times.min > 0
 
 
-@pytest.mark.parametrize("cohort", [2, 10, 1000])
-def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
-    pytest.importorskip("tenseal")
-    from flhe.sim.bench.peers import bfv, plain_modulus
-
-    setting = Setting(300, cohort)
-    largest = [np.where(np.arange(300) % 2, 1, -1).astype(np.float32)] * cohort
-    made = bfv(setting, largest)
-    made.phases["decrypt"]()
-    assert made.checked() == 0
-    modulus = plain_modulus(2 * cohort * 32767, 8192)
-    assert modulus > 2 * cohort * 32767
-    assert modulus % 8192 == 1
-    assert pow(3, modulus - 1, modulus) == 1
-
-
 def test_schemes_that_cannot_be_timed() -> None:
     with pytest.raises(ConfigError, match="unknown"):
         scheme_named("rot13")

@@ -1,22 +1,13 @@
-"""ESAFL's tables: what is counted, what is measured, what is printed; and its rows in the benchmark."""
+"""ESAFL's tables: what is counted, what is measured; and its rows in the benchmark."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
-from pathlib import Path
 
 import pytest
-import typer
-from rich.console import Console
-from typer.testing import CliRunner
 
-from flhe.sim import bench, esafl_tables
-from flhe.sim.bench.esafl_sizes import COHORT, MODELS, Model, Row, command, measure
-from flhe.sim.contenders import Setting
-from flhe.sim.esafl_plot import BARS, plot
-from flhe.sim.esafl_report import tables
+from flhe.sim.bench import Setting, times
+from flhe.sim.bench.esafl_sizes import COHORT, MODELS, Model, Row, measure
 from flhe.sim.paper_packing import PaperPacking, unpacked
 
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
@@ -46,14 +37,6 @@ def test_the_text_counts_otherwise() -> None:
     assert [packing.plaintexts(m.values) for m in MODELS] == [1, 2, 7]
     zero = PaperPacking(COHORT, 16, halves=False)
     assert [zero.plaintexts(m.values) for m in MODELS] == [1, 4, 13]
-
-
-def test_the_figure(rows: dict[tuple[str, bool], Row], tmp_path: Path) -> None:
-    found = {TINY: [*rows.values()]}
-    plot(found, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes()[:4] == b"\x89PNG"
-    labels = {encoding for encoding, _ in BARS.values()}
-    assert labels <= {encoding for encoding, _ in rows}
 
 
 def test_counts(rows: dict[tuple[str, bool], Row]) -> None:
@@ -102,62 +85,12 @@ def test_the_whole_vector_if_asked(rows: dict[tuple[str, bool], Row]) -> None:
     assert [row.ciphertexts for row in found] == [r.ciphertexts for r in list(rows.values())[:4]]
 
 
-def test_what_is_printed(rows: dict[tuple[str, bool], Row]) -> None:
-    console = Console(width=110, record=True, file=io.StringIO())
-    for each in tables({TINY: list(rows.values())}):
-        console.print(each)
-    text = console.export_text()
-    assert "…" not in text
-    assert text.count("the paper's table") == 4
-    for cell in ("2.50 MB", "1.25 MB", "0.50 MB", "1e-02", "1e-09", "paper, as written", "900"):
-        assert cell in text
-    error = rows["ours, rns-8192", True].error
-    assert error is not None
-    assert f"{error:.1e}; {error / 9:.1e}" in text
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(esafl_tables, "MODELS", (TINY,))
-    seen = []
-
-    def quick(model: Model, bits: int, sample: int | None, **_: object) -> list[Row]:
-        seen.append((model.name, bits, sample))
-        return [Row("ours", bits, True, 1, 4096, 900, 1e-5)]
-
-    monkeypatch.setattr(esafl_tables, "measure", quick)
-    app = typer.Typer()
-    app.command()(command)
-    data = tmp_path / "tables.json"
-    result = CliRunner().invoke(app, ["--json", str(data)])
-    assert result.exit_code == 0, result.output
-    assert seen == [("TINY", 16, 2), ("TINY", 32, 2)]
-    found = json.loads(data.read_text())
-    assert found["format"] == "flhe esafl tables"
-    (model,) = found["models"]
-    assert model["ciphertexts"] == [3, 1]
-    assert [row["traffic_mb"] for row in model["rows"]] == [2 * 4096 / 2**20] * 2
-    assert CliRunner().invoke(app, ["--json", str(tmp_path)]).exit_code == 1
-
-
-def test_the_published_tables_are_of_this_format() -> None:
-    published = Path(__file__).parents[2] / "docs" / "esafl_tables.json"
-    found = json.loads(published.read_text())
-    assert (found["format"], found["version"]) == (esafl_tables.FORMAT, esafl_tables.VERSION)
-    for model, ours in zip(found["models"], MODELS, strict=True):
-        assert (model["name"], model["values"]) == (ours.name, ours.values)
-        by_kind = {(r["encoding"], r["bits"], r["packed"]): r for r in model["rows"]}
-        for packed in (False, True):
-            row = by_kind["paper, as counted", 16, packed]
-            assert row["ciphertexts"] == ours.ciphertexts[packed]
-            assert row["error"] > 100 * by_kind["ours, goldilocks-4096", 16, True]["error"]
-
-
 # --- flhe bench ---
 
 
 def test_esafl_is_timed_in_two_rings() -> None:
     setting = Setting(20_000, 10, 2)
-    found = {row.name: row for row in bench.bench(["esafl"], setting, repeats=1)}
+    found = {row.name: row for row in times.bench(["esafl"], setting, repeats=1)}
     usual, narrow = found["esafl"], found["esafl rns-8192"]
     for row, most in ((usual, 4.0), (narrow, 2.7)):
         assert row.kind == "scheme"
@@ -166,9 +99,9 @@ def test_esafl_is_timed_in_two_rings() -> None:
         assert row.bytes_per_value is not None
         # The header, the extras, and what a last block is rounded up to come on top.
         assert 0.7 * most < row.bytes_per_value < most + 600 / setting.values
-        for times in (row.encrypt_s, row.add_s, row.decrypt_s):
-            assert times is not None
-            assert times.min > 0
+        for taken in (row.encrypt_s, row.add_s, row.decrypt_s):
+            assert taken is not None
+            assert taken.min > 0
     assert usual.note is not None
     assert "in 1 x 64" in usual.note
     assert "log q = " in str(narrow.note)

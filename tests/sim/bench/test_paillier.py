@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
+from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench import Times
+from flhe.sim.bench import Times, measure
+from flhe.sim.bench.paillier import Row, ratios, table
+from flhe.sim.bench.paillier_ways import Trick, Tricks
 from flhe.sim.bench.whole_table import WholeTable
-from flhe.sim.paillier_tricks import Row, main, measure, ratios, table
-from flhe.sim.paillier_ways import Trick, Tricks
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")
@@ -73,35 +73,33 @@ def test_wrong_results_are_noticed(tricks: Tricks) -> None:
     n = tricks.n
     wrong = (1 + (tricks.message + 1) * n) * tricks._textbook() % (n * n)
     with pytest.raises(FlheError, match="its times mean nothing"):
-        tricks.check(Trick("x", "encrypt", 1, list), [wrong])
+        measure([tricks.contender(Trick("x", "encrypt", 1, lambda: [wrong]))], 1)
     with pytest.raises(FlheError, match="its times mean nothing"):
         tricks.check(Trick("x", "decrypt", 2, list), [tricks.message, tricks.message + 1])
 
 
 def test_ratios_are_to_phe_within_a_group() -> None:
     rows = [
-        Row("phe", "encrypt", 4, 1, Times(0.030, 0.031)),
-        Row("fast", "encrypt", 4, 1, Times(0.001, 0.002)),
-        Row("phe", "decrypt", 4, 1, Times(0.009, 0.010)),
-        Row("fast", "decrypt", 4, 1, Times(0.0045, 0.005)),
+        Row("phe", "encrypt", 4, 1, 3072, Times(0.030, 0.031)),
+        Row("fast", "encrypt", 4, 1, 3072, Times(0.001, 0.002)),
+        Row("phe", "decrypt", 4, 1, 3072, Times(0.009, 0.010)),
+        Row("fast", "decrypt", 4, 1, 3072, Times(0.0045, 0.005)),
     ]
     found = ratios(rows)
     assert found["encrypt", "fast"] == pytest.approx(30)
     assert found["decrypt", "fast"] == pytest.approx(2)
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(table(rows, 3072, 1000))
+    console.print(table(rows))
     assert "30.00x" in console.export_text()
 
 
 def test_the_command(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(main)
     file = tmp_path / "tricks.json"
-    options = ["--key-bits", "2048", "--count", "3", "--repeats", "1", "--json", str(file)]
-    result = CliRunner().invoke(app, options)
+    options = ["--key-bits", "2048", "--values", "3", "--repeats", "1", "--json", str(file)]
+    result = CliRunner().invoke(app, ["bench", "paillier", *options])
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
-    assert (found["key_bits"], found["count"]) == (2048, 3)
+    assert found["key_bits"] == 2048
     rows = {(row["group"], row["name"]): row for row in found["rows"]}
     phe = rows["encrypt", "phe"]
     assert phe["times_phe"] == 1
@@ -112,8 +110,6 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_measured() -> None:
-    with pytest.raises(ConfigError, match="--repeats 0"):
-        measure(2048, 3, repeats=0)
     with pytest.raises(ConfigError, match="--count 0"):
         Tricks(2048, 0)
     with pytest.raises(ConfigError, match="key_bits"):
