@@ -18,7 +18,11 @@ from flhe.json_option import JsonFile, console, write_json
 from flhe.provision.key_commands import keys as key_commands
 from flhe.provision.permit_command import permit
 from flhe.provision.roster_commands import roster as roster_commands
+from flhe.sim.advise.command import advise
+from flhe.sim.audit.command import audit
 from flhe.sim.bench.command import bench
+from flhe.sim.crowd.command import crowd
+from flhe.sim.rehearsal.command import rehearse
 
 if TYPE_CHECKING:
     from flhe.apps.signals import Stopped
@@ -417,131 +421,6 @@ def tables(
 
 
 @app.command()
-def audit(
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="FILE.png", help="The picture; its data and a curve go beside it."),
-    ] = Path("privacy_audit.png"),
-    select: Annotated[
-        float, typer.Option("--select", help="Share encrypted in the picture.")
-    ] = 0.1,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images and a weaker attack: half a minute.")
-    ] = False,
-    images: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Your own images; else some that come with scikit-learn."),
-    ] = None,
-    count: Annotated[int | None, typer.Option(help="How many images.")] = None,
-    clip: Annotated[
-        float | None, typer.Option(help="Clipping threshold of what is in clear; none unless said.")
-    ] = None,
-    noise: Annotated[
-        float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
-    ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the models and the attacks.")] = 0,
-) -> None:
-    """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
-    from flhe.sim import commands
-
-    commands.privacy_audit(
-        out,
-        select=select,
-        quick=quick,
-        data=images,
-        count=count,
-        clip=clip,
-        noise=noise,
-        seed=seed,
-    )
-
-
-@app.command()
-def advise(
-    params: Annotated[str, typer.Option(help="Values of the model, such as 25M or 1.2k.")],
-    clients: Annotated[int, typer.Option(help="Clients of a round.")],
-    uplink: Annotated[
-        str, typer.Option(help="What each sends with, such as 40Mbps, 1Gbps or 5MB/s.")
-    ] = "",
-    downlink: Annotated[str, typer.Option(help="What each receives with; as --uplink.")] = "",
-    server_link: Annotated[
-        str, typer.Option(help="The server's own link, both ways; else it never limits.")
-    ] = "",
-    wan: Annotated[
-        str, typer.Option(help="Instead of links: a paper's network by name, or a .toml.")
-    ] = "",
-    dropout: Annotated[
-        float, typer.Option(help="Chance that a client's update is missing from a round.")
-    ] = 0.0,
-    rounds: Annotated[
-        int | None, typer.Option(help="Rounds to convergence; 100 where nobody knows.")
-    ] = None,
-    train: Annotated[float, typer.Option(help="Seconds that a client trains in a round.")] = 0.0,
-    server_may_see_model: Annotated[
-        bool, typer.Option("--server-may-see-model", help="The server may read each round's sum.")
-    ] = False,
-    members_may_collude: Annotated[
-        bool,
-        typer.Option("--members-may-collude", help="A third may conspire with the server."),
-    ] = False,
-    colluders: Annotated[
-        int | None, typer.Option(help="So many may conspire with the server; 0: none.")
-    ] = None,
-    passive_server: Annotated[
-        bool, typer.Option("--passive-server", help="It follows the protocol all the same.")
-    ] = False,
-    trusted_dealer: Annotated[
-        bool, typer.Option("--trusted-dealer", help="Somebody whom all trust deals keys.")
-    ] = False,
-    clear_part: Annotated[
-        bool, typer.Option("--clear-part", help="A part of each update may travel in clear.")
-    ] = False,
-    sparse: Annotated[
-        bool,
-        typer.Option("--sparse", help="A tenth of each update may be sent, and which be seen."),
-    ] = False,
-    memory: Annotated[
-        str, typer.Option(help="Memory of each machine, such as 8GB; else this one's.")
-    ] = "",
-    prices: Annotated[
-        str, typer.Option(help="Prices: batchcrypt or flashe, as in the papers, or a .toml.")
-    ] = "flashe",
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")
-    ] = False,
-    json_file: JsonFile = None,
-) -> None:
-    """Say which scheme suits a federation: ranked by seconds a round, and why not the others.
-
-    The first time it measures how fast this machine is at each scheme, for half a minute.
-    """
-    from flhe.sim.advise import report
-
-    report.command(
-        params=params,
-        clients=clients,
-        uplink=uplink,
-        downlink=downlink,
-        server_link=server_link,
-        wan_name=wan,
-        prices_name=prices,
-        memory_size=memory,
-        dropout=dropout,
-        rounds=rounds,
-        train_s=train,
-        server_may_see_model=server_may_see_model,
-        members_may_collude=members_may_collude,
-        colluders=colluders,
-        passive_server=passive_server,
-        trusted_dealer=trusted_dealer,
-        clear_part=clear_part,
-        sparse=sparse,
-        calibrate_anew=calibrate,
-        json_file=json_file,
-    )
-
-
-@app.command()
 def doctor(
     node_config: Annotated[
         str,
@@ -572,6 +451,10 @@ def doctor(
 
 app.command()(permit)
 app.command()(bench)
+app.command()(advise)
+app.command()(audit)
+app.command()(crowd)
+app.command()(rehearse)
 app.add_typer(roster_commands, name="roster", cls=Commands)
 app.add_typer(key_commands, name="keys", cls=Commands)
 

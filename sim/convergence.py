@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from flhe.errors import ConfigError
-from flhe.sim.prices import GB, Prices, cost
-from flhe.sim.round_model import Breakdown
-from flhe.sim.wan import SERVER, Wan
+from flhe.sim.advise.prices import GB, Prices, cost
+from flhe.sim.advise.round_model import Breakdown
+from flhe.sim.advise.wan import SERVER, Wan
 
 Better = Literal["higher", "lower"]
 """Which values of a curve are better: accuracies are "higher", losses "lower"."""

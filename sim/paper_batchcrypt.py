@@ -164,7 +164,7 @@ def main(
     bits: Annotated[int, typer.Option(help="r: bits of a value without its sign.")] = 16,
 ) -> None:
     """Show what the paper's batches get wrong, beside balanced digits."""
-    from flhe.sim.wrong_sums import compare, table
+    from flhe.sim.corrections.wrong_sums import compare, table
 
     try:
         found = compare(bits=bits)

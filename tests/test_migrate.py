@@ -19,7 +19,7 @@ from flhe.policy import SETTINGS
 from flhe.rounds.model import Model
 from flhe.sim.bench.flower_parts import EXAMPLES, Client
 from flhe.sim.bench.flower_secagg import FlowerSecAgg, Round
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")

@@ -99,7 +99,14 @@ def of(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-ALLOWED = ("flhe.mods", "flhe.strategies", "flhe.apps", "flhe.sim", "flhe.records")
+ALLOWED = (
+    "flhe.apps",
+    "flhe.mods",
+    "flhe.records",
+    "flhe.sim",
+    "flhe.strategies",
+    "flhe.testing",
+)
 
 
 def test_only_adapters_import_flower() -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from flhe.coding.support import Support
 from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.calibration import KEY, POINTS, VERSION, Calibration, Point, installed
-from flhe.sim.advise.cost_model import SHARE
+from flhe.sim.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
+from flhe.sim.advise.check import HELD_OUT, Line, compare
+from flhe.sim.advise.cost_model import SHARE, Point
 from flhe.sim.bench import Contender, Progress, Setting, pinned
 from flhe.sim.bench import measure as in_turns
 from flhe.sim.tables import phase_costs as who
@@ -78,14 +79,12 @@ def measure(
             for members in (*agreement_cost.GROUPS, *agreement_cost.PACKED)
             for length in agreement_cost.ELEMENTS
         }
-        graphs = {n: agreement_cost.share_on_graph(n, 3) for n in agreement_cost.GRAPHS}
         support_s = _support(SUPPORT_VALUES)
     kept = {point for point in points if installed(point.name)}
     ours = Calibration(
         {point.key: times[point.key] for point in kept},
         tuple(point for point in points if point in kept),
         agreements,
-        graphs,
         support_s,
     )
     more = [point.key for point in also if installed(point.name)]
@@ -136,6 +135,13 @@ def load(
         found, _, _ = measure(progress=progress)
         store.put(KEY, found.to_json())
     return found
+
+
+def checked(progress: Progress | None = None) -> tuple[Calibration, list[Line]]:
+    """Measure anew, keep it, and hold what it predicts against what it was not calibrated on."""
+    found, times, sizes = measure(also=HELD_OUT, progress=progress)
+    Store(cache_folder()).put(KEY, found.to_json())
+    return found, compare(found, HELD_OUT, times, sizes)
 
 
 def _kept(store: Store) -> Calibration | None:

@@ -11,9 +11,8 @@ from statistics import fmean
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError
 from flhe.keys.roster import Roster
-from flhe.sim.advise.offers import Size
-from flhe.sim.prices import Prices
-from flhe.sim.wan import SERVER, Wan
+from flhe.sim.advise.prices import Prices
+from flhe.sim.advise.wan import SERVER, Wan
 
 ROUNDS = 100
 """Until convergence, where nobody says."""
@@ -23,31 +22,19 @@ ROUNDS = 100
 class Demand:
     """What somebody needs.
 
-    Parameters
-    ----------
-    values : int
-        Of the model.
-    clients : int
-        N, at least 3.
-    wan : Wan
-        How they are connected.
-    prices : Prices
-        What machines and traffic cost.
-    dropout : float
-        Chance that a client's update is missing from a round, below 1.
-    rounds : int
-        Until convergence.
-    train_s : float
-        Seconds of a client's training in a round.
-    server_may_see_model, clear_part, sparse, trusted_dealer : bool
-        What may be: the server reads each sum; a part of each update travels in clear; only a part
-        of it is sent, and is seen to be which; somebody deals keys.
-    colluders : int
-        Members that may conspire with the server; 0 for none.
-    passive_server : bool
-        The server follows the protocol, whoever conspires with it.
-    memory_bytes : int
-        Of a client's machine, and of the server's; 0 where nobody counts.
+    - `values`: Of the model.
+    - `clients`: N, at least 3.
+    - `wan`: How they are connected.
+    - `prices`: What machines and traffic cost.
+    - `dropout`: Chance that a client's update is missing from a round, below 1.
+    - `rounds`: Until convergence.
+    - `train_s`: Seconds of a client's training in a round.
+    - `server_may_see_model`, `clear_part`, `sparse`, `trusted_dealer`: What may be: the server
+      reads each sum; a part of each update travels in clear; only a part of it is sent, and is seen
+      to be which; somebody deals keys.
+    - `colluders`: Members that may conspire with the server; 0 for none.
+    - `passive_server`: The server follows the protocol, whoever conspires with it.
+    - `memory_bytes`: Of a client's machine, and of the server's; 0 where nobody counts.
     """
 
     values: int
@@ -96,9 +83,9 @@ class Demand:
         return round(self.dropout * self.clients)
 
     @property
-    def size(self) -> Size:
-        """Of that round."""
-        return Size.of(self.values, self.clients, self.dropouts, self.colluders, self.train_s)
+    def bound(self) -> int:
+        """Members that may collude, as the roster says: by default where none is asked for."""
+        return self.colluders or Roster.default_collusion(self.clients)
 
     def lost(self, needed: int) -> float:
         """Chance that fewer than `needed` updates come."""

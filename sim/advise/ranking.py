@@ -15,10 +15,10 @@ from flhe.keys.roster import Roster
 from flhe.sim.advise.calibration import Calibration, Phases
 from flhe.sim.advise.demand import Demand
 from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
+from flhe.sim.advise.prices import GB
+from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.advise.rules import lost_rounds, reasons_against
 from flhe.sim.convergence import project
-from flhe.sim.prices import GB
-from flhe.sim.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.tables import phase_costs as who
 
 
@@ -26,23 +26,16 @@ from flhe.sim.tables import phase_costs as who
 class Prediction:
     """What an offer takes.
 
-    Parameters
-    ----------
-    name, strategy, caveat : str
-        Of the offer.
-    encrypt_s, add_s, decrypt_s : float
-        Seconds of one client's encryption, of adding one upload, of opening the sum, whoever does.
-    exchange_s : float
-        Of one client, in whatever else it does for the scheme.
-    upload_bytes, download_bytes : int
-        Of one client in one round, all stages; as `round_s`, with what is done again.
-    round_s : float
-        Seconds for each round that comes to a sum, training and all: on average, with the encryptions
-        that are done again and the rounds that come to nothing.
-    round_gb : float
-        All clients' traffic of a round, both ways, in GB of 2**30 bytes.
-    hours, usd : float
-        Until convergence.
+    - `name`, `strategy`, `caveat`: Of the offer.
+    - `encrypt_s`, `add_s`, `decrypt_s`: Seconds of one client's encryption, of adding one upload,
+      of opening the sum, whoever does.
+    - `exchange_s`: Of one client, in whatever else it does for the scheme.
+    - `upload_bytes`, `download_bytes`: Of one client in one round, all stages; as `round_s`, with
+      what is done again.
+    - `round_s`: Seconds for each round that comes to a sum, training and all: on average, with the
+      encryptions that are done again and the rounds that come to nothing.
+    - `round_gb`: All clients' traffic of a round, both ways, in GB of 2**30 bytes.
+    - `hours`, `usd`: Until convergence.
     """
 
     name: str
@@ -72,14 +65,9 @@ class Exclusion:
 class Advice:
     """The answer.
 
-    Parameters
-    ----------
-    ranked : tuple[Prediction, ...]
-        The fastest round first.
-    plain : Prediction
-        FedAvg in clear, for comparison.
-    excluded : tuple[Exclusion, ...]
-        All other offers.
+    - `ranked`: The fastest round first.
+    - `plain`: FedAvg in clear, for comparison.
+    - `excluded`: All other offers.
     """
 
     demand: Demand
@@ -90,7 +78,7 @@ class Advice:
     @property
     def roster(self) -> str:
         """How to make a roster that stands what was asked; "" where it does so by default."""
-        wanted = self.demand.size.colluders
+        wanted = self.demand.bound
         if wanted == Roster.default_collusion(self.demand.clients):
             return ""
         return f"flhe roster new --collusion {wanted}"
@@ -122,7 +110,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
             excluded.append(Exclusion(offer.name, reasons))
         else:
             ranked.append(_predict(offer, demand, speed))
-    in_clear = plain_work(demand.size, speed)
+    in_clear = plain_work(demand, speed)
     phases = speed.phases(who.PLAIN, demand.values, demand.clients)
     plain = _told("plain FedAvg", "FedAvg()", "", in_clear, phases, demand)
     return Advice(
@@ -131,7 +119,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
 
 
 def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
-    asked, phases = work(offer, demand.size, speed)
+    asked, phases = work(offer, demand, speed)
     # Dealt keys are not dealt anew: their rounds that lack somebody are lost.
     anew = offer.terms.joint and offer.terms.keys != "dealt"
     again = demand.lost(demand.clients) if anew else 0.0

@@ -74,7 +74,7 @@ def _times(asked: Asked, progress: Progress) -> Shown:
 def _round(asked: Asked, progress: Progress) -> Shown:
     from flhe.sim.bench.machine import machine
     from flhe.sim.bench.table import round_table
-    from flhe.sim.round_cost import round_cost
+    from flhe.sim.crowd.round_cost import round_cost
 
     cohort = 10 if asked.cohort is None else asked.cohort
     given = asked.given(rounds="repeats")
@@ -172,7 +172,7 @@ def bench(
 ) -> None:
     """Time encryption beside what nobody can beat and what else one might use.
 
-    WHAT are schemes, whose encryption, addition and decryption of one update are timed. Or it is one of:
+    WHAT are schemes, whose encryption, addition and decryption of one update are timed. Or one of:
 
     round: whole rounds of a CNN, 1,500 images a client.
 

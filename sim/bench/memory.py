@@ -156,7 +156,7 @@ def server_memory(
     FlheError
         The run failed, or took longer than `timeout` seconds.
     """
-    from flhe.sim.deployment import Deployment, Event
+    from flhe.sim.crowd.deployment import Deployment, Event
 
     began = time.monotonic()
     pid = idle = peak = 0

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from flhe.strategies import HEStrategy
-    from flhe.strategies.report import RoundReport
+    from flhe.strategies.report import Reporter, RoundReport
+
+    Work = Callable[[Grid, dict[str, Any], Reporter], dict[str, Any]]
+    """(grid, run config, reporter) -> what the last event says."""
 
 LAYER = 1 << 22
 """Values in one array at most, as in a matrix of 2048 x 2048."""
@@ -109,6 +112,22 @@ def client_app(*before: Any) -> ClientApp:
 
 def server_app() -> ServerApp:
     """The server of the Flower app; it writes down when it is idle, and each round."""
+
+    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+        warm_up()
+        reporter.emit("idle", pid=os.getpid(), resident=resident())
+        run = strategy(config["nodes"], config["timeout"], reporter.round)
+        run.start(grid, initial(config["values"]), config["rounds"])
+        return {"peak": resident("VmHWM")}
+
+    return reporting_app(work)
+
+
+def reporting_app(work: Work) -> ServerApp:
+    """A ServerApp that does `work`, and reports into the file that the run config names in `report`.
+
+    The last event is "done", with what `work` returns, or "failed", with the error.
+    """
     from flwr.serverapp import ServerApp
 
     from flhe.strategies.report import Reporter
@@ -120,14 +139,11 @@ def server_app() -> ServerApp:
         config: dict[str, Any] = dict(context.run_config)
         reporter = Reporter(config["report"])
         try:
-            warm_up()
-            reporter.emit("idle", pid=os.getpid(), resident=resident())
-            run = strategy(config["nodes"], config["timeout"], reporter.round)
-            run.start(grid, initial(config["values"]), config["rounds"])
+            found = work(grid, config, reporter)
         except Exception as error:
             reporter.emit("failed", error=f"{type(error).__name__}: {error}")
             raise
-        reporter.emit("done", peak=resident("VmHWM"))
+        reporter.emit("done", **found)
 
     return app
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from flhe.sim.bench.measure import Progress, Times
 from flhe.sim.bench.times import Row
-from flhe.sim.round_cost import RoundCost
+from flhe.sim.crowd.round_cost import RoundCost
 
 LIMIT_OF = {
     "encrypt_s": "openssl-aes-ctr",

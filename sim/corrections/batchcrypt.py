@@ -33,7 +33,7 @@ def _overflow() -> Found:
 
 
 def _carries() -> Found:
-    from flhe.sim.wrong_sums import OURS, compare
+    from flhe.sim.corrections.wrong_sums import OURS, compare
 
     cells = {(c.cohort, c.inputs, c.layout): c for c in compare((3, 9), batches=1)}
     bell, scaled = "Gaussian, clipped at 5.83 sigma", "Gaussian, scaled in advance"

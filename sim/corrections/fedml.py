@@ -134,7 +134,7 @@ PROOFS = (
         "network whose first layer is fully connected, such as the paper's own MLP; no "
         "optimization is needed. Of a LeNet, too: see docs/fedml_he.md.",
         "All is encrypted by default; a map by inputs; `flhe audit` attacks what is left.",
-        "flhe/coding/sensitivity.py, sim/inversion.py",
+        "flhe/coding/sensitivity.py, sim/audit/inversion.py",
         "breaks secrecy",
         _image,
         "flhe audit --quick",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
+from flhe.sim.advise.prices import GB
 from flhe.sim.corrections.proof import Found, Proof
-from flhe.sim.prices import GB
 
 BATCHCRYPT_4 = {
     "FMNIST": ((122.5, 2228.3), (8.9, 58.7), (3.2, 11.17)),
@@ -124,7 +124,7 @@ def _plain_traffic() -> Found:
 
 
 def _links() -> Found:
-    from flhe.sim.wan import named
+    from flhe.sim.advise.wan import named
 
     links = named("batchcrypt").links(9)
     by, printed = {}, {}
@@ -192,7 +192,7 @@ PROOFS = (
         "Its traffic alone takes longer over the paper's own links. The other models' hours leave "
         "room for it.",
         _COUNTED,
-        "sim/convergence.py, sim/wan.py",
+        "sim/convergence.py, sim/advise/wan.py",
         "wrong figure",
         _links,
     ),

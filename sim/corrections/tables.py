@@ -157,7 +157,7 @@ def _efficient() -> Found:
 _COUNTED = (
     "Bytes are counted as sent, both ways; a ratio is of two figures of one run, never one less."
 )
-_BENCH = "sim/bench.py, sim/wire.py"
+_BENCH = "sim/bench.py, sim/rehearsal/wire.py"
 
 PROOFS = (
     Proof(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flhe.sim import prices, wan
+from flhe.sim.advise import prices, wan
 from flhe.sim.convergence import Projection, project
 from flhe.sim.tables import phase_costs as costs_of
 from flhe.sim.tables.batchcrypt_paper import (

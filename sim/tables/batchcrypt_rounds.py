@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from flhe.sim import prices
+from flhe.sim.advise import prices
+from flhe.sim.advise.wan import SERVER
 from flhe.sim.tables import batchcrypt_costs
 from flhe.sim.tables.batchcrypt_paper import (
     BATCHCRYPT,
@@ -43,7 +44,6 @@ from flhe.sim.tables.phase_costs import PLAIN as OUR_PLAIN
 from flhe.sim.tables.result import Entry, Result, ratios
 from flhe.sim.tables.rounds import TOTAL, entries, row
 from flhe.sim.tables.section import Found, Plan, Section
-from flhe.sim.wan import SERVER
 
 ENCRYPTED = (PHE, PHE_BATCHED, OURS, OURS_3072)
 NAMES = (*ENCRYPTED, OUR_PLAIN)

@@ -36,7 +36,7 @@ def _measure(_say: Say) -> dict[str, Any]:
     import torch
 
     from flhe.coding.sensitivity import sensitivity
-    from flhe.sim.audit_images import samples
+    from flhe.sim.audit.images import samples
     from flhe.sim.lenet import lenet
 
     images = samples(IMAGES)

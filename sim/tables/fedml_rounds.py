@@ -1,8 +1,8 @@
 """FedML-HE's Figures 8 and 14: a cycle, clients and networks; with them its Table 5, Figures 5 and 12.
 
-A cycle is one of `flhe.sim.round_model`: transfer and its sum are projected. Training is one epoch of
-EPOCH images on a client, on one thread of this machine, sampled from a few batches; the paper had a
-GPU, and does not say how many images.
+A cycle is one of `flhe.sim.advise.round_model`: transfer and its sum are projected. Training is one
+epoch of EPOCH images on a client, on one thread of this machine, sampled from a few batches; the paper
+had a GPU, and does not say how many images.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flhe.sim.advise.wan import named
 from flhe.sim.bench.fedml_models import CNN, COHORT
 from flhe.sim.tables import phase_costs
 from flhe.sim.tables.chart import Chart
@@ -35,7 +36,6 @@ from flhe.sim.tables.marked import Marked, projected, sampled
 from flhe.sim.tables.result import Entry, Result
 from flhe.sim.tables.rounds import Round, played, proportional
 from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.wan import named
 
 EPOCH = 1000
 """Images of one client's local epoch."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from flhe.sim import bench
+from flhe.sim.advise.round_model import simulate, typical
 from flhe.sim.bench import Setting
 from flhe.sim.bench.schemes import flashe
-from flhe.sim.round_model import simulate, typical
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_paper import COHORT, LEFT_S, MODELS, SAVED_S
 from flhe.sim.tables.flashe_round import LINK, SETTING, training, training_steps

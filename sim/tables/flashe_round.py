@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flhe.sim import wan
+from flhe.sim.advise import wan
 from flhe.sim.tables.flashe_paper import COHORT, MODELS
 from flhe.sim.tables.headlines import BATCHES
 from flhe.sim.tables.learned import NAMES, VALUES, batch_s, training_step

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flhe.sim import prices
+from flhe.sim.advise import prices
 from flhe.sim.convergence import Reported, project, reported
 from flhe.sim.tables import flashe_sparse, phase_costs
 from flhe.sim.tables.dots import dots

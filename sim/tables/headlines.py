@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flhe.sim.advise.wan import uniform
 from flhe.sim.bench.secure_sums import SECAGG
 from flhe.sim.tables import phase_costs as costs
 from flhe.sim.tables.learned import batch_s, training_step
@@ -13,7 +14,6 @@ from flhe.sim.tables.result import Entry, Result
 from flhe.sim.tables.rounds import played
 from flhe.sim.tables.sash_times import NOTE, ratio_of, ratio_step
 from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.wan import uniform
 
 CNN, COHORT, MBPS = 1_200_000, 10, 40.0
 """FLASHE's CNN and cohort; the slowest link that its paper measured (Sec. 2.3)."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flhe.sim.round_model import Breakdown, Work, simulate, typical
+from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
+from flhe.sim.advise.wan import Link
 from flhe.sim.tables.learned import NAMES, VALUES
 from flhe.sim.tables.marked import Marked, projected, weakest
 from flhe.sim.tables.result import Entry, Group
 from flhe.sim.tables.turns import Cost
-from flhe.sim.wan import Link
 
 PARTS = ("training", "encryption", "decryption", "idle")
 """An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""

@@ -1,6 +1,6 @@
 """SASH among more and more virtual clients on Ray; ten times as many, projected.
 
-Not in the paper, which names thousands of clients (Sec. 1 and 4.1.2) and shows 500. `ray_crowd` runs
+Not in the paper, which names thousands of clients (Sec. 1 and 4.1.2) and shows 500. `flhe crowd` runs
 the same up to 1,000, which takes longer than all tables.
 """
 
@@ -11,19 +11,17 @@ from dataclasses import asdict
 from typing import Any
 
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.ray_crowd import TIMEOUT_S
-from flhe.sim.ray_crowd import plan as planned
-from flhe.sim.ray_found import Asked
-from flhe.sim.ray_found import Found as Crowd
-from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds
-from flhe.sim.ray_run import RayRun
+from flhe.sim.crowd.command import TIMEOUT_S
+from flhe.sim.crowd.found import Asked
+from flhe.sim.crowd.found import Found as Crowd
+from flhe.sim.crowd.report import FURTHER, QUANTITIES, kinds
+from flhe.sim.crowd.run import RayRun
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.marked import Marked, counted, measured, projected
 from flhe.sim.tables.result import Entry, Result
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
 
 VALUES = 10_000
-NEIGHBOURS = 150
 DRAWN = (
     "client, round",
     "server, round",
@@ -38,17 +36,15 @@ def asked(plan: Plan) -> list[Asked]:
     """Federations: one that starts at once where it must be quick."""
     if plan.quick:
         return [Asked(12, VALUES, 1)]
-    return planned((50, 100, 150, 200), VALUES, 2, NEIGHBOURS)
+    return [Asked(clients, VALUES, 2) for clients in (50, 100, 150, 200)]
 
 
 def _step(one: Asked) -> Step:
     def work(say: Say) -> dict[str, Any]:
         return asdict(RayRun(one, TIMEOUT_S, lambda _n, what: say(what)).run())
 
-    key = f"ray-{one.clients}-{one.values}-{one.rounds}-{one.neighbours}"
+    key = f"ray-{one.clients}-{one.values}-{one.rounds}-0"
     about = f"{one.clients} clients on Ray"
-    if one.neighbours:
-        about += f", {one.neighbours} neighbours"
     return Step(key, work, about, 25.0 + 0.5 * one.clients, threads=0)
 
 
@@ -81,7 +77,7 @@ def _report(plan: Plan, found: Found) -> list[Result]:
         "the end is what the clients' steps make. Seconds of client and server are of their processor; "
         "an epoch's key agreement is paid once. The server's process is also the engine's: it holds "
         "all messages. Memory of all processes is projected as the sum of its parts. MB are of 10^6 "
-        "bytes. `python -m flhe.sim.ray_crowd` runs up to 1,000 clients."
+        "bytes. `flhe crowd` runs up to 1,000 clients."
     ]
     if laws:
         notes.append(

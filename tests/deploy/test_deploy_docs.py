@@ -30,7 +30,7 @@ def commands() -> list[list[str]]:
             words = shlex.split(part, comments=True)
             if words[:3] == ["python", "-m", "flhe.apps.shelf"]:
                 found.append(["shelf", *words[3:]])
-            elif words[:1] == ["flhe"] and words[1:2] != ["..."]:
+            elif words[:1] in (["flhe"], [".venv/bin/flhe"]) and words[1:2] != ["..."]:
                 found.append(words)
     return found
 

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from flhe.apps import shelf
 from flhe.errors import ConfigError
-from flhe.sim import loopback_app
+from flhe.sim.rehearsal import app as loopback_app
 
 APP_ID = loopback_app.APP_ID
 

@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
+from flhe.sim.advise.prices import BATCHCRYPT, FLASHE, GB, Prices
+from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
+from flhe.sim.advise.wan import Link, Site, Wan, named, uniform
 from flhe.sim.convergence import (
     REPORTED,
     converged,
@@ -21,11 +24,8 @@ from flhe.sim.convergence import (
     rounds_to,
     series,
 )
-from flhe.sim.prices import BATCHCRYPT, FLASHE, GB, Prices
-from flhe.sim.round_model import Breakdown, Work, simulate, typical
-from flhe.sim.wan import Link, Site, Wan, named, uniform
 
-ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
+ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2)
 
 
 def test_rounds_to() -> None:

@@ -21,7 +21,7 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.keys import seed_plan
 from flhe.math import ring
-from flhe.sim import wan
+from flhe.sim.advise import wan
 from flhe.sim.corrections import batchcrypt, esafl, hours, listing, sash, sparse, tables
 from flhe.sim.corrections.listing import PROOFS, TITLES, entry, named, of_paper, page, run
 from flhe.sim.corrections.proof import VERDICTS, Fixed, Found, Paper

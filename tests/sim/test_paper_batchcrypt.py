@@ -17,8 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe.errors import ConfigError
+from flhe.sim.corrections.wrong_sums import OURS, Cell, balanced, compare, inputs, table
 from flhe.sim.paper_batchcrypt import PaperBatch, Reader, WrongSumsWarning, main
-from flhe.sim.wrong_sums import OURS, Cell, balanced, compare, inputs, table
 
 READERS: tuple[Reader, ...] = ("text", "program")
 

@@ -25,9 +25,9 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.resident import resident
 from flhe.rounds.model import Model
-from flhe.sim import deployment
 from flhe.sim.bench import memory, one_process, synthetic
 from flhe.sim.bench.memory import Memory
+from flhe.sim.crowd import deployment
 from flhe.sim.inproc import InProcessGrid
 
 ROWS = [
@@ -197,7 +197,7 @@ def test_the_flower_app_is_written_as_files(tmp_path: Path) -> None:
 
 
 def test_configs_as_flowers_commands_take_them() -> None:
-    pairs = deployment._pairs({"flhe-home": "/a b", "partition-id": 0, "timeout": 1.5})
+    pairs = deployment.pairs({"flhe-home": "/a b", "partition-id": 0, "timeout": 1.5})
     assert pairs == 'flhe-home="/a b" partition-id=0 timeout=1.5'
 
 

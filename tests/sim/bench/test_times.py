@@ -247,7 +247,7 @@ def test_tables_fit_a_terminal() -> None:
 
 def test_whole_rounds_take_turns() -> None:
     pytest.importorskip("torch")
-    from flhe.sim.round_cost import round_cost
+    from flhe.sim.crowd.round_cost import round_cost
 
     seen: list[str] = []
     cost = round_cost(

@@ -9,7 +9,7 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe.schemes.paillier_keys import SecretKey
-from flhe.sim.contenders import Setting
+from flhe.sim.bench import Setting
 from flhe.sim.tables import batchcrypt_costs
 from flhe.sim.tables.batchcrypt_costs import (
     ARITHMETIC,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flhe.errors import FlheError
-from flhe.sim.contenders import PlainContender, Setting
+from flhe.sim.bench import PlainContender, Setting
 from flhe.sim.tables import flashe_costs, turns
 from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
 from flhe.sim.tables.flashe_peers import SAMPLE, SHARE, FlasheTenth, PlainTenth, TensealValues

@@ -9,8 +9,8 @@ import pytest
 
 from flhe.errors import ReuseError
 from flhe.schemes.masking import expected
+from flhe.sim.bench import SLOT, Setting
 from flhe.sim.bench.mask_counts import CLIENTS
-from flhe.sim.contenders import SLOT, Setting
 from flhe.sim.tables import flashe_dropouts, flashe_masks, flashe_prepared
 from flhe.sim.tables.dots import dots
 from flhe.sim.tables.flashe_dropouts import RATES, crossing

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim import prices
+from flhe.sim.advise import prices
 from flhe.sim.convergence import project
 from flhe.sim.tables import flashe_rounds, flashe_sparse
 from flhe.sim.tables.flashe_paper import COHORT, MODELS

@@ -1,0 +1,206 @@
+"""Gradient inversion: from the gradient that a server sees to the image it was computed of.
+
+    least over x', y' of   sum over the coordinates in clear of (g_m(x', softmax(y')) - g_m)^2
+
+by L-BFGS, from several starts. What is kept is the start whose gradient fits best, since that is all an
+attacker can tell; the original takes no part in the choice.
+
+The attack is DLG with three changes, each in its favour: float64 instead of float32, a line search
+that cannot diverge (strong Wolfe), and starts around mid-grey, where images are, instead of N(0, 1).
+Whoever attacks may know better still: what this finds is the least that leaks.
+
+Source: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019), Alg. 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flhe.coding.base import Plain, State
+from flhe.coding.clip import Clip
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.quantize import Quantize
+from flhe.errors import ConfigError
+
+START_MEAN, START_SIGMA = 0.5, 0.1
+"""Of the pixels that an attack starts from, in [0, 1]; what nothing tells of stays as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """How much is put into an attack.
+
+    - `steps`: Evaluations of the gradient, for each start.
+    - `restarts`: Starts.
+    - `history`: Pairs of steps that L-BFGS remembers.
+    """
+
+    steps: int = 600
+    restarts: int = 2
+    history: int = 100
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.restarts, self.history) < 1:
+            raise ConfigError(
+                f"Attack(steps={self.steps}, restarts={self.restarts}, history={self.history}): all "
+                "must be at least 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What happens to the part in clear before the server sees it.
+
+    - `bits`: Quantization, to nearest; None for floats as they are.
+    - `clip`: Clipping threshold of the quantizer; None for the gradient's largest absolute value.
+    - `noise`: Scale b of Laplace noise on every value; 0 for none.
+    """
+
+    bits: int | None = 16
+    clip: float | None = None
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise) and self.noise >= 0):
+            raise ConfigError(f"noise={self.noise}: the scale must be at least 0")
+        if self.bits is not None:
+            Quantize(self.bits)
+        if self.clip is not None:
+            Clip(self.clip)
+
+    def seen(self, values: NDArray[np.float64], noise: np.random.Generator) -> NDArray[np.float64]:
+        """Values (length,) as they arrive; `noise` gives simulated noise, not a secret."""
+        if self.noise:
+            values = values + noise.laplace(scale=self.noise, size=values.size)
+        if self.bits is None or not values.any():
+            return values
+        clip = Clip(float(np.abs(values).max()) if self.clip is None else self.clip)
+        layout = Layout((Entry("gradient", (values.size,), "float64"),))
+        quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout)
+        plain = Plain(values.astype(np.float32), np.empty(0, np.int64))
+        sent = quantize.encode(clip.encode(plain, state)[0], State())[0]
+        back = clip.decode(quantize.decode(sent, [0], State())[0], [0], state)[0]
+        return np.asarray(back.values, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One example's gradient at the server.
+
+    - `values`: The gradient (length,), in the order of the parameters; what is encrypted is not
+      looked at.
+    - `clear`: Which coordinates are in clear, (length,).
+    """
+
+    values: NDArray[np.float64] = field(repr=False)
+    clear: NDArray[np.bool_] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What an attack came to.
+
+    - `image`: Planes, height, width; in [0, 1].
+    - `label`: The class it takes the image for.
+    - `loss`: Squared distance of the gradients, over what is in clear.
+    - `evaluations`: Of the gradient, over all starts.
+    """
+
+    image: NDArray[np.float64] = field(repr=False)
+    label: int
+    loss: float
+    evaluations: int
+
+
+def gradient(model: nn.Module, images: Tensor, targets: Tensor, *, graph: bool = False) -> Tensor:
+    """Gradient of the mean cross entropy, flat (length,); targets are classes or probabilities."""
+    loss = nn.functional.cross_entropy(model(images), targets)
+    parts = torch.autograd.grad(loss, list(model.parameters()), create_graph=graph)
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def invert(
+    model: nn.Module,
+    seen: Seen,
+    shape: tuple[int, int, int],
+    classes: int,
+    attack: Attack,
+    seed: int | tuple[int, ...],
+) -> Guess:
+    """Look for the image whose gradient is what was seen.
+
+    Where nothing is in clear there is nothing to fit, and the guess is the first start.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Float64, as the server knows it.
+    seen : Seen
+        What it sees.
+    shape : tuple[int, int, int]
+        Planes, height and width of the image.
+    classes : int
+        How many there are.
+    attack : Attack
+        What is put into it.
+    seed : int or tuple of int
+        Of the starts.
+    """
+    clear = torch.from_numpy(np.flatnonzero(seen.clear))
+    goal = torch.from_numpy(seen.values)[clear]
+    random = torch.Generator().manual_seed(
+        int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
+    )
+    best: Guess | None = None
+    evaluations = 0
+    for _ in range(attack.restarts):
+        guess = _from_one_start(model, clear, goal, shape, classes, attack, random)
+        evaluations += guess.evaluations
+        if best is None or guess.loss < best.loss:
+            best = guess
+    assert best is not None
+    return Guess(best.image, best.label, best.loss, evaluations)
+
+
+def _from_one_start(
+    model: nn.Module,
+    clear: Tensor,
+    goal: Tensor,
+    shape: tuple[int, int, int],
+    classes: int,
+    attack: Attack,
+    random: torch.Generator,
+) -> Guess:
+    start = torch.randn(math.prod(shape), dtype=torch.float64, generator=random)
+    pixels = (START_MEAN + START_SIGMA * start).requires_grad_()
+    label = torch.randn(classes, dtype=torch.float64, generator=random).requires_grad_()
+    best, losses = [pixels.detach().clone(), label.detach().clone()], [math.inf]
+
+    def distance() -> Tensor:
+        optimizer.zero_grad()
+        ours = gradient(model, pixels.reshape(1, *shape), label.softmax(0)[None], graph=True)
+        loss = (ours[clear] - goal).square().sum()
+        loss.backward(inputs=[pixels, label])  # type: ignore[no-untyped-call]
+        if loss.item() < min(losses):
+            best[:] = pixels.detach().clone(), label.detach().clone()
+        losses.append(loss.item())
+        return loss
+
+    optimizer = torch.optim.LBFGS(
+        [pixels, label],
+        max_iter=attack.steps,
+        max_eval=attack.steps,
+        history_size=attack.history,
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
+    )
+    optimizer.step(distance)  # type: ignore[no-untyped-call]
+    image = best[0].clamp(0, 1).reshape(shape).numpy()
+    return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)

@@ -1,0 +1,148 @@
+"""Keys that a node derives from what its state directory holds, as far as one can tell from outside.
+
+Whoever has one of them reads or forges a part of a round, so none may travel. Their contexts are
+public: slots are in ciphertexts' headers on the wire, message headers and digests of models in
+messages, ranks are counted. Not looked for: keys of boxes whose salt stands inside the box (sealed
+models, releases of seeds), and what is bound to the support of a sparse vector.
+
+Labels are those of the modules that derive; a test holds them against the source.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from flhe.errors import FlheError
+from flhe.keys import canonical
+from flhe.keys.derive import hkdf
+from flhe.keys.messages import Envelope
+from flhe.keys.states import Epoch
+from flhe.schemes.base import Scheme
+from flhe.schemes.ckks_scheme import Ckks
+from flhe.schemes.eshe import Eshe
+from flhe.schemes.flashe import MODES, Flashe
+from flhe.sealed import MAX_HEADER, Slot
+
+DERIVED = "derived key"
+_SLOT = ("tag", "tag-mask", "sum-tag", "permutation")
+"""Labels of keys that have a slot for their context and nothing else."""
+_MESSAGE = 1 << 20
+_DIGEST = 32
+
+
+@dataclass(slots=True)
+class Contexts:
+    """What is public in the traffic, and keys are bound to.
+
+    - `slots`: Of all ciphertexts.
+    - `lengths`: Integers in them.
+    - `headers`: Of all signed messages, encoded.
+    - `digests`: Whatever is as long as a model's digest.
+    """
+
+    slots: set[Slot] = field(default_factory=set)
+    lengths: set[int] = field(default_factory=set)
+    headers: set[bytes] = field(default_factory=set)
+    digests: set[bytes] = field(default_factory=set)
+
+    def take(self, values: Iterable[object]) -> None:
+        """Look through values of records."""
+        for value in values:
+            if isinstance(value, list):
+                self.take(value)
+            elif isinstance(value, bytes):
+                self._take(value)
+
+    def _take(self, value: bytes) -> None:
+        if len(value) == _DIGEST:
+            self.digests.add(value)
+            return
+        try:
+            said = canonical.loads(value, _MESSAGE, "message")
+        except FlheError:
+            return
+        match said:
+            case [int(), str(), str(), list(context), list(), int(length), list()] if (
+                len(value) <= MAX_HEADER
+            ):
+                self.lengths.add(length)
+                self._slot(context)
+            case {"header": dict(), "payload": bytes(), "signature": bytes()}:
+                try:
+                    self.headers.add(Envelope.from_bytes(value, _MESSAGE).header.to_bytes())
+                except FlheError:
+                    return
+
+    def _slot(self, context: list[object]) -> None:
+        try:
+            self.slots.add(Slot.from_fields(context))
+        except FlheError:
+            return
+
+
+def of_epoch(epoch: Epoch) -> Iterator[bytes]:
+    """Keys that serve all of an epoch."""
+    scope = epoch.run_id, epoch.roster.hash
+    yield hkdf(epoch.group_key, "digest", *scope, epoch.id)
+    yield hkdf(epoch.group_key, "joint-sum", *scope, epoch.id)
+    yield hkdf(epoch.group_key, "confirm", *scope, epoch.number)
+    for key in filter(None, epoch.pair_keys):
+        yield hkdf(key, "joint", *scope, epoch.id)
+    if model_key := getattr(epoch, "model_key", b""):
+        yield model_key
+
+
+def of_traffic(
+    group_keys: Collection[bytes],
+    pair_keys: Collection[bytes],
+    contexts: Contexts,
+    schemes: Iterable[Scheme],
+    cohort: int,
+) -> Iterator[bytes]:
+    """Keys that serve one slot or one message.
+
+    Parameters
+    ----------
+    group_keys, pair_keys : collection of bytes
+        All that were collected: which belongs to what is not asked.
+    contexts : Contexts
+        Out of the traffic.
+    schemes : iterable of Scheme
+        Those of the runs, for each size of the group.
+    cohort : int
+        Most members.
+    """
+    ways = list(schemes)
+    for key, slot in itertools.product(group_keys, contexts.slots):
+        context = slot.context()
+        for label in _SLOT:
+            yield hkdf(key, label, *context)
+        for rank in range(cohort):
+            yield hkdf(key, "sum-tag-mask", *context, rank, b"")
+        for scheme in ways:
+            yield from _of_scheme(scheme, key, slot)
+    epochs = {(slot.run_id, slot.roster_hash, slot.epoch) for slot in contexts.slots}
+    for key, scope, digest in itertools.product(group_keys, epochs, contexts.digests):
+        yield hkdf(key, "check", *scope, digest)
+    ranks = list(itertools.permutations(range(cohort), 2))
+    for key in pair_keys:
+        for slot, (sender, receiver) in itertools.product(contexts.slots, ranks):
+            yield hkdf(key, "kshare", slot.digest(), sender, receiver)
+        for header in contexts.headers:
+            yield hkdf(key, "pair-aead", header)
+
+
+def _of_scheme(scheme: Scheme, group_key: bytes, slot: Slot) -> Iterator[bytes]:
+    context = slot.context()
+    if isinstance(scheme, Flashe):
+        for mode in MODES:
+            yield hkdf(group_key, "flashe", *context, mode, scheme.lane_bits)
+    elif isinstance(scheme, Ckks):
+        sizes = scheme.sizes
+        for j in range(scheme.cohort + 1):
+            yield hkdf(group_key, "ckks-a", *context, j, sizes.n, sizes.q)
+    elif isinstance(scheme, Eshe):
+        for limb in range(len(scheme.sizes.slots.moduli)):
+            yield hkdf(group_key, "eshe-a", *context, scheme.ring, limb)
