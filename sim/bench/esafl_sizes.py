@@ -1,7 +1,5 @@
 """Tables 3 and 4 of ESAFL's paper as data: ciphertexts, traffic, error; its encoding and ours.
 
-    python -m flhe.sim.bench.esafl_sizes [--full] [--json FILE] [--figure FILE.png]
-
 Nine clients, three models. Who takes part, each with and without packing:
 
 - *paper, as counted*: the paper's scheme with the canonical embedding, n/2 values a polynomial, T = 21
@@ -12,7 +10,7 @@ Nine clients, three models. Who takes part, each with and without packing:
 
 Ciphertexts and bytes are counted. Errors are measured: vectors are encoded, encrypted by all nine,
 added, decrypted, and compared with the exact sum. Encryption as printed takes 0.15 s a ciphertext, so
-of each vector only the first plaintexts are taken (`measured` values; all of them with --full); ours
+of each vector only the first plaintexts are taken (`measured` values); ours
 encrypts whole vectors. Values are uniform in [0, 1], which the paper normalizes to (Fig. 2).
 
 How the paper's numbers come about:
@@ -42,12 +40,11 @@ from flhe.coding.base import Plain
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
-from flhe.sealed import Sealed, Slot
-from flhe.sim.bench import Progress
+from flhe.sealed import Sealed
+from flhe.sim.bench import SLOT, Progress
 from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe
 from flhe.sim.paper_packing import PaperPacking, added, unpacked
 
-FORMAT, VERSION = "flhe esafl tables", 1
 COHORT = 9
 BITS = (16, 32)
 """Table 3's precision, and Table 4's."""
@@ -60,7 +57,6 @@ RINGS = ("paper-32768", DEFAULT_ESHE, "rns-8192", "rns-16384")
 SAMPLE = 2
 """Plaintexts of each vector that are encrypted as printed."""
 
-SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 NOTHING = np.empty(0, np.int64)
 
 

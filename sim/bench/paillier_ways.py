@@ -26,7 +26,6 @@ from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Slot
 from flhe.sim.bench.contender import Contender
 from flhe.sim.bench.phe import library
-from flhe.sim.bench.whole_table import WholeTable
 
 Group = Literal["encrypt", "decrypt"]
 
@@ -167,7 +166,6 @@ class Tricks:
                 lambda: g.powmod(base, secrets.randbits(bits), self._square),
             ),
             many("DJN, CRT", 16, by_half),
-            self._by_table("tables, whole entries", WholeTable, False),
             self._by_table("tables, entries of half length", GmpTable, False),
         ]
         by_lanes = in_lanes(self.key.p, self.key.q)

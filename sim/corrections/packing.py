@@ -146,7 +146,7 @@ PROOFS = (
         "flhe/coding/quantize.py",
         "wrong figure",
         _errors,
-        "python -m flhe.sim.bench.esafl_sizes",
+        "flhe tables esafl-table-3",
     ),
     Proof(
         "esafl-counts",
@@ -155,9 +155,9 @@ PROOFS = (
         "n values a polynomial, T - 1 of T polynomials carry values",
         "The table counts n/2 values a polynomial, and no polynomial of zeros.",
         "Ciphertexts are counted from the layout, as they are sent.",
-        "sim/esafl_tables.py",
+        "sim/bench/esafl_sizes.py",
         "wrong figure",
         _counts,
-        "python -m flhe.sim.bench.esafl_sizes",
+        "flhe tables esafl-table-3",
     ),
 )

@@ -157,6 +157,6 @@ PROOFS = (
         "flhe/schemes/masking.py",
         "wrong figure",
         _crossover,
-        "flhe bench --mask-counts FILE.png",
+        "flhe tables flashe-figure-12",
     ),
 )

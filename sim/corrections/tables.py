@@ -157,7 +157,7 @@ def _efficient() -> Found:
 _COUNTED = (
     "Bytes are counted as sent, both ways; a ratio is of two figures of one run, never one less."
 )
-_BENCH = "sim/bench.py, sim/rehearsal/wire.py"
+_BENCH = "sim/bench/times.py, sim/rehearsal/wire.py"
 
 PROOFS = (
     Proof(
@@ -228,7 +228,7 @@ PROOFS = (
         "flhe/schemes/ckks_sizes.py",
         "wrong figure",
         _cnn,
-        "python -m flhe.sim.fedml_tables",
+        "flhe tables fedml-table-4",
     ),
     Proof(
         "fedml-forty",
@@ -239,10 +239,10 @@ PROOFS = (
         "leaves less than 40, whatever is selected; which part comes from sending fewer "
         "parameters is not said.",
         "What selection saves is measured, and given by share.",
-        "sim/fedml_tables.py",
+        "sim/bench/fedml_ways.py",
         "left open",
         _forty,
-        "python -m flhe.sim.fedml_tables",
+        "flhe tables fedml-table-4",
     ),
     Proof(
         "fedml-tenth",
@@ -251,10 +251,10 @@ PROOFS = (
         "overheads are nearly proportional; at 10% close to plaintext",
         "Bytes are proportional. Time is not, and neither is close.",
         "What selection saves is measured, and given by share.",
-        "sim/fedml_tables.py",
+        "sim/bench/fedml_ways.py",
         "wrong figure",
         _tenth,
-        "python -m flhe.sim.fedml_tables",
+        "flhe tables fedml-table-4",
     ),
     Proof(
         "fedml-llama",
@@ -263,7 +263,7 @@ PROOFS = (
         "Llama 2: 30.92 times, the others 16 to 17",
         "It is compared with half precision, the others with single.",
         "One baseline for all: float32.",
-        "sim/fedml_models.py",
+        "sim/bench/fedml_models.py",
         "wrong figure",
         _llama,
     ),

@@ -6,10 +6,7 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -18,24 +15,9 @@ from flhe.errors import ConfigError, FlheError
 from flhe.sim.bench import Times, measure
 from flhe.sim.bench.paillier import Row, ratios, table
 from flhe.sim.bench.paillier_ways import Trick, Tricks
-from flhe.sim.bench.whole_table import WholeTable
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")
-
-
-@given(
-    st.sampled_from([7, 293, 1000003, 2**61 - 1]),
-    st.integers(1, 6),
-    st.integers(1, 10),
-    st.data(),
-)
-def test_a_table_is_powers(p: int, width: int, size: int, data: st.DataObject) -> None:
-    base = data.draw(st.integers(1, p * p - 1).filter(lambda base: base % p))
-    exponents = data.draw(st.lists(st.integers(0, 256**size - 1), min_size=1, max_size=3))
-    rows = np.array([list(a.to_bytes(size, "little")) for a in exponents], np.uint8)
-    table = WholeTable(gmpy2.mpz(p), gmpy2.mpz(base), width, 8 * size)
-    assert table.powers(rows, 1) == [pow(base, a, p * p) for a in exponents]
 
 
 @pytest.fixture(scope="module")
