@@ -421,6 +421,18 @@ def tables(
 
 
 @app.command()
+def corrections(
+    name: Annotated[str, typer.Argument(help="Which proof to run; none lists them.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/corrections.md.")] = False,
+) -> None:
+    """Show what the papers get wrong or leave open, each with a proof that runs."""
+    from flhe.sim.papers.corrections.listing import corrections
+
+    corrections(name, every=every, as_page=page)
+
+
+@app.command()
 def doctor(
     node_config: Annotated[
         str,

@@ -1,7 +1,7 @@
 """Named parameter sets of lattice schemes; each says where its security figure comes from.
 
 Figures are bits of classical work, the minimum over the attacks that the lattice-estimator knows (usvp,
-bdd, dual, with the MATZOV cost of gates); the bar is 128. `flhe.sim.lattice` has a cross-check of our
+bdd, dual, with the MATZOV cost of gates); the bar is 128. `flhe.sim.papers.lattice` has a cross-check of our
 own that anybody can run.
 """
 

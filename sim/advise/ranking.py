@@ -18,7 +18,7 @@ from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
 from flhe.sim.advise.prices import GB
 from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.advise.rules import lost_rounds, reasons_against
-from flhe.sim.convergence import project
+from flhe.sim.papers.convergence import project
 from flhe.sim.tables import phase_costs as who
 
 

@@ -40,9 +40,9 @@ from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError
 from flhe.sim.audit.images import CLASSES, Images
 from flhe.sim.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe.sim.audit.lenet import lenet
 from flhe.sim.audit.ssim import ssim
 from flhe.sim.bench import Progress
-from flhe.sim.lenet import lenet
 
 RULES = ("random", "labels", "inputs", "magnitude")
 NONE, ALL = "none", "all"

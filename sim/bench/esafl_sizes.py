@@ -42,8 +42,8 @@ from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed
 from flhe.sim.bench import SLOT, Progress
-from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe
-from flhe.sim.paper_packing import PaperPacking, added, unpacked
+from flhe.sim.papers.esafl import BrokenSchemeWarning, PaperEshe
+from flhe.sim.papers.packing import PaperPacking, added, unpacked
 
 COHORT = 9
 BITS = (16, 32)

@@ -1,8 +1,8 @@
-"""What BatchCrypt says in numbers, and what follows from them; its figures are pictures without any.
+"""What BatchCrypt and ESAFL say in numbers, and what follows; their figures are pictures without any.
 
 ESAFL's evaluation takes over the models, the network and the peers' numbers. Hours, gigabytes and
-epochs until convergence are in `flhe.sim.convergence`, stock
-FATE's iterations in `flhe.sim.corrections.hours`.
+epochs until convergence are in `flhe.sim.papers.convergence`,
+stock FATE's iterations in `flhe.sim.papers.corrections.hours`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flhe.sim.convergence import Reported, reported
-from flhe.sim.corrections.hours import BATCHCRYPT_ITERATION
+from flhe.sim.advise import wan
+from flhe.sim.bench.esafl_sizes import MODELS as ESAFL_TABLE_3
+from flhe.sim.papers.convergence import Reported, reported
+from flhe.sim.papers.corrections.hours import BATCHCRYPT_ITERATION
 from flhe.sim.tables.learned import NAMES
 
 COHORT = 9
 """Clients, Sec. 6.1."""
+
+LINK = wan.named("batchcrypt")
 
 MODELS = ("fcn", "alexnet", "lstm")
 """Table 3, by growing size; FMNIST, CIFAR and LSTM there."""
@@ -90,3 +94,19 @@ def line(paper: str, model: str, mode: str) -> Reported:
 def rounds(paper: str, model: str, mode: str) -> int:
     """Iterations until convergence: that table's epochs."""
     return line(paper, model, mode).epochs * ITERATIONS[model]
+
+
+def esafl_iteration_s(model: str) -> Mapping[str, float]:
+    """Mode -> seconds of an iteration in ESAFL's paper: its own are hours of Table 5."""
+    own = {}
+    for mode in (ESAFL, PLAIN):
+        said = line("ESAFL", model, mode)
+        own[mode] = said.hours * 3600 / (said.epochs * ITERATIONS[model])
+    return {**iteration_s(model), **own}
+
+
+def esafl_traffic_mb(model: str) -> Mapping[str, float]:
+    """Mode -> MB of an iteration in ESAFL's paper, all nine clients: nine times its Table 3."""
+    said = ESAFL_TABLE_3[MODELS.index(model)]
+    own = {ESAFL: COHORT * said.traffic[1], PLAIN: COHORT * said.plain_traffic}
+    return {**traffic_mb(model), **own}

@@ -14,7 +14,6 @@ MODULES = (
     "flashe_rounds",
     "flashe_masks",
     "batchcrypt_rounds",
-    "esafl_rounds",
     "fedml_costs",
     "fedml_rounds",
     "sash_times",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flhe.keys import threshold_keys
@@ -26,10 +26,10 @@ from flhe.sim.bench import measure as timed
 from flhe.sim.bench.fedml_models import MB
 from flhe.sim.bench.peers import SLOTS, shortest_ckks, shortest_moduli
 from flhe.sim.bench.schemes import Coded, Way, contender, fedml, fedml_terms
-from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.result import Entry, Group, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.result import Group
+from flhe.sim.tables.section import Found, Plan, Say, Step
+from flhe.sim.tables.table import Line, Table, section
 
 PARTIES = 2
 CRS = bytes(range(32))
@@ -124,8 +124,12 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     return found
 
 
+def _values(plan: Plan) -> int:
+    return 1 << (15 if plan.quick else 19)
+
+
 def _step(plan: Plan) -> Step:
-    values = 1 << (15 if plan.quick else 19)
+    values = _values(plan)
     return Step(
         f"fedml-threshold-{values}" + ("-quick" if plan.quick else ""),
         lambda say: measure(values, plan.repeats, say),
@@ -138,32 +142,17 @@ TOLD = {"keys": "keys", "encrypt": "encryption", "add": "addition", "decrypt": "
 """Phases as they are measured -> as tables call them."""
 
 
-def report(plan: Plan, found: Found) -> list[Result]:
-    """Fig. 12 of a step's result."""
-    step = _step(plan)
-    entries: list[Entry] = []
-    for who, row in found[step.key].items():
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
+    for who, row in found[_step(plan).key].items():
         group: Group = "peer" if who == TENSEAL else "ours"
-        for phase, what in TOLD.items():
-            entries.append(Entry("two parties", who, group, what, "s", measured(row[phase])))
-        sizes = {"upload": row["up"]} | ({"answer": row["answer"]} if "answer" in row else {})
-        for what, size in sizes.items():
-            entries.append(Entry("two parties", who, group, what, "MB", counted(size / MB)))
-    values = 1 << (15 if plan.quick else 19)
-    notes = (
-        f"{values:,} values, two parties; seconds of one party, of the server for one upload; MB of "
-        "2^20 bytes. Making a sealer counts as encryption. Decryption under a shared key is one "
-        "party's answer and putting both together; the answer is one more message of each.",
-        "The paper's threshold variant is CKKS, of an estimated precision of 36 bits; ours is exact, "
-        "on integers of 16 bits, as its single key is. Its figure has no numbers in text.",
-    )
-    chart = Chart("stacked", tuple(TOLD.values()))
-    return [
-        Result(
-            "fedml-figure-12", "FedML-HE, Figure 12", "a shared key and one key",
-            tuple(entries), chart, notes,
-        )
-    ]  # fmt: skip
+        numbers = {what: measured(row[phase]) for phase, what in TOLD.items()}
+        numbers["upload"] = counted(row["up"] / MB)
+        if "answer" in row:
+            numbers["answer"] = counted(row["answer"] / MB)
+        yield Line("two parties", who, group, numbers)
 
 
-FIGURE_12 = Section("fedml-figure-12", "FedML-HE", lambda p: [_step(p)], report, ("Figure 12",))
+FIGURE_12 = section(
+    lambda plan: [_step(plan)],
+    Table("fedml-figure-12", _lines, lambda plan, _found: {"values": _values(plan)}),
+)

@@ -6,7 +6,7 @@ the same up to 1,000, which takes longer than all tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,20 +16,12 @@ from flhe.sim.crowd.found import Asked
 from flhe.sim.crowd.found import Found as Crowd
 from flhe.sim.crowd.report import FURTHER, QUANTITIES, kinds
 from flhe.sim.crowd.run import RayRun
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import Marked, counted, measured, projected
-from flhe.sim.tables.result import Entry, Result
+from flhe.sim.tables.marked import counted, measured, projected
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe.sim.tables.table import Line, Table, section
 
 VALUES = 10_000
-DRAWN = (
-    "client, round",
-    "server, round",
-    "round, all clients",
-    "bytes of a client, round",
-    "server's process",
-    "all processes",
-)
+NEIGHBOURS = 150
 
 
 def asked(plan: Plan) -> list[Asked]:
@@ -48,47 +40,42 @@ def _step(one: Asked) -> Step:
     return Step(key, work, about, 25.0 + 0.5 * one.clients, threads=0)
 
 
-def _number(unit: str, value: float) -> Marked:
-    return counted(value) if unit == "kB" else measured(value)
+def _crowds(plan: Plan, found: Found) -> dict[str, list[Crowd]]:
+    seen = [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
+    return dict(kinds(seen))
 
 
-def _report(plan: Plan, found: Found) -> list[Result]:
-    crowds = [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
-    out: list[Entry] = []
-    laws: list[str] = []
-    for kind, members in kinds(crowds).items():
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
+    for kind, members in _crowds(plan, found).items():
         further = FURTHER * members[-1].asked.clients
         for quantity in QUANTITIES:
             for run in members:
                 n, value = run.asked.clients, quantity.of(run)
-                number = _number(quantity.unit, value)
-                out.append(
-                    Entry(f"{n:,} clients", kind, "ours", quantity.name, quantity.unit, number, n)
-                )
-            law = quantity.law(members)
-            if law is None:
-                continue
-            number = projected(law.at(further))
-            row = f"{further:,} clients"
-            out.append(Entry(row, kind, "ours", quantity.name, quantity.unit, number, further))
-            laws.append(f"{kind}, {quantity.name}: {law.name}, off by {law.residual:.0%} at most")
-    notes = [
-        f"{VALUES:,} values, Flower's simulation engine, an actor for each processor; the model at "
-        "the end is what the clients' steps make. Seconds of client and server are of their processor; "
-        "an epoch's key agreement is paid once. The server's process is also the engine's: it holds "
-        "all messages. Memory of all processes is projected as the sum of its parts. MB are of 10^6 "
-        "bytes. `flhe crowd` runs up to 1,000 clients."
+                number = counted(value) if quantity.unit == "kB" else measured(value)
+                yield Line(f"{n:,} clients", kind, "ours", {quantity.name: number}, n)
+            if law := quantity.law(members):
+                number = projected(law.at(further))
+                yield Line(f"{further:,} clients", kind, "ours", {quantity.name: number}, further)
+
+
+def _growth(plan: Plan, found: Found) -> dict[str, object]:
+    laws = [
+        f"{kind}, {quantity.name}: {law.name}, off by {law.residual:.0%} at most"
+        for kind, members in _crowds(plan, found).items()
+        for quantity in QUANTITIES
+        if (law := quantity.law(members))
     ]
-    if laws:
-        notes.append(
-            f"Growth as theory says, from {PACKED_FROM} clients on, where shares are packed, and how "
-            "far the points lie from it: " + "; ".join(laws)
-        )
-    chart = Chart("lines", DRAWN, log=True, log_x=True, xlabel="clients")
-    title = "virtual clients on Ray"
-    return [Result("sash-scale", "Scale, SASH", title, tuple(out), chart, tuple(notes))]
+    growth = (
+        f"Growth as theory says, from {PACKED_FROM} clients on, where shares are packed, and how "
+        f"far the points lie from it: {'; '.join(laws)}"
+    )
+    return {"growth": growth if laws else ""}
 
 
 SECTIONS: Sequence[Section] = (
-    Section("sash-scale", "SASH", lambda plan: [_step(one) for one in asked(plan)], _report),
+    section(
+        lambda plan: [_step(one) for one in asked(plan)],
+        Table("sash-scale", _lines, _growth),
+        paper="SASH",
+    ),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flhe.sim.bench import PHASES, Contender, measure
-from flhe.sim.tables.marked import Mark, Marked
+from flhe.sim.tables.marked import Mark, Marked, proportional
 from flhe.sim.tables.result import Group
 from flhe.sim.tables.section import Say
 
@@ -36,6 +36,11 @@ class Cost:
     def work_s(self, uploads: int) -> Marked:
         """A client's encryption and decryption, and the server's additions."""
         return self.encrypt_s + self.decrypt_s + self.add_s * (uploads - 1)
+
+    def scaled(self, factor: float) -> Cost:
+        """The cost of `factor` times as many values."""
+        numbers = (self.encrypt_s, self.add_s, self.decrypt_s, self.upload_bytes)
+        return Cost(self.who, self.group, *(proportional(each, factor) for each in numbers))
 
 
 def timed(

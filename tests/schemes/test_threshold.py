@@ -38,7 +38,7 @@ from flhe.schemes.threshold_opening import Party, combine
 from flhe.schemes.threshold_sealer import ThresholdSealer
 from flhe.schemes.threshold_sizes import SMUDGING, Flooded, ciphertext_noise, sizes_for
 from flhe.sealed import Sealed, Slot, from_bytes, to_bytes
-from flhe.sim.lattice import primal_errors
+from flhe.sim.papers.lattice import primal_errors
 from tests.laws import OTHER_SLOTS, SLOT, drawn
 from tests.math.test_prime_ring import product
 

@@ -12,7 +12,7 @@ from flhe.sim.advise import prices
 from flhe.sim.advise.prices import FLASHE, Cost, Prices, cost, named, read
 from flhe.sim.advise.wan import SERVER, Link, Site, Wan, uniform
 from flhe.sim.advise.wan import named as network
-from flhe.sim.convergence import REPORTED, Reported
+from flhe.sim.papers.convergence import REPORTED, Reported
 
 OWN = """
 name = "ours"

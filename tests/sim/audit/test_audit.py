@@ -22,8 +22,8 @@ from flhe.sim.audit import images as audit_images
 from flhe.sim.audit import report as privacy_audit
 from flhe.sim.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe.sim.audit.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
+from flhe.sim.audit.lenet import lenet
 from flhe.sim.audit.ssim import ssim
-from flhe.sim.lenet import lenet
 
 SHAPE = (3, 32, 32)
 IMAGES = audit_images.samples(2)

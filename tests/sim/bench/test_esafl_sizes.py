@@ -8,7 +8,7 @@ import pytest
 
 from flhe.sim.bench import Setting, times
 from flhe.sim.bench.esafl_sizes import COHORT, MODELS, Model, Row, measure
-from flhe.sim.paper_packing import PaperPacking, unpacked
+from flhe.sim.papers.packing import PaperPacking, unpacked
 
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
 

@@ -10,8 +10,16 @@ import pytest
 
 from flhe.sim.bench.fedml_models import CNN, MB, TABLE_7, VIT
 from flhe.sim.bench.fedml_ways import WEIGHTS, plain, updates_of
-from flhe.sim.tables import fedml_measure, fedml_parameter_table
-from flhe.sim.tables.fedml_costs import SECTIONS
+from flhe.sim.tables import fedml_measure
+from flhe.sim.tables.fedml_costs import (
+    SECTIONS,
+    SHARES_7,
+    model_step,
+    parameter_steps,
+    selective,
+    selective_of,
+    share_step,
+)
 from flhe.sim.tables.fedml_measure import (
     FLARE,
     OURS,
@@ -26,23 +34,17 @@ from flhe.sim.tables.fedml_measure import (
     tenseals,
     ways_of,
 )
-from flhe.sim.tables.fedml_models_table import model_step
 from flhe.sim.tables.fedml_parameters import BUDGET, Ckks, accuracy, cost_of_setups, setups
 from flhe.sim.tables.fedml_published import LLAMA, MODELS, RESNET_50, TABLE_6, TABLE_8
-from flhe.sim.tables.fedml_selection import SHARES_7, selective, selective_of, share_step
 from flhe.sim.tables.marked import counted, measured
 from flhe.sim.tables.result import Result, to_markdown
 from flhe.sim.tables.runner import steps_of
 from flhe.sim.tables.section import Plan
+from tests.sim.tables.made_up import FULL, QUICK
+from tests.sim.tables.made_up import quietly as say
 
 pytest.importorskip("tenseal")
 pytest.importorskip("torch")
-
-QUICK, FULL = Plan(quick=True), Plan(quick=False)
-
-
-def say(_what: str) -> None:
-    """Nobody listens."""
 
 
 def turns(values: int, shares: tuple[float, ...]) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def everything(plan: Plan) -> dict[str, Any]:
     found = {s.key: turns(min(m.values, longest), (0, 0.1, 0.5, 1)) for m in MODELS
              for s in [model_step(m, plan)]}  # fmt: skip
     found[share_step(plan).key] = turns(longest, SHARES_7)
-    costs, learned = fedml_parameter_table._steps(plan)
+    costs, learned = parameter_steps(plan)
     found[costs.key] = cost_of_setups(100, 1, say)
     encrypted = [{"ring": 8192, "scale": 14, "best": 0.75}]
     found[learned.key] = {"clear": 0.8, "rounds": 3, "encrypted": encrypted}

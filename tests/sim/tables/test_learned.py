@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flhe.sim import paper_curves
-from flhe.sim.learning import SERIES
+from flhe.sim.papers import curves as paper_curves
+from flhe.sim.papers.learning import SERIES
 from flhe.sim.tables import learned
 from flhe.sim.tables.section import Plan
 

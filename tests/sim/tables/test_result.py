@@ -84,6 +84,8 @@ def test_numbers_are_short(value: float, said: str) -> None:
         Chart("bars", ("time", "size"), log=True),
         Chart("stacked", ("time", "size")),
         Chart("lines", ("time",), log=True, log_x=True, xlabel="clients"),
+        Chart("dots", ("time", "size"), log=True),
+        Chart("dots", ("size",)),
     ],
 )
 def test_each_kind_of_chart_is_drawn(chart: Chart, tmp_path: Path) -> None:
