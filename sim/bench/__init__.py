@@ -4,21 +4,27 @@ Who takes part is a `Contender`: a name, what it does in each phase, and what is
 times any number of them, in turns.
 """
 
-from flhe.sim.bench.contender import (
-    EXAMPLES,
-    PHASES,
-    SLOT,
-    TOLERANCE,
-    Contender,
-    Kind,
-    Laps,
-    Setting,
-    Vector,
-    Work,
-    worst,
-)
-from flhe.sim.bench.machine import machine, pinned, quiet
-from flhe.sim.bench.measure import Measured, Progress, Times, measure
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flhe.sim.bench.contender import (
+        EXAMPLES,
+        PHASES,
+        SLOT,
+        TOLERANCE,
+        Contender,
+        Kind,
+        Laps,
+        Setting,
+        Vector,
+        Work,
+        worst,
+    )
+    from flhe.sim.bench.host import machine, pinned, quiet
+    from flhe.sim.bench.turns import Measured, Progress, Times, measure
 
 __all__ = [
     "EXAMPLES",
@@ -40,3 +46,13 @@ __all__ = [
     "quiet",
     "worst",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: the command line imports this package, and not numpy."""
+    if name in __all__:
+        for part in ("contender", "turns", "host"):
+            module = import_module(f"{__name__}.{part}")
+            if name in vars(module):
+                return vars(module)[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

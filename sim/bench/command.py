@@ -15,7 +15,7 @@ from flhe.json_option import JsonFile, console, write_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from flhe.sim.bench.measure import Progress
+    from flhe.sim.bench.turns import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _times(asked: Asked, progress: Progress) -> Shown:
 
 
 def _round(asked: Asked, progress: Progress) -> Shown:
-    from flhe.sim.bench.machine import machine
+    from flhe.sim.bench.host import machine
     from flhe.sim.bench.table import round_table
     from flhe.sim.crowd.round_cost import round_cost
 

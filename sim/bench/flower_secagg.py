@@ -41,7 +41,7 @@ from flhe.sim.bench.flower_parts import (
     need,
     workflow_state,
 )
-from flhe.sim.bench.machine import quiet
+from flhe.sim.bench.host import quiet
 
 MAX_WEIGHT = 1000.0
 CLIP = 8.0

@@ -21,7 +21,7 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
 from flhe.sealed import Slot
 from flhe.sim.bench.contender import MANY, Contender, Laps
-from flhe.sim.bench.measure import Measured, Progress, measure
+from flhe.sim.bench.turns import Measured, Progress, measure
 
 DEGREE = 100
 """k: neighbours of a client under SecAgg+ and SASH+, as in the paper."""

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from flhe.sim.bench.measure import Progress, Times
 from flhe.sim.bench.times import Row
+from flhe.sim.bench.turns import Progress, Times
 from flhe.sim.crowd.round_cost import RoundCost
 
 LIMIT_OF = {

@@ -8,9 +8,8 @@ from typing import Any
 
 from flhe.errors import ConfigError
 from flhe.sim.bench.contender import Contender, Kind, Setting
+from flhe.sim.bench.host import machine, pinned
 from flhe.sim.bench.limits import limits
-from flhe.sim.bench.machine import machine, pinned
-from flhe.sim.bench.measure import Measured, Progress, Times, measure
 from flhe.sim.bench.schemes import (
     MATRIX,
     NARROW,
@@ -21,6 +20,7 @@ from flhe.sim.bench.schemes import (
     sash_mask,
     scheme_named,
 )
+from flhe.sim.bench.turns import Measured, Progress, Times, measure
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from flhe.errors import ConfigError, FlheError
 from flhe.sim.bench.contender import Contender
-from flhe.sim.bench.machine import pinned
+from flhe.sim.bench.host import pinned
 
 Progress = Callable[[int, int, str], None]
 """(turns done, turns in all, what is running) -> None."""
