@@ -20,6 +20,7 @@ from flhe.provision.permit_command import permit
 from flhe.provision.roster_commands import roster as roster_commands
 from flhe.sim.advise.command import advise
 from flhe.sim.audit.command import audit
+from flhe.sim.bench.command import bench
 from flhe.sim.crowd.command import crowd
 from flhe.sim.rehearsal.command import rehearse
 
@@ -337,94 +338,6 @@ def show_log(
 
 
 @app.command()
-def bench(
-    schemes: Annotated[
-        list[str] | None, typer.Argument(metavar="[SCHEME]...", help="Schemes to time.")
-    ] = None,
-    values: Annotated[
-        int | None,
-        typer.Option(help="Values in one update; 1,200,000, or 10,000,000 with --memory."),
-    ] = None,
-    cohort: Annotated[
-        int | None, typer.Option(help="Clients; 10, or 20 with --memory, beside 3.")
-    ] = None,
-    dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
-    threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            help="Counted repeats, after one that warms up: 20, or 3 whole rounds; with --memory 2 "
-            "rounds."
-        ),
-    ] = None,
-    peers: Annotated[
-        bool,
-        typer.Option(
-            "--peers",
-            help="Time TenSEAL's CKKS and BFV and python-paillier beside it, the last projected from a "
-            "sample.",
-        ),
-    ] = False,
-    top_k: Annotated[
-        float | None,
-        typer.Option("--top-k", help="Time FLASHE of so large a share of each update beside it."),
-    ] = None,
-    select: Annotated[
-        float | None,
-        typer.Option(
-            "--select", help="Time FedML-HE with so large a share of each update encrypted."
-        ),
-    ] = None,
-    whole_round: Annotated[
-        bool,
-        typer.Option("--round", help="Time whole rounds instead: a CNN, 1,500 images a client."),
-    ] = False,
-    memory: Annotated[
-        bool,
-        typer.Option(
-            "--memory",
-            help="Measure memory instead: of the ServerApp in deployments on this machine, and of a "
-            "federation in one process with ten times the values. About 8 minutes.",
-        ),
-    ] = False,
-    mask_counts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png",
-            help="Count FLASHE's masks instead, as clients drop out: a plot, and its data beside it.",
-        ),
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Time encryption beside what nobody can beat and what else one might use."""
-    from flhe.apps.signals import Stopped
-    from flhe.sim import commands
-
-    if mask_counts is not None:
-        commands.mask_counts(mask_counts)
-    elif memory:
-        try:
-            commands.memory(values=values, cohort=cohort, repeats=repeats, json_file=json_file)
-        except Stopped as stopped:
-            _exit_stopped(stopped)
-    elif whole_round:
-        commands.whole_rounds(cohort=cohort, threads=threads, repeats=repeats, json_file=json_file)
-    else:
-        commands.times(
-            schemes,
-            values=values,
-            cohort=cohort,
-            dropouts=dropouts,
-            threads=threads,
-            repeats=repeats,
-            peers=peers,
-            top_k=top_k,
-            select=select,
-            json_file=json_file,
-        )
-
-
-@app.command()
 def tables(
     sections: Annotated[
         list[str] | None,
@@ -509,6 +422,7 @@ def doctor(
 
 
 app.command()(permit)
+app.command()(bench)
 app.command()(advise)
 app.command()(audit)
 app.command()(crowd)

@@ -17,8 +17,8 @@ from flhe import strategies
 from flhe.cli import app as cli
 from flhe.policy import SETTINGS
 from flhe.rounds.model import Model
-from flhe.sim.legacy_parts import EXAMPLES, Client
-from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting
+from flhe.sim.bench.flower_parts import EXAMPLES, Client
+from flhe.sim.bench.flower_secagg import FlowerSecAgg, Round
 from flhe.testing import InProcessGrid
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def test_counts_and_keys_of_flowers_mod_are_where_the_page_says(
         return reply
 
     monkeypatch.setattr(Client, "handle", noted)
-    LegacySecAgg(LegacySetting(5, 10, 5, 3))
+    FlowerSecAgg(Round(5, 10, 5, 3))
     counts = [r["fitres.num_examples"] for r in seen["reply"] if "fitres.num_examples" in r]
     assert [list(count.values()) for count in counts] == [[EXAMPLES]] * 5  # not masked
     (record,) = seen["state"][-1].values()

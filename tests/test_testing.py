@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.checkpoint import open_checkpoint
-from flhe.sim.synthetic import client_app
+from flhe.sim.bench.synthetic import client_app
 from flhe.strategies import sash_fedavg, save_sealed
 from flhe.testing import RAISED, UNAVAILABLE, InProcessGrid
 

@@ -94,7 +94,7 @@ def advise(
     from flhe.sim.advise import ranking, report
     from flhe.sim.advise.demand import ROUNDS, Demand, billed, machine_memory
     from flhe.sim.advise.prices import named
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
 
     found = network(uplink, downlink, server_link, wan, clients)
     demand = Demand(

@@ -33,8 +33,8 @@ from flhe.schemes.paillier import Paillier
 from flhe.schemes.selective import Selective
 from flhe.schemes.sparse import telescoped
 from flhe.sealed import Sealed
-from flhe.sim.contenders import SLOT, Setting
-from flhe.sim.esafl_contender import NARROW
+from flhe.sim.bench import SLOT, Setting
+from flhe.sim.bench.schemes import NARROW
 from flhe.sim.tables import phase_costs as who
 
 CLIENTS = 4

@@ -36,7 +36,7 @@ def audit(
     from rich.console import Console
 
     from flhe.packages import require
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
 
     require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
     from flhe.sim.audit import report

@@ -13,11 +13,10 @@ from typing import Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
-from flhe.sim import figures
 from flhe.sim.audit import images as audit_images
 from flhe.sim.audit.inversion import Attack, Channel
 from flhe.sim.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
-from flhe.sim.bench import Progress, machine
+from flhe.sim.bench import Progress, figures, machine
 
 FORMAT, VERSION = "flhe privacy audit", 2
 COMMAND = "flhe audit"

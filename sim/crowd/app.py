@@ -24,7 +24,7 @@ from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
 from flhe.resident import resident
 from flhe.schemes.sash import most_bits
-from flhe.sim.synthetic import (
+from flhe.sim.bench.synthetic import (
     APP,
     STEP,
     client_app,

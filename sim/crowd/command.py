@@ -49,7 +49,7 @@ def crowd(
     ] = False,
 ) -> None:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
-    from flhe.sim import figures
+    from flhe.sim.bench import figures
     from flhe.sim.crowd.found import Asked
     from flhe.sim.crowd.plot import plot
     from flhe.sim.crowd.report import table
@@ -84,7 +84,7 @@ def _watched(timeout: float) -> Callable[[Asked], Found]:
     """What runs one federation, under a bar of its progress."""
     from rich.console import Console
 
-    from flhe.sim.bench_table import progress
+    from flhe.sim.bench.table import progress
     from flhe.sim.crowd.run import RayRun
 
     def run(each: Asked) -> Found:

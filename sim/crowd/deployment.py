@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from flhe.apps import launch
 from flhe.apps.processes import Children, describe_exit, script
 from flhe.errors import FlheError
-from flhe.sim.synthetic import APP, write_app
+from flhe.sim.bench.synthetic import APP, write_app
 
 TICK_S = 0.01
 """Seconds between two calls of `tick`."""

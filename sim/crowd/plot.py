@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flhe.sim import figures
+from flhe.sim.bench import figures
 from flhe.sim.crowd.found import Found
 from flhe.sim.crowd.report import FURTHER, QUANTITIES, Quantity
 

@@ -93,7 +93,7 @@ def round_cost(
     """
     if rounds < 1 or cohort < 3:
         raise ConfigError(
-            f"--round needs --repeats 1 and --cohort 3 at least, got {rounds}, {cohort}"
+            f"`flhe bench round` needs --repeats 1 and --cohort 3 at least, got {rounds}, {cohort}"
         )
     seconds: dict[str, list[float]] = {name: [] for name in SCHEMES}
     crypto: list[float] = []
@@ -169,7 +169,9 @@ class _Training:
         try:
             import torch
         except ImportError:
-            raise ConfigError(f"--round needs torch: {install_hint('apps', 'torch')}") from None
+            raise ConfigError(
+                f"`flhe bench round` needs torch: {install_hint('apps', 'torch')}"
+            ) from None
         torch.set_num_threads(threads)
         generator = torch.Generator().manual_seed(20)
         self.images = torch.rand(images, 3, 32, 32, generator=generator)

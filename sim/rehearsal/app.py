@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, QuorumError
-from flhe.sim import synthetic
+from flhe.sim.bench import synthetic
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from flhe import records
 from flhe.schemes.base import Scheme
 from flhe.sealed import Sealed, Slot
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.rehearsal import app as loopback_app
 from flhe.sim.rehearsal import counts as leak_counts
 from flhe.sim.rehearsal import node_secrets, wire
@@ -35,7 +36,6 @@ from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
 from flhe.sim.rehearsal.plan import SITES
 from flhe.sim.rehearsal.search import Found, Search, share_seen
 from flhe.sim.rehearsal.writings import floats
-from flhe.sim.synthetic import initial
 
 COUNT = "example count"
 OPEN = "ciphertext that opens without a key"

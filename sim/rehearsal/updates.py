@@ -18,6 +18,7 @@ from flhe.keys.states import Epoch
 from flhe.keys.store import Store
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.rehearsal import app as loopback_app
 from flhe.sim.rehearsal.lanes import quantized, unencrypted
 from flhe.sim.rehearsal.loopback import Loopback
@@ -25,7 +26,6 @@ from flhe.sim.rehearsal.node_secrets import MODEL, UPDATE
 from flhe.sim.rehearsal.plan import SITES, Plan
 from flhe.sim.rehearsal.search import Secrets
 from flhe.sim.rehearsal.writings import of_update, of_vector
-from flhe.sim.synthetic import initial
 
 Floats = NDArray[np.float32]
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flhe import records
 from flhe.checkpoint import open_checkpoint
 from flhe.errors import FlheError
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.rehearsal import app
 from flhe.sim.rehearsal.derived_secrets import DERIVED
 from flhe.sim.rehearsal.loopback import Loopback, Run
@@ -34,7 +35,6 @@ from flhe.sim.rehearsal.node_secrets import (
 from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
 from flhe.sim.rehearsal.traffic import Traffic, search
 from flhe.sim.rehearsal.updates import LANES, TRAINED, notes_of
-from flhe.sim.synthetic import initial
 
 MAX_ERROR = app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flhe.coding.slots import Slots
 from flhe.schemes.tags import TAG_BITS
-from flhe.sim.contenders import Contender, Setting
+from flhe.sim.bench import Contender, Setting
 from flhe.sim.tables import turns
 from flhe.sim.tables.batchcrypt_paper import (
     BATCH,
@@ -68,21 +69,20 @@ def measure_keys(
     """Time python-paillier, our arithmetic and our batches by length of key; JSON values."""
     from flhe.schemes.paillier_keys import KEY_BITS as ALLOWED
     from flhe.schemes.paillier_keys import SecretKey
-    from flhe.sim.phe_peer import PheValues, phe_keys
-    from flhe.sim.tables.batchcrypt_ways import Batches, PaillierValues
+    from flhe.sim.bench.phe import phe_keys, phe_values
+    from flhe.sim.tables.batchcrypt_ways import batches, paillier_values
 
     setting = Setting(values, 2)
     updates = setting.updates()
     contenders: dict[str, Contender] = {}
     for bits in key_bits:
         say(f"{_key(bits)}, making ready")
-        contenders[f"{PHE}|{bits}"] = PheValues(setting, updates, phe_keys(bits))
-        contenders[f"{ARITHMETIC}|{bits}"] = PaillierValues(setting, updates, bits, count)
+        contenders[f"{PHE}|{bits}"] = phe_values(setting, updates, phe_keys(bits))
+        contenders[f"{ARITHMETIC}|{bits}"] = paillier_values(setting, updates, bits, count)
         if bits in ALLOWED:
             key = SecretKey.generate(bits)
-            batches = Batches(setting, updates, 16, key, sample)
-            batches.name += f", {_key(bits)}"
-            contenders[f"{WHOLE}|{bits}"] = batches
+            made = batches(setting, updates, 16, key, sample)
+            contenders[f"{WHOLE}|{bits}"] = replace(made, name=f"{made.name}, {_key(bits)}")
     return turns.timed(contenders, repeats, say)
 
 
@@ -132,8 +132,8 @@ def _widths_step(plan: Plan) -> Step:
 def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time ours at the paper's widths, python-paillier on batches of 16 bits; JSON values."""
     from flhe.schemes.paillier_keys import SecretKey
-    from flhe.sim.phe_peer import PheBatches, phe_keys
-    from flhe.sim.tables.batchcrypt_ways import Batches
+    from flhe.sim.bench.phe import phe_batches, phe_keys
+    from flhe.sim.tables.batchcrypt_ways import batches
 
     setting = Setting(values, COHORT)
     updates = setting.updates()
@@ -141,9 +141,9 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
     contenders: dict[str, Contender] = {}
     for bits in BATCH:
         say(f"{_bits(bits)}, making ready")
-        contenders[_bits(bits)] = Batches(setting, updates, bits, key, sample)
+        contenders[_bits(bits)] = batches(setting, updates, bits, key, sample)
     say(f"{PHE_BATCHED}, making ready")
-    contenders[PHE_BATCHED] = PheBatches(setting, updates, phe_keys(KEY_BITS))
+    contenders[PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
     return turns.timed(contenders, repeats, say)
 
 

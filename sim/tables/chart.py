@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flhe.sim import figures
+from flhe.sim.bench import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

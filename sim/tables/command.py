@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flhe.errors import FlheError
-from flhe.sim.bench_table import progress
+from flhe.sim.bench.table import progress
 from flhe.sim.tables.catalog import sections
 from flhe.sim.tables.marked import MARKS
 from flhe.sim.tables.result import Result

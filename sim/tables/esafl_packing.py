@@ -8,8 +8,17 @@ from typing import Any
 
 from flhe.schemes.eshe import Eshe
 from flhe.schemes.presets import DEFAULT_ESHE, ESHE
-from flhe.sim.esafl_contender import NARROW
-from flhe.sim.esafl_tables import COHORT, DIMENSION, MB, MODELS, PAPER_ERRORS, Model, Row, measure
+from flhe.sim.bench.esafl_sizes import (
+    COHORT,
+    DIMENSION,
+    MB,
+    MODELS,
+    PAPER_ERRORS,
+    Model,
+    Row,
+    measure,
+)
+from flhe.sim.bench.schemes import NARROW
 from flhe.sim.papers.packing import PaperPacking, unpacked
 from flhe.sim.tables.marked import Mark, Marked, counted, published
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flhe.sim.fedml_models import CNN, MB, RESNET_18, TABLE_7, VIT, Model
+from flhe.sim.bench.fedml_models import CNN, MB, RESNET_18, TABLE_7, VIT, Model
 from flhe.sim.tables.fedml_measure import (
     FLARE,
     OURS,

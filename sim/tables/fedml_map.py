@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.sim import figures
+from flhe.sim.bench import figures
 from flhe.sim.tables.chart import Chart
 from flhe.sim.tables.marked import counted, measured
 from flhe.sim.tables.section import Found, Plan, Say, Step

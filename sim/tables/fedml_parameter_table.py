@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flhe.sim.fedml_models import CNN, MB
+from flhe.sim.bench.fedml_models import CNN, MB
 from flhe.sim.tables.fedml_parameters import BUDGET, accuracy, cost_of_setups, name
 from flhe.sim.tables.fedml_published import BATCHES, SCALES, TABLE_6
 from flhe.sim.tables.marked import Marked, measured

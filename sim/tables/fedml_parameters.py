@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.schemes.seal_blocks import tenseal
-from flhe.sim.fedml_models import COHORT
-from flhe.sim.fedml_tables import updates_of
-from flhe.sim.fedml_ways import WEIGHTS, Vector
+from flhe.sim.bench import Vector
+from flhe.sim.bench.fedml_models import COHORT
+from flhe.sim.bench.fedml_ways import WEIGHTS, updates_of
 from flhe.sim.tables.fedml_published import BATCHES, SCALES
 from flhe.sim.tables.section import Say
 

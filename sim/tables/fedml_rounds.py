@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flhe.sim.advise.wan import named
-from flhe.sim.fedml_models import CNN, COHORT
+from flhe.sim.bench.fedml_models import CNN, COHORT
 from flhe.sim.tables import phase_costs
 from flhe.sim.tables.fedml_costs import FEWER
 from flhe.sim.tables.fedml_costs import sampled as sampled_told

@@ -12,19 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from flhe.coding.base import Plain
-from flhe.errors import FlheError
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.presets import DEFAULT_CKKS
 from flhe.schemes.seal_blocks import tenseal
 from flhe.sealed import Sealed
-from flhe.sim.bench import PHASES, TOLERANCE, take_turns
-from flhe.sim.contenders import SLOT, Contender, Kind, Setting, Timed, Vector, worst
-from flhe.sim.fedml_contender import FedmlContender
-from flhe.sim.fedml_models import MB
-from flhe.sim.peers import SLOTS, shortest_ckks, shortest_moduli
+from flhe.sim.bench import PHASES, SLOT, Contender, Laps, Setting, Vector
+from flhe.sim.bench import measure as timed
+from flhe.sim.bench.fedml_models import MB
+from flhe.sim.bench.peers import SLOTS, shortest_ckks, shortest_moduli
+from flhe.sim.bench.schemes import Coded, Way, contender, fedml, fedml_terms
 from flhe.sim.tables.marked import counted, measured
 from flhe.sim.tables.result import Group
 from flhe.sim.tables.section import Found, Plan, Say, Step
@@ -58,64 +54,32 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
     return dataclasses.replace(scheme, key_id=keys[0].public.key_id), keys, seconds
 
 
-class ThresholdContender:
-    """Two parties' sum under a shared key, from float32 update to float32 mean.
+def threshold_contender(
+    setting: Setting, updates: Sequence[Vector]
+) -> tuple[Contender, Callable[[], int]]:
+    """Two parties' sum under a shared key, float32 to float32; then bytes of an answer, once opened."""
+    scheme, keys, _ = agreed()
+    coded, public = Coded(fedml_terms(1.0).codec(), updates), keys[0].public
+    parties = [Party(scheme, key) for key in keys]
+    theirs: list[Any] = []
 
-    Parameters
-    ----------
-    setting, updates
-        As for every contender, of two clients.
-    like : FedmlContender
-        Whose codec it shares.
-    """
+    def seal(rank: int) -> Sealed:
+        return ThresholdSealer(scheme, public, rank).encrypt(coded.plain(rank), SLOT)
 
-    name = THRESHOLD
-    kind: Kind = "scheme"
-    max_repeats = 1_000_000
-    note = None
-
-    def __init__(self, setting: Setting, updates: Sequence[Vector], like: FedmlContender) -> None:
-        self.scheme, keys, _ = agreed()
-        self._codec, self._state, self._updates = like.codec, like.state, updates
-        self._public = keys[0].public
-        self._extras = like._extras
-        total: Sealed | None = None
-        for rank in range(PARTIES):
-            part = self._encrypt(rank)
-            total = self.scheme.add(total, part)
-        assert total is not None
-        self._total = total
-        self._parties = [Party(self.scheme, key) for key in keys]
-        self._theirs = self._answer(1)
-        self.upload_bytes: int | None = part.data.size + len(part.header())
-        self.answer_bytes = self._theirs.data.size + len(self._theirs.header())
-        self.mean: Vector = np.empty(0, np.float32)
-        more = dataclasses.replace(part, senders=(1,))
-        running = self.scheme.add(None, dataclasses.replace(part, senders=(0,)))
-        self.encrypt: Timed = lambda: self._encrypt(0)
-        self.add: Timed = lambda: self.scheme.add(running, more)
-        self.decrypt: Timed = self._decrypt
-
-    def _encrypt(self, rank: int) -> Sealed:
-        plain, _ = self._codec.encode(Plain(self._updates[rank], self._extras), self._state)
-        return ThresholdSealer(self.scheme, self._public, rank).encrypt(plain, SLOT)
-
-    def _answer(self, rank: int) -> Any:
+    def answer(rank: int, total: Sealed) -> Any:
         # Test data and a state that is not kept: a real party answers once.
-        answer, _ = self._parties[rank].partial(
-            Answered(), self._total, SLOT, range(PARTIES), lambda _state: None
+        given, _ = parties[rank].partial(
+            Answered(), total, SLOT, range(PARTIES), lambda _state: None
         )
-        return answer
+        return given
 
-    def _decrypt(self) -> None:
-        lanes = combine(self.scheme, self._total, [self._answer(0), self._theirs])
-        plain = Plain(lanes[: self._updates[0].size], lanes[self._updates[0].size :])
-        opened, _ = self._codec.decode(plain, self._total.senders, self._state)
-        self.mean = opened.values
+    def opened(total: Sealed) -> Vector:
+        if not theirs:  # in the turn that warms up
+            theirs.append(answer(1, total))
+        return coded.mean(combine(scheme, total, [answer(0, total), theirs[0]]), total)
 
-    def max_error(self) -> float:
-        """Against the float64 mean."""
-        return worst(self.mean, self._updates)
+    made = contender(THRESHOLD, Way(scheme, seal, opened), range(PARTIES), updates)
+    return made, lambda: theirs[0].data.size + len(theirs[0].header())
 
 
 def _single_keys() -> None:
@@ -132,31 +96,31 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time all three in turns; JSON values."""
     setting = Setting(values, PARTIES)
     updates = setting.updates()
-    single = FedmlContender(setting, updates)
-    shared = ThresholdContender(setting, updates, single)
-    contenders: dict[str, Contender] = {
-        SINGLE: single,
+    shared, answer_bytes = threshold_contender(setting, updates)
+    contenders = {
+        SINGLE: fedml(setting, updates),
         THRESHOLD: shared,
         TENSEAL: shortest_ckks(setting, updates),
     }
-    times = take_turns([*contenders.values()], repeats, lambda _n, _m, who: say(who))
-    say("keys")
-    makers: dict[str, Callable[[], None]] = {SINGLE: _single_keys, TENSEAL: _tenseal_keys}
-    keys: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repeats):
-        keys[THRESHOLD].append(agreed()[2])
-        for name, maker in makers.items():
-            began = time.perf_counter()
-            maker()
-            keys[name].append(time.perf_counter() - began)
+    makers = {
+        SINGLE: _single_keys,
+        THRESHOLD: lambda: Laps(keys=agreed()[2]),
+        TENSEAL: _tenseal_keys,
+    }
+    times = timed([*contenders.values()], repeats, lambda _n, _m, who: say(who))
+    keys = timed(
+        [Contender(name, {"keys": make}) for name, make in makers.items()],
+        repeats,
+        lambda _n, _m, who: say(f"{who}, keys"),
+        warm=False,
+    )
     found: dict[str, Any] = {}
-    for name, contender in contenders.items():
-        error = contender.max_error()
-        if error is None or not error <= TOLERANCE:
-            raise FlheError(f"{name}: its mean is off by {error}; its times mean nothing")
-        found[name] = {phase: min(times[contender.name][phase]) for phase in PHASES}
-        found[name] |= {"keys": min(keys[name]), "up": contender.upload_bytes, "error": error}
-    found[THRESHOLD]["answer"] = shared.answer_bytes
+    for name, one in contenders.items():
+        seen = times[one.name]
+        found[name] = {phase: seen.times[phase].min for phase in PHASES}
+        found[name] |= {"keys": keys[name].times["keys"].min, "up": one.upload_bytes}
+        found[name] |= {"error": seen.error}
+    found[THRESHOLD]["answer"] = answer_bytes()
     return found
 
 

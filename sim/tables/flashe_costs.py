@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flhe.sim.contenders import Contender, Setting
+from flhe.sim.bench import Contender, Setting
 from flhe.sim.tables import turns
 from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
 from flhe.sim.tables.marked import Marked, counted, published
@@ -48,7 +48,7 @@ def _step(values: int, repeats: int) -> Step:
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time everybody of Table 2; JSON values."""
-    from flhe.sim.tables.flashe_peers import TensealValues
+    from flhe.sim.tables.flashe_peers import tenseal_values
 
     setting = Setting(values, COHORT)
     updates = setting.updates()
@@ -58,8 +58,8 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
         if name in WHO:
             contenders[name] = WHO[name].make(setting, updates)
         else:
-            contenders[name] = TensealValues(setting, updates, bfv=name == BFV_VALUES)
-    return turns.timed(contenders, repeats, say)
+            contenders[name] = tenseal_values(setting, updates, bfv=name == BFV_VALUES)
+    return turns.timed(contenders, repeats, say, sampled=(BFV_VALUES, CKKS_VALUES))
 
 
 def _table_2(plan: Plan, found: Found) -> Iterator[Line]:

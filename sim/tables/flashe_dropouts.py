@@ -15,8 +15,8 @@ from flhe.errors import FlheError
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sparse import Mode
 from flhe.sealed import Sealed
-from flhe.sim.contenders import SLOT
-from flhe.sim.mask_counts import CLIENTS, MODES, SEED, sweep
+from flhe.sim.bench import SLOT
+from flhe.sim.bench.mask_counts import CLIENTS, MODES, SEED, sweep
 from flhe.sim.tables.section import Say
 
 RATES = tuple(i / 10 for i in range(10))

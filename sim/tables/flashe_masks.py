@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flhe.sim.advise.round_model import simulate, typical
-from flhe.sim.mask_counts import CLIENTS, MODES, crossover
+from flhe.sim.bench.mask_counts import CLIENTS, MODES, crossover
 from flhe.sim.tables import flashe_dropouts, flashe_prepared
 from flhe.sim.tables.flashe_dropouts import crossing
 from flhe.sim.tables.flashe_paper import (
@@ -129,8 +129,8 @@ def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         where, seen = row(model), found[_ahead_step(model, plan).key]
         second = {name: measured(seen[name]) for name in seen if name != "bytes"}
-        phases = second["encrypt"], second["add"], second["decrypt"]
-        cost = Cost("FLASHE", "ours", *phases, counted(seen["bytes"]))
+        encrypt_s, add_s, decrypt_s = (second[name] for name in ("encrypt", "add", "decrypt"))
+        cost = Cost("FLASHE", "ours", encrypt_s, add_s, decrypt_s, counted(seen["bytes"]))
         train = training(model, found, plan)
         ways = (
             (cost, 0.0),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flhe.sim.advise import prices, wan
-from flhe.sim.contenders import Contender, Setting
+from flhe.sim.bench import Contender, Setting
 from flhe.sim.papers.convergence import Reported, project, reported
 from flhe.sim.tables import phase_costs, turns
 from flhe.sim.tables.flashe_paper import (
@@ -169,11 +169,12 @@ def _tenth_step(model: str, plan: Plan) -> Step:
 
 def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time those that send a tenth; JSON values: rows, and what comes down."""
-    from flhe.sim.tables.flashe_peers import FlasheTenth, PlainTenth
+    from flhe.sim.bench.sparse import sparse
+    from flhe.sim.tables.flashe_peers import SHARE, plain_tenth
 
     setting = Setting(values, COHORT)
     updates = setting.updates()
-    plain, ours = PlainTenth(setting, updates), FlasheTenth(setting, updates)
+    (plain, tenth), ours = plain_tenth(setting, updates), sparse(setting, updates, SHARE)
     say(f"{PHE}, making ready")
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,
@@ -182,10 +183,10 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     }
     return {
         "rows": turns.timed(contenders, repeats, say),
-        "union": plain.union,
-        "sent": plain.sent,
-        "support_bytes": plain.support_bytes,
-        "sum_support_bytes": plain.sum_support_bytes,
+        "union": tenth.union,
+        "sent": tenth.sent,
+        "support_bytes": tenth.support_bytes,
+        "sum_support_bytes": tenth.sum_support_bytes,
         "sum_bytes": {PLAIN_TENTH: plain.sum_bytes, FLASHE_TENTH: ours.sum_bytes},
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flhe.sim.advise.wan import uniform
-from flhe.sim.aggregation_contenders import SECAGG
+from flhe.sim.bench.secure_sums import SECAGG
 from flhe.sim.tables import phase_costs as costs
 from flhe.sim.tables.learned import batch_s, training_step
 from flhe.sim.tables.marked import Marked

@@ -14,18 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.aggregation_contenders import (
+from flhe.sim.bench.flower_parts import Round
+from flhe.sim.bench.flower_secagg import Projection
+from flhe.sim.bench.sash_members import SashMembers
+from flhe.sim.bench.secure_sums import (
     DEGREE,
-    LEGACY,
+    FLOWERS,
+    SASH,
+    SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
-    Contender,
     Maker,
     Setting,
+    timed,
 )
-from flhe.sim.legacy_secagg import LegacySetting, Projection
-from flhe.sim.sash_aggregation import SASH, SASH_PLUS, SashMembers
-from flhe.sim.secure_aggregation import measure
 from flhe.sim.tables.marked import Marked, counted, measured, sampled
 from flhe.sim.tables.result import Group
 from flhe.sim.tables.section import Found, Plan, Say, Section, Step
@@ -49,20 +51,20 @@ def many(plan: Plan) -> int:
     return 200 if plan.quick else 500
 
 
-def _parts(setting: Setting) -> Contender:
+def _parts(setting: Setting) -> Projection:
     """Flower's by its parts, also where it could be run whole."""
     shares = min(DEGREE + 1, setting.clients)
     return Projection(
-        LegacySetting(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
+        Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
     )
 
 
-PARTS = Maker(LEGACY.name, _parts, max_repeats=1)
+PARTS = Maker(FLOWERS.name, _parts, max_repeats=1)
 
 
 def _point(setting: Setting, plan: Plan) -> Step:
     """Everybody in one setting."""
-    flower = PARTS if plan.quick else LEGACY
+    flower = PARTS if plan.quick else FLOWERS
     makers = [SASH, SASH_PLUS, SECAGG, SECAGG_PLUS]
     # Beyond, each takes seconds at a time: left to the long run.
     if not plan.quick or setting.clients <= FEW:
@@ -72,14 +74,11 @@ def _point(setting: Setting, plan: Plan) -> Step:
     repeats = plan.repeats
 
     def work(say: Say) -> dict[str, Any]:
-        points = measure(setting, makers, repeats=repeats, progress=lambda _n, _m, what: say(what))
+        found = timed(setting, makers, repeats=repeats, progress=lambda _n, _m, what: say(what))
         return {
-            p.contender: {
-                "client": p.client_s.min,
-                "server": p.server_s.min,
-                "sampled": p.projected,
-            }
-            for p in points
+            name: {phase: times.min for phase, times in each.times.items()}
+            | {"sampled": bool(each.contender.projected)}
+            for name, each in found.items()
         }
 
     weight = 1.0 + n / 50 * (1 if plan.quick else 6) + (0 if plan.quick else 20)
@@ -141,10 +140,10 @@ def ratio_step(plan: Plan) -> Step:
     return _point(HEADLINE, plan)
 
 
-def ratio_of(plan: Plan, found: Found, contender: str = LEGACY.name) -> Marked:
+def ratio_of(plan: Plan, found: Found, contender: str = FLOWERS.name) -> Marked:
     """How many times SASH's seconds, client and server together, SecAgg takes there.
 
-    `contender` is Flower's (LEGACY.name), or flhe's own (SECAGG.name).
+    `contender` is Flower's (FLOWERS.name), or flhe's own (SECAGG.name).
     """
     taken = found[ratio_step(plan).key]
     theirs, ours = _sides(taken[contender]), _sides(taken[SASH.name])

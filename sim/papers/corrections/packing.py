@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.sim.esafl_tables import COHORT, MODELS, PAPER_ERRORS
+from flhe.sim.bench.esafl_sizes import COHORT, MODELS, PAPER_ERRORS
 from flhe.sim.papers.corrections.proof import Found, shows
 from flhe.sim.papers.packing import PaperPacking, added, unpacked
 

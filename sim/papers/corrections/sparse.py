@@ -90,7 +90,7 @@ def _history() -> Found:
 
 @shows("flashe-crossover")
 def _crossover() -> Found:
-    from flhe.sim.mask_counts import crossover
+    from flhe.sim.bench.mask_counts import crossover
 
     small = [n for n in range(2, 101) if crossover(n) < 0.3]
     at = {n: crossover(n) for n in (3, 5, 8, 80)}

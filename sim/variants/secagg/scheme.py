@@ -8,7 +8,7 @@ wraps, and exactly b bits a value travel. Masks are lanes of 32 bits, of which t
 Keys, shares and the set of senders are steps of `pairwise`, and who masks with whom is its graph:
 complete for SecAgg, regular for SecAgg+. Here is what lies between: values to lanes, lanes to the
 sum. A client makes as many streams as it has neighbours, and the server one for each client, and for
-each that dropped out one for each neighbour: for what that costs see `flhe.sim.secure_aggregation`.
+each that dropped out one for each neighbour: for what that costs see `flhe.sim.bench.secure_sums`.
 
 Source: Bonawitz et al., CCS 2017, Fig. 4; Bell et al., CCS 2020.
 """

@@ -17,8 +17,7 @@ from flhe.sim.advise.agreement_cost import Agreement
 from flhe.sim.advise.calibration import KEY, POINTS, Calibration, installed
 from flhe.sim.advise.check import HELD_OUT, compare, table, upload_bytes
 from flhe.sim.advise.cost_model import Curve, Fit, Point, Row, counts, support_bytes
-from flhe.sim.bench import PHASES
-from flhe.sim.contenders import Setting
+from flhe.sim.bench import PHASES, Setting
 from flhe.sim.tables import phase_costs as who
 
 UNIT_S = {"encrypt": 3e-9, "add": 1e-9, "decrypt": 2e-9}

@@ -21,6 +21,7 @@ from flhe.apps.environment import cpus
 from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.masking import Circle
+from flhe.sim.bench.synthetic import STEP
 from flhe.sim.crowd import app as crowd_app
 from flhe.sim.crowd import command
 from flhe.sim.crowd import run as running
@@ -30,7 +31,6 @@ from flhe.sim.crowd.phases import PhaseGrid, masking_bytes
 from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, table
 from flhe.sim.crowd.run import RayRun, _held
 from flhe.sim.crowd.window import Window
-from flhe.sim.synthetic import STEP
 from flhe.testing import InProcessGrid
 
 CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"

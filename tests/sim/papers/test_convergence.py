@@ -14,7 +14,7 @@ from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
 from flhe.sim.advise.wan import Link, Site, Wan, named, uniform
 from flhe.sim.papers.convergence import REPORTED, project, reported
 
-ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2)
+ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
 
 
 def test_projection_by_hand() -> None:

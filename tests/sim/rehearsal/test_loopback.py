@@ -15,13 +15,13 @@ from flwr.app import Context, RecordDict
 from flhe import records
 from flhe.apps.processes import script
 from flhe.errors import ConfigError
+from flhe.sim.bench.synthetic import initial
 from flhe.sim.rehearsal import app as loopback_app
 from flhe.sim.rehearsal.node_secrets import MODEL
 from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
 from flhe.sim.rehearsal.search import Found
 from flhe.sim.rehearsal.traffic import Traffic
 from flhe.sim.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
-from flhe.sim.synthetic import initial
 from flhe.testing import InProcessGrid
 
 LIMIT_S = 1500

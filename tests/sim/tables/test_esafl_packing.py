@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.esafl_tables import MODELS, Model
+from flhe.sim.bench.esafl_sizes import MODELS, Model
 from flhe.sim.tables import esafl_packing
 from flhe.sim.tables.esafl_packing import AS_COUNTED, RINGS, counts, errors
 from flhe.sim.tables.result import Result

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.sim.fedml_models import CNN, MB, TABLE_7, VIT
-from flhe.sim.fedml_tables import updates_of
-from flhe.sim.fedml_ways import WEIGHTS, PlainWay
+from flhe.sim.bench.fedml_models import CNN, MB, TABLE_7, VIT
+from flhe.sim.bench.fedml_ways import WEIGHTS, plain, updates_of
 from flhe.sim.tables import fedml_measure
 from flhe.sim.tables.fedml_costs import (
     SECTIONS,
@@ -26,9 +25,9 @@ from flhe.sim.tables.fedml_measure import (
     PLAIN,
     TENSEAL,
     Aggregation,
-    ReducedWay,
     ours,
     read,
+    reduced,
     reduced_step,
     step,
     tenseals,
@@ -153,13 +152,14 @@ def test_models_beyond_the_longest_share_a_step() -> None:
 
 
 def test_what_is_not_sent_costs_no_bytes_and_the_mean_is_checked() -> None:
-    way = ReducedWay(PlainWay(), 1_000, 100)
+    way = reduced(plain, 1_000, 100)(updates_of(1_000))
     for _ in range(2):  # nothing piles up between turns
-        cost = way.cost(updates_of(1_000))
-        assert (cost.upload_bytes, cost.values, cost.measured) == (400, 1_000, 1_000)
-    assert cost.error < 1e-6
-    inner = ways_of(100, (1.0,))
-    assert ReducedWay(inner[OURS], 1_000, 100).cost(updates_of(1_000)).error < 5e-5
+        way.turn()
+        assert way.known_sizes() == (400, 400)
+        assert (way.checked() or 1) < 1e-6
+    inner = reduced(ways_of(100, (1.0,))[OURS], 1_000, 100)(updates_of(1_000))
+    inner.turn()
+    assert (inner.checked() or 1) < 5e-5
     assert reduced_step(1_600_000, 160_000, QUICK).key == "fedml-reduced-100000-10000-quick"
 
 

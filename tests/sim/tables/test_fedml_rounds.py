@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.fedml_models import MB
+from flhe.sim.bench.fedml_models import MB
 from flhe.sim.tables import fedml_map, fedml_measure, fedml_rounds, fedml_threshold, phase_costs
 from flhe.sim.tables.chart import draw
 from flhe.sim.tables.fedml_measure import OURS, PLAIN, SHARES, TENSEAL
