@@ -26,8 +26,8 @@ from flhe.keys.epoch import Epoch
 from flhe.keys.keyfile import KeyFile
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter, RoundReport
+from flhe.testing import InProcessGrid
 
 NODES, ROUNDS = 5, 5
 

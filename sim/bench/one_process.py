@@ -37,8 +37,8 @@ def federate(
     FlheError
         An update is missing from a round.
     """
-    from flhe.sim.inproc import InProcessGrid
     from flhe.strategies.report import RoundReport
+    from flhe.testing import InProcessGrid
 
     warm_up()
     app = client_app()

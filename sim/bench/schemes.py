@@ -11,7 +11,7 @@ import functools
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.rounds.terms import Terms
-from flhe.schemes.base import Scheme
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sum_tags import SumTags
@@ -122,13 +121,23 @@ def nbytes(sealed: Sealed) -> int:
     return sum(map(len, (*sealed.body(), sealed.header())))
 
 
+class Adder(Protocol):
+    """What adds ciphertexts: every `Scheme` does."""
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Fold one in."""
+
+    def close(self, total: Sealed) -> Sealed:
+        """End a sum."""
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """How one scheme seals, adds and opens.
 
     Parameters
     ----------
-    scheme : Scheme
+    scheme : Adder
         Adds.
     seal : callable
         Rank -> its upload.
@@ -138,7 +147,7 @@ class Way:
         (running sum, upload) -> what is timed of adding, where it is less than the scheme's `add`.
     """
 
-    scheme: Scheme
+    scheme: Adder
     seal: Callable[[int], Sealed]
     open: Callable[[Sealed], Vector]
     add: Callable[[Sealed, Sealed], object] | None = None

@@ -198,8 +198,8 @@ def learn(
     FlheError
         A round without all clients, or without accuracy: it cannot be compared.
     """
-    from flhe.sim.inproc import InProcessGrid
     from flhe.sim.papers.learners import Learners, allowing, parts_of, quiet
+    from flhe.testing import InProcessGrid
 
     learners = Learners(task, parts_of(data, setting), setting)
     reports: list[RoundReport] = []

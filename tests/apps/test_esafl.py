@@ -21,8 +21,8 @@ from flhe.keys.store import Store
 from flhe.math.ring import Q
 from flhe.rounds.model import Model
 from flhe.schemes.eshe_keys import EsheKey
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter, RoundReport
+from flhe.testing import InProcessGrid
 
 NODES, ROUNDS, KILL = 5, 3, 2
 LIVE = [NODES] * (KILL - 1) + [NODES - 1] * (ROUNDS - KILL + 1)

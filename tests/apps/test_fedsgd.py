@@ -27,9 +27,9 @@ from flhe.errors import ConfigError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.model import Model
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.report import Reporter
+from flhe.testing import InProcessGrid
 
 NODES = 3
 TASK = task_named("digits")

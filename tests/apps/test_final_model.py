@@ -16,7 +16,7 @@ from flhe.apps.final_model import placed
 from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.errors import ConfigError
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 from tests.apps.test_overhead import NODES, site
 
 RUN = 81

@@ -17,8 +17,8 @@ from flhe.apps.settings import Settings
 from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import new_model
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter
+from flhe.testing import InProcessGrid
 
 NODES, ROUNDS = 3, 2
 

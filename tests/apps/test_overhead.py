@@ -25,10 +25,10 @@ from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.mods import HEMod
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies import tensorboard
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import VERSION
+from flhe.testing import InProcessGrid
 from tests.strategies.test_tensorboard import written
 
 NODES, ROUNDS = 3, 2

@@ -28,7 +28,7 @@ from flhe.rounds.model import Model
 from flhe.sim.bench import memory, one_process, synthetic
 from flhe.sim.bench.memory import Memory
 from flhe.sim.crowd import deployment
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 
 ROWS = [
     Memory("server", 3, 1_000, 2, 100_000, 108_000, 70.0),
