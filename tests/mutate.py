@@ -37,6 +37,10 @@ from tests.sites import Site, sites  # noqa: E402
 
 FOLDERS = ["flhe/keys", "flhe/rounds", "flhe/mods", "flhe/schemes", "flhe/coding", "strategies"]
 SHARED = ["tests/test_laws.py", "tests/strategies/test_round_vectors.py"]
+BUSY_S = 100.0
+"""How long tests may keep a core busy for one mutant: the slowest are left out."""
+WAIT_S = 120.0
+"""How long they may take beside ten times that, as a mutant may make the library hang."""
 
 
 class Copy:
@@ -99,14 +103,21 @@ class Copy:
             known = self.reached(part, kept / f"{part.replace('/', '.')}.json")
             lines = known["lines"].get(site.file, {})
             at = map(str, site.lines) if site.lines else lines
-            reaching = {test for line in at for test in lines.get(line, ())}
+            reaching = {known["names"][test] for line in at for test in lines.get(line, ())}
             for test, seconds in known["seconds"].items():
                 module = test.split("::")[0]
                 if test in reaching or module in reaching:
                     chosen.setdefault(module, {})[test] = seconds
         same = f"test_{Path(site.file).name}"
         order = sorted(chosen, key=lambda of: (Path(of).name != same, sum(chosen[of].values())))
-        return {test: seconds for of in order for test, seconds in chosen[of].items()}
+        left, tests = BUSY_S, {}
+        for test, seconds in (
+            t for of in order for t in sorted(chosen[of].items(), key=lambda t: t[1])
+        ):
+            left -= seconds
+            if left > 0:
+                tests[test] = seconds
+        return tests
 
     def judge(self, site: Site, kept: Path) -> dict[str, object]:
         """Whether a test fails with it."""
@@ -119,7 +130,7 @@ class Copy:
         try:
             code, said = self.pytest(
                 ["-x", *dict.fromkeys(test.split("::")[0] for test in tests)],
-                60 + 5 * sum(tests.values()),
+                WAIT_S + 10 * sum(tests.values()),
                 **{SELECT: str(self.place / "chosen.json")},
             )
         finally:

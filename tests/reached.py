@@ -9,8 +9,10 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ RECORD = "FLHE_REACHED_INTO"
 """Environment variable: the file that takes what a run reached."""
 SELECT = "FLHE_REACHED_ONLY"
 """Environment variable: a file that names the tests to be run."""
+CALLS = 20
+"""Of a function, in one test: what it reaches in later ones is not looked at, since looking is slow."""
 
 
 class Recorder:
@@ -35,6 +39,7 @@ class Recorder:
         self.seconds: dict[str, float] = {}
         self.failed: set[str] = set()
         self.now = ""
+        self.calls: Counter[CodeType] = Counter()
         self.wanted: dict[str, str | None] = {}
 
     def trace(self, frame: Any, event: str, arg: object) -> Any:
@@ -44,7 +49,8 @@ class Recorder:
             inside = Path(os.path.realpath(path)).as_posix().removeprefix(f"{ROOT.as_posix()}/")
             self.wanted[path] = inside if inside.startswith(("flhe/", "strategies/")) else None
         file = self.wanted[path]
-        if file is None:
+        self.calls[frame.f_code] += 1
+        if file is None or self.calls[frame.f_code] > CALLS:
             return None
         lines = self.lines.setdefault(file, {})
 
@@ -57,30 +63,47 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
         """What fixtures do is the module's."""
-        self.now = item.nodeid.split("::")[0]
         threading.settrace(self.trace)
-        sys.settrace(self.trace)
-        return (yield)
+        return (yield from self.watched(item, item.nodeid.split("::")[0]))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """What the test does is its own."""
-        self.now = item.nodeid
-        sys.settrace(self.trace)
-        return (yield)
+        return (yield from self.watched(item, item.nodeid))
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the time."""
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
-        if report.outcome == "failed":
-            self.failed.add(report.nodeid)
+    def watched(self, item: pytest.Item, name: str) -> Generator[None]:
+        """Keep what is reached, and how long a core is busy with it."""
+        self.now = name
+        self.calls.clear()
+        sys.settrace(self.trace)
+        began = sum(os.times()[:4])
+        try:
+            return (yield)
+        except pytest.skip.Exception:
+            raise
+        except BaseException:
+            self.failed.add(item.nodeid)
+            raise
+        finally:
+            sys.settrace(None)
+            before = self.seconds.get(item.nodeid, 0.0)
+            self.seconds[item.nodeid] = round(before + sum(os.times()[:4]) - began, 2)
 
     def pytest_sessionfinish(self) -> None:
-        """Keep all of it."""
-        sys.settrace(None)
-        lines = {f: {n: sorted(t) for n, t in of.items()} for f, of in self.lines.items()}
-        seconds = {test: s for test, s in self.seconds.items() if test not in self.failed}
-        said = {"lines": lines, "seconds": seconds, "failed": sorted(self.failed)}
+        """Keep all of it: lines as numbers of names."""
+        names = sorted(
+            {name for of in self.lines.values() for tests in of.values() for name in tests}
+        )
+        number = {name: at for at, name in enumerate(names)}
+        said = {
+            "names": names,
+            "lines": {
+                file: {line: sorted(number[name] for name in tests) for line, tests in of.items()}
+                for file, of in self.lines.items()
+            },
+            "seconds": {test: s for test, s in self.seconds.items() if test not in self.failed},
+            "failed": sorted(self.failed),
+        }
         self.into.write_text(json.dumps(said), encoding="utf-8")
 
 
@@ -97,5 +120,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Only the tests chosen for a mutant."""
     if SELECT in os.environ:
-        chosen = set(json.loads(Path(os.environ[SELECT]).read_text(encoding="utf-8")))
-        items[:] = [item for item in items if item.nodeid in chosen]
+        chosen = json.loads(Path(os.environ[SELECT]).read_text(encoding="utf-8"))
+        place = {name: at for at, name in enumerate(chosen)}
+        items[:] = sorted((i for i in items if i.nodeid in place), key=lambda i: place[i.nodeid])
