@@ -112,6 +112,14 @@ def test_a_round_with_confirms_left_out(group: Group) -> None:
     update(group.ask(site))
 
 
+@pytest.mark.parametrize("stage", ["key-pair", "take-pair", "joint", "joint-sum"])
+def test_keys_that_the_scheme_has_none_of(group: Group, stage: str) -> None:
+    site = group.agree().sites[0]
+    fields = {"confirms": group.confirms, "messages": [b"x"], "key-pair": b"x"}
+    refused(site.ask(stage, **group.stage(**fields)), 1014)
+    assert "and the scheme has none" in site.log
+
+
 def test_a_second_advertise_starts_over(group: Group) -> None:
     first = group.hellos()
     second = group.hellos()

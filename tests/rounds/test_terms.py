@@ -23,6 +23,8 @@ from flhe.schemes.sash import Sash, most_bits
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 ALPHA = st.floats(1e-3, 1e3)
 SASH_: dict[str, Any] = {"scheme": "sash"}
+HALF: dict[str, Any] = {"select": Select(0.5, rest="drop")}
+NOISE: dict[str, Any] = {"noise": Laplace(0.1, "all")}
 GRADIENT: dict[str, Any] = {"sends": "gradient", "optimizer": ClientOptimizer("sgd")}
 
 TERMS = st.builds(
@@ -282,6 +284,19 @@ def test_lanes_of_mean_squares(bits: int) -> None:
             "keys='round': thresholds are fitted.*give clip as a number",
         ),
         ({"bits": 0}, "bits must be 2 to 32"),
+        ({"permute": 1}, r"permute=1\): must be True or False"),
+        ({"neighbours": True} | SASH_, r"neighbours=True\): 0 for all"),
+        ({"neighbours": 1} | SASH_, r"neighbours=1\): 0 for all members, or 2 to 1023"),
+        ({"neighbours": 2}, "are those among whom SASH's seeds"),
+        ({"select": 0.5}, r"select=0.5\): give a Select"),
+        ({"noise": 0.5}, r"noise=0.5\): give Laplace"),
+        (HALF | {"top_k": 0.1}, "select with top_k"),
+        (HALF | SASH_, 'select with unmask="server"'),
+        (HALF | {"scheme": "batchcrypt", "batching": "layer"}, 'select with batching="layer"'),
+        ({"select": Select(0.5)}, "select with weighted=True"),
+        (NOISE | {"clip": "history"}, "noise with clip='history'"),
+        (NOISE | {"top_k": 0.1}, "noise with top_k"),
+        ({"noise": Laplace(0.1, "clear")}, 'noise of scope "clear"'),
         ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
         ({"sends": "gradient"}, "optimizer 'fedavg', which steps with a mean update"),
         ({"optimizer": ClientOptimizer("adam")}, "which steps with a mean gradient"),
