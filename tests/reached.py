@@ -5,6 +5,7 @@ Loaded by name, `-p tests.reached`, by `tests/mutate.py`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -20,27 +21,38 @@ from hypothesis import Phase, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = "FLHE_REACHED_INTO"
-"""Environment variable: the file that takes what a run reached."""
+"""Environment variable: the folder that takes what tests reach."""
 SELECT = "FLHE_REACHED_ONLY"
 """Environment variable: a file that names the tests to be run."""
 CALLS = 20
 """Of a function, in one test: what it reaches in later ones is not looked at, since looking is slow."""
 
 
+def kept_as(module: str) -> str:
+    """Name of the file for what the tests of a module reach: another one once it has changed."""
+    content = hashlib.sha256((ROOT / module).read_bytes()).hexdigest()
+    return f"{module.replace('/', '.')}.{content[:8]}.json"
+
+
 class Recorder:
-    """As a plugin of pytest: which test reaches which line, how long each takes, which fail.
+    """Which test reaches which line, how long each takes, which fail: a file for each module of tests.
 
     What a test's fixtures reach counts for its whole module, since they may be shared.
     """
 
     def __init__(self, into: str) -> None:
         self.into = Path(into)
-        self.lines: dict[str, dict[int, set[str]]] = {}
-        self.seconds: dict[str, float] = {}
-        self.failed: set[str] = set()
+        self.module = ""
         self.now = ""
         self.calls: Counter[CodeType] = Counter()
         self.wanted: dict[str, str | None] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """For the next module."""
+        self.lines: dict[str, dict[int, set[str]]] = {}
+        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
 
     def trace(self, frame: Any, event: str, arg: object) -> Any:
         """Trace function of `sys.settrace`."""
@@ -63,8 +75,12 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
         """What fixtures do is the module's."""
+        module = item.nodeid.split("::")[0]
+        if module != self.module:
+            self.keep()
+            self.module = module
         threading.settrace(self.trace)
-        return (yield from self.watched(item, item.nodeid.split("::")[0]))
+        return (yield from self.watched(item, module))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
@@ -90,7 +106,13 @@ class Recorder:
             self.seconds[item.nodeid] = round(before + sum(os.times()[:4]) - began, 2)
 
     def pytest_sessionfinish(self) -> None:
-        """Keep all of it: lines as numbers of names."""
+        """Keep the last."""
+        self.keep()
+
+    def keep(self) -> None:
+        """Write what a module's tests reach: lines as numbers of names."""
+        if not self.module:
+            return
         names = sorted(
             {name for of in self.lines.values() for tests in of.values() for name in tests}
         )
@@ -104,7 +126,8 @@ class Recorder:
             "seconds": {test: s for test, s in self.seconds.items() if test not in self.failed},
             "failed": sorted(self.failed),
         }
-        self.into.write_text(json.dumps(said), encoding="utf-8")
+        (self.into / kept_as(self.module)).write_text(json.dumps(said), encoding="utf-8")
+        self.clear()
 
 
 def pytest_configure(config: pytest.Config) -> None:
