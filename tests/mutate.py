@@ -175,12 +175,10 @@ def mirror(site: Site) -> str:
     return folder.relative_to(ROOT).as_posix()
 
 
-def sources_hash(folders: list[str]) -> str:
-    """Hash of whatever a result depends on."""
-    files = sorted(
-        p for folder in ("flhe", *folders, "tests") for p in (ROOT / folder).rglob("*.py")
-    )
-    return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
+def sources_hash(*folders: str) -> str:
+    """Hash of all Python files of some folders."""
+    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def summary(done: list[tuple[Site, dict[str, object]]]) -> None:
