@@ -63,7 +63,7 @@ class Copy:
         self, *tests: str, fds: tuple[int, ...] = (), **told: object
     ) -> subprocess.Popen[bytes]:
         """Start it in the copy, with environment variables and pipes."""
-        env = {**os.environ, "PYTHONPYCACHEPREFIX": str(self.place / ".pyc")}
+        env = {"PYTHONPYCACHEPREFIX": str(self.kept / "pyc"), **os.environ}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         plugins = ["no:cacheprovider", "tests.reached", "tests.forked"]
         options = ["-q", f"--basetemp={self.place / 'tmp'}", *(f"-p{name}" for name in plugins)]
