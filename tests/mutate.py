@@ -37,7 +37,7 @@ from tests.sites import Site, sites  # noqa: E402
 
 FOLDERS = ["flhe/keys", "flhe/rounds", "flhe/mods", "flhe/schemes", "flhe/coding", "strategies"]
 SHARED = ["tests/test_laws.py", "tests/strategies/test_round_vectors.py"]
-BUSY_S = 100.0
+BUSY_S = 40.0
 """How long tests may keep a core busy for one mutant: the slowest are left out."""
 WAIT_S = 30.0
 """How long they may keep it busy beside five times that: a mutant may make the library hang."""
