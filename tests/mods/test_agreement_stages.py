@@ -52,6 +52,8 @@ STAGES = (
     "unmask",
     "evaluate",
 )
+KEYS = ("key-pair", "take-pair", "joint", "joint-sum")
+MASKS = ("mask-key", "mask-share", "consist", "unmask")
 
 
 @pytest.fixture
@@ -112,12 +114,22 @@ def test_a_round_with_confirms_left_out(group: Group) -> None:
     update(group.ask(site))
 
 
-@pytest.mark.parametrize("stage", ["key-pair", "take-pair", "joint", "joint-sum"])
-def test_keys_that_the_scheme_has_none_of(group: Group, stage: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        *((stage, "and the scheme has none") for stage in KEYS),
+        *((stage, "this scheme does not have") for stage in MASKS),
+    ],
+)
+def test_stages_that_the_scheme_has_not(group: Group, stage: str, message: str) -> None:
     site = group.agree().sites[0]
+    update(group.ask(site))
+    group.agree()
     fields = {"confirms": group.confirms, "messages": [b"x"], "key-pair": b"x"}
+    if stage in MASKS:
+        update(group.ask(site))
     refused(site.ask(stage, **group.stage(**fields)), 1014)
-    assert "and the scheme has none" in site.log
+    assert message in site.log
 
 
 def test_a_second_advertise_starts_over(group: Group) -> None:
