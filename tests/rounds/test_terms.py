@@ -19,6 +19,7 @@ from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.schemes.presets import SASH
 from flhe.schemes.sash import Sash, most_bits
+from tests.laws import paillier_key
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 ALPHA = st.floats(1e-3, 1e3)
@@ -359,6 +360,13 @@ def test_a_cohort_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(MisfitError, match="63 bits"):
         terms.for_cohort(16)
     dataclasses.replace(terms, weighted=False).for_cohort(1024)
+
+
+def test_a_public_key_of_another_length_is_refused() -> None:
+    public = paillier_key(bytes(32)).public
+    terms = Terms(scheme="batchcrypt", key_bits=4096)
+    with pytest.raises(ProtocolError, match=f"has {public.bits} bits, the terms say 4096"):
+        terms.for_cohort(3, public=public.to_bytes())
 
 
 # --- SASH's ---
