@@ -93,6 +93,23 @@ def test_one_check_that_differs_shows(common: int, others: list[int]) -> None:
         assert (totals.check == totals.count * common) == (odd == common)
 
 
+MOST = 2 * LIMIT * POINT
+
+
+@pytest.mark.parametrize(
+    ("total", "reported", "possible"),
+    [(MOST, 2, True), (-MOST, 2, True), (0, 0, True), (0, 3, True)]
+    + [(MOST + 1, 2, False), (-MOST - 1, 2, False), (1, 0, False), (0, 4, False), (0, -1, False)],
+)
+def test_a_metric_that_no_clients_could_come_to(total: int, reported: int, possible: bool) -> None:
+    sums = np.array([1, 3, 0, total, reported], np.int64)
+    if possible:
+        assert math.isnan(Extras(("loss",)).decode(sums).metrics["loss"]) == (reported == 0)
+        return
+    with pytest.raises(ProtocolError, match="an impossible metric"):
+        Extras(("loss",)).decode(sums)
+
+
 def test_a_metric_named_twice() -> None:
     with pytest.raises(ConfigError, match="twice"):
         Extras(("loss", "loss"))
