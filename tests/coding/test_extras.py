@@ -98,8 +98,11 @@ MOST = 2 * LIMIT * POINT
 
 @pytest.mark.parametrize(
     ("total", "reported", "possible"),
-    [(MOST, 2, True), (-MOST, 2, True), (0, 0, True), (0, 3, True)]
-    + [(MOST + 1, 2, False), (-MOST - 1, 2, False), (1, 0, False), (0, 4, False), (0, -1, False)],
+    [
+        *((total, reported, True) for total, reported in ((MOST, 2), (-MOST, 2), (0, 0), (0, 3))),
+        *((total, 2, False) for total in (MOST + 1, -MOST - 1)),
+        *((total, reported, False) for total, reported in ((1, 0), (0, 4), (0, -1))),
+    ],
 )
 def test_a_metric_that_no_clients_could_come_to(total: int, reported: int, possible: bool) -> None:
     sums = np.array([1, 3, 0, total, reported], np.int64)
