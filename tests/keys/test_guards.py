@@ -60,6 +60,13 @@ REFUSED: dict[str, tuple[Callable[[], object], type[FlheError], str]] = {
         ConfigError,
         "scheme once",
     ),
+    "schemes that are no text": (
+        lambda: Roster.from_bytes(
+            canonical.dumps(canonical.loads(ROSTER.to_bytes(), 9999, "roster") | {"schemes": [1]})
+        ),
+        ProtocolError,
+        "schemes are named by text",
+    ),
     "a removed stranger": (lambda: ROSTER.removed(KEYS[5]), ConfigError, "is no member's"),
     "many revoked keys": (
         lambda: replace(

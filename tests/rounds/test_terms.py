@@ -285,6 +285,8 @@ def test_lanes_of_mean_squares(bits: int) -> None:
             "keys='round': thresholds are fitted.*give clip as a number",
         ),
         ({"bits": 0}, "bits must be 2 to 32"),
+        ({"key_bits": 1024}, "key_bits=1024: 3072 has 128 bits"),
+        ({"ckks_ring": "8192"}, "ckks_ring is FedML-HE's"),
         ({"permute": 1}, r"permute=1\): must be True or False"),
         ({"neighbours": True} | SASH_, r"neighbours=True\): 0 for all"),
         ({"neighbours": 1} | SASH_, r"neighbours=1\): 0 for all members, or 2 to 1023"),
@@ -502,9 +504,18 @@ MALFORMED: dict[str, Any] = {
 }
 
 
+SAYS = {
+    "version 5": "version 5, this flhe reads",
+    "clip in decimal": "not written as flhe writes them",
+    "clip by number": "not written as flhe writes them",
+    "a field more": "malformed, or of another version",
+}
+"""What some of them are refused with, for the guards that others would stand in for."""
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_terms(name: str) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=SAYS.get(name)):
         Terms.from_bytes(canonical.dumps(MALFORMED[name]))
 
 
