@@ -18,6 +18,7 @@ from flhe.coding.base import Plain
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
 from flhe.math.prg import PIECE
@@ -243,6 +244,22 @@ def test_add_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
     longer = case.roles(3)[1][1].encrypt(numbers(31), SLOT)
     with pytest.raises(ProtocolError, match="length"):
         scheme.add(scheme.add(None, one), longer)
+
+
+@some_schemes
+def test_schemes_of_dense_vectors_refuse_sparse_ones(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    if scheme.name == "flashe":
+        return
+    support = Support.of(np.array([1], np.uint32), 30)
+    sparse = numbers(30)._replace(coords=np.arange(30, dtype=np.uint32))
+    for plain, known in ((sparse, None), (numbers(30), support)):
+        with pytest.raises(ProtocolError, match="sparse values"):
+            sealers[0].encrypt(plain, SLOT, support=known)
+    lie = dataclasses.replace(sealers[1].encrypt(numbers(30), SLOT), supports=(support,))
+    for read in (opener.decrypt, lambda sealed: scheme.add(None, sealed)):
+        with pytest.raises(ProtocolError, match="a sparse ciphertext"):
+            read(lie)
 
 
 @some_schemes
