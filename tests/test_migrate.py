@@ -17,9 +17,9 @@ from flhe import strategies
 from flhe.cli import app as cli
 from flhe.policy import SETTINGS
 from flhe.rounds.model import Model
-from flhe.sim.bench.flower_parts import EXAMPLES, Client
-from flhe.sim.bench.flower_secagg import FlowerSecAgg, Round
 from flhe.testing import InProcessGrid
+from flhe_lab.bench.flower_parts import EXAMPLES, Client
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Round
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.checkpoint import open_checkpoint
-from flhe.sim.bench.synthetic import client_app
 from flhe.strategies import sash_fedavg, save_sealed
 from flhe.testing import RAISED, UNAVAILABLE, InProcessGrid
+from flhe_lab.bench.synthetic import client_app
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(

@@ -15,8 +15,8 @@ import numpy as np
 from flhe.errors import FlheError
 from flhe.keys import masking
 from flhe.math.prg import random_elements
-from flhe.sim.bench.sash_members import SashMembers
-from flhe.sim.bench.secure_sums import Setting
+from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.secure_sums import Setting
 
 
 @dataclass(frozen=True, slots=True)

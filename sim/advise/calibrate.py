@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from flhe.coding.support import Support
-from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
-from flhe.sim.advise.check import HELD_OUT, Line, compare
-from flhe.sim.advise.cost_model import SHARE, Point
-from flhe.sim.bench import Contender, Progress, Setting, pinned
-from flhe.sim.bench import measure as in_turns
-from flhe.sim.tables import phase_costs as who
-from flhe.sim.tables.store import Store
+from flhe_lab.advise import agreement_cost
+from flhe_lab.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
+from flhe_lab.advise.check import HELD_OUT, Line, compare
+from flhe_lab.advise.cost_model import SHARE, Point
+from flhe_lab.bench import Contender, Progress, Setting, pinned
+from flhe_lab.bench import measure as in_turns
+from flhe_lab.tables import phase_costs as who
+from flhe_lab.tables.store import Store
 
 SUPPORT_VALUES = 500_000
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from flhe.errors import ConfigError
 from flhe.packages import missing
-from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.agreement_cost import Agreement
-from flhe.sim.advise.cost_model import CLIENTS, Fit, Point, Row, counts
-from flhe.sim.bench import PHASES
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise import agreement_cost
+from flhe_lab.advise.agreement_cost import Agreement
+from flhe_lab.advise.cost_model import CLIENTS, Fit, Point, Row, counts
+from flhe_lab.bench import PHASES
+from flhe_lab.tables import phase_costs as who
 
 VERSION = 2
 """Of what is measured, and how; another one is measured anew."""

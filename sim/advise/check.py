@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
-from flhe.sim.advise.calibration import Calibration
-from flhe.sim.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
-from flhe.sim.bench import PHASES
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise.calibration import Calibration
+from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
+from flhe_lab.bench import PHASES
+from flhe_lab.tables import phase_costs as who
 
 CLIENTS = 6
 """Not those of the calibration: values a coefficient, and a batch, are others."""

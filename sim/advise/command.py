@@ -12,8 +12,8 @@ from flhe.errors import ConfigError
 from flhe.json_option import JsonFile, console, write_json
 
 if TYPE_CHECKING:
-    from flhe.sim.advise.check import Line
-    from flhe.sim.advise.wan import Wan
+    from flhe_lab.advise.check import Line
+    from flhe_lab.advise.wan import Wan
 
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 BYTES = {"kb": 2.0**10, "mb": 2.0**20, "gb": 2.0**30, "tb": 2.0**40}
@@ -89,12 +89,12 @@ def advise(
     """
     from rich.console import Console
 
-    from flhe.sim.advise import calibrate as calibrating
-    from flhe.sim.advise import check as checking
-    from flhe.sim.advise import ranking, report
-    from flhe.sim.advise.demand import ROUNDS, Demand, billed, machine_memory
-    from flhe.sim.advise.prices import named
-    from flhe.sim.bench.table import progress
+    from flhe_lab.advise import calibrate as calibrating
+    from flhe_lab.advise import check as checking
+    from flhe_lab.advise import ranking, report
+    from flhe_lab.advise.demand import ROUNDS, Demand, billed, machine_memory
+    from flhe_lab.advise.prices import named
+    from flhe_lab.bench.table import progress
 
     found = network(uplink, downlink, server_link, wan, clients)
     demand = Demand(
@@ -173,7 +173,7 @@ def conspiring(
     clients: int, *, members_may_collude: bool, colluders: int | None, passive_server: bool
 ) -> int:
     """Members that may collude, of what was said of them; ConfigError where that says nothing."""
-    from flhe.sim.advise.demand import a_third
+    from flhe_lab.advise.demand import a_third
 
     if members_may_collude and colluders == 0:
         raise ConfigError("--members-may-collude with --colluders 0: leave out one of them")
@@ -189,7 +189,7 @@ def conspiring(
 
 def network(uplink: str, downlink: str, server_link: str, name: str, clients: int) -> Wan:
     """The network that was asked for; ConfigError where it is none, or two."""
-    from flhe.sim.advise import wan
+    from flhe_lab.advise import wan
 
     if bool(name) == bool(uplink):
         raise ConfigError(

@@ -33,9 +33,9 @@ from flhe.schemes.paillier import Paillier
 from flhe.schemes.selective import Selective
 from flhe.schemes.sparse import telescoped
 from flhe.sealed import Sealed
-from flhe.sim.bench import SLOT, Setting
-from flhe.sim.bench.schemes import NARROW
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.bench import SLOT, Setting
+from flhe_lab.bench.schemes import NARROW
+from flhe_lab.tables import phase_costs as who
 
 CLIENTS = 4
 """Of a measurement, unless it says another number."""

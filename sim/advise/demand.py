@@ -11,8 +11,8 @@ from statistics import fmean
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError
 from flhe.keys.roster import Roster
-from flhe.sim.advise.prices import Prices
-from flhe.sim.advise.wan import SERVER, Wan
+from flhe_lab.advise.prices import Prices
+from flhe_lab.advise.wan import SERVER, Wan
 
 ROUNDS = 100
 """Until convergence, where nobody says."""

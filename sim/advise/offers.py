@@ -13,11 +13,11 @@ from flhe.errors import FlheError
 from flhe.keys.masking import Circle
 from flhe.keys.thresholds import Thresholds
 from flhe.rounds.terms import Terms
-from flhe.sim.advise.calibration import Calibration, Phases
-from flhe.sim.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
-from flhe.sim.advise.demand import Demand
-from flhe.sim.advise.round_model import Exchange, Work
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise.calibration import Calibration, Phases
+from flhe_lab.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.round_model import Exchange, Work
+from flhe_lab.tables import phase_costs as who
 
 SIGNATURE = 64
 SEALING = 48

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe.sim.advise.toml_files import check_amounts, load_toml, made, take
-from flhe.sim.advise.wan import EGRESS, PUBLISHED, Wan
+from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
+from flhe_lab.advise.wan import EGRESS, PUBLISHED, Wan
 
 GB = 1 << 30
 """Bytes of one billed gigabyte."""

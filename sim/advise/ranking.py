@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flhe.keys.roster import Roster
-from flhe.sim.advise.calibration import Calibration, Phases
-from flhe.sim.advise.demand import Demand
-from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
-from flhe.sim.advise.prices import GB
-from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
-from flhe.sim.advise.rules import lost_rounds, reasons_against
-from flhe.sim.papers.convergence import project
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise.calibration import Calibration, Phases
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.offers import OFFERS, Offer, plain_work, work
+from flhe_lab.advise.prices import GB
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.rules import lost_rounds, reasons_against
+from flhe_lab.papers.convergence import project
+from flhe_lab.tables import phase_costs as who
 
 
 @dataclass(frozen=True, slots=True)

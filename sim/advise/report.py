@@ -10,11 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from flhe.sim.advise.check import Line
-from flhe.sim.advise.demand import Demand
-from flhe.sim.advise.ranking import Advice, Prediction
-from flhe.sim.advise.wan import SERVER
-from flhe.sim.bench import machine
+from flhe_lab.advise.check import Line
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.ranking import Advice, Prediction
+from flhe_lab.advise.wan import SERVER
+from flhe_lab.bench import machine
 
 
 def table(answer: Advice) -> Table:

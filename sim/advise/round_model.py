@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flhe.errors import ConfigError
-from flhe.sim.advise.toml_files import check_amounts
-from flhe.sim.advise.wan import MEGABIT, Link
+from flhe_lab.advise.toml_files import check_amounts
+from flhe_lab.advise.wan import MEGABIT, Link
 
 
 @dataclass(frozen=True, slots=True)

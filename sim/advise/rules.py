@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from flhe.packages import NEEDS, install_hint
-from flhe.sim.advise.calibration import SCHEMES, Calibration, installed
-from flhe.sim.advise.demand import Demand
-from flhe.sim.advise.offers import Offer, refusal, work
-from flhe.sim.advise.prices import GB
-from flhe.sim.bench.memory import NODE_BYTES, VALUE_BYTES
+from flhe_lab.advise.calibration import SCHEMES, Calibration, installed
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.offers import Offer, refusal, work
+from flhe_lab.advise.prices import GB
+from flhe_lab.bench.memory import NODE_BYTES, VALUE_BYTES
 
 AGAIN = 0.1
 """Share of rounds that may come to nothing, or have all encrypt anew, before an offer is excluded."""

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Literal
 
 from flhe.errors import ConfigError
-from flhe.sim.advise.toml_files import check_amounts, load_toml, made, take
+from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
 
 MEGABIT = 1e6
 """Bits; of a second, Mbps."""

@@ -36,10 +36,10 @@ def audit(
     from rich.console import Console
 
     from flhe.packages import require
-    from flhe.sim.bench.table import progress
+    from flhe_lab.bench.table import progress
 
     require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
-    from flhe.sim.audit import report
+    from flhe_lab.audit import report
 
     with progress(Console(stderr=True)) as advance:
         found = report.run(

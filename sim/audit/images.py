@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
-from flhe.sim.audit.lenet import SIZE
+from flhe_lab.audit.lenet import SIZE
 
 if TYPE_CHECKING:
     from PIL.Image import Image

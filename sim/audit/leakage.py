@@ -38,11 +38,11 @@ from flhe.coding.mixed_derivatives import Of
 from flhe.coding.select import Select
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError
-from flhe.sim.audit.images import CLASSES, Images
-from flhe.sim.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
-from flhe.sim.audit.lenet import lenet
-from flhe.sim.audit.ssim import ssim
-from flhe.sim.bench import Progress
+from flhe_lab.audit.images import CLASSES, Images
+from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe_lab.audit.lenet import lenet
+from flhe_lab.audit.ssim import ssim
+from flhe_lab.bench import Progress
 
 RULES = ("random", "labels", "inputs", "magnitude")
 NONE, ALL = "none", "all"

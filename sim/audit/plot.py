@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flhe.sim.audit.leakage import ALL, LABELS, NONE, RULES, Audit, name
-from flhe.sim.bench import figures
+from flhe_lab.audit.leakage import ALL, LABELS, NONE, RULES, Audit, name
+from flhe_lab.bench import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

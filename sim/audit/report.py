@@ -13,10 +13,10 @@ from typing import Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
-from flhe.sim.audit import images as audit_images
-from flhe.sim.audit.inversion import Attack, Channel
-from flhe.sim.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
-from flhe.sim.bench import Progress, figures, machine
+from flhe_lab.audit import images as audit_images
+from flhe_lab.audit.inversion import Attack, Channel
+from flhe_lab.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
+from flhe_lab.bench import Progress, figures, machine
 
 FORMAT, VERSION = "flhe privacy audit", 2
 COMMAND = "flhe audit"
@@ -133,7 +133,7 @@ def run(
     ConfigError
         A setting that cannot work, images that cannot be read, or a path that cannot be written.
     """
-    from flhe.sim.audit import plot as audit_plot
+    from flhe_lab.audit import plot as audit_plot
 
     figures.check(out)
     setting = Setting(

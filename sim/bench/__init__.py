@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flhe.sim.bench.contender import (
+    from flhe_lab.bench.contender import (
         EXAMPLES,
         PHASES,
         SLOT,
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         Work,
         worst,
     )
-    from flhe.sim.bench.host import machine, pinned, quiet
-    from flhe.sim.bench.turns import Measured, Progress, Times, measure
+    from flhe_lab.bench.host import machine, pinned, quiet
+    from flhe_lab.bench.turns import Measured, Progress, Times, measure
 
 __all__ = [
     "EXAMPLES",

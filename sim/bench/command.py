@@ -15,7 +15,7 @@ from flhe.json_option import JsonFile, console, write_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from flhe.sim.bench.turns import Progress
+    from flhe_lab.bench.turns import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Shown:
 
 
 def _times(asked: Asked, progress: Progress) -> Shown:
-    from flhe.sim.bench.contender import Setting
-    from flhe.sim.bench.table import notes, table
-    from flhe.sim.bench.times import bench, to_data
+    from flhe_lab.bench.contender import Setting
+    from flhe_lab.bench.table import notes, table
+    from flhe_lab.bench.times import bench, to_data
 
     setting = Setting(
         dropouts=asked.dropouts,
@@ -72,9 +72,9 @@ def _times(asked: Asked, progress: Progress) -> Shown:
 
 
 def _round(asked: Asked, progress: Progress) -> Shown:
-    from flhe.sim.bench.host import machine
-    from flhe.sim.bench.table import round_table
-    from flhe.sim.crowd.round_cost import round_cost
+    from flhe_lab.bench.host import machine
+    from flhe_lab.bench.table import round_table
+    from flhe_lab.crowd.round_cost import round_cost
 
     cohort = 10 if asked.cohort is None else asked.cohort
     given = asked.given(rounds="repeats")
@@ -83,8 +83,8 @@ def _round(asked: Asked, progress: Progress) -> Shown:
 
 
 def _memory(asked: Asked, progress: Progress) -> Shown:
-    from flhe.apps import launch
-    from flhe.sim.bench import memory
+    from flhe_app import launch
+    from flhe_lab.bench import memory
 
     with launch.signals():
         sizes = asked.given(values="values", nodes="cohort", rounds="repeats")
@@ -93,7 +93,7 @@ def _memory(asked: Asked, progress: Progress) -> Shown:
 
 
 def _flower(asked: Asked, progress: Progress) -> Shown:
-    from flhe.sim.bench import flower
+    from flhe_lab.bench import flower
 
     values = flower.VALUES if asked.values is None else asked.values
     repeats = asked.repeats or (2 if asked.quick else flower.REPEATS)
@@ -103,7 +103,7 @@ def _flower(asked: Asked, progress: Progress) -> Shown:
 
 
 def _paillier(asked: Asked, progress: Progress) -> Shown:
-    from flhe.sim.bench import paillier
+    from flhe_lab.bench import paillier
 
     given = asked.given(key_bits="key_bits", count="values", repeats="repeats")
     rows = paillier.measure(**given, progress=progress)
@@ -185,8 +185,8 @@ def bench(
     """
     from rich.console import Console
 
-    from flhe.apps.signals import Stopped
-    from flhe.sim.bench.table import progress
+    from flhe_app.signals import Stopped
+    from flhe_lab.bench.table import progress
 
     names = tuple(what or ())
     other = [name for name in names if name in WHAT]

@@ -41,9 +41,9 @@ from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
 from flhe.schemes.presets import DEFAULT_ESHE
 from flhe.sealed import Sealed
-from flhe.sim.bench import SLOT, Progress
-from flhe.sim.papers.esafl import BrokenSchemeWarning, PaperEshe
-from flhe.sim.papers.packing import PaperPacking, added, unpacked
+from flhe_lab.bench import SLOT, Progress
+from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe
+from flhe_lab.papers.packing import PaperPacking, added, unpacked
 
 COHORT = 9
 BITS = (16, 32)

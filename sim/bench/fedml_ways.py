@@ -41,10 +41,10 @@ from flhe.schemes.seal_blocks import tenseal
 from flhe.schemes.selective import Selective, SelectiveOpener, selective_sealer
 from flhe.schemes.sum_tags import SumTags
 from flhe.sealed import Sealed
-from flhe.sim.bench.contender import SLOT, Contender, Laps, Vector
-from flhe.sim.bench.fedml_models import COHORT
-from flhe.sim.bench.peers import SLOTS
-from flhe.sim.bench.schemes import layout_of, verified
+from flhe_lab.bench.contender import SLOT, Contender, Laps, Vector
+from flhe_lab.bench.fedml_models import COHORT
+from flhe_lab.bench.peers import SLOTS
+from flhe_lab.bench.schemes import layout_of, verified
 
 MODULI = (60, 40, 60)
 """Bits of TenSEAL's; the last is the key's."""

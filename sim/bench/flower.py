@@ -14,12 +14,12 @@ from typing import Any
 
 from rich.table import Table
 
-from flhe.sim.bench.flower_parts import Round
-from flhe.sim.bench.flower_secagg import FlowerSecAgg, Projection
-from flhe.sim.bench.host import machine, pinned
-from flhe.sim.bench.sash_members import SashMembers
-from flhe.sim.bench.secure_sums import Setting, contender
-from flhe.sim.bench.turns import Progress, Times, measure
+from flhe_lab.bench.flower_parts import Round
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
+from flhe_lab.bench.host import machine, pinned
+from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.secure_sums import Setting, contender
+from flhe_lab.bench.turns import Progress, Times, measure
 
 VALUES = 1_000_000
 REPEATS = 7

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import FlheError
-from flhe.sim.bench.contender import Laps
-from flhe.sim.bench.flower_parts import (
+from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.flower_parts import (
     FIRST,
     Client,
     Grid,
@@ -41,7 +41,7 @@ from flhe.sim.bench.flower_parts import (
     need,
     workflow_state,
 )
-from flhe.sim.bench.host import quiet
+from flhe_lab.bench.host import quiet
 
 MAX_WEIGHT = 1000.0
 CLIP = 8.0

@@ -9,8 +9,8 @@ import numpy as np
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.rounds.terms import Terms
 from flhe.schemes.flashe import Flashe
-from flhe.sim.bench.contender import EXAMPLES, Contender, Setting, Work
-from flhe.sim.bench.schemes import layout_of
+from flhe_lab.bench.contender import EXAMPLES, Contender, Setting, Work
+from flhe_lab.bench.schemes import layout_of
 
 
 def streams(scheme: Flashe, setting: Setting) -> tuple[int, int]:

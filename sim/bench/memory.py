@@ -25,7 +25,7 @@ from rich.table import Table
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import install_hint
 from flhe.resident import resident
-from flhe.sim.bench import Progress, machine
+from flhe_lab.bench import Progress, machine
 
 FEW = 3
 """Nodes of the smaller deployment: a group has no fewer."""
@@ -156,7 +156,7 @@ def server_memory(
     FlheError
         The run failed, or took longer than `timeout` seconds.
     """
-    from flhe.sim.crowd.deployment import Deployment, Event
+    from flhe_lab.crowd.deployment import Deployment, Event
 
     began = time.monotonic()
     pid = idle = peak = 0
@@ -197,8 +197,8 @@ def process_memory(
     FlheError
         It failed, or took longer than `timeout` seconds.
     """
-    from flhe.apps import launch
-    from flhe.apps.processes import Children, describe_exit
+    from flhe_app import launch
+    from flhe_app.processes import Children, describe_exit
 
     began = time.monotonic()
     step("starting")
@@ -208,7 +208,7 @@ def process_memory(
         scratch = Path(name)
         log, result = scratch / "output.log", scratch / "result.jsonl"
         log.touch(mode=0o600)
-        command = [sys.executable, "-m", "flhe.sim.bench.one_process"]
+        command = [sys.executable, "-m", "flhe_lab.bench.one_process"]
         command += [str(values), str(clients), str(rounds), str(scratch), str(result)]
         children = Children(launch.environment(scratch / "home", scratch), scratch)
         tail = launch.Tail(result)

@@ -1,6 +1,6 @@
 """A whole federation in one process: a fresh one, so that the peak of its memory is its own.
 
-python -m flhe.sim.bench.one_process VALUES CLIENTS ROUNDS SCRATCH RESULT
+python -m flhe_lab.bench.one_process VALUES CLIENTS ROUNDS SCRATCH RESULT
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flhe.errors import FlheError
 from flhe.resident import resident
-from flhe.sim.bench.synthetic import client_app, initial, strategy, warm_up
+from flhe_lab.bench.synthetic import client_app, initial, strategy, warm_up
 
 TIMEOUT_S = 3600.0
 

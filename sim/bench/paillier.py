@@ -28,11 +28,11 @@ from typing import Any
 
 from rich.table import Table
 
-from flhe.sim.bench.host import machine
-from flhe.sim.bench.paillier_ways import YARDSTICK, Group, Tricks
-from flhe.sim.bench.phe import KEY_BITS
-from flhe.sim.bench.turns import Progress, Times
-from flhe.sim.bench.turns import measure as measured
+from flhe_lab.bench.host import machine
+from flhe_lab.bench.paillier_ways import YARDSTICK, Group, Tricks
+from flhe_lab.bench.phe import KEY_BITS
+from flhe_lab.bench.turns import Progress, Times
+from flhe_lab.bench.turns import measure as measured
 
 COUNT = 2048
 """Ciphertexts over which tables are shared: about 300,000 values."""

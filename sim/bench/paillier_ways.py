@@ -1,6 +1,6 @@
 """Ways to encrypt and decrypt under Paillier, from the print to what flhe does.
 
-`flhe.sim.bench.paillier` says what each of them is, and times them.
+`flhe_lab.bench.paillier` says what each of them is, and times them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from flhe.math.residues import exponent_bits, in_lanes
 from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Slot
-from flhe.sim.bench.contender import Contender
-from flhe.sim.bench.phe import library
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.phe import library
 
 Group = Literal["encrypt", "decrypt"]
 

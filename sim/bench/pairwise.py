@@ -20,17 +20,17 @@ from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
 from flhe.schemes.sash import Sash, SashOpener
 from flhe.sealed import Sealed
-from flhe.sim.bench.contender import Laps
-from flhe.sim.bench.sash_members import Uploads, checked
-from flhe.sim.bench.secure_sums import BITS, Members, Setting
-from flhe.sim.variants.sash_plus.bounds import PURPOSE
-from flhe.sim.variants.secagg import pairwise
-from flhe.sim.variants.secagg.graph import Graph
-from flhe.sim.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
-from flhe.sim.variants.secagg.plan import Plan
-from flhe.sim.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
-from flhe.sim.variants.secagg.server import unmask_sum
-from flhe.sim.variants.secagg.states import Masked, Shared
+from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.sash_members import Uploads, checked
+from flhe_lab.bench.secure_sums import BITS, Members, Setting
+from flhe_lab.variants.sash_plus.bounds import PURPOSE
+from flhe_lab.variants.secagg import pairwise
+from flhe_lab.variants.secagg.graph import Graph
+from flhe_lab.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
+from flhe_lab.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
+from flhe_lab.variants.secagg.server import unmask_sum
+from flhe_lab.variants.secagg.states import Masked, Shared
 
 
 class Pairwise(Members):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
-from flhe.sim.bench.contender import Contender, Setting, Vector, worst
+from flhe_lab.bench.contender import Contender, Setting, Vector, worst
 
 SLOTS = 4096
 """Values in one ciphertext of CKKS's ring dimension 8192."""
@@ -208,7 +208,7 @@ def plain_modulus(above: int, step: int) -> int:
 
 def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
     """All peers of this version."""
-    from flhe.sim.bench.phe import phe_peers
+    from flhe_lab.bench.phe import phe_peers
 
     return [
         *(ckks(setting, updates, moduli) for moduli in MODULI),

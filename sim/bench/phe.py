@@ -16,7 +16,7 @@ from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
 from flhe.schemes.tags import TAG_BITS
-from flhe.sim.bench.contender import Contender, Setting, Vector, worst
+from flhe_lab.bench.contender import Contender, Setting, Vector, worst
 
 KEY_BITS = 3072
 SAMPLE = 16

@@ -20,8 +20,8 @@ from flhe.math import ring
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.schemes.shprg import Seed
 from flhe.sealed import Sealed, Slot
-from flhe.sim.bench.contender import Laps
-from flhe.sim.bench.secure_sums import BITS, Members, Setting
+from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.secure_sums import BITS, Members, Setting
 
 
 class Uploads:

@@ -29,7 +29,7 @@ from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sum_tags import SumTags
 from flhe.sealed import Sealed
-from flhe.sim.bench.contender import (
+from flhe_lab.bench.contender import (
     EXAMPLES,
     MANY,
     SLOT,

@@ -20,8 +20,8 @@ from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
 from flhe.sealed import Slot
-from flhe.sim.bench.contender import MANY, Contender, Laps
-from flhe.sim.bench.turns import Measured, Progress, measure
+from flhe_lab.bench.contender import MANY, Contender, Laps
+from flhe_lab.bench.turns import Measured, Progress, measure
 
 DEGREE = 100
 """k: neighbours of a client under SecAgg+ and SASH+, as in the paper."""
@@ -151,33 +151,33 @@ class Maker:
 
 
 def _secagg(setting: Setting) -> Sides:
-    from flhe.sim.bench.pairwise import Pairwise
+    from flhe_lab.bench.pairwise import Pairwise
 
     return Pairwise(setting, None)
 
 
 def _secagg_plus(setting: Setting) -> Sides | None:
-    from flhe.sim.bench.pairwise import Pairwise
+    from flhe_lab.bench.pairwise import Pairwise
 
     return Pairwise(setting, DEGREE) if setting.clients > DEGREE + 1 else None
 
 
 def _sash(setting: Setting) -> Sides:
-    from flhe.sim.bench.sash_members import SashMembers
+    from flhe_lab.bench.sash_members import SashMembers
 
     return SashMembers(setting)
 
 
 def _sash_plus(setting: Setting) -> Sides | None:
-    from flhe.sim.bench.pairwise import SashNeighbours
+    from flhe_lab.bench.pairwise import SashNeighbours
 
     return SashNeighbours(setting, DEGREE) if setting.clients > DEGREE + 1 else None
 
 
 def _flower(setting: Setting) -> Sides:
     """On DEGREE neighbours; whole while all are neighbours and few."""
-    from flhe.sim.bench.flower_parts import Round
-    from flhe.sim.bench.flower_secagg import FlowerSecAgg, Projection
+    from flhe_lab.bench.flower_parts import Round
+    from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
     shares = min(DEGREE + 1, setting.clients)
     asked = Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)

@@ -23,8 +23,8 @@ from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sparse import covered
 from flhe.schemes.sum_tags import SumTags
 from flhe.sealed import Sealed
-from flhe.sim.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector
-from flhe.sim.bench.schemes import Way, contender, layout_of, verified
+from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector
+from flhe_lab.bench.schemes import Way, contender, layout_of, verified
 
 PATTERNS = 16
 """Most clients among whom the masks are counted one by one, too: 2**16 sets of senders."""

@@ -61,8 +61,8 @@ rounds = 2
 timeout = 600.0
 report = ""
 """,
-    "server_app.py": "from flhe.sim.bench.synthetic import server_app\n\napp = server_app()\n",
-    "client_app.py": "from flhe.sim.bench.synthetic import client_app\n\napp = client_app()\n",
+    "server_app.py": "from flhe_lab.bench.synthetic import server_app\n\napp = server_app()\n",
+    "client_app.py": "from flhe_lab.bench.synthetic import client_app\n\napp = client_app()\n",
 }
 """Files of the Flower app, by name."""
 

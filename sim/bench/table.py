@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from flhe.sim.bench.times import Row
-from flhe.sim.bench.turns import Progress, Times
-from flhe.sim.crowd.round_cost import RoundCost
+from flhe_lab.bench.times import Row
+from flhe_lab.bench.turns import Progress, Times
+from flhe_lab.crowd.round_cost import RoundCost
 
 LIMIT_OF = {
     "encrypt_s": "openssl-aes-ctr",

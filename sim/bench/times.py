@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.sim.bench.contender import Contender, Kind, Setting
-from flhe.sim.bench.host import machine, pinned
-from flhe.sim.bench.limits import limits
-from flhe.sim.bench.schemes import (
+from flhe_lab.bench.contender import Contender, Kind, Setting
+from flhe_lab.bench.host import machine, pinned
+from flhe_lab.bench.limits import limits
+from flhe_lab.bench.schemes import (
     MATRIX,
     NARROW,
     esafl,
@@ -20,7 +20,7 @@ from flhe.sim.bench.schemes import (
     sash_mask,
     scheme_named,
 )
-from flhe.sim.bench.turns import Measured, Progress, Times, measure
+from flhe_lab.bench.turns import Measured, Progress, Times, measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ def bench(
             contenders.append(fedml(setting, updates, select))
             contenders.append(fedml_clear(setting, updates, select))
         if top_k is not None:
-            from flhe.sim.bench.sparse import sparse
+            from flhe_lab.bench.sparse import sparse
 
             contenders.append(sparse(setting, updates, top_k))
         contenders += limits(setting)
         if with_peers:
-            from flhe.sim.bench.peers import peers
+            from flhe_lab.bench.peers import peers
 
             contenders += peers(setting, updates)
         found = measure(contenders, repeats, progress)

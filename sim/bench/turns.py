@@ -14,8 +14,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench.contender import Contender
-from flhe.sim.bench.host import pinned
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.host import pinned
 
 Progress = Callable[[int, int, str], None]
 """(turns done, turns in all, what is running) -> None."""

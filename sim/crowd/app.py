@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flhe import records
-from flhe.apps.dropouts import dropout, drops_at
 from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
 from flhe.resident import resident
 from flhe.schemes.sash import most_bits
-from flhe.sim.bench.synthetic import (
+from flhe_app.dropouts import dropout, drops_at
+from flhe_lab.bench.synthetic import (
     APP,
     STEP,
     client_app,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from flhe.sim.crowd.phases import PhaseGrid
     from flhe.strategies.report import Reporter
+    from flhe_lab.crowd.phases import PhaseGrid
 
 TELL_S = 0.5
 
@@ -57,8 +57,8 @@ clocks = ""
 
 FILES = {
     "pyproject.toml": APP["pyproject.toml"].partition("values =")[0] + CONFIG,
-    "server_app.py": "from flhe.sim.crowd.app import server\n\napp = server()\n",
-    "client_app.py": "from flhe.sim.crowd.app import client\n\napp = client()\n",
+    "server_app.py": "from flhe_lab.crowd.app import server\n\napp = server()\n",
+    "client_app.py": "from flhe_lab.crowd.app import client\n\napp = client()\n",
 }
 """Files of the Flower app, by name."""
 
@@ -91,8 +91,8 @@ def client() -> ClientApp:
 
 def server() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
-    from flhe.sim.crowd.phases import PhaseGrid, masking_bytes
-    from flhe.sim.crowd.window import Window
+    from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
+    from flhe_lab.crowd.window import Window
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nodes, rounds = config["nodes"], config["rounds"]

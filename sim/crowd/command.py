@@ -22,7 +22,7 @@ from flhe.errors import ConfigError
 from flhe.json_option import STDOUT, JsonFile, console, write_json
 
 if TYPE_CHECKING:
-    from flhe.sim.crowd.found import Asked, Found
+    from flhe_lab.crowd.found import Asked, Found
 
 FORMAT, VERSION = "flhe clients on ray", 1
 CLIENTS = "50,100,200,500,1000"
@@ -49,10 +49,10 @@ def crowd(
     ] = False,
 ) -> None:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
-    from flhe.sim.bench import figures
-    from flhe.sim.crowd.found import Asked
-    from flhe.sim.crowd.plot import plot
-    from flhe.sim.crowd.report import table
+    from flhe_lab.bench import figures
+    from flhe_lab.crowd.found import Asked
+    from flhe_lab.crowd.plot import plot
+    from flhe_lab.crowd.report import table
 
     for option, given in (("--redraw", redraw), ("--resume", resume)):
         if given and json_file is None:
@@ -84,8 +84,8 @@ def _watched(timeout: float) -> Callable[[Asked], Found]:
     """What runs one federation, under a bar of its progress."""
     from rich.console import Console
 
-    from flhe.sim.bench.table import progress
-    from flhe.sim.crowd.run import RayRun
+    from flhe_lab.bench.table import progress
+    from flhe_lab.crowd.run import RayRun
 
     def run(each: Asked) -> Found:
         with progress(Console(stderr=True)) as advance:
@@ -111,8 +111,8 @@ def crowds(
 
 def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return runs and laws as JSON values; `where` is the machine, by default this one."""
-    from flhe.sim.bench import machine
-    from flhe.sim.crowd.report import FURTHER, QUANTITIES
+    from flhe_lab.bench import machine
+    from flhe_lab.crowd.report import FURTHER, QUANTITIES
 
     laws = []
     members = sorted(runs, key=lambda run: run.asked.clients)
@@ -140,7 +140,7 @@ def read(path: Path) -> list[Found]:
     ConfigError
         The file is something else.
     """
-    from flhe.sim.bench import machine
+    from flhe_lab.bench import machine
 
     if not path.exists():
         return []
@@ -158,7 +158,7 @@ def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
     ConfigError
         The file cannot be read, or is something else.
     """
-    from flhe.sim.crowd.found import Asked, Found
+    from flhe_lab.crowd.found import Asked, Found
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flhe.apps import launch
-from flhe.apps.processes import Children, describe_exit, script
 from flhe.errors import FlheError
-from flhe.sim.bench.synthetic import APP, write_app
+from flhe_app import launch
+from flhe_app.processes import Children, describe_exit, script
+from flhe_lab.bench.synthetic import APP, write_app
 
 TICK_S = 0.01
 """Seconds between two calls of `tick`."""

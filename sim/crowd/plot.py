@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flhe.sim.bench import figures
-from flhe.sim.crowd.found import Found
-from flhe.sim.crowd.report import FURTHER, QUANTITIES, Quantity
+from flhe_lab.bench import figures
+from flhe_lab.crowd.found import Found
+from flhe_lab.crowd.report import FURTHER, QUANTITIES, Quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from flhe.keys.masking import PACKED_FROM
 from flhe.keys.roster import MAX_MEMBERS
-from flhe.sim.crowd.found import Found
-from flhe.sim.crowd.growth import Growth, growth, together
-from flhe.sim.crowd.phases import PER_ROUND
+from flhe_lab.crowd.found import Found
+from flhe_lab.crowd.growth import Growth, growth, together
+from flhe_lab.crowd.phases import PER_ROUND
 
 FURTHER = 10
 """How many times as many clients are projected."""

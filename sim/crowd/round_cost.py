@@ -18,7 +18,7 @@ from typing import Any
 
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
-from flhe.sim.bench import Progress, Times, pinned
+from flhe_lab.bench import Progress, Times, pinned
 
 BATCH = 32
 SCHEMES = ("plain", "flashe")

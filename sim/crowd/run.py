@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from flhe.apps import launch
-from flhe.apps.environment import cpus
 from flhe.errors import FlheError
-from flhe.sim.crowd.app import FILES
-from flhe.sim.crowd.deployment import Event, LocalRun
-from flhe.sim.crowd.found import Asked, Found
+from flhe_app import launch
+from flhe_app.environment import cpus
+from flhe_lab.crowd.app import FILES
+from flhe_lab.crowd.deployment import Event, LocalRun
+from flhe_lab.crowd.found import Asked, Found
 
 MEMORY_S = 1.0
 """Seconds between two looks at memory: summing it up takes some ms a process."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flhe.apps.environment import cpus
 from flhe.errors import FlheError
 from flhe.strategies.report import MeteredGrid
+from flhe_app.environment import cpus
 
 EACH = 4
 """Messages under way for each actor."""

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from flhe.errors import ConfigError
-from flhe.sim.advise.prices import GB, Prices, cost
-from flhe.sim.advise.round_model import Breakdown
-from flhe.sim.advise.wan import SERVER, Wan
+from flhe_lab.advise.prices import GB, Prices, cost
+from flhe_lab.advise.round_model import Breakdown
+from flhe_lab.advise.wan import SERVER, Wan
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
-from flhe.sim.bench import Progress
-from flhe.sim.papers.learning import Arguments, Curve, Setting, learn, rounds_of, strategy
+from flhe_lab.bench import Progress
+from flhe_lab.papers.learning import Arguments, Curve, Setting, learn, rounds_of, strategy
 
 if TYPE_CHECKING:
-    from flhe.apps.tasks.workloads import Workload
     from flhe.strategies.report import RoundReport
+    from flhe_app.tasks.workloads import Workload
 
 PLAIN = "plain FedAvg"
 
@@ -176,8 +176,8 @@ def compare(
 
 def learned(name: str, data_dir: str) -> Workload:
     """The workload; where `data_dir` lacks its images, on enlarged digits, as its name then says."""
-    from flhe.apps.tasks.images import Images
-    from flhe.apps.tasks.workloads import WORKLOADS
+    from flhe_app.tasks.images import Images
+    from flhe_app.tasks.workloads import WORKLOADS
 
     task, stand_in = WORKLOADS[name], WORKLOADS.get(f"{name}-digits")
     if stand_in is None or (isinstance(task.source, Images) and task.source.there(data_dir)):

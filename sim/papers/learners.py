@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from torch import Tensor, nn
 
-    from flhe.apps.tasks.base import Data, Task
-    from flhe.sim.papers.learning import Setting
+    from flhe_app.tasks.base import Data, Task
+    from flhe_lab.papers.learning import Setting
 
 
 def parts_of(data: Data, setting: Setting) -> list[Data]:
     """What each client holds: an even share of both halves, no more than the setting's images of it."""
-    from flhe.apps.tasks.base import Data as Part
-    from flhe.apps.tasks.split import split_iid, split_pieces
+    from flhe_app.tasks.base import Data as Part
+    from flhe_app.tasks.split import split_iid, split_pieces
 
     shares = []
     for half, most, name, kind in (
@@ -71,7 +71,7 @@ class Learners:
     """
 
     def __init__(self, task: Task, parts: list[Data], setting: Setting) -> None:
-        from flhe.apps.tasks.base import new_model
+        from flhe_app.tasks.base import new_model
 
         self._first = new_model(task, setting.seed)
         self._parts = parts
@@ -93,8 +93,8 @@ class Learners:
         from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
         from flwr.clientapp import ClientApp
 
-        from flhe.apps.tasks import base
         from flhe.mods import HEMod
+        from flhe_app.tasks import base
 
         app = ClientApp(mods=[HEMod(sensitivity=self._sensitive)] if encrypted else [])
         setting = self._setting

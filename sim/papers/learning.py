@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from flhe.errors import ConfigError, FlheError
 
 if TYPE_CHECKING:
-    from flhe.apps.tasks.base import Data, Task
     from flhe.strategies.report import RoundReport
+    from flhe_app.tasks.base import Data, Task
 
 Arguments = Mapping[str, Any]
 """Keyword arguments of a preset of `flhe.strategies`; beside them `scheme`, whose preset it is,
@@ -198,8 +198,8 @@ def learn(
     FlheError
         A round without all clients, or without accuracy: it cannot be compared.
     """
-    from flhe.sim.papers.learners import Learners, allowing, parts_of, quiet
     from flhe.testing import InProcessGrid
+    from flhe_lab.papers.learners import Learners, allowing, parts_of, quiet
 
     learners = Learners(task, parts_of(data, setting), setting)
     reports: list[RoundReport] = []

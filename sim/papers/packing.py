@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.sim.papers.esafl import Poly
+from flhe_lab.papers.esafl import Poly
 
 Reals = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, QuorumError
-from flhe.sim.bench import synthetic
+from flhe_lab.bench import synthetic
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

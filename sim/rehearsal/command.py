@@ -18,9 +18,9 @@ from flhe.json_option import JsonFile, console, write_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from flhe.sim.rehearsal.logs import Logs
-    from flhe.sim.rehearsal.plan import Plan
-    from flhe.sim.rehearsal.verdict import Report
+    from flhe_lab.rehearsal.logs import Logs
+    from flhe_lab.rehearsal.plan import Plan
+    from flhe_lab.rehearsal.verdict import Report
 
 Say = Callable[[str], None]
 
@@ -52,10 +52,10 @@ def rehearse(
     TLS, SuperNode authentication, signed apps and a pinned roster, as between organisations. Ends
     with 0 only if every sum is right and no secret was on the wire.
     """
-    from flhe.apps.environment import temporary
-    from flhe.apps.signals import Stopped, signals
-    from flhe.sim.rehearsal.logs import kept_logs
-    from flhe.sim.rehearsal.plan import Plan
+    from flhe_app.environment import temporary
+    from flhe_app.signals import Stopped, signals
+    from flhe_lab.rehearsal.logs import kept_logs
+    from flhe_lab.rehearsal.plan import Plan
 
     out = console(json_file)
     began = time.monotonic()
@@ -84,8 +84,8 @@ def rehearse(
 
 
 def _work(plan: Plan, scratch: Path, logs: Logs, say: Say, *, keep: bool) -> Report:
-    from flhe.sim.rehearsal.loopback import Loopback
-    from flhe.sim.rehearsal.verdict import check
+    from flhe_lab.rehearsal.loopback import Loopback
+    from flhe_lab.rehearsal.verdict import check
 
     began = time.monotonic()
     loopback = Loopback(plan, scratch, logs, say)

@@ -38,7 +38,7 @@ from flhe.schemes.paillier import Paillier
 from flhe.schemes.sash import Sash, SashOpener
 from flhe.schemes.selective import Selective, pack_clear
 from flhe.sealed import Sealed
-from flhe.sim.rehearsal.writings import floats
+from flhe_lab.rehearsal.writings import floats
 
 Integers = NDArray[np.integer]
 

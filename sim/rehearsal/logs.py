@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flhe.apps.outcome import last_exception
+from flhe_app.outcome import last_exception
 
 
 class Logs:

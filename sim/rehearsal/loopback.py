@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flhe.apps import launch
-from flhe.apps.shelf import serving
 from flhe.errors import FlheError
-from flhe.sim.crowd.deployment import LOOK_S, Value, pairs
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal import node_secrets
-from flhe.sim.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
-from flhe.sim.rehearsal.logs import Logs
-from flhe.sim.rehearsal.machines import COMMAND_S, Machines
-from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
-from flhe.sim.rehearsal.search import Secrets
-from flhe.sim.rehearsal.trust import Trust, provide
+from flhe_app import launch
+from flhe_app.shelf import serving
+from flhe_lab.crowd.deployment import LOOK_S, Value, pairs
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import node_secrets
+from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
+from flhe_lab.rehearsal.logs import Logs
+from flhe_lab.rehearsal.machines import COMMAND_S, Machines
+from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
+from flhe_lab.rehearsal.search import Secrets
+from flhe_lab.rehearsal.trust import Trust, provide
 
 AWAY_S, RESTART_S = 25.0, 4.0
 """Seconds until a killed SuperNode is started again, and between two tries: it is refused while it

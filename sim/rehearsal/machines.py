@@ -18,13 +18,13 @@ from typing import Any
 
 import psutil
 
-from flhe.apps import launch
-from flhe.apps.processes import Children, describe_exit, script, stop_tagged
 from flhe.errors import FlheError
-from flhe.sim.crowd.deployment import Value, pairs, start_superlink
-from flhe.sim.rehearsal.logs import Logs
-from flhe.sim.rehearsal.trust import Trust
-from flhe.sim.rehearsal.wiretap import wiretap
+from flhe_app import launch
+from flhe_app.processes import Children, describe_exit, script, stop_tagged
+from flhe_lab.crowd.deployment import Value, pairs, start_superlink
+from flhe_lab.rehearsal.logs import Logs
+from flhe_lab.rehearsal.trust import Trust
+from flhe_lab.rehearsal.wiretap import wiretap
 
 COMMAND_S = 60.0
 CHUNK = 8192

@@ -21,10 +21,10 @@ from flhe.keys.epoch import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.store import Store
 from flhe.mods.node import Node
 from flhe.policy import Policy
-from flhe.sim.rehearsal import derived_secrets
-from flhe.sim.rehearsal.derived_secrets import DERIVED
-from flhe.sim.rehearsal.search import Secrets
-from flhe.sim.rehearsal.writings import of_update, of_vector
+from flhe_lab.rehearsal import derived_secrets
+from flhe_lab.rehearsal.derived_secrets import DERIVED
+from flhe_lab.rehearsal.search import Secrets
+from flhe_lab.rehearsal.writings import of_update, of_vector
 
 IDENTITY, GROUP, PAIR, SCHEME = "identity seed", "group key", "pair key", "scheme's key"
 EPHEMERAL, CONTRIBUTION = "ephemeral key", "share of the group key"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flhe.errors import ConfigError
-from flhe.sim.rehearsal.app import HOLD_ROUND, SCHEMES
+from flhe_lab.rehearsal.app import HOLD_ROUND, SCHEMES
 
 SITES = ("site-a", "site-b", "site-c")
 VICTIM = 1

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.sim.rehearsal.writings import decoded
+from flhe_lab.rehearsal.writings import decoded
 
 WINDOW = 8
 DISTINCT, REPEATED = 4, 3

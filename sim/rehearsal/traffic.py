@@ -24,18 +24,18 @@ from cryptography.hazmat.primitives.serialization import (
 from flhe import records
 from flhe.schemes.base import Scheme
 from flhe.sealed import Sealed, Slot
-from flhe.sim.bench.synthetic import initial
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal import counts as leak_counts
-from flhe.sim.rehearsal import node_secrets, wire
-from flhe.sim.rehearsal import updates as loopback_updates
-from flhe.sim.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
-from flhe.sim.rehearsal.lanes import open_without_keys
-from flhe.sim.rehearsal.loopback import Loopback
-from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
-from flhe.sim.rehearsal.plan import SITES
-from flhe.sim.rehearsal.search import Found, Search, share_seen
-from flhe.sim.rehearsal.writings import floats
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import counts as leak_counts
+from flhe_lab.rehearsal import node_secrets, wire
+from flhe_lab.rehearsal import updates as loopback_updates
+from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
+from flhe_lab.rehearsal.lanes import open_without_keys
+from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
+from flhe_lab.rehearsal.plan import SITES
+from flhe_lab.rehearsal.search import Found, Search, share_seen
+from flhe_lab.rehearsal.writings import floats
 
 COUNT = "example count"
 OPEN = "ciphertext that opens without a key"

@@ -28,12 +28,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from flhe.apps.processes import script
-from flhe.apps.shelf import add_signature, trusted_entities
 from flhe.errors import FlheError
 from flhe.keys.roster import Roster
 from flhe.keys.signed_roster import SignedRoster
-from flhe.sim.rehearsal.wiretap import Tls
+from flhe_app.processes import script
+from flhe_app.shelf import add_signature, trusted_entities
+from flhe_lab.rehearsal.wiretap import Tls
 
 _DAY = datetime.timedelta(days=1)
 

@@ -18,14 +18,14 @@ from flhe.keys.states import Epoch
 from flhe.keys.store import Store
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.sim.bench.synthetic import initial
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal.lanes import quantized, unencrypted
-from flhe.sim.rehearsal.loopback import Loopback
-from flhe.sim.rehearsal.node_secrets import MODEL, UPDATE
-from flhe.sim.rehearsal.plan import SITES, Plan
-from flhe.sim.rehearsal.search import Secrets
-from flhe.sim.rehearsal.writings import of_update, of_vector
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.lanes import quantized, unencrypted
+from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.node_secrets import MODEL, UPDATE
+from flhe_lab.rehearsal.plan import SITES, Plan
+from flhe_lab.rehearsal.search import Secrets
+from flhe_lab.rehearsal.writings import of_update, of_vector
 
 Floats = NDArray[np.float32]
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from flhe import records
 from flhe.checkpoint import open_checkpoint
 from flhe.errors import FlheError
-from flhe.sim.bench.synthetic import initial
-from flhe.sim.rehearsal import app
-from flhe.sim.rehearsal.derived_secrets import DERIVED
-from flhe.sim.rehearsal.loopback import Loopback, Run
-from flhe.sim.rehearsal.node_secrets import (
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app
+from flhe_lab.rehearsal.derived_secrets import DERIVED
+from flhe_lab.rehearsal.loopback import Loopback, Run
+from flhe_lab.rehearsal.node_secrets import (
     CONTRIBUTION,
     EPHEMERAL,
     GROUP,
@@ -32,9 +32,9 @@ from flhe.sim.rehearsal.node_secrets import (
     PAIR,
     UPDATE,
 )
-from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
-from flhe.sim.rehearsal.traffic import Traffic, search
-from flhe.sim.rehearsal.updates import LANES, TRAINED, notes_of
+from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
+from flhe_lab.rehearsal.traffic import Traffic, search
+from flhe_lab.rehearsal.updates import LANES, TRAINED, notes_of
 
 MAX_ERROR = app.CLIP / 1000
 """Largest error of a mean: quantization to 16 bits makes a thirtieth of it."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from flhe.coding.slots import Slots
 from flhe.schemes.tags import TAG_BITS
-from flhe.sim.bench import Contender, Setting
-from flhe.sim.tables import turns
-from flhe.sim.tables.batchcrypt_paper import (
+from flhe_lab.bench import Contender, Setting
+from flhe_lab.tables import turns
+from flhe_lab.tables.batchcrypt_paper import (
     BATCH,
     COHORT,
     LINK,
@@ -18,14 +18,14 @@ from flhe.sim.tables.batchcrypt_paper import (
     TABLE_1,
     TABLE_1_VALUES,
 )
-from flhe.sim.tables.learned import VALUES, batch_s, training_step
-from flhe.sim.tables.marked import counted
-from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.rounds import parts, played
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.table import Line, Table, section
-from flhe.sim.tables.turns import Cost
+from flhe_lab.tables.learned import VALUES, batch_s, training_step
+from flhe_lab.tables.marked import counted
+from flhe_lab.tables.phase_costs import PHE, PHE_BATCHED
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.rounds import parts, played
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.turns import Cost
 
 ARITHMETIC, WHOLE = "flhe, a value a ciphertext", "BatchCrypt (flhe), 16 bits"
 KEYS = tuple(line.key_bits for line in TABLE_1)
@@ -69,8 +69,8 @@ def measure_keys(
     """Time python-paillier, our arithmetic and our batches by length of key; JSON values."""
     from flhe.schemes.paillier_keys import KEY_BITS as ALLOWED
     from flhe.schemes.paillier_keys import SecretKey
-    from flhe.sim.bench.phe import phe_keys, phe_values
-    from flhe.sim.tables.batchcrypt_ways import batches, paillier_values
+    from flhe_lab.bench.phe import phe_keys, phe_values
+    from flhe_lab.tables.batchcrypt_ways import batches, paillier_values
 
     setting = Setting(values, 2)
     updates = setting.updates()
@@ -132,8 +132,8 @@ def _widths_step(plan: Plan) -> Step:
 def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time ours at the paper's widths, python-paillier on batches of 16 bits; JSON values."""
     from flhe.schemes.paillier_keys import SecretKey
-    from flhe.sim.bench.phe import phe_batches, phe_keys
-    from flhe.sim.tables.batchcrypt_ways import batches
+    from flhe_lab.bench.phe import phe_batches, phe_keys
+    from flhe_lab.tables.batchcrypt_ways import batches
 
     setting = Setting(values, COHORT)
     updates = setting.updates()

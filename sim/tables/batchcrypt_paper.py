@@ -1,8 +1,8 @@
 """What BatchCrypt and ESAFL say in numbers, and what follows; their figures are pictures without any.
 
 ESAFL's evaluation takes over the models, the network and the peers' numbers. Hours, gigabytes and
-epochs until convergence are in `flhe.sim.papers.convergence`,
-stock FATE's iterations in `flhe.sim.papers.corrections.hours`.
+epochs until convergence are in `flhe_lab.papers.convergence`,
+stock FATE's iterations in `flhe_lab.papers.corrections.hours`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flhe.sim.advise import wan
-from flhe.sim.bench.esafl_sizes import MODELS as ESAFL_TABLE_3
-from flhe.sim.papers.convergence import Reported, reported
-from flhe.sim.papers.corrections.hours import BATCHCRYPT_ITERATION
-from flhe.sim.tables.learned import NAMES
+from flhe_lab.advise import wan
+from flhe_lab.bench.esafl_sizes import MODELS as ESAFL_TABLE_3
+from flhe_lab.papers.convergence import Reported, reported
+from flhe_lab.papers.corrections.hours import BATCHCRYPT_ITERATION
+from flhe_lab.tables.learned import NAMES
 
 COHORT = 9
 """Clients, Sec. 6.1."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from flhe.sim.advise import prices, wan
-from flhe.sim.papers.convergence import Projection, project
-from flhe.sim.tables import batchcrypt_costs, esafl_packing
-from flhe.sim.tables import batchcrypt_paper as paper
-from flhe.sim.tables import phase_costs as costs_of
-from flhe.sim.tables.batchcrypt_paper import (
+from flhe_lab.advise import prices, wan
+from flhe_lab.papers.convergence import Projection, project
+from flhe_lab.tables import batchcrypt_costs, esafl_packing
+from flhe_lab.tables import batchcrypt_paper as paper
+from flhe_lab.tables import phase_costs as costs_of
+from flhe_lab.tables.batchcrypt_paper import (
     BATCHCRYPT,
     COHORT,
     ESAFL,
@@ -26,13 +26,13 @@ from flhe.sim.tables.batchcrypt_paper import (
     line,
     rounds,
 )
-from flhe.sim.tables.learned import VALUES, batch_s, training_step
-from flhe.sim.tables.marked import Marked, projected
-from flhe.sim.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED
-from flhe.sim.tables.rounds import TOTAL, Round, parts, played, row
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.table import Fill, Line, Table, section
-from flhe.sim.tables.turns import Cost
+from flhe_lab.tables.learned import VALUES, batch_s, training_step
+from flhe_lab.tables.marked import Marked, projected
+from flhe_lab.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED
+from flhe_lab.tables.rounds import TOTAL, Round, parts, played, row
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.turns import Cost
 
 MODES: Mapping[str, str] = {
     PHE: FATE,

@@ -17,8 +17,8 @@ from flhe.math.residue_pool import draw
 from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
 from flhe.schemes.paillier_keys import SecretKey
 from flhe.sealed import Sealed
-from flhe.sim.bench import SLOT, Contender, Setting, Vector, worst
-from flhe.sim.bench.schemes import Way, contender
+from flhe_lab.bench import SLOT, Contender, Setting, Vector, worst
+from flhe_lab.bench.schemes import Way, contender
 
 LEVELS = (1 << 15) - 1
 """Integers of 16 bits, sign included."""
@@ -95,7 +95,7 @@ def batches(
 ) -> Contender:
     """BatchCrypt with values of `bits` bits, from floats to ciphertexts and back.
 
-    Beside `flhe.sim.bench.schemes.batchcrypt`, which has the 16 bits of terms, weights and metrics are
+    Beside `flhe_lab.bench.schemes.batchcrypt`, which has the 16 bits of terms, weights and metrics are
     left out.
 
     Parameters

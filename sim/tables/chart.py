@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flhe.sim.bench import figures
+from flhe_lab.bench import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from flhe.sim.tables.result import Entry, Result
+    from flhe_lab.tables.result import Entry, Result
 
 MARKERS = "osD^vP*"
 """Of rows of dots, in order; colours are theirs too."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from flhe.schemes.eshe import Eshe
 from flhe.schemes.presets import DEFAULT_ESHE, ESHE
-from flhe.sim.bench.esafl_sizes import (
+from flhe_lab.bench.esafl_sizes import (
     COHORT,
     DIMENSION,
     MB,
@@ -18,11 +18,11 @@ from flhe.sim.bench.esafl_sizes import (
     Row,
     measure,
 )
-from flhe.sim.bench.schemes import NARROW
-from flhe.sim.papers.packing import PaperPacking, unpacked
-from flhe.sim.tables.marked import Mark, Marked, counted, published
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.bench.schemes import NARROW
+from flhe_lab.papers.packing import PaperPacking, unpacked
+from flhe_lab.tables.marked import Mark, Marked, counted, published
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 PAPERS_RING = "paper-32768"
 RINGS = (DEFAULT_ESHE, NARROW)

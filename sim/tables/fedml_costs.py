@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flhe.sim.bench.fedml_models import CNN, MB, RESNET_18, TABLE_7, VIT, Model
-from flhe.sim.tables.fedml_measure import (
+from flhe_lab.bench.fedml_models import CNN, MB, RESNET_18, TABLE_7, VIT, Model
+from flhe_lab.tables.fedml_measure import (
     FLARE,
     OURS,
     PLAIN,
@@ -23,18 +23,18 @@ from flhe.sim.tables.fedml_measure import (
     step,
     tenseals,
 )
-from flhe.sim.tables.fedml_parameter_table import TABLE_6_SECTION
-from flhe.sim.tables.fedml_published import (
+from flhe_lab.tables.fedml_parameter_table import TABLE_6_SECTION
+from flhe_lab.tables.fedml_published import (
     MODELS,
     TABLE_5,
     TABLE_8,
     TOP_K,
     Efficient,
 )
-from flhe.sim.tables.marked import Marked, published
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.marked import Marked, published
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Fill, Line, Table, section
 
 PAPER = "FedML-HE (PALISADE)"
 TIME, SIZE = "aggregation", "upload"

@@ -1,6 +1,6 @@
 """FedML-HE's Figure 5: how sensitive each parameter of a LeNet is, layer by layer, drawn.
 
-The network is `flhe.sim.audit.lenet`, fresh, and the data are the sample images of `flhe audit`; the
+The network is `flhe_lab.audit.lenet`, fresh, and the data are the sample images of `flhe audit`; the
 map is the paper's, by labels.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.sim.bench import figures
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.section import Found, Plan, Say, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.bench import figures
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import counted, measured
+from flhe_lab.tables.section import Found, Plan, Say, Step
+from flhe_lab.tables.table import Line, Table, section
 
 IMAGES = 8
 LAYERS = ("convolution 1", "convolution 2", "convolution 3", "linear")
@@ -36,8 +36,8 @@ def _measure(_say: Say) -> dict[str, Any]:
     import torch
 
     from flhe.coding.sensitivity import sensitivity
-    from flhe.sim.audit.images import samples
-    from flhe.sim.audit.lenet import lenet
+    from flhe_lab.audit.images import samples
+    from flhe_lab.audit.lenet import lenet
 
     images = samples(IMAGES)
     batch = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)

@@ -2,7 +2,7 @@
 
 Who takes part: FedAvg in clear; ours with a share p encrypted; bare TenSEAL with the same share
 encrypted and the rest float32, weighed by the server as in the paper's own TenSEAL version; all of it
-encrypted and weighed by clients, as NVIDIA FLARE does (`flhe.sim.bench.fedml_ways`).
+encrypted and weighed by clients, as NVIDIA FLARE does (`flhe_lab.bench.fedml_ways`).
 
 Seconds are of the processor, on one thread: one client's from float32 to bytes, the server's on three
 uploads, one client's from bytes to the float32 mean. Of several turns the minimum of each counts.
@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.select import Select
-from flhe.sim.bench import Contender, Laps, Measured, Vector, fedml_ways
-from flhe.sim.bench import measure as timed
-from flhe.sim.bench.fedml_models import COHORT
-from flhe.sim.bench.fedml_ways import Watch, Way, mask_of, updates_of
-from flhe.sim.bench.peers import SLOTS
-from flhe.sim.bench.schemes import layout_of
-from flhe.sim.tables import phase_costs, turns
-from flhe.sim.tables.fedml_published import MOBILENET
-from flhe.sim.tables.marked import Marked, counted, measured
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Plan, Say, Step
+from flhe_lab.bench import Contender, Laps, Measured, Vector, fedml_ways
+from flhe_lab.bench import measure as timed
+from flhe_lab.bench.fedml_models import COHORT
+from flhe_lab.bench.fedml_ways import Watch, Way, mask_of, updates_of
+from flhe_lab.bench.peers import SLOTS
+from flhe_lab.bench.schemes import layout_of
+from flhe_lab.tables import phase_costs, turns
+from flhe_lab.tables.fedml_published import MOBILENET
+from flhe_lab.tables.marked import Marked, counted, measured
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Plan, Say, Step
 
 PLAIN, OURS = phase_costs.PLAIN, phase_costs.FEDML
 TENSEAL, FLARE = "TenSEAL, server weighs", "TenSEAL, clients weigh"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flhe.sim.bench.fedml_models import CNN, MB
-from flhe.sim.tables.fedml_parameters import BUDGET, accuracy, cost_of_setups, name
-from flhe.sim.tables.fedml_published import BATCHES, SCALES, TABLE_6
-from flhe.sim.tables.marked import Marked, measured
-from flhe.sim.tables.section import Found, Plan, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.bench.fedml_models import CNN, MB
+from flhe_lab.tables.fedml_parameters import BUDGET, accuracy, cost_of_setups, name
+from flhe_lab.tables.fedml_published import BATCHES, SCALES, TABLE_6
+from flhe_lab.tables.marked import Marked, measured
+from flhe_lab.tables.section import Found, Plan, Step
+from flhe_lab.tables.table import Line, Table, section
 
 TIME, SIZE = "aggregation", "upload"
 

@@ -1,6 +1,6 @@
 """FedML-HE's Figures 8 and 14: a cycle, clients and networks; with them Table 5, Figures 5 and 12.
 
-A cycle is one of `flhe.sim.advise.round_model`: transfer and its sum are projected. Training is an
+A cycle is one of `flhe_lab.advise.round_model`: transfer and its sum are projected. Training is an
 epoch of EPOCH images on a client, on one thread of this machine, sampled from a few batches; the paper
 had a GPU, and does not say how many images.
 """
@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flhe.sim.advise.wan import named
-from flhe.sim.bench.fedml_models import CNN, COHORT
-from flhe.sim.tables import phase_costs
-from flhe.sim.tables.fedml_costs import FEWER
-from flhe.sim.tables.fedml_costs import sampled as sampled_told
-from flhe.sim.tables.fedml_map import FIGURE_5
-from flhe.sim.tables.fedml_measure import (
+from flhe_lab.advise.wan import named
+from flhe_lab.bench.fedml_models import CNN, COHORT
+from flhe_lab.tables import phase_costs
+from flhe_lab.tables.fedml_costs import FEWER
+from flhe_lab.tables.fedml_costs import sampled as sampled_told
+from flhe_lab.tables.fedml_map import FIGURE_5
+from flhe_lab.tables.fedml_measure import (
     OURS,
     PLAIN,
     SHARES,
@@ -29,12 +29,12 @@ from flhe.sim.tables.fedml_measure import (
     step,
     tenseals,
 )
-from flhe.sim.tables.fedml_published import RESNET_50, TOP_K
-from flhe.sim.tables.fedml_threshold import FIGURE_12
-from flhe.sim.tables.marked import Marked, projected, proportional, sampled
-from flhe.sim.tables.rounds import Round, played
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.tables.fedml_published import RESNET_50, TOP_K
+from flhe_lab.tables.fedml_threshold import FIGURE_12
+from flhe_lab.tables.marked import Marked, projected, proportional, sampled
+from flhe_lab.tables.rounds import Round, played
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 EPOCH = 1000
 """Images of one client's local epoch."""

@@ -16,20 +16,20 @@ from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.presets import DEFAULT_CKKS
 from flhe.schemes.seal_blocks import tenseal
 from flhe.sealed import Sealed
-from flhe.sim.bench import PHASES, SLOT, Contender, Laps, Setting, Vector
-from flhe.sim.bench import measure as timed
-from flhe.sim.bench.fedml_models import MB
-from flhe.sim.bench.peers import SLOTS, shortest_ckks, shortest_moduli
-from flhe.sim.bench.schemes import Coded, Way, contender, fedml, fedml_terms
-from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Found, Plan, Say, Step
-from flhe.sim.tables.table import Line, Table, section
-from flhe.sim.variants.threshold import keys as threshold_keys
-from flhe.sim.variants.threshold.answers import Answered
-from flhe.sim.variants.threshold.opening import Party, combine
-from flhe.sim.variants.threshold.scheme import ThresholdRlwe
-from flhe.sim.variants.threshold.sealer import ThresholdSealer
+from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector
+from flhe_lab.bench import measure as timed
+from flhe_lab.bench.fedml_models import MB
+from flhe_lab.bench.peers import SLOTS, shortest_ckks, shortest_moduli
+from flhe_lab.bench.schemes import Coded, Way, contender, fedml, fedml_terms
+from flhe_lab.tables.marked import counted, measured
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Found, Plan, Say, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold.answers import Answered
+from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.scheme import ThresholdRlwe
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
 
 PARTIES = 2
 CRS = bytes(range(32))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flhe.sim.bench import Contender, Setting
-from flhe.sim.tables import turns
-from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
-from flhe.sim.tables.marked import Marked, counted, published
-from flhe.sim.tables.phase_costs import (
+from flhe_lab.bench import Contender, Setting
+from flhe_lab.tables import turns
+from flhe_lab.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
+from flhe_lab.tables.marked import Marked, counted, published
+from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
     CKKS,
@@ -20,8 +20,8 @@ from flhe.sim.tables.phase_costs import (
     PLAIN,
     WHO,
 )
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 BFV_VALUES, CKKS_VALUES = "TenSEAL BFV, a value each", "TenSEAL CKKS, a value each"
 NAMES = (PHE, PHE_BATCHED, BFV_VALUES, BFV_PAPER, BFV, CKKS_VALUES, CKKS_PAPER, CKKS, FLASHE)
@@ -48,7 +48,7 @@ def _step(values: int, repeats: int) -> Step:
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time everybody of Table 2; JSON values."""
-    from flhe.sim.tables.flashe_peers import tenseal_values
+    from flhe_lab.tables.flashe_peers import tenseal_values
 
     setting = Setting(values, COHORT)
     updates = setting.updates()

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flhe.sim.advise.round_model import simulate, typical
-from flhe.sim.bench.mask_counts import CLIENTS, MODES, crossover
-from flhe.sim.tables import flashe_dropouts, flashe_prepared
-from flhe.sim.tables.flashe_dropouts import crossing
-from flhe.sim.tables.flashe_paper import (
+from flhe_lab.advise.round_model import simulate, typical
+from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover
+from flhe_lab.tables import flashe_dropouts, flashe_prepared
+from flhe_lab.tables.flashe_dropouts import crossing
+from flhe_lab.tables.flashe_paper import (
     COHORT,
     CROSSOVER_80,
     GAP_80_S,
@@ -18,9 +18,9 @@ from flhe.sim.tables.flashe_paper import (
     MODELS,
     SAVED_S,
 )
-from flhe.sim.tables.flashe_rounds import LINK, training, training_steps
-from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.marked import (
+from flhe_lab.tables.flashe_rounds import LINK, training, training_steps
+from flhe_lab.tables.learned import NAMES, VALUES
+from flhe_lab.tables.marked import (
     Marked,
     counted,
     measured,
@@ -28,10 +28,10 @@ from flhe.sim.tables.marked import (
     proportional,
     sampled,
 )
-from flhe.sim.tables.rounds import TOTAL, row, work_of
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.table import Line, Table, section
-from flhe.sim.tables.turns import Cost
+from flhe_lab.tables.rounds import TOTAL, row, work_of
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.turns import Cost
 
 SAMPLE = 100_000
 """Values that a quick run measures for all models."""

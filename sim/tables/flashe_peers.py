@@ -11,8 +11,8 @@ import numpy as np
 from flhe.coding.support import Support
 from flhe.schemes.seal_blocks import tenseal
 from flhe.schemes.sparse import covered
-from flhe.sim.bench import Contender, Setting, Vector, worst
-from flhe.sim.bench.peers import LEVELS, plain_modulus
+from flhe_lab.bench import Contender, Setting, Vector, worst
+from flhe_lab.bench.peers import LEVELS, plain_modulus
 
 SAMPLE = 16
 """Ciphertexts that are measured."""

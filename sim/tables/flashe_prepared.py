@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flhe.sim import bench
-from flhe.sim.bench import Setting
-from flhe.sim.bench.schemes import flashe
-from flhe.sim.tables.flashe_paper import COHORT
-from flhe.sim.tables.section import Say
+from flhe_lab import bench
+from flhe_lab.bench import Setting
+from flhe_lab.bench.schemes import flashe
+from flhe_lab.tables.flashe_paper import COHORT
+from flhe_lab.tables.section import Say
 
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:

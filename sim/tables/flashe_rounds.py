@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flhe.sim.advise import prices, wan
-from flhe.sim.bench import Contender, Setting
-from flhe.sim.papers.convergence import Reported, project, reported
-from flhe.sim.tables import phase_costs, turns
-from flhe.sim.tables.flashe_paper import (
+from flhe_lab.advise import prices, wan
+from flhe_lab.bench import Contender, Setting
+from flhe_lab.papers.convergence import Reported, project, reported
+from flhe_lab.tables import phase_costs, turns
+from flhe_lab.tables.flashe_paper import (
     COHORT,
     GIB,
     MODELS,
@@ -17,11 +17,11 @@ from flhe.sim.tables.flashe_paper import (
     SPARSE_PAILLIER,
     SPARSE_PLAIN,
 )
-from flhe.sim.tables.headlines import BATCHES, cnn_step
-from flhe.sim.tables.learned import NAMES as MODEL_NAMES
-from flhe.sim.tables.learned import VALUES, batch_s, training_step
-from flhe.sim.tables.marked import Marked, counted, projected, proportional
-from flhe.sim.tables.phase_costs import (
+from flhe_lab.tables.headlines import BATCHES, cnn_step
+from flhe_lab.tables.learned import NAMES as MODEL_NAMES
+from flhe_lab.tables.learned import VALUES, batch_s, training_step
+from flhe_lab.tables.marked import Marked, counted, projected, proportional
+from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
     CKKS,
@@ -33,11 +33,11 @@ from flhe.sim.tables.phase_costs import (
     PLAIN,
     WHO,
 )
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.rounds import TOTAL, Round, parts, played, row
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.table import Line, Table, section
-from flhe.sim.tables.turns import Cost
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.rounds import TOTAL, Round, parts, played, row
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.turns import Cost
 
 LINK = wan.named("40mbps")
 """The slowest of the paper's links: a synchronous round waits for it (Sec. 2.3)."""
@@ -169,8 +169,8 @@ def _tenth_step(model: str, plan: Plan) -> Step:
 
 def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time those that send a tenth; JSON values: rows, and what comes down."""
-    from flhe.sim.bench.sparse import sparse
-    from flhe.sim.tables.flashe_peers import SHARE, plain_tenth
+    from flhe_lab.bench.sparse import sparse
+    from flhe_lab.tables.flashe_peers import SHARE, plain_tenth
 
     setting = Setting(values, COHORT)
     updates = setting.updates()

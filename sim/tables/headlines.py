@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flhe.sim.advise.wan import uniform
-from flhe.sim.bench.secure_sums import SECAGG
-from flhe.sim.tables import phase_costs as costs
-from flhe.sim.tables.learned import batch_s, training_step
-from flhe.sim.tables.marked import Marked
-from flhe.sim.tables.rounds import played
-from flhe.sim.tables.sash_times import ratio_of, ratio_step
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.advise.wan import uniform
+from flhe_lab.bench.secure_sums import SECAGG
+from flhe_lab.tables import phase_costs as costs
+from flhe_lab.tables.learned import batch_s, training_step
+from flhe_lab.tables.marked import Marked
+from flhe_lab.tables.rounds import played
+from flhe_lab.tables.sash_times import ratio_of, ratio_step
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 CNN, COHORT, MBPS = 1_200_000, 10, 40.0
 """FLASHE's CNN and cohort; the slowest link that its paper measured (Sec. 2.3)."""

@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import Marked, measured
-from flhe.sim.tables.result import Entry, Group, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import Marked, measured
+from flhe_lab.tables.result import Entry, Group, Result
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 
 if TYPE_CHECKING:
-    from flhe.sim.papers.learning import Curve
+    from flhe_lab.papers.learning import Curve
 
 VALUES = {
     "fcn": 101_770,
@@ -60,8 +60,8 @@ def batch_s(model: str, found: Found, plan: Plan) -> Marked:
 def _train(model: str, repeats: int) -> dict[str, Any]:
     import torch
 
-    from flhe.apps.tasks import generated, task_named
-    from flhe.apps.tasks.base import new_model, shuffler, train
+    from flhe_app.tasks import generated, task_named
+    from flhe_app.tasks.base import new_model, shuffler, train
 
     torch.set_num_threads(1)
     task, batch = task_named(model), BATCH[model]
@@ -103,7 +103,7 @@ def curves_step(model: str, plan: Plan) -> Step:
     key = f"curves-{_how(model, data_dir)}" + ("-quick" if plan.quick else "")
 
     def work(say: Say) -> Any:
-        from flhe.sim.papers.curves import compare
+        from flhe_lab.papers.curves import compare
 
         found = compare(
             model,
@@ -119,20 +119,20 @@ def curves_step(model: str, plan: Plan) -> Step:
 
 def _how(model: str, data_dir: str) -> str:
     """The task, which names its data, and a digest of how it is trained and encrypted."""
-    from flhe.sim.papers.curves import COMPARISONS, learned
+    from flhe_lab.papers.curves import COMPARISONS, learned
 
     digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
     return f"{learned(model, data_dir).name}-{digest[:8]}"
 
 
 def _task(model: str, data_dir: str) -> str:
-    from flhe.sim.papers.curves import learned
+    from flhe_lab.papers.curves import learned
 
     return learned(model, data_dir).source.title
 
 
 def _models(plan: Plan) -> tuple[str, ...]:
-    from flhe.sim.papers.curves import learned
+    from flhe_lab.papers.curves import learned
 
     if plan.quick:
         return ("fcn",)  # which learns what is installed, where there is nothing else
@@ -148,7 +148,7 @@ def _reports(plan: Plan, found: Found) -> list[Result]:
 
 
 def _figure(model: str, found: Any) -> Result:
-    from flhe.sim.papers.learning import Curve
+    from flhe_lab.papers.learning import Curve
 
     curves = [Curve.from_json(each) for each in found["curves"]]
     entries: list[Entry] = []
@@ -171,7 +171,7 @@ def _figure(model: str, found: Any) -> Result:
 
 def _setting(model: str) -> str:
     """How it was trained, and what differs from the papers', in words."""
-    from flhe.sim.papers.curves import COMPARISONS
+    from flhe_lab.papers.curves import COMPARISONS
 
     how = COMPARISONS[model].setting
     work = f"{how.batches} batches" if how.batches else f"{how.local_epochs} epoch"
@@ -185,7 +185,7 @@ def _setting(model: str) -> str:
 
 def _apart(curves: Sequence[Curve]) -> str:
     """How far the encrypted curves lie from the plain one, in words."""
-    from flhe.sim.papers.learning import SETTLED
+    from flhe_lab.papers.learning import SETTLED
 
     plain, *others = curves
     said = [

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.sim.bench import Contender, Setting, Vector, peers, phe, schemes
-from flhe.sim.bench.schemes import Make
-from flhe.sim.bench.sparse import sparse
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Plan, Say, Step
-from flhe.sim.tables.turns import Cost, costs, timed
+from flhe_lab.bench import Contender, Setting, Vector, peers, phe, schemes
+from flhe_lab.bench.schemes import Make
+from flhe_lab.bench.sparse import sparse
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Plan, Say, Step
+from flhe_lab.tables.turns import Cost, costs, timed
 
 
 @dataclass(frozen=True, slots=True)

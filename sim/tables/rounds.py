@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
-from flhe.sim.advise.wan import Link
-from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.marked import Marked, projected
-from flhe.sim.tables.turns import Cost
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.wan import Link
+from flhe_lab.tables.learned import NAMES, VALUES
+from flhe_lab.tables.marked import Marked, projected
+from flhe_lab.tables.turns import Cost
 
 PARTS = ("training", "encryption", "decryption", "idle")
 """An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.bench.flower_parts import Round
-from flhe.sim.bench.flower_secagg import Projection
-from flhe.sim.bench.sash_members import SashMembers
-from flhe.sim.bench.secure_sums import (
+from flhe_lab.bench.flower_parts import Round
+from flhe_lab.bench.flower_secagg import Projection
+from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.secure_sums import (
     DEGREE,
     FLOWERS,
     SASH,
@@ -28,10 +28,10 @@ from flhe.sim.bench.secure_sums import (
     Setting,
     timed,
 )
-from flhe.sim.tables.marked import Marked, counted, measured, sampled
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.marked import Marked, counted, measured, sampled
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Fill, Line, Table, section
 
 TOTAL = "client + server"
 SHARED, INFLATION = "key agreement, up and down", "inflation, to 16 bits a value"

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any
 
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.crowd.command import TIMEOUT_S
-from flhe.sim.crowd.found import Asked
-from flhe.sim.crowd.found import Found as Crowd
-from flhe.sim.crowd.report import FURTHER, QUANTITIES
-from flhe.sim.crowd.run import RayRun
-from flhe.sim.tables.marked import counted, measured, projected
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.table import Line, Table, section
+from flhe_lab.crowd.command import TIMEOUT_S
+from flhe_lab.crowd.found import Asked
+from flhe_lab.crowd.found import Found as Crowd
+from flhe_lab.crowd.report import FURTHER, QUANTITIES
+from flhe_lab.crowd.run import RayRun
+from flhe_lab.tables.marked import counted, measured, projected
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 VALUES = 10_000
 SASH = "SASH"

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import Marked, published
-from flhe.sim.tables.result import Entry, Group, Result, ratios
-from flhe.sim.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import Marked, published
+from flhe_lab.tables.result import Entry, Group, Result, ratios
+from flhe_lab.tables.section import Found, Plan, Section, Step
 
 TEXTS = "tables.toml"
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.sim.bench import PHASES, Contender, measure
-from flhe.sim.tables.marked import Mark, Marked, proportional
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Say
+from flhe_lab.bench import PHASES, Contender, measure
+from flhe_lab.tables.marked import Mark, Marked, proportional
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Say
 
 
 @dataclass(frozen=True, slots=True)

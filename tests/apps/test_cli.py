@@ -13,11 +13,11 @@ import typer
 from typer.core import TyperGroup as Group
 from typer.testing import CliRunner
 
-from flhe.apps import launch
-from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.command_group import OneLineErrors
 from flhe.errors import ConfigError
+from flhe_app import launch
+from flhe_app.settings import Settings
 
 
 def test_import_is_light() -> None:

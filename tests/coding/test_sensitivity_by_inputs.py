@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
-from flhe.sim.audit.lenet import lenet
+from flhe_lab.audit.lenet import lenet
 from tests.coding.test_sensitivity import (
     INDICES,
     ROWS,

@@ -10,8 +10,8 @@ import warnings
 
 import numpy as np
 
-from flhe.sim.papers.batchcrypt import PaperBatch, WrongSumsWarning
-from flhe.sim.papers.corrections.proof import Found, shows
+from flhe_lab.papers.batchcrypt import PaperBatch, WrongSumsWarning
+from flhe_lab.papers.corrections.proof import Found, shows
 
 
 def _batch(cohort: int, bits: int = 16) -> PaperBatch:
@@ -35,7 +35,7 @@ def _overflow() -> Found:
 
 @shows("batchcrypt-carries")
 def _carries() -> Found:
-    from flhe.sim.papers.corrections.wrong_sums import OURS, compare
+    from flhe_lab.papers.corrections.wrong_sums import OURS, compare
 
     cells = {(c.cohort, c.inputs, c.layout): c for c in compare((3, 9), batches=1)}
     bell, scaled = "Gaussian, clipped at 5.83 sigma", "Gaussian, scaled in advance"

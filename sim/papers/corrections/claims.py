@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from flhe.sim.papers.corrections.esafl import N, message, printed
-from flhe.sim.papers.corrections.proof import Fixed, Found, shows
+from flhe_lab.papers.corrections.esafl import N, message, printed
+from flhe_lab.papers.corrections.proof import Fixed, Found, shows
 
 
 @shows("esafl-density")
@@ -35,7 +35,7 @@ def _density() -> Found:
 
 @shows("esafl-security")
 def _security() -> Found:
-    from flhe.sim.papers.lattice import primal_errors, primal_sparse
+    from flhe_lab.papers.lattice import primal_errors, primal_sparse
 
     sigma = math.sqrt(1.22)
     alone = primal_sparse(1 << 15, 478, sigma, 64)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flhe.sim.papers.corrections.proof import Fixed, Found, shows
-from flhe.sim.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply
+from flhe_lab.papers.corrections.proof import Fixed, Found, shows
+from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply
 
 N = 256
 LOW = 21

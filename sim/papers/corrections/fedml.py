@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.sim.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found, shows
 
 VALUES = 1_663_370
 """Of the CNN in its Table 4."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flhe.keys.derive import hkdf
 from flhe.math.prg import AesCtr
-from flhe.sim.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found, shows
 
 COUNT = 10_000
 """Coordinates of an update."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from flhe.sim.advise.prices import GB
-from flhe.sim.papers.convergence import reported
-from flhe.sim.papers.corrections.proof import Found, shows
+from flhe_lab.advise.prices import GB
+from flhe_lab.papers.convergence import reported
+from flhe_lab.papers.corrections.proof import Found, shows
 
 BATCHCRYPT_4 = {
     dataset: tuple(
@@ -136,7 +136,7 @@ def _plain_traffic() -> Found:
 
 @shows("esafl-links")
 def _links() -> Found:
-    from flhe.sim.advise.wan import named
+    from flhe_lab.advise.wan import named
 
     links = named("batchcrypt").links(9)
     by, printed = {}, {}

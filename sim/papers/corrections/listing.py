@@ -7,7 +7,7 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from flhe.sim.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
+from flhe_lab.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
 
 TITLES: dict[Paper, str] = {
     "FLASHE": "Additively Symmetric Homomorphic Encryption for Cross-Silo Federated Learning",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.sim.bench.esafl_sizes import COHORT, MODELS, PAPER_ERRORS
-from flhe.sim.papers.corrections.proof import Found, shows
-from flhe.sim.papers.packing import PaperPacking, added, unpacked
+from flhe_lab.bench.esafl_sizes import COHORT, MODELS, PAPER_ERRORS
+from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.packing import PaperPacking, added, unpacked
 
 N = 1024
 LOG_P = 460

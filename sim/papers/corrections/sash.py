@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.ring import lwr_masks
-from flhe.sim.papers.corrections.proof import Fixed, Found, shows
-from flhe.sim.papers.sash import MU, PaperSash, WeakParametersWarning
+from flhe_lab.papers.corrections.proof import Fixed, Found, shows
+from flhe_lab.papers.sash import MU, PaperSash, WeakParametersWarning
 
 
 def _printed(cohort: int) -> PaperSash:
@@ -28,8 +28,8 @@ def _values(seed: int, count: int) -> NDArray[np.uint32]:
 
 @shows("sash-parameters")
 def _parameters() -> Found:
-    from flhe.sim.papers.lattice import primal
-    from flhe.sim.papers.sash import SECURITY
+    from flhe_lab.papers.lattice import primal
+    from flhe_lab.papers.sash import SECURITY
 
     bits, ours = primal(MU, 64, 32).bits, primal(2048, 64, 32).bits
     return Found(
@@ -163,7 +163,7 @@ def _matrix() -> Found:
 @shows("sash-neighbours")
 def _neighbours() -> Found:
     from flhe.errors import ConfigError
-    from flhe.sim.variants.sash_plus.bounds import LIMIT, bounds_of
+    from flhe_lab.variants.sash_plus.bounds import LIMIT, bounds_of
 
     cohort, told, enough = 500, 100, 150
     colluders = (cohort - 1) // 3

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flhe.sim.papers.corrections.proof import Found, shows
+from flhe_lab.papers.corrections.proof import Found, shows
 
 COUNT = 10_000
 """Values of an update."""
@@ -90,7 +90,7 @@ def _history() -> Found:
 
 @shows("flashe-crossover")
 def _crossover() -> Found:
-    from flhe.sim.bench.mask_counts import crossover
+    from flhe_lab.bench.mask_counts import crossover
 
     small = [n for n in range(2, 101) if crossover(n) < 0.3]
     at = {n: crossover(n) for n in (3, 5, 8, 80)}

@@ -7,8 +7,8 @@ Source: FLASHE, Sec. 2.3, Tables 2 and 4; FedML-HE, Tables 4, 5, 7 and 8.
 
 from __future__ import annotations
 
-from flhe.sim.papers.convergence import reported
-from flhe.sim.papers.corrections.proof import Found, shows
+from flhe_lab.papers.convergence import reported
+from flhe_lab.papers.corrections.proof import Found, shows
 
 FLASHE_4 = {
     name: tuple(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.slots import Slots
-from flhe.sim.papers.batchcrypt import Integers, PaperBatch, WrongSumsWarning
+from flhe_lab.papers.batchcrypt import Integers, PaperBatch, WrongSumsWarning
 
 COHORTS = (2, 3, 9, 10)
 BATCHES = 25

@@ -30,7 +30,7 @@ from flhe.keys.derive import hkdf
 from flhe.keys.identity import Secret
 from flhe.math import ring
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, FieldElements
-from flhe.sim.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.plan import Plan
 
 Lanes = NDArray[np.uint32] | NDArray[np.uint64]
 Term = tuple[bool, bytes]

@@ -12,7 +12,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.canonical import loads
 from flhe.keys.messages import Envelope
 from flhe.keys.pairs import check_ephemeral, check_order
-from flhe.sim.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.plan import Plan
 
 KEY, SHARE, WITH, SET, OPEN = "mask-key", "mask-share", "mask-with", "mask-set", "mask-open"
 

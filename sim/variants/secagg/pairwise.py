@@ -44,8 +44,8 @@ from flhe.keys.messages import Envelope
 from flhe.keys.pairs import open_from, seal_to
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
-from flhe.sim.variants.secagg.masks import Lanes, apply, check_lanes, commitment, own_terms
-from flhe.sim.variants.secagg.messages import (
+from flhe_lab.variants.secagg.masks import Lanes, apply, check_lanes, commitment, own_terms
+from flhe_lab.variants.secagg.messages import (
     KEY,
     OPEN,
     SET,
@@ -56,8 +56,8 @@ from flhe.sim.variants.secagg.messages import (
     read_key,
     to_bits,
 )
-from flhe.sim.variants.secagg.plan import Plan
-from flhe.sim.variants.secagg.states import SEED, Advertised, Masked, Shared, Signed
+from flhe_lab.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.states import SEED, Advertised, Masked, Shared, Signed
 
 __all__ = [
     "KEY",

@@ -19,7 +19,7 @@ from flhe.keys.epoch import Epoch
 from flhe.keys.messages import EVERYONE, NONE, Header
 from flhe.keys.thresholds import Thresholds
 from flhe.math.shamir import Shamir
-from flhe.sim.variants.secagg.graph import Graph
+from flhe_lab.variants.secagg.graph import Graph
 
 MAX_LANES = 1 << 31
 

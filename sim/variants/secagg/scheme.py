@@ -8,7 +8,7 @@ wraps, and exactly b bits a value travel. Masks are lanes of 32 bits, of which t
 Keys, shares and the set of senders are steps of `pairwise`, and who masks with whom is its graph:
 complete for SecAgg, regular for SecAgg+. Here is what lies between: values to lanes, lanes to the
 sum. A client makes as many streams as it has neighbours, and the server one for each client, and for
-each that dropped out one for each neighbour: for what that costs see `flhe.sim.bench.secure_sums`.
+each that dropped out one for each neighbour: for what that costs see `flhe_lab.bench.secure_sums`.
 
 Source: Bonawitz et al., CCS 2017, Fig. 4; Bell et al., CCS 2020.
 """
@@ -32,11 +32,11 @@ from flhe.keys.roster import MAX_MEMBERS
 from flhe.math.buffers import empty
 from flhe.schemes.base import check_integers
 from flhe.sealed import Sealed, Slot
-from flhe.sim.variants.secagg import pairwise
-from flhe.sim.variants.secagg.graph import Graph
-from flhe.sim.variants.secagg.pairwise import Masked, Plan, Shared
-from flhe.sim.variants.secagg.server import unmask_sum
 from flhe.spaces import Integers
+from flhe_lab.variants.secagg import pairwise
+from flhe_lab.variants.secagg.graph import Graph
+from flhe_lab.variants.secagg.pairwise import Masked, Plan, Shared
+from flhe_lab.variants.secagg.server import unmask_sum
 
 NAME = "secagg"
 

@@ -20,7 +20,7 @@ from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.canonical import loads
 from flhe.keys.identity import Secret
 from flhe.keys.messages import Envelope
-from flhe.sim.variants.secagg.masks import (
+from flhe_lab.variants.secagg.masks import (
     Lanes,
     Term,
     agree,
@@ -30,9 +30,9 @@ from flhe.sim.variants.secagg.masks import (
     self_key,
     towards,
 )
-from flhe.sim.variants.secagg.messages import MAX_ANSWER, OPEN, from_bits, read_key, to_bits
-from flhe.sim.variants.secagg.plan import Plan
-from flhe.sim.variants.secagg.states import SEED
+from flhe_lab.variants.secagg.messages import MAX_ANSWER, OPEN, from_bits, read_key, to_bits
+from flhe_lab.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.states import SEED
 
 _Check = Callable[[int, bytes], bool]
 """(owner, secret) -> whether it is that owner's."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from flhe.errors import ProtocolError
 from flhe.keys.epoch import Epoch
 from flhe.keys.identity import Identity, Secret
-from flhe.sim.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.plan import Plan
 
 SEED = 32
 """Bytes of a seed and of an X25519 secret: four field elements."""

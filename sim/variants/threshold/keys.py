@@ -40,8 +40,8 @@ from flhe.math.sampling import Gaussian
 from flhe.schemes.eshe_keys import Own, check_own, draw_own
 from flhe.schemes.rlwe import lifted
 from flhe.sealed import check_senders
-from flhe.sim.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
-from flhe.sim.variants.threshold.sharing import scaled, shares
+from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
+from flhe_lab.variants.threshold.sharing import scaled, shares
 
 Box = tuple[Residues, Secret]
 """What one party has for another: f_i(j + 1), uint64 (limbs, n), and r_ij."""

@@ -50,10 +50,10 @@ from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.sealed import Sealed, Slot
-from flhe.sim.variants.threshold.answers import Answered, Claim, Partial, opening_name
-from flhe.sim.variants.threshold.keys import ThresholdKey
-from flhe.sim.variants.threshold.scheme import CHECKS, NAME, ThresholdRlwe
-from flhe.sim.variants.threshold.sharing import at_zero, scaled
+from flhe_lab.variants.threshold.answers import Answered, Claim, Partial, opening_name
+from flhe_lab.variants.threshold.keys import ThresholdKey
+from flhe_lab.variants.threshold.scheme import CHECKS, NAME, ThresholdRlwe
+from flhe_lab.variants.threshold.sharing import at_zero, scaled
 
 
 @dataclass(frozen=True, slots=True)

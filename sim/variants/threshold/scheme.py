@@ -36,8 +36,8 @@ from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.presets import EshePreset, eshe_preset
 from flhe.schemes.rlwe import Rlwe
 from flhe.sealed import Sealed, check_senders, merged_senders
-from flhe.sim.variants.threshold.sizes import Flooded, sizes_for
 from flhe.spaces import Integers
+from flhe_lab.variants.threshold.sizes import Flooded, sizes_for
 
 NAME = "threshold-rlwe"
 DEFAULT_RING = "rns-8192"

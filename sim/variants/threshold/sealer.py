@@ -24,8 +24,8 @@ from flhe.math.sampling import Gaussian
 from flhe.schemes.base import check_integers
 from flhe.schemes.rlwe import lifted
 from flhe.sealed import Sealed, Slot, check_senders
-from flhe.sim.variants.threshold.scheme import CHECKS, NAME, PublicKey, ThresholdRlwe, common_hats
-from flhe.sim.variants.threshold.sharing import scaled
+from flhe_lab.variants.threshold.scheme import CHECKS, NAME, PublicKey, ThresholdRlwe, common_hats
+from flhe_lab.variants.threshold.sharing import scaled
 
 
 @dataclass(slots=True)

@@ -15,17 +15,17 @@ from flhe.cli import app
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.keys.roster import Member, Roster
-from flhe.sim.advise import agreement_cost, calibrate, command, prices, report, rules, wan
-from flhe.sim.advise.agreement_cost import Agreement
-from flhe.sim.advise.calibration import POINTS, Calibration
-from flhe.sim.advise.cost_model import Point, extra, units
-from flhe.sim.advise.demand import Demand, a_third, billed
-from flhe.sim.advise.offers import OFFERS, work
-from flhe.sim.advise.ranking import Advice, advise
-from flhe.sim.bench import PHASES
-from flhe.sim.tables import phase_costs as who
-from flhe.sim.tables.store import Store
 from flhe.strategies import presets
+from flhe_lab.advise import agreement_cost, calibrate, command, prices, report, rules, wan
+from flhe_lab.advise.agreement_cost import Agreement
+from flhe_lab.advise.calibration import POINTS, Calibration
+from flhe_lab.advise.cost_model import Point, extra, units
+from flhe_lab.advise.demand import Demand, a_third, billed
+from flhe_lab.advise.offers import OFFERS, work
+from flhe_lab.advise.ranking import Advice, advise
+from flhe_lab.bench import PHASES
+from flhe_lab.tables import phase_costs as who
+from flhe_lab.tables.store import Store
 
 UNIT_S = {who.FEDML: 3e-7, who.FEDML_TENTH: 4e-8, who.BATCHCRYPT: 5e-4, who.SASH: 7e-9}
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
-from flhe.sim.advise import agreement_cost, calibrate
-from flhe.sim.advise.agreement_cost import Agreement
-from flhe.sim.advise.calibration import KEY, POINTS, Calibration, installed
-from flhe.sim.advise.check import HELD_OUT, compare, table, upload_bytes
-from flhe.sim.advise.cost_model import Curve, Fit, Point, Row, counts, support_bytes
-from flhe.sim.bench import PHASES, Setting
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise import agreement_cost, calibrate
+from flhe_lab.advise.agreement_cost import Agreement
+from flhe_lab.advise.calibration import KEY, POINTS, Calibration, installed
+from flhe_lab.advise.check import HELD_OUT, compare, table, upload_bytes
+from flhe_lab.advise.cost_model import Curve, Fit, Point, Row, counts, support_bytes
+from flhe_lab.bench import PHASES, Setting
+from flhe_lab.tables import phase_costs as who
 
 UNIT_S = {"encrypt": 3e-9, "add": 1e-9, "decrypt": 2e-9}
 EXTRA_S, RAGGED_S = 5e-10, 2e-10

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.advise import prices
-from flhe.sim.advise.prices import FLASHE, Cost, Prices, cost, named, read
-from flhe.sim.advise.wan import SERVER, Link, Site, Wan, uniform
-from flhe.sim.advise.wan import named as network
-from flhe.sim.papers.convergence import REPORTED, Reported
+from flhe_lab.advise import prices
+from flhe_lab.advise.prices import FLASHE, Cost, Prices, cost, named, read
+from flhe_lab.advise.wan import SERVER, Link, Site, Wan, uniform
+from flhe_lab.advise.wan import named as network
+from flhe_lab.papers.convergence import REPORTED, Reported
 
 OWN = """
 name = "ours"

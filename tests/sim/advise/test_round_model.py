@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.advise.round_model import Breakdown, Exchange, Work, simulate, typical
-from flhe.sim.advise.wan import Link
+from flhe_lab.advise.round_model import Breakdown, Exchange, Work, simulate, typical
+from flhe_lab.advise.wan import Link
 
 MB = 1_000_000
 LINK = Link(8, 16)  # 1 and 2 MB a second

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.advise import wan
-from flhe.sim.advise.wan import PUBLISHED, SERVER, Link, Site, Wan, named, read, uniform
+from flhe_lab.advise import wan
+from flhe_lab.advise.wan import PUBLISHED, SERVER, Link, Site, Wan, named, read, uniform
 
 OWN = """
 name = "ours"

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from flhe.cli import app as cli
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
-from flhe.sim.audit import images as audit_images
-from flhe.sim.audit import report as privacy_audit
-from flhe.sim.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
-from flhe.sim.audit.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
-from flhe.sim.audit.lenet import lenet
-from flhe.sim.audit.ssim import ssim
+from flhe_lab.audit import images as audit_images
+from flhe_lab.audit import report as privacy_audit
+from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe_lab.audit.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
+from flhe_lab.audit.lenet import lenet
+from flhe_lab.audit.ssim import ssim
 
 SHAPE = (3, 32, 32)
 IMAGES = audit_images.samples(2)

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.sim.audit.ssim import C1, ssim
+from flhe_lab.audit.ssim import C1, ssim
 
 INDEX = np.arange(3 * 32 * 40).reshape(3, 32, 40)
 NOISE = (INDEX * INDEX * 7919 % 1009) / 1008

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from flhe.sim.bench import Setting, times
-from flhe.sim.bench.esafl_sizes import COHORT, MODELS, Model, Row, measure
-from flhe.sim.papers.packing import PaperPacking, unpacked
+from flhe_lab.bench import Setting, times
+from flhe_lab.bench.esafl_sizes import COHORT, MODELS, Model, Row, measure
+from flhe_lab.papers.packing import PaperPacking, unpacked
 
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
 

@@ -14,9 +14,9 @@ import pytest
 
 from flhe.errors import FlheError
 from flhe.schemes.ckks import Ckks
-from flhe.sim.bench import Contender, Laps, Vector
-from flhe.sim.bench.fedml_models import CNN, COHORT, RESNET_18, TABLE_7
-from flhe.sim.bench.fedml_ways import (
+from flhe_lab.bench import Contender, Laps, Vector
+from flhe_lab.bench.fedml_models import CNN, COHORT, RESNET_18, TABLE_7
+from flhe_lab.bench.fedml_ways import (
     BITS,
     SLOTS,
     WEIGHTS,

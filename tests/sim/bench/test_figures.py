@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.sim.bench import figures
+from flhe_lab.bench import figures
 
 
 def test_data_lie_beside_the_figure(tmp_path: Path) -> None:

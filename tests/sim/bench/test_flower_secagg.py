@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench import flower_secagg
-from flhe.sim.bench.flower_parts import FIRST, Round
-from flhe.sim.bench.flower_secagg import FlowerSecAgg, Projection
+from flhe_lab.bench import flower_secagg
+from flhe_lab.bench.flower_parts import FIRST, Round
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
 WORKFLOW = "flwr.server.workflow.secure_aggregation.secaggplus_workflow"
 

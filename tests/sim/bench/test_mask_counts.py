@@ -10,7 +10,7 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe.schemes.masking import expected
-from flhe.sim.bench.mask_counts import Masks, Point, crossover, sweep
+from flhe_lab.bench.mask_counts import Masks, Point, crossover, sweep
 
 
 def rng() -> np.random.Generator:

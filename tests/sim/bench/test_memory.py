@@ -20,15 +20,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe import records
-from flhe.apps.processes import Children
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.resident import resident
 from flhe.rounds.model import Model
-from flhe.sim.bench import memory, one_process, synthetic
-from flhe.sim.bench.memory import Memory
-from flhe.sim.crowd import deployment
 from flhe.testing import InProcessGrid
+from flhe_app.processes import Children
+from flhe_lab.bench import memory, one_process, synthetic
+from flhe_lab.bench.memory import Memory
+from flhe_lab.crowd import deployment
 
 ROWS = [
     Memory("server", 3, 1_000, 2, 100_000, 108_000, 70.0),

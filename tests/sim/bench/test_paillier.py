@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench import Times, measure
-from flhe.sim.bench.paillier import Row, ratios, table
-from flhe.sim.bench.paillier_ways import Trick, Tricks
+from flhe_lab.bench import Times, measure
+from flhe_lab.bench.paillier import Row, ratios, table
+from flhe_lab.bench.paillier_ways import Trick, Tricks
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")

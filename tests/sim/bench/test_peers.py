@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.sim.bench import Contender, Setting, phe
+from flhe_lab.bench import Contender, Setting, phe
 
 pytest.importorskip("phe")
 pytest.importorskip("gmpy2")
@@ -63,7 +63,7 @@ def test_phe_without_gmp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("cohort", [2, 10, 1000])
 def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
     pytest.importorskip("tenseal")
-    from flhe.sim.bench.peers import bfv, plain_modulus
+    from flhe_lab.bench.peers import bfv, plain_modulus
 
     setting = Setting(300, cohort)
     largest = [np.where(np.arange(300) % 2, 1, -1).astype(np.float32)] * cohort
@@ -78,7 +78,7 @@ def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
 
 def test_a_plain_modulus_that_sums_exceed() -> None:
     pytest.importorskip("tenseal")
-    from flhe.sim.bench.peers import bfv
+    from flhe_lab.bench.peers import bfv
 
     setting = Setting(10, 20)
     with pytest.raises(ConfigError, match="sums of --cohort 20 exceed it"):

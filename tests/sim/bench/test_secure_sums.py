@@ -14,10 +14,10 @@ from flhe.errors import ConfigError, FlheError
 from flhe.keys import pairwise
 from flhe.keys.canonical import loads
 from flhe.keys.messages import Envelope
-from flhe.sim.bench import Laps
-from flhe.sim.bench.pairwise import Pairwise, SashNeighbours
-from flhe.sim.bench.sash_members import SashMembers, checked
-from flhe.sim.bench.secure_sums import (
+from flhe_lab.bench import Laps
+from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
+from flhe_lab.bench.sash_members import SashMembers, checked
+from flhe_lab.bench.secure_sums import (
     FLOWERS,
     MAKERS,
     SASH_PLUS,

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.bench import Contender, Laps, Setting, Times, measure
-from flhe.sim.bench import times as timing
-from flhe.sim.bench.limits import limits
-from flhe.sim.bench.schemes import SCHEMES, scheme_named
-from flhe.sim.bench.table import bare_note, matrix_note, round_table, selected_note, table
+from flhe_lab.bench import Contender, Laps, Setting, Times, measure
+from flhe_lab.bench import times as timing
+from flhe_lab.bench.limits import limits
+from flhe_lab.bench.schemes import SCHEMES, scheme_named
+from flhe_lab.bench.table import bare_note, matrix_note, round_table, selected_note, table
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
 
@@ -247,7 +247,7 @@ def test_tables_fit_a_terminal() -> None:
 
 def test_whole_rounds_take_turns() -> None:
     pytest.importorskip("torch")
-    from flhe.sim.crowd.round_cost import round_cost
+    from flhe_lab.crowd.round_cost import round_cost
 
     seen: list[str] = []
     cost = round_cost(

@@ -17,21 +17,21 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe import records
-from flhe.apps.environment import cpus
 from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.masking import Circle
-from flhe.sim.bench.synthetic import STEP
-from flhe.sim.crowd import app as crowd_app
-from flhe.sim.crowd import command
-from flhe.sim.crowd import run as running
-from flhe.sim.crowd.found import Asked, Found
-from flhe.sim.crowd.growth import growth, together
-from flhe.sim.crowd.phases import PhaseGrid, masking_bytes
-from flhe.sim.crowd.report import FURTHER, MEMORY, QUANTITIES, table
-from flhe.sim.crowd.run import RayRun, _held
-from flhe.sim.crowd.window import Window
 from flhe.testing import InProcessGrid
+from flhe_app.environment import cpus
+from flhe_lab.bench.synthetic import STEP
+from flhe_lab.crowd import app as crowd_app
+from flhe_lab.crowd import command
+from flhe_lab.crowd import run as running
+from flhe_lab.crowd.found import Asked, Found
+from flhe_lab.crowd.growth import growth, together
+from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
+from flhe_lab.crowd.report import FURTHER, MEMORY, QUANTITIES, table
+from flhe_lab.crowd.run import RayRun, _held
+from flhe_lab.crowd.window import Window
 
 CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"
 WHOLE = "all processes"

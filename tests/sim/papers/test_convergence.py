@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.advise.prices import BATCHCRYPT, FLASHE, GB, Prices
-from flhe.sim.advise.round_model import Breakdown, Work, simulate, typical
-from flhe.sim.advise.wan import Link, Site, Wan, named, uniform
-from flhe.sim.papers.convergence import REPORTED, project, reported
+from flhe_lab.advise.prices import BATCHCRYPT, FLASHE, GB, Prices
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.wan import Link, Site, Wan, named, uniform
+from flhe_lab.papers.convergence import REPORTED, project, reported
 
 ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
 

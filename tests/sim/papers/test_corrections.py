@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
-from flhe.sim.advise import wan
-from flhe.sim.papers.corrections import batchcrypt, esafl, hours, sash, sparse, tables
-from flhe.sim.papers.corrections import proof as proving
-from flhe.sim.papers.corrections.listing import TITLES, entry, page
-from flhe.sim.papers.corrections.proof import (
+from flhe_lab.advise import wan
+from flhe_lab.papers.corrections import batchcrypt, esafl, hours, sash, sparse, tables
+from flhe_lab.papers.corrections import proof as proving
+from flhe_lab.papers.corrections.listing import TITLES, entry, page
+from flhe_lab.papers.corrections.proof import (
     VERDICTS,
     Fixed,
     Found,
@@ -33,8 +33,8 @@ from flhe.sim.papers.corrections.proof import (
     of_paper,
     proofs,
 )
-from flhe.sim.tables.catalog import sections
-from flhe.sim.variants.sash_plus import bounds as sash_plus
+from flhe_lab.tables.catalog import sections
+from flhe_lab.variants.sash_plus import bounds as sash_plus
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "corrections.md").read_text(encoding="utf-8")

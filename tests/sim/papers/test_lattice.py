@@ -9,7 +9,7 @@ import pytest
 from flhe.errors import ConfigError
 from flhe.math.sampling import SIGMA
 from flhe.schemes.presets import ESHE
-from flhe.sim.papers.lattice import Cost, log2_delta, primal, primal_errors, primal_sparse
+from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors, primal_sparse
 
 ESTIMATOR = {512: 91.5, 736: 132.0, 2048: 412.0}
 """Bits by the lattice-estimator, as the documentation has them, at q = 2**64 and p = 2**32."""

@@ -17,13 +17,13 @@ pytest.importorskip("tenseal")
 import torch
 from torch import nn
 
-from flhe.apps.tasks import base, generated, task_named
-from flhe.apps.tasks.base import Data, Examples
 from flhe.errors import ConfigError, FlheError
 from flhe.rounds.optimizer import ServerOptimizer
-from flhe.sim.papers import learners, learning
-from flhe.sim.papers.learning import Curve, Setting, learn
 from flhe.strategies.report import RoundReport
+from flhe_app.tasks import base, generated, task_named
+from flhe_app.tasks.base import Data, Examples
+from flhe_lab.papers import learners, learning
+from flhe_lab.papers.learning import Curve, Setting, learn
 
 SMALL = Setting(3, 2, images=40, batch_size=20, learning_rate=0.05, test_images=20)
 DIGITS = task_named("digits")

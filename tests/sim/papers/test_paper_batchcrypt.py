@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.papers.batchcrypt import PaperBatch, Reader, WrongSumsWarning
-from flhe.sim.papers.corrections.wrong_sums import OURS, balanced, compare, inputs
+from flhe_lab.papers.batchcrypt import PaperBatch, Reader, WrongSumsWarning
+from flhe_lab.papers.corrections.wrong_sums import OURS, balanced, compare, inputs
 
 READERS: tuple[Reader, ...] = ("text", "program")
 

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from flhe.apps.tasks.base import Data
-from flhe.apps.tasks.workloads import WORKLOADS, generated
 from flhe.errors import ConfigError
-from flhe.sim.papers import curves
-from flhe.sim.papers.curves import COMPARISONS, PLAIN, compare, learned
-from flhe.sim.papers.learning import Setting, preset_name, strategy
+from flhe_app.tasks.base import Data
+from flhe_app.tasks.workloads import WORKLOADS, generated
+from flhe_lab.papers import curves
+from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare, learned
+from flhe_lab.papers.learning import Setting, preset_name, strategy
 
 
 def test_every_workload_has_the_schemes_of_its_papers() -> None:

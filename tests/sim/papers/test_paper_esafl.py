@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.sim.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply, times_ones
-from flhe.sim.papers.packing import PaperPacking, added, unpacked
+from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply, times_ones
+from flhe_lab.papers.packing import PaperPacking, added, unpacked
 
 
 def scheme(cohort: int, **others: Any) -> PaperEshe:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr
-from flhe.sim.papers.sash import MU, PaperSash, WeakParametersWarning
+from flhe_lab.papers.sash import MU, PaperSash, WeakParametersWarning
 
 
 def scheme(cohort: int, bits: int = 16) -> PaperSash:

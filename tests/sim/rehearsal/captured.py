@@ -19,12 +19,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from flhe import records
 from flhe.keys.messages import Envelope
-from flhe.sim.bench.synthetic import initial
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal import node_secrets, wire
-from flhe.sim.rehearsal.plan import SITES, Plan
-from flhe.sim.rehearsal.search import Secrets
-from flhe.sim.rehearsal.updates import terms_of
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import node_secrets, wire
+from flhe_lab.rehearsal.plan import SITES, Plan
+from flhe_lab.rehearsal.search import Secrets
+from flhe_lab.rehearsal.updates import terms_of
 from tests.mods import harness
 from tests.sim.rehearsal.test_wire import ok, post
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from flhe.keys.canonical import dumps
-from flhe.sim.rehearsal import counts as leak_counts
+from flhe_lab.rehearsal import counts as leak_counts
 
 COUNT = (1 << 28) - 1_000_004
 NOISE = random.Random(1).randbytes(1 << 20)

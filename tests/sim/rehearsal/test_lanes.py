@@ -22,11 +22,11 @@ from flhe.schemes.paillier_keys import SecretKey
 from flhe.schemes.sash import Sash, SashSealer
 from flhe.schemes.selective import Selective, selective_sealer
 from flhe.sealed import Sealed, Slot
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal.lanes import open_without_keys, quantized, unencrypted
-from flhe.sim.rehearsal.search import Search, Secrets
-from flhe.sim.rehearsal.traffic import OPEN, opened
-from flhe.sim.rehearsal.updates import layout
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.lanes import open_without_keys, quantized, unencrypted
+from flhe_lab.rehearsal.search import Search, Secrets
+from flhe_lab.rehearsal.traffic import OPEN, opened
+from flhe_lab.rehearsal.updates import layout
 from tests.mods.harness import TERMS
 
 SIZE = 600

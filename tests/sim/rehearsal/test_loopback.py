@@ -13,16 +13,16 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flhe import records
-from flhe.apps.processes import script
 from flhe.errors import ConfigError
-from flhe.sim.bench.synthetic import initial
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal.node_secrets import MODEL
-from flhe.sim.rehearsal.plan import SITES, VICTIM, Plan
-from flhe.sim.rehearsal.search import Found
-from flhe.sim.rehearsal.traffic import Traffic
-from flhe.sim.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
 from flhe.testing import InProcessGrid
+from flhe_app.processes import script
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.node_secrets import MODEL
+from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
+from flhe_lab.rehearsal.search import Found
+from flhe_lab.rehearsal.traffic import Traffic
+from flhe_lab.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
 
 LIMIT_S = 1500
 """Seconds after which it hangs; on a quiet machine of two cores it takes some 170."""

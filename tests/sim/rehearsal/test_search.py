@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.sim.rehearsal.search import KEY, WINDOW, Search, Secrets, share_seen, windows
-from flhe.sim.rehearsal.writings import decoded
+from flhe_lab.rehearsal.search import KEY, WINDOW, Search, Secrets, share_seen, windows
+from flhe_lab.rehearsal.writings import decoded
 
 SECRET = random.Random(1).randbytes(64)
 NOISE = random.Random(2).randbytes(4096)

@@ -15,13 +15,13 @@ from flhe.keys.canonical import loads
 from flhe.keys.derive import hkdf
 from flhe.keys.store import Store
 from flhe.schemes import flashe
-from flhe.sim.rehearsal import derived_secrets
-from flhe.sim.rehearsal.derived_secrets import DERIVED, Contexts
-from flhe.sim.rehearsal.node_secrets import GROUP, PAIR
-from flhe.sim.rehearsal.traffic import COUNT, search
-from flhe.sim.rehearsal.updates import LANES
-from flhe.sim.rehearsal.verdict import expected
-from flhe.sim.rehearsal.wire import objects, read, records
+from flhe_lab.rehearsal import derived_secrets
+from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts
+from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
+from flhe_lab.rehearsal.traffic import COUNT, search
+from flhe_lab.rehearsal.updates import LANES
+from flhe_lab.rehearsal.verdict import expected
+from flhe_lab.rehearsal.wire import objects, read, records
 from tests.sim.rehearsal.captured import PLAN, capture
 
 

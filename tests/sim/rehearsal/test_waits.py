@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flhe.apps import launch
-from flhe.apps.signals import Stopped
 from flhe.cli import app as cli
 from flhe.errors import FlheError, QuorumError
-from flhe.sim.crowd import deployment
-from flhe.sim.rehearsal import app as loopback_app
-from flhe.sim.rehearsal import loopback
-from flhe.sim.rehearsal import machines as loopback_machines
-from flhe.sim.rehearsal.logs import Logs, kept_logs
-from flhe.sim.rehearsal.loopback import Loopback
-from flhe.sim.rehearsal.machines import Machines
-from flhe.sim.rehearsal.plan import SITES, Plan
+from flhe_app import launch
+from flhe_app.signals import Stopped
+from flhe_lab.crowd import deployment
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import loopback
+from flhe_lab.rehearsal import machines as loopback_machines
+from flhe_lab.rehearsal.logs import Logs, kept_logs
+from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.machines import Machines
+from flhe_lab.rehearsal.plan import SITES, Plan
 
 
 class Process:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ProtocolError
-from flhe.sim.rehearsal import wire
+from flhe_lab.rehearsal import wire
 
 BODIES = st.lists(st.tuples(st.binary(max_size=300), st.booleans()), max_size=4)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from flhe.sim.rehearsal.trust import node_key, tls
-from flhe.sim.rehearsal.wiretap import Tls, wiretap
+from flhe_lab.rehearsal.trust import node_key, tls
+from flhe_lab.rehearsal.wiretap import Tls, wiretap
 
 
 @contextmanager

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.sim.rehearsal.search import WINDOW, Search, Secrets
-from flhe.sim.rehearsal.writings import decoded, of_update, of_vector, printed
+from flhe_lab.rehearsal.search import WINDOW, Search, Secrets
+from flhe_lab.rehearsal.writings import decoded, of_update, of_vector, printed
 
 SECRET = random.Random(11).randbytes(32)
 NOISE = random.Random(12).randbytes(512)

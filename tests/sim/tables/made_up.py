@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flhe.sim.tables.catalog import sections
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import row
-from flhe.sim.tables.section import Found, Plan
+from flhe_lab.tables.catalog import sections
+from flhe_lab.tables.result import Entry, Result
+from flhe_lab.tables.rounds import row
+from flhe_lab.tables.section import Found, Plan
 
 QUICK, FULL = Plan(quick=True), Plan(quick=False)
 PLANS = pytest.mark.parametrize("plan", [QUICK, FULL], ids=["quick", "full"])

@@ -8,9 +8,9 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe.schemes.paillier_keys import SecretKey
-from flhe.sim.bench import Setting
-from flhe.sim.tables import batchcrypt_costs
-from flhe.sim.tables.batchcrypt_costs import (
+from flhe_lab.bench import Setting
+from flhe_lab.tables import batchcrypt_costs
+from flhe_lab.tables.batchcrypt_costs import (
     ARITHMETIC,
     WHOLE,
     by_width,
@@ -18,11 +18,11 @@ from flhe.sim.tables.batchcrypt_costs import (
     measure_widths,
     slots,
 )
-from flhe.sim.tables.batchcrypt_paper import BATCH, TABLE_1
-from flhe.sim.tables.batchcrypt_ways import LEVELS, batches, paillier_values, short_key
-from flhe.sim.tables.learned import VALUES
-from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.batchcrypt_paper import BATCH, TABLE_1
+from flhe_lab.tables.batchcrypt_ways import LEVELS, batches, paillier_values, short_key
+from flhe_lab.tables.learned import VALUES
+from flhe_lab.tables.phase_costs import PHE, PHE_BATCHED
+from flhe_lab.tables.section import Plan
 from tests.sim.tables.made_up import quietly, result
 
 pytest.importorskip("phe")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.tables.batchcrypt_paper import (
+from flhe_lab.tables.batchcrypt_paper import (
     COHORT,
     ITERATIONS,
     MODELS,
@@ -16,7 +16,7 @@ from flhe.sim.tables.batchcrypt_paper import (
     line,
     traffic_mb,
 )
-from flhe.sim.tables.batchcrypt_rounds import (
+from flhe_lab.tables.batchcrypt_rounds import (
     AGGREGATION,
     ENCRYPTED,
     FILLS,
@@ -26,8 +26,8 @@ from flhe.sim.tables.batchcrypt_rounds import (
     paper_usd,
     steps,
 )
-from flhe.sim.tables.learned import VALUES
-from flhe.sim.tables.phase_costs import (
+from flhe_lab.tables.learned import VALUES
+from flhe_lab.tables.phase_costs import (
     BATCHCRYPT_2048,
     ESAFL,
     ESAFL_NARROW,
@@ -35,10 +35,10 @@ from flhe.sim.tables.phase_costs import (
     PHE_BATCHED,
     PLAIN,
 )
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.rounds import PARTS, TOTAL, row
-from flhe.sim.tables.runner import steps_of
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.result import Result
+from flhe_lab.tables.rounds import PARTS, TOTAL, row
+from flhe_lab.tables.runner import steps_of
+from flhe_lab.tables.section import Plan
 from tests.sim.tables.made_up import FULL, PLANS, QUICK, of, result
 
 A_VALUE = {PHE: (1e-2, 516.0), PHE_BATCHED: (1e-4, 5.5), PLAIN: (1e-9, 4.0)}

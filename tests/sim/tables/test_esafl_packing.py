@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.bench.esafl_sizes import MODELS, Model
-from flhe.sim.tables import esafl_packing
-from flhe.sim.tables.esafl_packing import AS_COUNTED, RINGS, counts, errors
-from flhe.sim.tables.result import Result
+from flhe_lab.bench.esafl_sizes import MODELS, Model
+from flhe_lab.tables import esafl_packing
+from flhe_lab.tables.esafl_packing import AS_COUNTED, RINGS, counts, errors
+from flhe_lab.tables.result import Result
 from tests.sim.tables.made_up import FULL, QUICK, quietly, result
 
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.sim.bench.fedml_models import CNN, MB, TABLE_7, VIT
-from flhe.sim.bench.fedml_ways import WEIGHTS, plain, updates_of
-from flhe.sim.tables import fedml_measure
-from flhe.sim.tables.fedml_costs import (
+from flhe_lab.bench.fedml_models import CNN, MB, TABLE_7, VIT
+from flhe_lab.bench.fedml_ways import WEIGHTS, plain, updates_of
+from flhe_lab.tables import fedml_measure
+from flhe_lab.tables.fedml_costs import (
     SECTIONS,
     SHARES_7,
     model_step,
@@ -19,7 +19,7 @@ from flhe.sim.tables.fedml_costs import (
     selective_of,
     share_step,
 )
-from flhe.sim.tables.fedml_measure import (
+from flhe_lab.tables.fedml_measure import (
     FLARE,
     OURS,
     PLAIN,
@@ -33,13 +33,13 @@ from flhe.sim.tables.fedml_measure import (
     tenseals,
     ways_of,
 )
-from flhe.sim.tables.fedml_parameter_table import parameter_steps
-from flhe.sim.tables.fedml_parameters import BUDGET, Ckks, accuracy, cost_of_setups, setups
-from flhe.sim.tables.fedml_published import LLAMA, MODELS, RESNET_50, TABLE_6, TABLE_8
-from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.result import Result, to_markdown
-from flhe.sim.tables.runner import steps_of
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.fedml_parameter_table import parameter_steps
+from flhe_lab.tables.fedml_parameters import BUDGET, Ckks, accuracy, cost_of_setups, setups
+from flhe_lab.tables.fedml_published import LLAMA, MODELS, RESNET_50, TABLE_6, TABLE_8
+from flhe_lab.tables.marked import counted, measured
+from flhe_lab.tables.result import Result, to_markdown
+from flhe_lab.tables.runner import steps_of
+from flhe_lab.tables.section import Plan
 from tests.sim.tables.made_up import FULL, QUICK
 from tests.sim.tables.made_up import quietly as say
 

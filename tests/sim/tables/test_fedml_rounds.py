@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.bench.fedml_models import MB
-from flhe.sim.tables import fedml_map, fedml_measure, fedml_rounds, fedml_threshold, phase_costs
-from flhe.sim.tables.chart import draw
-from flhe.sim.tables.fedml_measure import OURS, PLAIN, SHARES, TENSEAL
-from flhe.sim.tables.fedml_published import RESNET_50, TABLE_5, TOP_K
-from flhe.sim.tables.fedml_rounds import SECTIONS
-from flhe.sim.tables.fedml_threshold import SINGLE, THRESHOLD
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.runner import steps_of
+from flhe_lab.bench.fedml_models import MB
+from flhe_lab.tables import fedml_map, fedml_measure, fedml_rounds, fedml_threshold, phase_costs
+from flhe_lab.tables.chart import draw
+from flhe_lab.tables.fedml_measure import OURS, PLAIN, SHARES, TENSEAL
+from flhe_lab.tables.fedml_published import RESNET_50, TABLE_5, TOP_K
+from flhe_lab.tables.fedml_rounds import SECTIONS
+from flhe_lab.tables.fedml_threshold import SINGLE, THRESHOLD
+from flhe_lab.tables.result import Result
+from flhe_lab.tables.runner import steps_of
 from tests.sim.tables.made_up import QUICK
 from tests.sim.tables.made_up import quietly as say
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from flhe.errors import FlheError
-from flhe.sim.bench import Setting
-from flhe.sim.bench.schemes import plain as plain_fedavg
-from flhe.sim.bench.sparse import sparse
-from flhe.sim.tables import flashe_costs, turns
-from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
-from flhe.sim.tables.flashe_peers import SAMPLE, SHARE, plain_tenth, tenseal_values
-from flhe.sim.tables.marked import weakest
-from flhe.sim.tables.phase_costs import FLASHE
-from flhe.sim.tables.result import to_csv, to_markdown
-from flhe.sim.tables.section import Plan
+from flhe_lab.bench import Setting
+from flhe_lab.bench.schemes import plain as plain_fedavg
+from flhe_lab.bench.sparse import sparse
+from flhe_lab.tables import flashe_costs, turns
+from flhe_lab.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
+from flhe_lab.tables.flashe_peers import SAMPLE, SHARE, plain_tenth, tenseal_values
+from flhe_lab.tables.marked import weakest
+from flhe_lab.tables.phase_costs import FLASHE
+from flhe_lab.tables.result import to_csv, to_markdown
+from flhe_lab.tables.section import Plan
 from tests.sim.tables.made_up import PLANS, quietly, result
 
 

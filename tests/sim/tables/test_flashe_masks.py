@@ -9,15 +9,15 @@ import pytest
 from flhe.errors import ReuseError
 from flhe.schemes.masking import expected
 from flhe.sealed import Sealed
-from flhe.sim.bench import Setting
-from flhe.sim.bench.mask_counts import CLIENTS
-from flhe.sim.bench.schemes import flashe, nbytes
-from flhe.sim.tables import flashe_dropouts, flashe_masks
-from flhe.sim.tables.flashe_dropouts import RATES, crossing
-from flhe.sim.tables.flashe_masks import SECTIONS
-from flhe.sim.tables.flashe_paper import MODELS
-from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.section import Plan
+from flhe_lab.bench import Setting
+from flhe_lab.bench.mask_counts import CLIENTS
+from flhe_lab.bench.schemes import flashe, nbytes
+from flhe_lab.tables import flashe_dropouts, flashe_masks
+from flhe_lab.tables.flashe_dropouts import RATES, crossing
+from flhe_lab.tables.flashe_masks import SECTIONS
+from flhe_lab.tables.flashe_paper import MODELS
+from flhe_lab.tables.learned import NAMES, VALUES
+from flhe_lab.tables.section import Plan
 from tests.sim.tables.made_up import PLANS
 
 

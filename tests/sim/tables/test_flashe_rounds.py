@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.advise import prices
-from flhe.sim.papers.convergence import project
-from flhe.sim.tables import flashe_rounds
-from flhe.sim.tables.flashe_paper import COHORT, MODELS
-from flhe.sim.tables.flashe_rounds import LINK, RATIO, TENTHS, iteration, training
-from flhe.sim.tables.headlines import AT_CNN
-from flhe.sim.tables.learned import VALUES
-from flhe.sim.tables.phase_costs import CKKS_PAPER, FLASHE, FLASHE_TENTH, PHE, PLAIN
-from flhe.sim.tables.rounds import PARTS, TOTAL
-from flhe.sim.tables.section import Plan
+from flhe_lab.advise import prices
+from flhe_lab.papers.convergence import project
+from flhe_lab.tables import flashe_rounds
+from flhe_lab.tables.flashe_paper import COHORT, MODELS
+from flhe_lab.tables.flashe_rounds import LINK, RATIO, TENTHS, iteration, training
+from flhe_lab.tables.headlines import AT_CNN
+from flhe_lab.tables.learned import VALUES
+from flhe_lab.tables.phase_costs import CKKS_PAPER, FLASHE, FLASHE_TENTH, PHE, PLAIN
+from flhe_lab.tables.rounds import PARTS, TOTAL
+from flhe_lab.tables.section import Plan
 from tests.sim.tables.made_up import FULL, PLANS, QUICK, of, result
 
 WIDTH = {PLAIN: 4.0, FLASHE: 2.5}

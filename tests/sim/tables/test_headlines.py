@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.bench.secure_sums import FLOWERS, SASH, SECAGG
-from flhe.sim.tables import headlines, phase_costs
-from flhe.sim.tables.learned import training_step
-from flhe.sim.tables.sash_times import ratio_step
-from flhe.sim.tables.section import Plan
+from flhe_lab.bench.secure_sums import FLOWERS, SASH, SECAGG
+from flhe_lab.tables import headlines, phase_costs
+from flhe_lab.tables.learned import training_step
+from flhe_lab.tables.sash_times import ratio_step
+from flhe_lab.tables.section import Plan
 
 PLANS = [Plan(quick=True), Plan(quick=False)]
 BYTES = {

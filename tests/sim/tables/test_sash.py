@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.bench.secure_sums import FLOWERS, SECAGG, Setting
-from flhe.sim.crowd.found import Asked, Found
-from flhe.sim.tables import sash_times, scale
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.sash_times import FLOWER, OURS, ratio_of, ratio_step
-from flhe.sim.tables.section import Plan, Section
+from flhe_lab.bench.secure_sums import FLOWERS, SECAGG, Setting
+from flhe_lab.crowd.found import Asked, Found
+from flhe_lab.tables import sash_times, scale
+from flhe_lab.tables.result import Result
+from flhe_lab.tables.sash_times import FLOWER, OURS, ratio_of, ratio_step
+from flhe_lab.tables.section import Plan, Section
 
 PLANS = [Plan(quick=True), Plan(quick=False)]
 

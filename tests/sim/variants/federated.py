@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import FlheError
-from flhe.sim.variants.secagg import pairwise, server
-from flhe.sim.variants.secagg.graph import Graph
-from flhe.sim.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg import pairwise, server
+from flhe_lab.variants.secagg.graph import Graph
+from flhe_lab.variants.secagg.plan import Plan
 from tests.keys.masking import group
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.math.prime_ring import PrimeRing
 from flhe.sealed import Sealed, Slot
-from flhe.sim.variants.threshold import keys
-from flhe.sim.variants.threshold.answers import Answered, Partial
-from flhe.sim.variants.threshold.keys import Drawn, ThresholdKey
-from flhe.sim.variants.threshold.opening import Party
-from flhe.sim.variants.threshold.scheme import PublicKey, ThresholdRlwe
-from flhe.sim.variants.threshold.sealer import ThresholdSealer
-from flhe.sim.variants.threshold.sharing import scaled
+from flhe_lab.variants.threshold import keys
+from flhe_lab.variants.threshold.answers import Answered, Partial
+from flhe_lab.variants.threshold.keys import Drawn, ThresholdKey
+from flhe_lab.variants.threshold.opening import Party
+from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
+from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT
 
 NOTHING = np.empty(0, np.int64)

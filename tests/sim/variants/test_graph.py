@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.sim.variants.sash_plus.bounds import arcs, bounds_of, parts, tail
-from flhe.sim.variants.secagg.graph import Graph
+from flhe_lab.variants.sash_plus.bounds import arcs, bounds_of, parts, tail
+from flhe_lab.variants.secagg.graph import Graph
 
 SEED = bytes(range(16))
 

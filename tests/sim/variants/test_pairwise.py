@@ -24,11 +24,11 @@ from flhe.errors import (
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.messages import Envelope
 from flhe.keys.pairs import seal_to
-from flhe.sim.variants.secagg import pairwise, server
-from flhe.sim.variants.secagg.graph import Graph
-from flhe.sim.variants.secagg.masks import apply
-from flhe.sim.variants.secagg.messages import from_bits
-from flhe.sim.variants.secagg.pairwise import Plan
+from flhe_lab.variants.secagg import pairwise, server
+from flhe_lab.variants.secagg.graph import Graph
+from flhe_lab.variants.secagg.masks import apply
+from flhe_lab.variants.secagg.messages import from_bits
+from flhe_lab.variants.secagg.pairwise import Plan
 from tests.keys.masking import group
 from tests.sim.variants.federated import Run, add, plan_for, run, to_receivers, vectors_for
 

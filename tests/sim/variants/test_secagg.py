@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, ReuseError
 from flhe.sealed import Sealed, Slot
-from flhe.sim.variants.secagg import pairwise
-from flhe.sim.variants.secagg.graph import Graph
-from flhe.sim.variants.secagg.plan import Plan
-from flhe.sim.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
+from flhe_lab.variants.secagg import pairwise
+from flhe_lab.variants.secagg.graph import Graph
+from flhe_lab.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
 from tests.keys.masking import group
 from tests.laws import OTHER_SLOTS, SLOT
 from tests.sim.variants.federated import to_neighbours, to_receivers

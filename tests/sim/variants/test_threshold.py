@@ -26,14 +26,14 @@ from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.presets import BAR, ESHE
 from flhe.sealed import Sealed, Slot
-from flhe.sim.papers.lattice import primal_errors
-from flhe.sim.variants.threshold import keys as threshold_keys
-from flhe.sim.variants.threshold.answers import Answered
-from flhe.sim.variants.threshold.opening import Party, combine
-from flhe.sim.variants.threshold.scheme import ThresholdRlwe
-from flhe.sim.variants.threshold.sealer import ThresholdSealer
-from flhe.sim.variants.threshold.sharing import at_zero, scaled, shares
-from flhe.sim.variants.threshold.sizes import SMUDGING, Flooded, ciphertext_noise, sizes_for
+from flhe_lab.papers.lattice import primal_errors
+from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold.answers import Answered
+from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.scheme import ThresholdRlwe
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
+from flhe_lab.variants.threshold.sharing import at_zero, scaled, shares
+from flhe_lab.variants.threshold.sizes import SMUDGING, Flooded, ciphertext_noise, sizes_for
 from tests.laws import OTHER_SLOTS, SLOT
 from tests.sim.variants.parties import (
     CRS,

@@ -19,12 +19,12 @@ from flhe.math.prime_ring import PrimeRing
 from flhe.math.sampling import Gaussian
 from flhe.schemes.eshe_keys import total_bound
 from flhe.sealed import Sealed
-from flhe.sim.variants.threshold import keys as threshold_keys
-from flhe.sim.variants.threshold.answers import Answered, Partial
-from flhe.sim.variants.threshold.opening import Party, combine
-from flhe.sim.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
-from flhe.sim.variants.threshold.sealer import ThresholdSealer
-from flhe.sim.variants.threshold.sharing import scaled
+from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold.answers import Answered, Partial
+from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
+from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT
 from tests.sim.variants.parties import (
     CRS,

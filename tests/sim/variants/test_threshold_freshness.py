@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.math.prg import FieldElements
-from flhe.sim.variants.threshold import keys as threshold_keys
-from flhe.sim.variants.threshold import opening as threshold_opening
-from flhe.sim.variants.threshold.answers import opening_name
-from flhe.sim.variants.threshold.scheme import CHECKS, ThresholdRlwe
-from flhe.sim.variants.threshold.sealer import ThresholdSealer
-from flhe.sim.variants.threshold.sharing import scaled
+from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold import opening as threshold_opening
+from flhe_lab.variants.threshold.answers import opening_name
+from flhe_lab.variants.threshold.scheme import CHECKS, ThresholdRlwe
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
+from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import OTHER_SLOTS
 from tests.sim.variants.parties import (
     CRS,
