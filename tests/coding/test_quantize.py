@@ -18,8 +18,8 @@ from flhe import errors
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
+from flhe.coding.spaces import Integers, Reals
 from flhe.math.prg import PIECE, SecureRounding
-from flhe.spaces import Integers, Reals
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/quantize.json"
 NONE = np.empty(0, np.int64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.coding.support import HEADER, MAX_LENGTH, Support
-from flhe.keys import canonical
+from flhe.wire import canonical
 
 
 def array(coords: list[int]) -> NDArray[np.uint32]:

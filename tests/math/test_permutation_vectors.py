@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.math.permutation import Permutation
-from flhe.rounds.session import Session
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
+from flhe.training.session import Session
 from tests.coding.test_support_vectors import Item, cbor
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/permutation.json"

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from flhe.coding.base import Plain
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksPublic, CkksSecret
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.sealed import Sealed, Slot
 from tests.math.test_permutation_vectors import FAR, NEAR, aes, context, hkdf
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/ckks.json"

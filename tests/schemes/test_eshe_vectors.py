@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.keys.derive import hkdf as derive
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import add
 from flhe.math.sampling import Gaussian
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey, draw_own, from_elements
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.esafl.keys import EsheKey, draw_own, from_elements
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire.derive import hkdf as derive
 from tests.coding.test_support_vectors import cbor, coded
 from tests.math.test_permutation_vectors import FAR, NEAR, context
 from tests.schemes.eshe_second import (

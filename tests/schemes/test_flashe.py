@@ -25,8 +25,8 @@ from flhe import errors
 from flhe.coding.base import Plain
 from flhe.math import COLUMNS
 from flhe.math.prg import AesCtr, Stream
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.sealed import Sealed, Slot
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/flashe.json"
 KEY = bytes(range(32))

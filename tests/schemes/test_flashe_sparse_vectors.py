@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.rounds.ranges import fitted_layout, own_layout
-from flhe.rounds.session import Session
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.sparse import covered
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.mean_squares import fitted_layout, own_layout
+from flhe.training.session import Session
 from tests.coding.test_support_vectors import cbor, coded, digest, octets, rice
 from tests.math.test_permutation_vectors import FAR, GROUP_KEY, NEAR, block, context, hkdf
 

@@ -24,9 +24,9 @@ import pytest
 
 from flhe import errors
 from flhe.coding.base import Plain
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import PublicKey, SecretKey
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.sealed import Sealed, Slot
 from tests.coding.test_support_vectors import cbor
 from tests.math.test_permutation_vectors import FAR, NEAR, block, context, hkdf
 

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
-from flhe.keys import masking
+from flhe.keys.agreement import masking
 from flhe.math.prg import AesCtr
 from flhe.math.ring import Q, add
 from flhe.schemes.presets import BAR, DEFAULT_SASH, SASH, SashPreset, sash_preset
-from flhe.schemes.sash import MAX_COHORT, Sash, SashOpener, SashSealer, guard_bits, most_bits
-from flhe.schemes.shprg import Shprg, public_key
-from flhe.sealed import Sealed, Slot
-from flhe.spaces import Integers
+from flhe.schemes.sash.generator import Shprg, public_key
+from flhe.schemes.sash.scheme import MAX_COHORT, Sash, SashOpener, SashSealer, guard_bits, most_bits
+from flhe.schemes.sealed import Sealed, Slot
 from tests.laws import OTHER_SLOTS, SLOT
 from tests.rounds.test_session import group
 

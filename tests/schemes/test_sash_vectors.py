@@ -24,9 +24,9 @@ from flhe import errors
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.math.ring import add
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
-from flhe.schemes.shprg import public_key
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sash.generator import public_key
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
 from tests.coding.test_support_vectors import cbor
 from tests.math.test_permutation_vectors import FAR, NEAR, block, context
 

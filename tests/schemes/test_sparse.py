@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
-from flhe.keys.derive import hkdf
 from flhe.math.prg import AesCtr
-from flhe.schemes import masking
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.sparse import SparseTotal, covered
-from flhe.sealed import Sealed
+from flhe.schemes.flashe import masking
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.sparse import SparseTotal, covered
+from flhe.schemes.sealed import Sealed
+from flhe.wire.derive import hkdf
 from tests.laws import KEY, OTHER_KEY, SLOT, add_up
 
 MODES = ("double", "single")

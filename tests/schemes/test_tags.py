@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import AuthenticationError
-from flhe.keys.derive import hkdf
-from flhe.schemes.tags import Tags
-from flhe.sealed import Slot
+from flhe.schemes.batchcrypt.batch_mac import Tags
+from flhe.schemes.sealed import Slot
+from flhe.wire.derive import hkdf
 
 KEY = bytes(range(32))
 AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))

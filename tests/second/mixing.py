@@ -19,7 +19,7 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.schemes.base import Opener, Scheme, Sealer
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 from tests.math.test_permutation_vectors import NEAR, context, slot_fields
 from tests.second.wire import Book, Clear, Wire, total_of
 

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import CKKS
-from flhe.schemes.sash import Sash, SashOpener, SashSealer, most_bits
-from flhe.sealed import Slot
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer, most_bits
+from flhe.schemes.sealed import Slot
 from tests.math.test_permutation_vectors import GROUP_KEY, NEAR, context
 from tests.math.test_shamir_vectors import Tape
 from tests.schemes import eshe_second

@@ -14,8 +14,8 @@ from flhe.errors import AuthenticationError
 from flhe.math.permutation import SMALL, Permutation
 from flhe.math.ring import add
 from flhe.math.shamir import Shamir
-from flhe.schemes.tags import Tags
-from flhe.sealed import Slot
+from flhe.schemes.batchcrypt.batch_mac import Tags
+from flhe.schemes.sealed import Slot
 from tests.math.test_permutation_vectors import Network, Shuffle, context, hkdf
 from tests.math.test_shamir_vectors import Tape, lowest, point, shared
 from tests.schemes.eshe_second import Q, word
