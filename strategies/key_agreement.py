@@ -3,9 +3,9 @@
 Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
 and each member verifies them before it encrypts anything. Where the scheme has a key pair, the
 member of the lowest rank makes it then, and the others take it: two relays more,
-`flhe.keys.agreement.key_pair`. Where each member has a key of its own, they add them up: `flhe.keys.agreement.joint`. A
-node that falls silent on the way ends the attempt; the next one starts over, with fresh keys, among
-those that answered.
+`flhe.keys.agreement.key_pair`. Where each member has a key of its own, they add them up:
+`flhe.keys.agreement.joint`. A node that falls silent on the way ends the attempt; the next one
+starts over, with fresh keys, among those that answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stages by which the members of a new epoch come to the scheme's key pair: `flhe.keys.agreement.key_pair`."""
+"""Stages by which the members of a new epoch come to the key pair: `flhe.keys.agreement.key_pair`."""
 
 from __future__ import annotations
 

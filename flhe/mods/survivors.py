@@ -1,4 +1,4 @@
-"""Stages after the update, where members agree on whose seeds are added up; see `flhe.keys.agreement.masking`.
+"""Stages after the update: members agree on whose seeds are added up (`keys.agreement.masking`).
 
     consist    a set of survivors, and their shares for this node   -> its signature, one a round
     unmask     t signatures on that set                             -> the sum of its shares

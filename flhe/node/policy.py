@@ -46,8 +46,8 @@ updates may be told unpermuted, the server may read sums, a modulus may have 204
 update may travel in clear, and a run passes unencrypted if its run config says so: `scheme="plain"` or
 `flhe-plain=true`.
 
-A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those and of the
-node's own config the stricter holds.
+A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those
+and of the node's own config the stricter holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`flhe keygen --scheme eshe`: deal keys offline, where a federation trusts somebody to.
 
 Whoever runs it is the administration server of ESAFL's paper: it deals once, and takes part in nothing
-else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it, and nothing here shows it.
+else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it, and nothing
+here shows it.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1.
 """

@@ -20,9 +20,9 @@ Each gives the change and the next moments, under PyTorch's names for them. Wher
 v - a**2 below zero, PyTorch gives NaN and this takes zero.
 
 Why not torch itself: its last bits differ between processors and builds, and all clients must come to
-the same model, to the bit (see `flhe.training.blockwise`). Ours differ from torch's by rounding alone, as
-long as float32 can hold the square of a gradient. Beyond, at 1.8e19, torch's Adam and RMSprop stop
-moving a weight for good, and these go on from the largest number that it can hold.
+the same model, to the bit (see `flhe.training.blockwise`). Ours differ from torch's by rounding
+alone, as long as float32 can hold the square of a gradient. Beyond, at 1.8e19, torch's Adam and
+RMSprop stop moving a weight for good, and these go on from the largest number that it can hold.
 
 Source: BatchCrypt (Zhang et al., USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam:
 Kingma and Ba (ICLR 2015); for `decay`, Keras' rule.

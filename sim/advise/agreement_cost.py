@@ -1,7 +1,7 @@
 """What agreeing on masking keys costs one member, and whoever opens the sum, beside the ciphertext.
 
-SASH's seeds, and ESAFL's keys of one round, are shared among all members (`flhe.keys.agreement.masking`).
-That does not depend on the model's size.
+SASH's seeds, and ESAFL's keys of one round, are shared among all members
+(`flhe.keys.agreement.masking`). That does not depend on the model's size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Ciphertexts: what a server adds up, and what members open.
 
 Additive schemes are malleable, so a mutant may open, to other numbers; tags inside a ciphertext tell
-that (`flhe.schemes.batchcrypt.batch_mac`). Here it must be refused or give as many integers as the honest one.
+that (`flhe.schemes.batchcrypt.batch_mac`). Here it must be refused or give as many integers as the
+honest one.
 """
 
 from __future__ import annotations

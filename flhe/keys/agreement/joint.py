@@ -18,7 +18,8 @@ mask on two keys would show their difference.)
 The last message names s by a key of the group. It goes into the layout hash of every slot, so members
 with different sums make ciphertexts that nobody adds up.
 
-Keys may be dealt instead, offline and by somebody trusted (`flhe.keys.agreement.dealt`): then there is no JOINT.
+Keys may be dealt instead, offline and by somebody trusted (`flhe.keys.agreement.dealt`): then there
+is no JOINT.
 
 Each step is a pure function like those of `flhe.keys.agreement.key_pair`, between CONFIRM and `finish`.
 

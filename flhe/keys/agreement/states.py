@@ -230,7 +230,7 @@ class Epoch(_State):
 
     @property
     def model_key(self) -> Secret:
-        """Key that models are sealed under, and nothing else, 32 bytes; see `flhe.keys.agreement.model_key`."""
+        """Key that models are sealed under, and nothing else, 32 bytes; see `agreement.model_key`."""
         return hkdf(self.group_key, "models", self.run_id, self.roster.hash, self.id)
 
     @classmethod

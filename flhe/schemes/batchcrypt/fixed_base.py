@@ -10,12 +10,12 @@ two machines:
       product of entries = (product of alphas) (1 + p sum of s)   mod p^2:
 
   the running product, as long as p^2, meets numbers of half its length, and the s are only added.
-- `LaneTable` makes eight products at once (`flhe.schemes.batchcrypt.power_kernels`), each lane with its own
-  entries.
+- `LaneTable` makes eight products at once (`flhe.schemes.batchcrypt.power_kernels`), each lane with
+  its own entries.
 
-Neither verifies what it gives; `flhe.schemes.batchcrypt.residues` does. Which entry is read depends on the
-exponent, which is secret: as everywhere in GMP, the machine must not be shared with those who can
-time its caches.
+Neither verifies what it gives; `flhe.schemes.batchcrypt.residues` does. Which entry is read depends
+on the exponent, which is secret: as everywhere in GMP, the machine must not be shared with those
+who can time its caches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers modulo p^2 in eight lanes, for `flhe.schemes.batchcrypt.power_kernels`, and whether it runs here.
+"""Numbers modulo p^2 in eight lanes, for `power_kernels` beside this, and whether that runs here.
 
 The kernel needs a processor with AVX-512 IFMA (Intel since Ice Lake, AMD since Zen 4). Elsewhere
 callers do the same with GMP.

@@ -5,8 +5,9 @@ now and then: a thread that draws residues would hold up the training loop besid
 trains would hold up the drawing. Processes of their own, at low priority, take what the training
 leaves.
 
-A child gets its keys by a pipe, see `flhe.schemes.batchcrypt.residue_worker`. It ends with its work, when this
-process is gone (its pipe ends) or gives up (it is killed). Nothing is waited for without bound.
+A child gets its keys by a pipe, see `flhe.schemes.batchcrypt.residue_worker`. It ends with its
+work, when this process is gone (its pipe ends) or gives up (it is killed). Nothing is waited for
+without bound.
 """
 
 from __future__ import annotations

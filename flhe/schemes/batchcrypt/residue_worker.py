@@ -1,10 +1,10 @@
 """Child process that draws residues: `python -m flhe.schemes.batchcrypt.residue_worker`.
 
-`flhe.schemes.batchcrypt.residue_pool` starts it. It says READY once it can work, and only then gets its order, by
-standard input: its length (4 bytes, little-endian) and canonical CBOR with p, q, h (big-endian
-bytes) and count. Residues go to standard output as they have been verified, PIECE at a time, each
-as long as n^2 needs, little-endian. So keys are neither in the arguments nor in the environment,
-where others could read them, and nothing is written to standard error.
+`flhe.schemes.batchcrypt.residue_pool` starts it. It says READY once it can work, and only then gets
+its order, by standard input: its length (4 bytes, little-endian) and canonical CBOR with p, q, h
+(big-endian bytes) and count. Residues go to standard output as they have been verified, PIECE at a
+time, each as long as n^2 needs, little-endian. So keys are neither in the arguments nor in the
+environment, where others could read them, and nothing is written to standard error.
 
 Standard input stays open while the result is wanted: at its end, the worker is gone at once, and
 within a second where the process that started it is. Exit

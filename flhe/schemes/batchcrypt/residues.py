@@ -2,8 +2,8 @@
 
     u = h^(n a) mod n^2,   a uniform, of ceil(|n| / 2) bits    (DJN 2010, Sec. 4.2)
 
-is computed modulo p^2 and modulo q^2, over tables of powers (`flhe.schemes.batchcrypt.fixed_base`), and joined
-(CRT).
+is computed modulo p^2 and modulo q^2, over tables of powers (`flhe.schemes.batchcrypt.fixed_base`),
+and joined (CRT).
 
 Nothing leaves unverified (`flhe.math.fault` says why). The residues u_j of one `draw` are
 multiplied together, after they are joined, modulo p^2 and modulo q^2, and must give h^(n sum of

@@ -5,11 +5,13 @@
 
 The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
 of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
-For the same reason they encrypt modulo p^2 and q^2 instead of n^2 (`flhe.schemes.batchcrypt.residues`), and most of
-that, the power r^n, does not depend on the values: it can be computed while the app trains.
+For the same reason they encrypt modulo p^2 and q^2 instead of n^2
+(`flhe.schemes.batchcrypt.residues`), and most of that, the power r^n, does not depend on the
+values: it can be computed while the app trains.
 
 A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
-slots. The tags say it (`flhe.schemes.batchcrypt.batch_mac`), so a sum opens for its own senders and slot only.
+slots. The tags say it (`flhe.schemes.batchcrypt.batch_mac`), so a sum opens for its own senders and
+slot only.
 
 Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
 `flhe.coding.slots`, which says what of the paper's codec is different.

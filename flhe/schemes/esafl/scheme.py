@@ -12,7 +12,8 @@ polynomials under one `a` show their difference (the paper's a^t serves a whole 
 Where the keys come from (`keys`):
     joint    made by the members in the key agreement, once an epoch (`flhe.keys.agreement.joint`)
     dealt    likewise, by somebody trusted, offline
-    round    fresh for each ciphertext; masking-key agreement (`flhe.keys.agreement.masking`) gives the members s
+    round    fresh for each ciphertext; masking-key agreement (`flhe.keys.agreement.masking`) gives
+    the members s
 
 A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
 out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.

@@ -6,8 +6,8 @@
 
 (c, a) is the ciphertext that TenSEAL would have made had it drawn a for c1: m + e = c0 + c1 s does not
 depend on c1. So half of a ciphertext travels, up and down. `a` comes from the group key, per slot and
-sender (`flhe.schemes.fedml_he.masks`): two plaintexts under one `a` would show their difference. The server
-adds residues. It holds nothing to decrypt with, and not even TenSEAL.
+sender (`flhe.schemes.fedml_he.masks`): two plaintexts under one `a` would show their difference.
+The server adds residues. It holds nothing to decrypt with, and not even TenSEAL.
 
 Members share s: together with the server one of them reads single updates, as under FLASHE.
 

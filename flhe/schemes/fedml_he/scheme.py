@@ -1,4 +1,4 @@
-"""Public parameters of FedML-HE, and the addition that needs nothing else; see `flhe.schemes.fedml_he.ring`."""
+"""Public parameters of FedML-HE, and what adds without a key; see `flhe.schemes.fedml_he.ring`."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ Sums of N of them open to the nearest integer. That is their sum, exactly, becau
 
 is the variance of a slot's error at most. A coefficient's error is centred binomial of variance 10.5
 (at most 21), and the real part of a slot weighs n of them with cosines whose squares add up to n / 2.
-Its rounding is random, as `flhe.schemes.fedml_he.seal_blocks.Dither` makes it: of mean 0 whatever the vectors,
-in an interval of length 1, independent of other senders' and of all other coefficients' but one. Slots
-are real, so coefficient n - i is the negative of coefficient i, and so is its rounding: n / 2 of them
-count twice, (n - 1) / 4 in all. All is sub-Gaussian with these parameters, so a slot is off by 10 sigma
-with odds of 2^-71 (Hoeffding). The other term is the transforms in double precision, and slots as
-doubles, where the largest error that was measured is 8 2^-53 of the largest value: four times that are
-allowed for.
+Its rounding is random, as `flhe.schemes.fedml_he.seal_blocks.Dither` makes it: of mean 0 whatever
+the vectors, in an interval of length 1, independent of other senders' and of all other
+coefficients' but one. Slots are real, so coefficient n - i is the negative of coefficient i, and so
+is its rounding: n / 2 of them count twice, (n - 1) / 4 in all. All is sub-Gaussian with these
+parameters, so a slot is off by 10 sigma with odds of 2^-71 (Hoeffding). The other term is the
+transforms in double precision, and slots as doubles, where the largest error that was measured is 8
+2^-53 of the largest value: four times that are allowed for.
 
 Without dither roundings would be a function of the vector: of equal vectors they add up, and of those
 that are 0 but for a few values they go along with the cosines; N n / pi at worst. Doubles round part of

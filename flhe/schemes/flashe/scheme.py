@@ -15,7 +15,8 @@ depends on (j, d) only: never on how a machine cuts its work. j + 1 is never red
 sum would lose its last mask.
 
 Under adaptive masking the server announces, attempt by attempt, which of the two saves the clients more
-work (FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: see `flhe.schemes.flashe.sparse`.
+work (FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: see
+`flhe.schemes.flashe.sparse`.
 """
 
 from __future__ import annotations
