@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.keys import pairwise
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import loads
 from flhe_lab.bench import Laps
@@ -28,6 +27,7 @@ from flhe_lab.bench.secure_sums import (
     contender,
     timed,
 )
+from flhe_lab.variants.secagg import pairwise
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -66,7 +66,7 @@ def test_made_up_members_answer_as_real_ones_would() -> None:
     second, _ = pairwise.share(first, [pair._keys[r] for r in near])
     masked, _ = pairwise.mask(second, pair._boxes, np.zeros(20, np.uint32))
     signed, _ = pairwise.consist(masked, pair.setting.senders, pair._statements)
-    _, answer = pairwise.unmask(signed, pair._sets)
+    answer = pairwise.unmask(signed, pair._sets)
     read = [
         loads(Envelope.from_bytes(a, 1 << 16).payload, 1 << 16, "answer")
         for a in (answer, pair._answers[0])

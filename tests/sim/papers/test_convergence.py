@@ -14,7 +14,7 @@ from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
 from flhe_lab.advise.wan import Link, Site, Wan, named, uniform
 from flhe_lab.papers.convergence import REPORTED, project, reported
 
-ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
+ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2)
 
 
 def test_projection_by_hand() -> None:
