@@ -16,7 +16,8 @@ from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
 from flhe.math.shamir import Shamir
-from tests.math.test_shamir_vectors import Tape, lowest, point, shared
+from tests.reference.shamir import lowest, point, shared
+from tests.reference.wire import Tape
 
 SCHEMES = st.integers(2, 40).flatmap(
     lambda members: st.integers(2, members).flatmap(
