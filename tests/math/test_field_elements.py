@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from Crypto.Cipher import AES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -14,19 +13,11 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError
 from flhe.math.prg import CHUNK, AesCtr, FieldElements, Stream, random_elements
 from flhe.math.ring import Q
+from tests.reference.field import elements as by_definition
+from tests.reference.wire import word
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
-
-
-def words(stream: int, first: int, count: int) -> list[int]:
-    """Words of a stream, by PyCryptodome, one at a time."""
-    out = []
-    for i in range(first, first + count):
-        cipher = AES.new(KEY, AES.MODE_CTR, nonce=stream.to_bytes(8, "big"), initial_value=i // 2)
-        data = cipher.encrypt(bytes(16))
-        out.append(int.from_bytes(data[i % 2 * 8 :][:8], "little"))
-    return out
 
 
 @settings(deadline=None, max_examples=60)
@@ -35,7 +26,7 @@ def test_blocks_are_the_definition(first: int, count: int, n: int) -> None:
     made = FieldElements(AesCtr(), KEY).blocks(first, count, n)
     assert made.shape == (count, n)
     assert made.dtype == np.uint64
-    assert made.ravel().tolist() == words(0, first * n, count * n)
+    assert made.tolist() == [by_definition(KEY, first + j, n) for j in range(count)]
     for j in range(count):
         assert np.array_equal(FieldElements(AesCtr(), KEY).block(first + j, n), made[j])
 
@@ -50,7 +41,8 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
     parts = [elements.block(first + j, n) for j in range(count)]
     assert np.array_equal(made, np.stack(parts))
     border = CHUNK // 8
-    assert made.ravel()[border - 3 : border + 3].tolist() == words(0, first * n + border - 3, 6)
+    expected = [word(KEY, 0, first * n + border + i) for i in range(-3, 3)]
+    assert made.ravel()[border - 3 : border + 3].tolist() == expected
 
 
 def test_both_backends_and_a_scratch_give_the_same() -> None:
@@ -93,12 +85,12 @@ class _Scripted:
 
 
 def test_streams_of_their_own_replace_them() -> None:
-    def word(stream: int, i: int) -> int:
+    def drawn(stream: int, i: int) -> int:
         if stream == 0:
             return ONES if 10 <= i < 25 else i
         return 1000 * stream + i
 
-    prg = Scripted(word)
+    prg = Scripted(drawn)
     made = FieldElements(prg, KEY).blocks(1, 4, 7).tolist()
     assert made == [
         [7, 8, 9, 2000, 2001, 2002, 2003],  # of block 1, from stream 2
@@ -132,14 +124,8 @@ def test_replacements_that_are_no_use_either() -> None:
 @pytest.mark.parametrize("first", [0, 3])
 def test_elements_of_other_moduli(modulus: int, first: int) -> None:
     """Low bits of the same words; those that are not below the modulus come from the other stream."""
-    n, count = 31, 3
-    mask = (1 << (modulus - 1).bit_length()) - 1
-    made = FieldElements(AesCtr(), KEY, modulus).blocks(first, count, n)
-    for j in range(count):
-        spare = (w & mask for w in words(1 + first + j, 0, 200))
-        low = [w & mask for w in words(0, (first + j) * n, n)]
-        expected = [w if w < modulus else next(x for x in spare if x < modulus) for w in low]
-        assert made[j].tolist() == expected
+    made = FieldElements(AesCtr(), KEY, modulus).blocks(first, 3, 31).tolist()
+    assert made == [by_definition(KEY, first + j, 31, modulus) for j in range(3)]
 
 
 def test_elements_of_a_small_modulus_are_uniform() -> None:

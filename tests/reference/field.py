@@ -27,13 +27,13 @@ def nearest(x: int) -> int:
 
 def drawn_again(key: bytes, j: int, n: int, q: int) -> list[int]:
     """Places of block j whose first word is no use."""
-    return [i for i in range(n) if word(key, 0, j * n + i) % 2 ** q.bit_length() >= q]
+    return [i for i in range(n) if word(key, 0, j * n + i) % 2 ** (q - 1).bit_length() >= q]
 
 
 @functools.lru_cache(maxsize=64)
 def elements(key: bytes, j: int, n: int, q: int = Q) -> list[int]:
     """Block j of n residues: words cut to the bits of q; those that are too large drawn again."""
-    size = 2 ** q.bit_length()
+    size = 2 ** (q - 1).bit_length()
     again = (word(key, 1 + j, number) % size for number in itertools.count())
     first = [word(key, 0, j * n + i) % size for i in range(n)]
     return [x if x < q else next(y for y in again if y < q) for x in first]

@@ -21,7 +21,7 @@ def _words(key: bytes, stream: int) -> Iterator[int]:
         yield from little_read(block(key, stream, number), 4)
 
 
-def _below(key: bytes, stream: int, bounds: list[int]) -> tuple[list[int], int]:
+def below(key: bytes, stream: int, bounds: list[int]) -> tuple[list[int], int]:
     """A number below each bound, and how many words were no use: their places queue up again."""
     picked, drawn = [0] * len(bounds), _words(key, stream)
     waiting, useless = deque(range(len(bounds))), 0
@@ -40,7 +40,7 @@ class Shuffle:
     """All images in a list."""
 
     def __init__(self, key: bytes, length: int) -> None:
-        picks, self.redrawn = _below(key, 0, list(range(1, length + 1)))
+        picks, self.redrawn = below(key, 0, list(range(1, length + 1)))
         self.images = list(range(length))
         for last in reversed(range(1, length)):
             one, other = self.images[last], self.images[picks[last]]
@@ -62,7 +62,7 @@ class Network:
         if a * a < length:
             a += 1
         self.sizes = (a, (length + a - 1) // a)
-        drawn = [_below(key, i, [self.sizes[i % 2]] * self.sizes[1 - i % 2]) for i in range(12)]
+        drawn = [below(key, i, [self.sizes[i % 2]] * self.sizes[1 - i % 2]) for i in range(12)]
         self.tables = [table for table, _ in drawn]
         self.redrawn = sum(useless for _, useless in drawn)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import pairwise
 
 import numpy as np
@@ -13,16 +12,13 @@ from hypothesis import strategies as st
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.errors import AuthenticationError
 from flhe.math.permutation import SMALL, Permutation
-from flhe.math.ring import add
-from flhe.math.shamir import Shamir
 from flhe.schemes.tags import Tags
 from flhe.sealed import Slot
 from tests.reference.field import Q
 from tests.reference.mixing import SLOTS
 from tests.reference.part_formats import digits
 from tests.reference.permutation import permutation
-from tests.reference.shamir import lowest, point, shared
-from tests.reference.wire import Tape, context, hkdf, word
+from tests.reference.wire import context, hkdf, word
 
 KEYS = st.binary(min_size=32, max_size=32)
 
@@ -33,7 +29,7 @@ def permutes_alike(key: bytes, length: int, data: st.DataObject) -> None:
     ours = Permutation(key, length)
     theirs = permutation(key, length)
     coords = data.draw(st.lists(st.integers(0, length - 1), max_size=10))
-    coords += [0, length - 1, length // 2]
+    coords += [0, length - 1, length // 2]  # a shuffle's inverse is searched for
     where = np.array(coords, np.uint32)
     assert ours.forward(where).tolist() == [theirs.forward(d) for d in coords]
     assert ours.inverse(where).tolist() == [theirs.inverse(d) for d in coords]
@@ -68,72 +64,6 @@ def test_digits_of_extras(bits: int, extras: list[int]) -> None:
     codec, expected = Quantize(bits), [d for e in extras for d in digits(bits, e)]
     assert codec.split(np.array(extras, np.int64)).tolist() == expected
     assert codec.join(np.array(expected, np.int64)).tolist() == extras
-
-
-@settings(deadline=None, max_examples=150)
-@given(
-    st.integers(2, 32),
-    st.lists(
-        st.lists(st.integers(-(2**51), 2**51), min_size=2, max_size=2), min_size=1, max_size=9
-    ),
-    st.data(),
-)
-def test_sums_of_digits_by_either(bits: int, clients: list[list[int]], data: st.DataObject) -> None:
-    codec, total = Quantize(bits), []
-    for extras in clients:
-        ours = codec.split(np.array(extras, np.int64)).tolist()
-        theirs = [d for e in extras for d in digits(bits, e)]
-        total.append(data.draw(st.sampled_from([ours, theirs])))
-    summed = [sum(column) for column in zip(*total, strict=True)]
-    expected = [sum(column) for column in zip(*clients, strict=True)]
-    assert codec.join(np.array(summed, np.int64)).tolist() == expected
-    half = len(summed) // 2
-    by_hand = [
-        sum(d << ((bits - 1) * k) for k, d in enumerate(run))
-        for run in (summed[:half], summed[half:])
-    ]
-    assert by_hand == expected
-
-
-# --- shares of seeds ---
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.integers(2, 9).flatmap(
-        lambda n: st.integers(2, n).flatmap(
-            lambda t: st.integers(1, t - 1).map(lambda c: (n, t, c))
-        )
-    ),
-    st.integers(1, 12),
-    st.data(),
-)
-def test_sums_of_seeds_by_either(
-    three: tuple[int, int, int], count: int, data: st.DataObject
-) -> None:
-    """Dealers and readers of both implementations in one agreement, with any set of who answers."""
-    members, threshold, privacy = three
-    scheme = Shamir(*three)
-    seeds, total = [], np.zeros((members, scheme.width(count)), np.uint64)
-    for dealer in range(data.draw(st.integers(1, 4))):
-        salt = data.draw(st.integers(0, 2**16))
-        tape = hashlib.shake_256(b"seed %d %d" % (dealer, salt)).digest(8 * count + 16_000)
-        seeds.append([int.from_bytes(tape[8 * i :][:8], "little") % Q for i in range(count)])
-        fresh = tape[8 * count :]
-        if data.draw(st.booleans()):
-            part = scheme.share(np.array(seeds[-1], np.uint64), Tape(fresh))
-        else:
-            part = np.array(shared(*three, seeds[-1], Tape(fresh)), np.uint64)
-        total = add(total, part)
-    expected = [sum(column) % Q for column in zip(*seeds, strict=True)]
-    ranks = data.draw(st.permutations(range(members)))
-    ranks = ranks[: data.draw(st.integers(threshold, members))]
-    assert scheme.combine(ranks, total[ranks], count).tolist() == expected
-    points = [point(members, rank) for rank in ranks[:threshold]]
-    found: list[int] = []
-    for column in total[ranks[:threshold]].T.tolist():
-        found += lowest(points, column, threshold - privacy)
-    assert found[:count] == expected
 
 
 # --- BatchCrypt's tags ---
