@@ -106,6 +106,8 @@ class SchemeCase:
         Values that keep several threads busy.
     forgets : bool
         Whether a sealer's secret is taken from it once, after it has encrypted.
+    sparse : bool
+        Whether it carries sparse vectors.
     redraws : bool
         Whether a library draws where nobody can replay it: no two ciphertexts are ever the same.
     """
@@ -120,6 +122,7 @@ class SchemeCase:
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
     many: int = 70_000
     forgets: bool = False
+    sparse: bool = False
     redraws: bool = False
 
     @property
@@ -158,7 +161,7 @@ def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
 def _flashe(bits: int, masking: str) -> SchemeCase:
     roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
     block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
-    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes)
+    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes, sparse=True)
 
 
 @dataclass

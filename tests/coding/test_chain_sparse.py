@@ -124,10 +124,13 @@ def test_ranges_are_of_what_was_chosen() -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("bits", [2, 8, 16, 32])
+@pytest.mark.parametrize(("bits", "n"), [(2, 1), (8, 50), (16, 37), (17, 50), (32, 37)])
 @pytest.mark.parametrize("ratio", [0.2, None])
-def test_one_pass_gives_the_very_integers(rule: str, bits: int, ratio: float | None) -> None:
-    plain = Plain(update(3), EXTRAS)
+def test_one_pass_gives_the_very_integers(
+    rule: str, bits: int, n: int, ratio: float | None
+) -> None:
+    """Some of the values beyond a threshold of 0.7."""
+    plain = Plain(2 * update(3), np.array([1, n, -9], np.int64))
     apart, fused = (build(rule, bits, ratio, fuse) for fuse in (False, True))
     state = started(apart, LAYOUT, plain)
     one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
@@ -139,7 +142,7 @@ def test_one_pass_gives_the_very_integers(rule: str, bits: int, ratio: float | N
     (near, after), (also, later) = (codec.decode(total, (0, 1), state) for codec in (apart, fused))
     wide = near.values.astype(np.float32)
     assert (np.abs(wide - also.values) <= np.spacing(np.abs(wide))).all()
-    assert near.extras.tolist() == also.extras.tolist() == [2, 14, -18]
+    assert near.extras.tolist() == also.extras.tolist() == [2, 2 * n, -18]
     assert after.shared == later.shared
 
 
