@@ -597,20 +597,6 @@ def test_decoding_in_the_place_of_the_sum(bits: int) -> None:
     assert np.array_equal(codec.decode(wide, (0,), state, reuse=True)[0].values, apart.values)
 
 
-@pytest.mark.parametrize("fuse", [True, False])
-def test_a_weighted_stochastic_mean_is_unbiased(fuse: bool) -> None:
-    from flhe.coding.flatten import Entry, Layout
-
-    size = 200_000
-    layout = Layout((Entry("w", (size,), "float32"),))
-    codec = Chain((Clip(2.0), Weigh(50), Quantize(4, random=random_source(8, size))), fuse=fuse)
-    state = codec.init(layout)
-    plain = Plain(np.full(size, 0.37, np.float32), np.array([1, 20], np.int64))
-    opened, _ = codec.decode(codec.encode(plain, state)[0], (0,), state)
-    step = 2.0 * 50 / 20 / 7
-    assert abs(opened.values.mean(dtype=np.float64) - 0.37) < 4 * step / 2 / np.sqrt(size)
-
-
 @every_codec
 def test_encode_leaves_its_input_and_state_alone(case: CodecCase) -> None:
     codec = case.build(random_source(1, LAYOUT.floats))

@@ -1,26 +1,17 @@
-"""How the files of tests/vectors tell of each scheme: what the case of one is made of, by either side.
-
-A kind makes the outputs of a case from its inputs twice, by the second implementation and by the
-library; a case that must fail goes through its steps by the library. Files that are older than others
-say less: they are brought to one form here.
-"""
+"""How the files of tests/vectors tell of each scheme: parameters, keys, what they say besides."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 import random
-import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
-from flhe.coding.support import Support
 from flhe.keys.derive import hkdf as derive
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import add
@@ -32,266 +23,43 @@ from flhe.schemes.paillier import Paillier, PaillierOpener
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.schemes.shprg import public_key
 from flhe.schemes.sparse import covered, senders_at
-from flhe.sealed import Sealed, Slot
-from tests.reference import batchcrypt, beside, esafl
+from tests.reference import beside, esafl
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook
 from tests.reference.fedml_he import unpacked_key
 from tests.reference.field import Q, elements
 from tests.reference.flashe import FlasheBook
+from tests.reference.kind import Case, SchemeKind, Steps, sealed_of
 from tests.reference.mixing import Both
 from tests.reference.sash import PRESETS, SashBook
 from tests.reference.support import coordinates
 from tests.reference.wire import (
-    NEAR,
     Clear,
     Wire,
     columns,
-    context,
     hashed,
-    header,
     little,
     numbers,
-    total_of,
 )
-
-Case = dict[str, Any]
-Steps = Generator[str, None, Any]
-"""Names of steps, each before it is taken."""
-
-
-class SchemeKind:
-    """One file of sums; a subclass says what is its scheme's own."""
-
-    floats: int | None = None
-    """Coordinates that messages may have supports of, where a reader says so."""
-
-    judged: tuple[str, ...] = ()
-    """Words of refusals for which the second implementation does not open a sum either."""
-
-    def cases(self, contents: Case) -> list[Case]:
-        """All of the file."""
-        found: list[Case] = contents["cases"]
-        return found
-
-    def told(self, _made: Case) -> Case:
-        """What was made, by names that the file has for it alone."""
-        return {}
-
-    def reference(self, case: Case) -> Case:
-        """What the second implementation makes of the inputs."""
-        return self._made(case, by_library=False)
-
-    def library(self, case: Case) -> Case:
-        """What the library makes of them."""
-        if "at" in case:
-            return {"opened": finish(self.steps(case))}
-        return self._made(case, by_library=True)
-
-    def _made(self, case: Case, *, by_library: bool) -> Case:
-        both = self.both(case)
-        book, long = both.book, case.get("hashed", False)
-        clears = {part["rank"]: self.clear(case, part) for part in case["parts"]}
-        if by_library and both.exact:
-            wires = {r: both.seal(r, clear, prepare=r % 2 > 0) for r, clear in clears.items()}
-        else:
-            wires = {r: book.seal(r, clear) for r, clear in clears.items()}
-        extra = self.library_extra(case, both) if by_library else self.book_extra(case, book)
-        about, of_part, of_sum = extra
-
-        def told(data: bytes) -> str:
-            return hashed(data) if long else data.hex()
-
-        def listed(values: list[int]) -> Any:
-            return self.hashed(values) if long else values
-
-        parts, sums = [], []
-        for part in case["parts"]:
-            wire = wires[part["rank"]]
-            found = {"ciphertext": told(wire.data), "header": book.header(wire).hex()}
-            found |= {"support": told(b"".join(wire.supports))} | of_part(part["rank"])
-            parts.append({name: found.get(name, value) for name, value in part.items()})
-        maker = both if by_library else book
-        for expected in case["sums"]:
-            chosen = [wires[rank] for rank in expected["senders"]]
-            wire = maker.add(chosen)
-            assert wire == maker.add(chosen[::-1])
-            opened = maker.open(wire)
-            assert opened == total_of([clears[rank] for rank in expected["senders"]])
-            digest = hashed(book.header(wire) + wire.data)
-            if by_library:
-                digest = both.sealed(wire).digest().hex()
-            found = dict.fromkeys(("data", "ciphertext"), told(wire.data))
-            found |= {"header": book.header(wire).hex(), "digest": digest}
-            found |= {"total": hashed(wire.data)} | dict.fromkeys(
-                ("opened", "plain"), listed(opened)
-            )
-            found |= of_sum(wire, listed)
-            sums.append({name: found.get(name, value) for name, value in expected.items()})
-        return about | {"parts": parts, "sums": sums}
-
-    def hashed(self, values: list[int]) -> str:
-        """What stands for a long list."""
-        return hashed(json.dumps(values).encode())
-
-    def clear(self, case: Case, part: Case) -> Clear:
-        """What a sender encrypts."""
-        size, values = case["length"] + case["extras"], part["values"]
-        if case.get("hashed"):
-            values = numbers(size, case["bits"], part["rank"])
-        return Clear(values[: case["length"]], values[case["length"] :])
-
-    def both(self, case: Case) -> Both:
-        """Both implementations of its scheme, with everybody's keys."""
-        raise NotImplementedError
-
-    def book_extra(self, case: Case, book: Any) -> Any:
-        """(of the case, of a rank, of a sum): what the file says besides."""
-        return book.about(), lambda _rank: {}, lambda _wire, _listed: {}
-
-    def library_extra(self, case: Case, both: Both) -> Any:
-        """The same by the library."""
-        return {}, lambda _rank: {}, lambda _wire, _listed: {}
-
-    # --- what must fail ---
-
-    def scheme(self, case: Case) -> Any:
-        raise NotImplementedError
-
-    def sealer(self, case: Case, scheme: Any) -> Any:
-        raise NotImplementedError
-
-    def opener(self, case: Case, scheme: Any) -> Any:
-        raise NotImplementedError
-
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        """The second implementation opens what must fail: a ValueError."""
-        raise NotImplementedError
-
-    def steps(self, case: Case) -> Steps:
-        """All steps to the case's own."""
-        yield "scheme"
-        scheme = self.scheme(case)
-        if case["at"] in ("sealer", "encrypt"):
-            yield "sealer"
-            sealer = self.sealer(case, scheme)
-            for _ in range(case.get("times", 1)):
-                yield "encrypt"
-                sealer.encrypt(*plain_of(case), mode=case["mode"], support=support_of(case))
-        read = []
-        for message in case.get("messages", ()):
-            yield "from_parts"
-            read.append(sealed_of(message, self.floats))
-        if case["at"] == "open":
-            yield "open"
-            return self.opener(case, scheme).decrypt(read[0]).tolist()
-        total = None
-        for part in read:
-            yield "add"
-            total = scheme.add(total, part)
-        return None
-
-
-def finish(steps: Steps, reached: list[str] | None = None) -> Any:
-    """Take all of them, noting each; returns what the last one gave."""
-    while True:
-        try:
-            step = next(steps)
-        except StopIteration as done:
-            return done.value
-        if reached is not None:
-            reached.append(step)
-
-
-def plain_of(case: Case) -> tuple[Plain, Slot]:
-    values, extras = np.array(case["values"]), np.array(case["extras"], np.int64)
-    coords = None if case.get("coords") is None else np.array(case["coords"], np.uint32)
-    return Plain(values, extras, coords), Slot(*context(case["slot"]))
-
-
-def support_of(case: Case) -> Support | None:
-    coords = case.get("support")
-    return None if coords is None else Support.of(np.array(coords, np.uint32), 20)
-
-
-def sealed_of(message: Case, floats: int | None = None) -> Sealed:
-    body = np.frombuffer(bytes.fromhex(message["body"]), np.uint8)
-    return Sealed.from_parts(bytes.fromhex(message["header"]), body, floats=floats)
-
-
-def message_of(head: bytes, body: bytes) -> Case:
-    return {"header": head.hex(), "body": body.hex()}
-
 
 # --- FLASHE ---
 
 
 class FlasheKind(SchemeKind):
-    """Dense: cases that must fail are told as changes of a good one."""
-
-    key = bytes(range(32)).hex()
-
-    def cases(self, contents: Case) -> list[Case]:
-        return [self._failing(c) if "error" in c else c for c in contents["cases"]]
-
-    def _failing(self, case: Case) -> Case:
-        at = {"configure": "scheme", "seal": "sealer", "decrypt": "open", "header": "from_parts"}
-        made = case | {"at": at.get(case["at"], case["at"]), "key": self.key, "slot": NEAR}
-        made |= {"values": case["plain"], "extras": [], "mode": "", "rank": case.get("rank", 0)}
-        if made["at"] not in ("add", "open", "from_parts"):
-            return made
-        change, senders = case.get("change", {}), case.get("senders", [0])
-        first = self.both(made).book.seal(0, Clear(case["plain"], []))
-        slot = NEAR | {name: change[name] for name in NEAR if name in change}
-        ranks = senders[1:] or [1] if made["at"] == "add" else senders
-        wire = replace(first, senders=tuple(ranks), length=change.get("length", first.length))
-        head = header(change.get("scheme", "flashe"), "", slot, wire)
-        if made["at"] == "from_parts":
-            head = bytes.fromhex(case["header"])
-        if made["at"] == "open" and senders not in ([0], [0, 3]):
-            made["at"] = "from_parts"  # nothing that was said of these senders is read at all
-        messages = [message_of(head, first.body)]
-        if made["at"] == "add":
-            messages.insert(0, message_of(self.both(made).book.header(first), first.body))
-        return made | {"messages": messages}
-
-    def both(self, case: Case) -> Both:
-        key, slot = bytes.fromhex(case["key"]), case["slot"]
-        book = FlasheBook(case["cohort"], case["bits"], case["masking"], slot=slot, key=key)
-        return beside.flashe(book)
-
-    def clear(self, case: Case, part: Case) -> Clear:
-        return Clear(part["plain"], [])
-
-    def library_extra(self, case: Case, both: Both) -> Any:
-        scheme: Any = both.scheme
-        return {"lane_bits": scheme.lane_bits}, *super().library_extra(case, both)[1:]
-
-    def scheme(self, case: Case) -> Flashe:
-        return Flashe(case["cohort"], case["bits"], case["masking"])
-
-    def sealer(self, case: Case, scheme: Flashe) -> FlasheSealer:
-        return FlasheSealer(scheme, bytes.fromhex(case["key"]), case["rank"])
-
-    def opener(self, case: Case, scheme: Flashe) -> FlasheOpener:
-        return FlasheOpener(scheme, bytes.fromhex(case["key"]))
-
-
-class SparseKind(FlasheKind):
-    """Sparse: a long case has hashes, and coordinates by a formula."""
-
-    def cases(self, contents: Case) -> list[Case]:
-        return SchemeKind.cases(self, contents)
+    """Dense and sparse; a long case has hashes, and coordinates by a formula."""
 
     def hashed(self, values: list[int]) -> str:
         return hashed(little(values))
 
     def both(self, case: Case) -> Both:
-        key, slot, masking = bytes.fromhex(case["key"]), case["slot"], case["masking"]
-        scheme = case["cohort"], case["bits"], masking, case["mode"], case["length"]
-        return beside.flashe(FlasheBook(*scheme, sparse=True, slot=slot, key=key))
+        scheme = case["cohort"], case["bits"], case["masking"], case["mode"], case["length"]
+        sparse = "coords" in case["parts"][0]
+        key = bytes.fromhex(case["key"])
+        return beside.flashe(FlasheBook(*scheme, sparse=sparse, slot=case["slot"], key=key))
 
     def clear(self, case: Case, part: Case) -> Clear:
+        if "coords" not in part:
+            return super().clear(case, part)
         coords, values = part["coords"], part["values"]
         if case.get("hashed"):
             coords = [d for d in range(case["length"]) if d % (part["rank"] + 3)]
@@ -310,11 +78,20 @@ class SparseKind(FlasheKind):
     def library_extra(self, case: Case, both: Both) -> Any:
         def of_sum(wire: Wire, listed: Callable[[list[int]], Any]) -> Case:
             supports = both.sealed(wire).supports
-            coords = covered(supports)
-            counts = senders_at(supports, coords)
+            coords = covered(supports) if supports else np.empty(0, np.uint32)
+            counts = senders_at(supports, coords) if supports else coords
             return {"coords": listed(coords.tolist()), "counts": listed(counts.tolist())}
 
-        return *super().library_extra(case, both)[:2], of_sum
+        return {"lane_bits": self.scheme(case).lane_bits}, lambda _rank: {}, of_sum
+
+    def scheme(self, case: Case) -> Flashe:
+        return Flashe(case["cohort"], case["bits"], case["masking"])
+
+    def sealer(self, case: Case, scheme: Flashe) -> FlasheSealer:
+        return FlasheSealer(scheme, bytes.fromhex(case["key"]), case["rank"])
+
+    def opener(self, case: Case, scheme: Flashe) -> FlasheOpener:
+        return FlasheOpener(scheme, bytes.fromhex(case["key"]))
 
 
 # --- SASH ---
@@ -507,50 +284,16 @@ class EsaflKind(SchemeKind):
 
 
 class BatchCryptKind(SchemeKind):
-    """All senders in one sum; what must fail is the first sender's ciphertext."""
+    """Under one key; what must fail is the first sender's ciphertext."""
 
     judged = ("",)
-
-    def cases(self, contents: Case) -> list[Case]:
-        key = batchcrypt.pair()
-        assert contents["key"] == {"p": f"{key.p:x}", "q": f"{key.q:x}"}
-        assert contents["group_key"] == batchcrypt.GROUP_KEY.hex()
-        good = [self._normal(case) for case in contents["cases"]]
-        return good + [one for case in contents["failing"] for one in self._failing(case)]
-
-    def _normal(self, case: Case) -> Case:
-        parts = [{"rank": rank, "values": values} for rank, values in enumerate(case["plain"])]
-        for part, ciphertext in zip(parts, case["ciphertexts"], strict=False):
-            part["ciphertext"] = ciphertext
-        senders = list(range(len(parts)))
-        sums = [{"senders": senders, "data": case["total"], "opened": case["sum"]}]
-        length = len(case["sum"]) - case["extras"]
-        return case | {"parts": parts, "sums": sums, "length": length}
-
-    def told(self, made: Case) -> Case:
-        (total,), first = made["sums"], made["parts"][0]
-        ciphertexts = [first["ciphertext"]]
-        return {"ciphertexts": ciphertexts, "total": total["data"], "sum": total["opened"]}
-
-    def _failing(self, case: Case) -> Iterator[Case]:
-        """What `add` refuses is refused alone, into a sum, and by those who open it."""
-        says = re.escape(case["says"])
-        made = {"name": case["name"], "cohort": 3, "bits": 16, "runs": (), "slot": NEAR}
-        wire = Wire((0,), case["length"], bytes.fromhex(case["data"]))
-        bad = message_of(header("batchcrypt", "", NEAR, wire), wire.data)
-        made |= {"messages": [bad], "error": "ProtocolError", "says": says}
-        if case["step"] == "add":
-            book = BatchCryptBook(3, 16, (), {1: bytes(range(256)) * 8})
-            good = book.seal(1, Clear([0] * 150, []))
-            yield made | {"at": "add"}
-            yield made | {"at": "add", "messages": [message_of(book.header(good), good.data), bad]}
-        yield made | {"at": "open", "says": f"{says}.*; the round is refused"}
 
     def both(self, case: Case) -> Both:
         book = BatchCryptBook(case["cohort"], case["bits"], tuple(case["runs"]), {}, case["slot"])
         batches = len(book.layout(case["length"] + case["extras"]))
-        for rank, seed in enumerate(case["random"]):
-            book.tapes[rank] = random.Random(seed).randbytes(128 * batches)
+        for part in case["parts"]:
+            drawn = random.Random(part["random"]).randbytes(128 * batches)
+            book.tapes[part["rank"]] = drawn
         return beside.batchcrypt_(book)
 
     def library_extra(self, case: Case, both: Both) -> Any:
@@ -576,28 +319,7 @@ class BatchCryptKind(SchemeKind):
 
 
 class FedmlHeKind(SchemeKind):
-    """All senders in one sum; the key is in the file, five coefficients a byte."""
-
-    def cases(self, contents: Case) -> list[Case]:
-        return [
-            case
-            | {
-                "name": f"{case['bits']} bits",
-                "length": len(case["opened"]),
-                "extras": 0,
-                "sums": [
-                    {
-                        "senders": [part["rank"] for part in case["parts"]],
-                        "total": case["total"],
-                        "opened": case["opened"],
-                    }
-                ],
-            }
-            for case in contents["cases"]
-        ]
-
-    def told(self, made: Case) -> Case:
-        return {name: made["sums"][0][name] for name in ("total", "opened")}
+    """The key is in the file, five coefficients a byte."""
 
     def both(self, case: Case) -> Both:
         key = unpacked_key(bytes.fromhex(case["key"]), int(case["ring"]))
@@ -613,7 +335,7 @@ class FedmlHeKind(SchemeKind):
 
 SCHEMES: dict[str, SchemeKind] = {
     "flashe": FlasheKind(),
-    "flashe_sparse": SparseKind(),
+    "flashe_sparse": FlasheKind(),
     "sash": SashKind(),
     "eshe": EsaflKind(),
     "batchcrypt": BatchCryptKind(),
