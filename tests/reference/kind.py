@@ -1,4 +1,4 @@
-"""What a file of tests/vectors says of sums: outputs of a case from its inputs, and steps that must fail.
+"""What a file of tests/vectors says of sums: outputs from inputs, and steps that must fail.
 
 A kind makes the outputs of a case twice, by the second implementation and by the library; a case that
 must fail goes through its steps by the library.
