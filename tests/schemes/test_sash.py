@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import masking
 from flhe.math.prg import AesCtr
 from flhe.math.ring import Q, add
 from flhe.schemes.presets import BAR, DEFAULT_SASH, SASH, SashPreset, sash_preset
@@ -22,7 +21,6 @@ from flhe.schemes.shprg import Shprg, public_key
 from flhe.sealed import Sealed
 from flhe.spaces import Integers
 from tests.laws import KEY, OTHER_SLOTS, SLOT, drawn
-from tests.rounds.test_session import group
 
 NOTHING = np.empty(0, np.int32)
 Lanes = NDArray[np.int32]
@@ -282,45 +280,6 @@ def test_a_random_source_that_gives_another_number_of_bytes(
 
 def test_seeds_come_from_the_systems_randomness() -> None:
     assert SashSealer(Sash(3), 0).random is secrets.token_bytes
-
-
-# --- what is shown ---
-
-
-def shows(shown: str, secret: bytes) -> bool:
-    """Whether a text gives bytes, or the field elements that they are, away."""
-    words = np.frombuffer(secret[: len(secret) // 8 * 8], "<u8").tolist()
-    texts = [repr(secret[:16])[2:-1], secret[:8].hex(), *map(str, words[:3]), *map(str, words[-3:])]
-    return any(text in shown for text in texts)
-
-
-def test_reprs_of_the_agreement_hide_seeds_and_shares() -> None:
-    epochs = group(3)
-    identities = [masking.Identity.from_seed(bytes([i + 1]) * 32) for i in range(3)]
-    by_rank = sorted(identities, key=lambda identity: identity.public)
-    dealt = []
-    for epoch in epochs:
-        sealer = SashSealer(Sash(3), epoch.rank)
-        sealer.encrypt(plain([1]), SLOT)
-        dealt.append(masking.deal(epoch, SLOT, sealer.take_seed(SLOT)))
-    boxes = [dealt[1].boxes[0], dealt[2].boxes[0]]
-    agreed, _ = masking.agree(epochs[0], by_rank[0], dealt[0], (0, 1, 2), [b"", *boxes], 2048)
-    again = type(agreed).from_bytes(agreed.to_bytes())
-    for holder, secret in (
-        (dealt[0], dealt[0].own),
-        (masking.Dealt.from_bytes(dealt[0].to_bytes()), dealt[0].own),
-        (agreed, agreed.share),
-        (again, agreed.share),
-        (epochs[0], epochs[0].group_key),
-        (epochs[0], epochs[0].pair_keys[1]),
-    ):
-        data = bytes(secret)
-        assert len(data) >= 32
-        assert data in holder.to_bytes()
-        for shown in (repr(holder), str(holder)):
-            assert not shows(shown, data)
-            assert data.hex()[:16] not in shown
-        assert not any(shows(repr(holder), box) for box in boxes)
 
 
 # --- the generator ---
