@@ -22,6 +22,8 @@ from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
 from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer, fits
+from flhe.schemes.ckks import Ckks
+from flhe.schemes.eshe import Eshe
 from flhe.schemes.flashe import Flashe
 from flhe.schemes.sash import Sash
 from flhe.sealed import Sealed, Slot
@@ -526,6 +528,15 @@ def test_roles_are_of_their_protocols(case: SchemeCase) -> None:
         dataclasses.replace(sealers[0], rank=3)  # type: ignore[type-var]
     with pytest.raises(ProtocolError, match="sender -1"):
         dataclasses.replace(sealers[0], rank=-1)  # type: ignore[type-var]
+
+
+def test_parameters_tell_all_schemes_apart() -> None:
+    """They are hashed into the terms: cohort, bits, preset, reader, keys and their names."""
+    schemes: list[Scheme] = [case.roles(n).scheme for case in SCHEMES for n in (3, 4)]
+    schemes += [Flashe(3, 16, "adaptive"), Sash(3, 8, unmask="clients"), Ckks(3, 16)]
+    schemes += [Eshe(3, 16, keys=keys) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
+    schemes += [Eshe(3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
+    assert len({repr(scheme.parameters()) for scheme in schemes}) == len(schemes)
 
 
 # --- codecs ---

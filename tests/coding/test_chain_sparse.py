@@ -17,9 +17,8 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import MisfitError, ProtocolError
-from flhe.math.permutation import Permutation
 from flhe.math.prg import PIECE
-from tests.laws import BOUNDS, KEY, LAYOUT, random_source, summed
+from tests.laws import BOUNDS, LAYOUT, random_source, summed
 
 RULES: dict[str, Clip] = {
     "fixed": Clip(BOUNDS),
@@ -177,22 +176,6 @@ def test_parts_are_encoded_like_a_whole_vector(rule: str, ratio: float | None, s
         assert means[0] == pytest.approx(means[1], rel=1e-14)
 
 
-@every_rule
-def test_permuted_sums_open_where_they_belong(rule: str) -> None:
-    plain = [build(rule), build(rule)]
-    permute = Permute(Permutation(KEY, LAYOUT.floats))
-    hidden = [Chain((*codec.codecs, permute)) for codec in plain]
-    xs = [Plain(update(seed), EXTRAS) for seed in (6, 7)]
-    opened = []
-    for codecs in (plain, hidden):
-        state = started(codecs[0], LAYOUT, xs[0])
-        total = summed([c.encode(x, state)[0] for c, x in zip(codecs, xs, strict=True)])
-        result, after = codecs[0].decode(total, (0, 1), state)
-        opened.append((result.values.tolist(), result.extras.tolist(), after.shared[:2]))
-        assert result.coords is None
-    assert opened[0] == opened[1]
-
-
 @pytest.mark.parametrize(
     ("codecs", "mend"),
     [
@@ -226,12 +209,3 @@ def test_what_a_sparse_history_remembers() -> None:
         build("history", ratio=None).recall(LAYOUT, memory)
     with pytest.raises(ProtocolError, match="do not know"):
         codec.recall(LAYOUT, {**memory, "topk.other": np.ones(1)})
-
-
-@every_rule
-def test_lanes_are_what_is_encoded(rule: str) -> None:
-    codec = build(rule)
-    plain = Plain(update(9), EXTRAS)
-    encoded, _ = codec.encode(plain, started(codec, LAYOUT, plain))
-    assert encoded.extras.size == codec.lanes(3, LAYOUT)
-    assert encoded.values.size == sum(-(-e.size // 5) for e in LAYOUT.entries if e.is_float)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, AesCtr, FieldElements, Stream, random_elements
+from flhe.math.prg import CHUNK, AesCtr, FieldElements, random_elements
 from flhe.math.ring import Q
 from tests.reference.field import elements as by_definition
 from tests.reference.wire import word
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
@@ -55,33 +53,6 @@ def test_both_backends_and_a_scratch_give_the_same() -> None:
 
 
 # --- words that are no use ---
-
-
-class Scripted:
-    """A Prg whose words are a function of stream and place."""
-
-    name = "scripted"
-
-    def __init__(self, word: Callable[[int, int], int]) -> None:
-        self.word = word
-        self.asked: set[int] = set()
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        self.asked.add(number)
-        return _Scripted(lambda i: self.word(number, i), 2 * block)
-
-
-class _Scripted:
-    def __init__(self, word: Callable[[int], int], at: int) -> None:
-        self.word, self.at = word, at
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        assert nbytes % 8 == 0
-        assert out.size >= nbytes + 16
-        count = nbytes // 8
-        made = np.array([self.word(self.at + i) for i in range(count)], np.uint64)
-        out[:nbytes] = made.view(np.uint8)
-        self.at += count
 
 
 def test_streams_of_their_own_replace_them() -> None:

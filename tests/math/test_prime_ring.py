@@ -226,15 +226,6 @@ def test_a_transform_is_the_values_at_odd_powers(n: int) -> None:
         assert x_hat[i] == at(x, point, on.q)
 
 
-@pytest.mark.parametrize("n", [2, 64, 4096, 8192])
-def test_products_over_goldilocks(n: int) -> None:
-    on = Ring(n)
-    a, s = integers(n, Q, 7), integers(n, Q, 8)
-    made = on.products(on.forward(array(s)), on.forward(array([a, [Q - 1] * n])))
-    assert made[0].tolist() == [c % Q for c in product(a, s)]
-    assert np.array_equal(made[1], on.multiply(array(s), np.full(n, Q - 1, np.uint64)))
-
-
 # --- refusals ---
 
 

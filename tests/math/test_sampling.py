@@ -11,31 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, Stream
+from flhe.math.prg import CHUNK
 from flhe.math.sampling import Gaussian, Noise
 from tests.reference.gaussian import WORDS, probabilities, sample, thresholds
 from tests.reference.wire import word
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
-
-
-class Scripted:
-    """A Prg that gives these words."""
-
-    name = "scripted"
-
-    def __init__(self, script: list[int]) -> None:
-        self.script = np.array(script, np.uint64).view(np.uint8)
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        assert (number, block) == (0, 0)
-        return self
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        out[:nbytes] = self.script[:nbytes]
 
 
 # --- the table ---
@@ -68,7 +52,7 @@ def test_words_at_every_threshold(gaussian: Gaussian) -> None:
     at += [t + d for t in gaussian.thresholds for d in (-1, 0, 1) if t + d < WORDS]
     script = [2 * x + sign for x in at for sign in (0, 1)]
     out = np.empty(len(script), np.int8)
-    Noise(KEY, gaussian, Scripted(script)).into(0, out)
+    Noise(KEY, gaussian, Scripted(lambda _, i: script[i])).into(0, out)
     assert out.tolist() == [sample(drawn, gaussian.thresholds) for drawn in script]
     most = sum(t < WORDS for t in gaussian.thresholds)  # 2**-63 is the least that a word can say
     assert out[4:6].tolist() == [most, -most]

@@ -338,14 +338,3 @@ def test_the_server_needs_no_tenseal(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match=r"\[ckks\] extra"):
             opener(scheme)
     assert opener(scheme).decrypt(total).tolist() == [2] * 9
-
-
-def test_parameters_say_which_key_and_ring() -> None:
-    told = [
-        Ckks(3, ring=RING).parameters(),
-        scheme_for(3).parameters(),
-        scheme_for(4).parameters(),
-        scheme_for(3, 8).parameters(),
-        scheme_for(3, 16, "4096").parameters(),
-    ]
-    assert all(a != b for i, a in enumerate(told) for b in told[:i])

@@ -248,20 +248,6 @@ def test_products_in_the_ring_of_every_preset_are_schoolbook(ring: str) -> None:
         assert got.tolist() == [x % q for x in expected]
 
 
-def test_parameters_are_in_the_hash() -> None:
-    schemes = [
-        Eshe(3),
-        Eshe(4),
-        Eshe(3, 17),
-        Eshe(3, 16, "rns-8192"),
-        Eshe(3, 16, keys="round"),
-        Eshe(3, 16, keys="dealt"),
-        Eshe(3, 16, key_id=bytes(32)),
-        Eshe(3, 16, key_id=bytes([1]) * 32),
-    ]
-    assert len({repr(scheme.parameters()) for scheme in schemes}) == len(schemes)
-
-
 # --- the shape of work ---
 
 
