@@ -78,18 +78,6 @@ def test_primality_where_it_is_hard() -> None:
         assert is_prime(prime)
 
 
-@pytest.mark.parametrize(("n", "bits", "count"), PRESETS)
-def test_primes_of_presets(n: int, bits: int, count: int) -> None:
-    primes = ntt_primes(n, bits, count)
-    assert len(set(primes)) == count
-    for q in primes:
-        assert 1 << (bits - 1) < q < 1 << bits
-        assert q % (2 * n) == 1
-        assert all(pow(a, q - 1, q) == 1 for a in (2, 3, 5, 7, 1234567))
-        w = root(q, 2 * n)
-        assert pow(w, n, q) == q - 1
-
-
 def test_roots_are_primitive_and_the_first() -> None:
     assert root(1009, 1) == 1
     assert root(1009, 2) == 1008

@@ -111,7 +111,7 @@ def test_the_second_implementation_refuses_the_same() -> None:
 def test_the_files_say_what_made_them_and_have_what_they_should() -> None:
     """Words drawn again, walks of three passes, codes of all kinds, products of the largest."""
     for name, contents in READ.items():
-        assert contents["version"] == 1, name
+        assert contents["version"] == (2 if name in ("flashe", "batchcrypt", "ckks") else 1)
         made_by = contents["made_by"].partition(",")[0]
 
         assert (FOLDER.parents[1] / made_by).is_file(), name

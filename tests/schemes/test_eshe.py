@@ -26,7 +26,6 @@ from flhe.schemes.presets import ESHE, EshePreset
 from flhe.schemes.rlwe import Rlwe
 from flhe.sealed import Sealed
 from tests.laws import KEY, SLOT
-from tests.math.test_prime_ring import product
 
 NOTHING = np.empty(0, np.int64)
 
@@ -233,19 +232,6 @@ def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
     total.data[-24:-1] = 255
     with pytest.raises(ProtocolError, match="not below its modulus"):
         opener(scheme).decrypt(total)
-
-
-@pytest.mark.parametrize("ring", ESHE)
-def test_products_in_the_ring_of_every_preset_are_schoolbook(ring: str) -> None:
-    """The whole product, by one multiplication of long integers, modulo each limb for ten members."""
-    sizes = Eshe(10, 16, ring).sizes
-    rng = np.random.default_rng(1)
-    a = rng.integers(0, min(sizes.slots.moduli), sizes.n, np.uint64)
-    s = rng.integers(0, 81, sizes.n, np.uint64)
-    expected = product([int(x) for x in a], [int(x) for x in s])
-    for on, q in zip(sizes.rings, sizes.slots.moduli, strict=True):
-        got = on.products(on.forward(s), on.forward(a[None]))[0]
-        assert got.tolist() == [x % q for x in expected]
 
 
 # --- the shape of work ---
