@@ -14,7 +14,14 @@ from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh, most_examples
-from flhe.errors import ClippedError, ConfigError, ExamplesError, MisfitError, ProtocolError
+from flhe.errors import (
+    ClippedError,
+    ConfigError,
+    ExamplesError,
+    MisfitError,
+    ProtocolError,
+    RangeError,
+)
 from flhe.spaces import Integers, Reals
 
 LAYOUT = Layout((Entry("w", (4,), "float32"),))
@@ -175,3 +182,8 @@ def test_what_goes_before_it() -> None:
     assert Weigh(5).out(Reals(0.5)) == Reals(0.5)
     with pytest.raises(MisfitError, match="put it before Quantize"):
         Weigh(5).out(Integers(7))
+
+
+def test_extras_without_a_weight() -> None:
+    with pytest.raises(RangeError, match="the count and the weight"):
+        Weigh(5).encode(Plain(np.zeros(4, np.float32), np.array([1], np.int64)), State())

@@ -139,3 +139,17 @@ def test_a_random_source_that_gives_less_is_refused() -> None:
     answers = iter([b"\xff" * 8 * 3, bytes(8)])  # two must be drawn again, or one stood for both
     with pytest.raises(ConfigError, match="gave 8 bytes, 24 were asked for"):
         random_elements(3, lambda count: next(answers))
+
+
+def test_streams_that_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'openssl' or 'pycryptodome'"):
+        AesCtr("libsodium")  # type: ignore[arg-type]
+    for key, number, block, says in (
+        (KEY[1:], 0, 0, "31 bytes"),
+        (KEY, -1, 0, "64 bits"),
+        (KEY, 1 << 64, 0, "64 bits"),
+        (KEY, 0, 1 << 64, "64 bits"),
+        (KEY, 0, -1, "64 bits"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            AesCtr().stream(key, number, block)

@@ -85,8 +85,10 @@ def test_roots_are_primitive_and_the_first() -> None:
         w for g in range(2, 1009) if pow(w := pow(g, 126, 1009), 4, 1009) == 1008
     )
     for q, order in ((1009, 32), (1009, 3), (1009, 0), (1009, -2)):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match="a power of two that divides"):
             root(q, order)
+    with pytest.raises(ConfigError, match="q must be prime"):
+        root(21, 4)
 
 
 # --- arithmetic ---

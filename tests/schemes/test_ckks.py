@@ -141,11 +141,17 @@ def test_what_has_no_room_is_refused() -> None:
         Ckks(1024, 32, "2048")
     with pytest.raises(ConfigError, match="a longer modulus, fewer bits or a smaller cohort"):
         CkksSizes(4096, 45, 50, 32767, 22, 2)
+    for width, per in ((20, 2), (22, 3)):
+        with pytest.raises(ConfigError, match=f"{per} sums of {width} bits have no room"):
+            CkksSizes(4096, 45, 50, 32767, width, per)
     for wrong in ({"cohort": 1}, {"cohort": 1025}, {"bits": 1}, {"bits": 33}, {"ring": "1024"}):
         with pytest.raises(ConfigError):
             Ckks(**{"cohort": 3, **wrong})
     with pytest.raises(ConfigError, match="128 are needed"):
         CkksPreset("1024", 2048, 60, 116, "")
+    for dimension, log_q in ((1024, 50), (2048, 39), (2048, 61)):
+        with pytest.raises(ConfigError, match=r"2048, 4096 or 8192|40 to 60"):
+            CkksPreset("1024", dimension, log_q, 128, "")
 
 
 def test_errors_are_as_wide_as_the_proof_takes_them_to_be() -> None:

@@ -186,6 +186,8 @@ def test_the_server_refuses_another_ring_and_anything_unexpected() -> None:
         SCHEME.check_public(other.public(SCHEME.sizes).to_bytes())
     with pytest.raises(ConfigError, match="at most"):
         dataclasses.replace(public, context=bytes(MAX_CONTEXT + 1))
+    with pytest.raises(ProtocolError, match=f"{MAX_CONTEXT} are allowed"):
+        SCHEME.sizes.seal.check_context(bytes(MAX_CONTEXT + 1))
 
 
 # --- keys ---

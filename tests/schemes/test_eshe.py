@@ -21,9 +21,9 @@ from flhe.math.ring import Q, add
 from flhe.math.sampling import Gaussian
 from flhe.schemes import eshe_keys, presets
 from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey, check_own, draw_own
+from flhe.schemes.eshe_keys import EsheKey, check_own, check_total, draw_own
 from flhe.schemes.presets import ESHE, EshePreset
-from flhe.schemes.rlwe import Rlwe
+from flhe.schemes.rlwe import Rlwe, rlwe_for
 from flhe.sealed import Sealed
 from tests.laws import KEY, SLOT
 
@@ -209,6 +209,11 @@ def test_parameters_that_cannot_work() -> None:
         dataclasses.replace(Eshe(3, ring="rns-4096").sizes, n=8192)
     with pytest.raises(ConfigError, match="longer than 60 bits"):
         Rlwe(sizes.n, 60, sizes.slots)
+    with pytest.raises(ConfigError, match="does not fit log q = 49"):
+        rlwe_for(EshePreset("x", 4096, 49, 128, "somebody"), 1024, 32)
+    for total in (np.zeros(4096, np.int64), np.zeros((2, 2), np.int32)):
+        with pytest.raises(ProtocolError, match="of another shape"):
+            check_total(total, 3)
     assert repr(keys(3, 4096)[1]) == "EsheKey()"
 
 

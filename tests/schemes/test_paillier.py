@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import secrets
+from typing import Any
 
 import gmpy2
 import numpy as np
@@ -209,6 +210,23 @@ def test_no_key_shows_itself() -> None:
 
 def scheme_for(key: SecretKey, cohort: int = 3, bits: int = 16) -> Paillier:
     return Paillier(cohort, bits, 2048, key.public)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"cohort": 1}, "cohort must be"),
+        ({"cohort": 1025}, "cohort must be"),
+        ({"bits": 1}, "bits must be"),
+        ({"bits": 33}, "bits must be"),
+        ({"runs": (3, -1)}, "lengths of the parts"),
+        ({"runs": (3.0,)}, "lengths of the parts"),
+    ],
+    ids=str,
+)
+def test_parameters_that_cannot_be(parameters: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Paillier(**{"cohort": 3, "bits": 16, "key_bits": 2048, **parameters})
 
 
 def test_a_key_of_another_scheme_is_refused() -> None:
