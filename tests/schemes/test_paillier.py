@@ -189,6 +189,9 @@ def test_unsound_keys_are_refused_by_name() -> None:
     for bad in (0, 4, -7, 14):
         with pytest.raises(ConfigError):
             PublicKey(bad)
+    for one, two in ((4, 7), (7, 4), (-3, -5), (True, 7), (7, 1)):
+        with pytest.raises(ConfigError, match="odd primes"):
+            SecretKey(one, two)
 
 
 @pytest.mark.parametrize("bits", [0, 512, 1024, 3071, True, 2048.0, "2048"])
