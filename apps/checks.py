@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 SERVER_OPTIMIZERS = tuple(DEFAULTS)
 CLIPPINGS = ("fixed", "history", "exchange")
 MASKINGS = ("double", "single", "adaptive")
-NORMALIZES = ("weight", "count")
 UNMASKS = ("server", "clients")
-BATCHINGS = ("vector", "layer")
 RINGS = tuple(ESHE)
 
 MIN_ENCRYPTED_NODES = 3
@@ -92,7 +90,6 @@ def encoding(settings: Settings) -> None:
     """Refuse what `Terms` would, in the words of the run config, and what has no effect."""
     one_of("clipping", settings.clipping, CLIPPINGS)
     one_of("masking", settings.masking, MASKINGS)
-    one_of("normalize", settings.normalize, NORMALIZES)
     one_of("unmask", settings.unmask, UNMASKS)
     if settings.neighbours and not (settings.server_reads and settings.neighbours > 1):
         raise ConfigError(
@@ -114,7 +111,6 @@ def encoding(settings: Settings) -> None:
 
 def _batches(settings: Settings) -> None:
     """Refuse what BatchCrypt cannot do, and what only it can, in the words of the run config."""
-    one_of("batching", settings.batching, BATCHINGS)
     if settings.key_bits not in KEY_BITS:
         raise ConfigError(
             f"key-bits={settings.key_bits}: use one of {', '.join(map(str, KEY_BITS))}"
@@ -132,11 +128,9 @@ def _batches(settings: Settings) -> None:
                 "value; use more, or leave advance out"
             )
         return
-    given = (settings.key_bits, settings.batching, settings.advance)
-    if given != (DEFAULT_KEY_BITS, "vector", False):
+    if (settings.key_bits, settings.advance) != (DEFAULT_KEY_BITS, False):
         raise ConfigError(
-            f"key-bits, batching and advance are BatchCrypt's: leave them out with scheme="
-            f"{settings.scheme!r}"
+            f"key-bits and advance are BatchCrypt's: leave them out with scheme={settings.scheme!r}"
         )
 
 

@@ -125,8 +125,8 @@ def _train(
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
     if (overhead := overhead_table(outcome.rounds, outcome.ending)) is not None:
         console.print(overhead)
-    if outcome.privacy and outcome.privacy["warning"]:
-        console.print(outcome.privacy["warning"], style="yellow", markup=False, highlight=False)
+    if outcome.warning:
+        console.print(outcome.warning, style="yellow", markup=False, highlight=False)
     _say_where(console, run_dir)
     if json_path:
         json_option.write_json(json_path, json.dumps(outcome.to_json(settings), indent=2))

@@ -35,8 +35,8 @@ class Outcome:
     done: bool = False
     failure: str = ""
     sealed_model: str | None = None
-    privacy: dict[str, Any] | None = None
-    """What left in clear, or with noise; see `flhe.coding.privacy_report`."""
+    warning: str = ""
+    """What a user must know where a part travels in clear."""
     ending: dict[str, Any] | None = None
     """What came after the last round's report; see `flhe.strategies.overhead.Spent`."""
 
@@ -67,8 +67,8 @@ class Outcome:
             self.done = True
             self.sealed_model = event["sealed_model"]
             self.ending = event.get("ending")
-        elif kind == "privacy":
-            self.privacy = {name: value for name, value in event.items() if name != "event"}
+        elif kind == "warning":
+            self.warning = event["text"]
         elif kind == "failed":
             self.failure = event["error"]
         return True
@@ -82,7 +82,7 @@ class Outcome:
             "rounds": self.rounds,
             "final_accuracy": self.rounds[-1]["accuracy"] if self.rounds else None,
             "sealed_model": self.sealed_model,
-            "privacy": self.privacy,
+            "warning": self.warning or None,
             "ending": self.ending,
         }
 

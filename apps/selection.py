@@ -59,8 +59,6 @@ def _partial(settings: Settings, select: Select) -> None:
             "select with top-k: nodes send other values each, and only what all send is added up; "
             "leave one out"
         )
-    if settings.batching == "layer":
-        raise ConfigError("select with batching='layer': what is selected belongs to many layers")
     if settings.fair_q and select.clear:
         raise ConfigError(
             "fair-q with select: weights are secrets, and values in clear show them; encrypt all, or "

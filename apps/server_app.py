@@ -23,6 +23,8 @@ from flhe.apps.tasks import task_named
 from flhe.apps.tasks.base import Task, new_model
 from flhe.errors import ConfigError, QuorumError
 from flhe.rounds.client_optimizer import ClientOptimizer
+from flhe.rounds.select_terms import clear_warning
+from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.tensorboard import TensorBoard
@@ -68,8 +70,8 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         sealed = settings.model_suffix == ".flhe"
         write_model(Path(settings.sealed_model), result, sealed=sealed)
         log_place(settings)
-    if (privacy := getattr(strategy, "privacy", None)) is not None:
-        reporter.emit("privacy", **privacy.to_data(), warning=privacy.warning())
+    if isinstance(strategy, HEStrategy) and (text := clear_warning(strategy.terms)):
+        reporter.emit("warning", text=text)
     ending = getattr(strategy, "ending", None)
     reporter.emit(
         "done",
@@ -126,7 +128,6 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     elif settings.scheme == "batchcrypt":
         strategy = batchcrypt_fedavg(
             key_bits=settings.key_bits,
-            batching=cast(Any, settings.batching),
             advance=settings.advance,
             **common,
         )
@@ -141,7 +142,6 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
             masking=cast(Any, settings.masking),
             top_k=settings.top_k or None,
             warmup=settings.warmup,
-            normalize=cast(Any, settings.normalize),
             permute=settings.permute,
             **common,
         )
@@ -159,7 +159,6 @@ def gradient_strategy(
         return batchcrypt_fedsgd(
             optimizer=optimizer,
             key_bits=settings.key_bits,
-            batching=cast(Any, settings.batching),
             advance=settings.advance,
             **common,
         )

@@ -103,8 +103,6 @@ class Settings:
         Share of each layer's values that a node sends, the largest; 0 sends all.
     warmup : int
         Rounds at shares of 0.8, 0.4 and 0.2 each before top_k.
-    normalize : str
-        What a sparse sum is divided by; one of NORMALIZES.
     permute : bool
         Hide from the server which values of an update were sent.
     unmask : str
@@ -113,8 +111,6 @@ class Settings:
         Nodes among whom each one shares its SASH seed (SASH+); 0 for all.
     key_bits : int
         Length of BatchCrypt's Paillier modulus: 2048 (112 bits of security), 3072 (128) or 4096.
-    batching : str
-        What BatchCrypt's batches hold; one of BATCHINGS.
     advance : bool
         BatchCrypt's advance scaling: `bits` has room for the sum of all nodes.
     ring : str
@@ -188,13 +184,11 @@ class Settings:
     masking: str = "double"
     top_k: float = 0.0
     warmup: int = 10
-    normalize: str = "weight"
     permute: bool = True
     unmask: str = "server"
     neighbours: int = 0
     drops: int = 0
     key_bits: int = DEFAULT_KEY_BITS
-    batching: str = "vector"
     advance: bool = False
     ring: str = DEFAULT_ESHE
     per_round_keys: bool = False

@@ -130,9 +130,6 @@ def run(
     key_bits: Annotated[
         int, typer.Option(help="Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.")
     ] = 3072,
-    batching: Annotated[
-        str, typer.Option(help="What BatchCrypt's batches hold: vector, or layer.")
-    ] = "vector",
     advance: Annotated[
         bool, typer.Option("--advance", help="BatchCrypt's advance scaling.")
     ] = False,
@@ -193,52 +190,13 @@ def run(
     ] = False,
 ) -> None:
     """Train a real model across a simulated federation."""
+    options: dict[str, Any] = {
+        _FIELDS.get(name, name): value for name, value in locals().items() if name not in _NO_FIELDS
+    }
     from flhe.apps import launch
     from flhe.apps.settings import Settings
 
     ctx.find_root().meta["flhe.verbose"] = verbose
-    options: dict[str, Any] = {
-        "scheme": scheme,
-        "task": task,
-        "nodes": nodes,
-        "num_rounds": rounds,
-        "seed": seed,
-        "partition": partition,
-        "dirichlet_alpha": alpha,
-        "local_epochs": local_epochs,
-        "algorithm": algorithm,
-        "client_optimizer": client_optimizer,
-        "client_lr": client_lr,
-        "batch_size": batch_size,
-        "server_optimizer": server_optimizer,
-        "proximal_mu": proximal_mu,
-        "fair_q": fair_q,
-        "masking": masking,
-        "top_k": top_k,
-        "warmup": warmup,
-        "permute": permute,
-        "clipping": clipping,
-        "unmask": unmask,
-        "neighbours": neighbours,
-        "drops": drops,
-        "key_bits": key_bits,
-        "batching": batching,
-        "advance": advance,
-        "ring": ring,
-        "per_round_keys": per_round_keys,
-        "select": select,
-        "rule": rule,
-        "rest": rest,
-        "noise": noise,
-        "noise_scope": noise_scope,
-        "kill": kill,
-        "data_dir": data_dir,
-        "rekey_every": rekey_every,
-        "checkpoint_every": checkpoint_every,
-        "secret_initial": secret_initial,
-        "sealed_model": output,
-        "tensorboard": tensorboard,
-    }
     how: dict[str, Any] = {
         "json_path": json_file,
         "report_path": report,
@@ -255,12 +213,17 @@ def run(
         _exit_stopped(stopped)
 
 
-_PARAMETERS = {"num_rounds": "rounds", "dirichlet_alpha": "alpha", "sealed_model": "output"}
+_FIELDS = {"rounds": "num_rounds", "alpha": "dirichlet_alpha", "output": "sealed_model"}
+"""Options of `run` that fields of Settings have another name for."""
+
+_NO_FIELDS = ("ctx", "json_file", "report", "resume", "timeout", "verbose")
+"""Those that are none."""
 
 
 def _given(ctx: typer.Context, field: str) -> bool:
     """Whether the user said the option of a field of Settings, rather than leave its default."""
-    source = ctx.get_parameter_source(_PARAMETERS.get(field, field))
+    names = {field: name for name, field in _FIELDS.items()}
+    source = ctx.get_parameter_source(names.get(field, field))
     return source is not None and source.name == "COMMANDLINE"
 
 

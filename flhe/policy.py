@@ -31,7 +31,7 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
                        said; "magnitude", "random" and "layers" are weaker
     flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
     flhe-max-releases  most updates with noise that may leave in one federation, 0 unless said: any
-                       number; each costs its epsilon, whatever the server says of attempts
+                       number; each tells more of the data, whatever the server says of attempts
     flhe-max-federations  most federations that may begin under a pinned roster, 1 unless said: a
                        resumed run goes on with its own; two that start from one model may show, by
                        their difference, a single site's update; `flhe permit` lets one more begin

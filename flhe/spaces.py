@@ -1,4 +1,4 @@
-"""What a scheme can carry and what a codec produces."""
+"""What goes into a codec and comes out of it; schemes carry integers."""
 
 from __future__ import annotations
 

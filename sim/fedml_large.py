@@ -147,7 +147,7 @@ def _add(place: Path, values: int, select: float) -> int:
     data = (place / "pair").read_bytes()
     public = data[4 : 4 + int.from_bytes(data[:4], "big")]
     terms = _terms(select)
-    scheme: Scheme = terms.selective(terms.for_cohort(COHORT, layout, public), layout)
+    scheme: Scheme = terms.selective(terms.for_cohort(COHORT, public), layout)
     total: Sealed | None = None
     for rank in range(COHORT):
         total = scheme.add(total, _read(place / f"part-{rank}"))

@@ -107,7 +107,7 @@ def _packed(scheme: Scheme, values: Integers, trailer: int) -> Iterator[bytes]:
     elif isinstance(scheme, Paillier):
         batch = scheme.batch
         span = gmpy().mpz(1) << (8 * (batch.width * batch.per // 8))
-        batches = [number % span for number in batch.pack(values.astype(np.int32), scheme.runs)]
+        batches = [number % span for number in batch.pack(values.astype(np.int32))]
         rows = to_rows(batches, batch.width * batch.per // 8, len(batches))
         yield floats(rows)
         yield floats(rows)[::-1]
@@ -185,7 +185,7 @@ def _trivial_paillier(scheme: Paillier, sealed: Sealed) -> Integers | None:
         return None
     plain = [(c - 1) // n for c in numbers]
     slots, _ = scheme.batch.lower([m - n if m > n >> 1 else m for m in plain])
-    return scheme.batch.digits(slots, sealed.length, len(sealed.senders), scheme.runs).values
+    return scheme.batch.digits(slots, sealed.length, len(sealed.senders)).values
 
 
 def _unmasked_ckks(scheme: Ckks, sealed: Sealed) -> Integers | None:

@@ -49,13 +49,12 @@ def schemes(loopback: Loopback) -> Iterator[Scheme]:
 
     BatchCrypt's has the public key of each epoch that is still there.
     """
-    arrays = layout(loopback.plan.values)
     for name in loopback.plan.schemes:
         terms = terms_of(loopback.plan, name)
         for cohort in range(2, len(SITES) + 1):
             for public in {b"", *_publics(loopback)} if terms.keyed else (b"",):
                 try:
-                    yield terms.for_cohort(cohort, arrays, public)
+                    yield terms.for_cohort(cohort, public)
                 except FlheError:  # the public key of another run
                     continue
 
@@ -94,7 +93,7 @@ def add_integers(
     for cohort in range(2, len(SITES) + 1):
         own = terms.resolved(cohort)
         integers = quantized(own, arrays, update, examples)
-        scheme = own.for_cohort(cohort, arrays)
+        scheme = own.for_cohort(cohort)
         trailer = own.trailer_lanes(arrays)
         secrets.add(LANES, *unencrypted(scheme, integers, trailer=trailer))
 

@@ -39,7 +39,6 @@ from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.neighbour_agreement import NeighbourAgreement
 from flhe.strategies.overhead import OPEN, sound
-from flhe.strategies.privacy import Spending
 from flhe.strategies.report import RoundReport, scalar
 
 log = getLogger("flwr").log
@@ -116,7 +115,6 @@ class Federation:
         """Hash of the run's config, as most nodes say; asked for where neighbours add up seeds."""
         self.neighbours: NeighbourAgreement | None = None
         """Who adds up the seeds in this attempt, where members share them with some neighbours only."""
-        self._spending: Spending | None = None
         if ledger.model is not None:
             self.initial = records.from_numpy(ledger.model.arrays())
 
@@ -248,23 +246,6 @@ class Federation:
         due = (clip == "exchange" and not self.maps) or (clip == "history" and first)
         return due and ledger.round not in ledger.ranges
 
-    @property
-    def spending(self) -> Spending | None:
-        """What left in clear, or with noise; None where neither is asked for, or no model known."""
-        layout = self.ledger.layout
-        if self._spending is None and layout is not None and Spending.due(self.terms):
-            self._spending = Spending(self.terms, layout, self.ledger.shown)
-        return self._spending
-
-    def count_release(self) -> None:
-        """Updates are about to be asked for: from here on they may leave, whatever comes back.
-
-        The ledger keeps the number with the attempt, in `begin`.
-        """
-        if self.spending is not None and not self.maps:
-            self.spending.add()
-            self.ledger.shown += 1
-
     def _derive(self) -> None:
         """Compute what depends on cohort and layout, once an epoch."""
         layout = self.ledger.layout
@@ -273,7 +254,7 @@ class Federation:
         key = (len(self.members), layout, public)
         if self._for != key:
             self._resolved = terms = self.terms.resolved(len(self.members))
-            self._whole = terms.for_cohort(len(self.members), layout, public)
+            self._whole = terms.for_cohort(len(self.members), public)
             self._scheme = terms.selective(self._whole, layout)
             self._layout_hash = terms.layout_hash(layout, self._scheme)
             self._trailer_lanes = terms.trailer_lanes(layout)
@@ -623,7 +604,6 @@ class Federation:
             crypto_s=max(self.crypto_s.values(), default=0.0) + self.adding_s,
             round_s=time.monotonic() - self.began,
             survivors=self.survivors,
-            epsilon=None if self.spending is None else self.spending.epsilon,
             wall_s=spent.wall_s,
             server_bytes=spent.server_bytes,
             phases=spent.phases,

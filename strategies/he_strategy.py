@@ -29,15 +29,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe import records
-from flhe.coding.laplace import Laplace
-from flhe.coding.privacy_report import PrivacyReport
-from flhe.coding.select import Select, describe
+from flhe.coding.select import describe
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.keys.seed_plan import degree_of, min_set
 from flhe.keys.thresholds import Thresholds
 from flhe.packages import check_packages
 from flhe.policy import default_root
 from flhe.rounds.model import Model
+from flhe.rounds.select_terms import clear_warning
 from flhe.rounds.start import Start, told_in_run
 from flhe.rounds.terms import Terms
 from flhe.schemes import masking
@@ -94,10 +93,6 @@ class HEStrategy(FedAvg):
     on_round : callable, optional
         Receives a RoundReport after each round, with what each phase of it took; what comes after the
         last one is in `ending` when `start` has returned.
-    select : Select, optional
-        Encrypt a part of each update only; see `flhe.coding.select`. In place of that of the terms.
-    noise : Laplace, optional
-        Noise that clients add, to what travels in clear or to all. In place of that of the terms.
     **fedavg
         FedAvg's own arguments, with FedAvg's meaning.
 
@@ -121,8 +116,6 @@ class HEStrategy(FedAvg):
         checkpoint_every: int = 10,
         state_dir: str | Path | None = None,
         on_round: OnRound | None = None,
-        select: Select | None = None,
-        noise: Laplace | None = None,
         **fedavg: Unpack[FedAvgOptions],
     ) -> None:
         check_names(HEStrategy, fedavg)
@@ -156,8 +149,6 @@ class HEStrategy(FedAvg):
             terms,
             arrays_key=self.arrayrecord_key,
             weight_key=self.weighted_by_key,
-            select=select or terms.select,
-            noise=noise or terms.noise,
         )
         if self.terms.joint and self.fraction_train not in (0.0, 1.0):
             raise ConfigError(
@@ -266,11 +257,8 @@ class HEStrategy(FedAvg):
                 "simulation here: %s)",
                 default_root(),
             )
-        if fed.spending is not None and fed.spending.epsilon is None:
-            log(WARNING, "%s", fed.spending.report.warning())
-        elif fed.spending is not None:
-            for name, figure in fed.spending.report.lines().items():
-                log(INFO, "Privacy: %s: %s", name, figure)
+        if warning := clear_warning(self.terms):
+            log(WARNING, "%s", warning)
         log(INFO, "Train metrics, averaged under encryption: %s", dict(fed.means))
         log(INFO, "Evaluation metrics: %s", dict(result.evaluate_metrics_clientapp))
         return result
@@ -278,12 +266,6 @@ class HEStrategy(FedAvg):
     def rekey(self) -> None:
         """Have the group agree on fresh keys before the next round."""
         self._membership.asked = True
-
-    @property
-    def privacy(self) -> PrivacyReport | None:
-        """What left in clear, or with noise, and what that is worth; None where nothing did."""
-        spending = None if self._fed is None else self._fed.spending
-        return None if spending is None else spending.report
 
     def summary(self) -> None:
         """Log the configuration."""
@@ -316,7 +298,7 @@ class HEStrategy(FedAvg):
         log(INFO, "\t│\t├──Server optimizer: %s", self.terms.optimizer.name)
         log(INFO, "\t│\t└──Replies needed: %d", self._needed(members))
         super().summary()
-        if self.privacy is not None and (warning := self.privacy.warning()):
+        if warning := clear_warning(self.terms):
             log(WARNING, "%s", warning)
 
     def _graph(self, fed: Federation) -> str:
@@ -549,8 +531,6 @@ class HEStrategy(FedAvg):
             if fed.ledger.spoiled == number:
                 self._void(number)
                 return
-            if self.fraction_train > 0:
-                fed.count_release()
             fed.begin(number, attempt)
             try:
                 self.aggregate_train(number, self._exchange(fed, number, timeout, config))

@@ -79,8 +79,6 @@ class Ledger:
     """Round -> hash of what its senders' apps were told."""
     receipts: dict[int, bytes] = field(default_factory=dict)
     """Round -> what its senders signed of the result that they started from."""
-    shown: int = 0
-    """Attempts in which updates may have left in clear, or with noise; see `flhe.coding.epsilon`."""
     model: Model | None = None
     """The model, where the server reads the sums."""
 
@@ -246,7 +244,6 @@ class Ledger:
                 "releases": sorted(self.releases),
                 "told": [[round_, told] for round_, told in self.told.items()],
                 "receipts": [[round_, packed] for round_, packed in self.receipts.items()],
-                "shown": self.shown,
             }
         )
 
@@ -305,12 +302,11 @@ class Ledger:
                 "releases": list(releases),
                 "told": list(told),
                 "receipts": list(receipts),
-                "shown": int(shown),
                 **rest,
             } if (
                 not rest
                 and _are_integers(federation, number, since, round_, attempt, box_round)
-                and _are_integers(spoiled, shown, *sums, *releases)
+                and _are_integers(spoiled, *sums, *releases)
                 and sums == sorted(set(sums))
                 and releases == sorted(set(releases))
             ):
@@ -322,9 +318,7 @@ class Ledger:
                 "state_dir holds a federation under other terms (scheme, bits, clip, ...): resume it "
                 "with the strategy that began it"
             )
-        ledger = cls(
-            federation, terms, directory, number, since=since, spoiled=spoiled, shown=shown
-        )
+        ledger = cls(federation, terms, directory, number, since=since, spoiled=spoiled)
         ledger.layout = None if layout is None else Layout.from_fields(layout)
         if not (_are_entries(chain) and _are_entries(told)):
             raise StoreError("the ledger is damaged: its chain of histories cannot be read")

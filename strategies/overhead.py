@@ -37,9 +37,6 @@ PHASES = {
 }
 """Every phase, in the order in which a round comes to them, and what it is."""
 
-BETWEEN = (KEYS, CATCH_UP, OTHER)
-"""Phases that a round may be in before its clock starts; all others are part of its `round_s`."""
-
 STAGES = {
     **dict.fromkeys(("advertise", "share", "confirm"), KEYS),
     **dict.fromkeys(("key-pair", "take-pair", "joint", "joint-sum"), KEYS),

@@ -53,9 +53,6 @@ class RoundReport:
         Wall-clock seconds from the first message to the last metric.
     survivors : int
         Nodes whose update is in the round's model.
-    epsilon : float or None
-        What noise is worth so far, against the server (`flhe.coding.epsilon`); None where nothing is
-        guaranteed, or nothing of the kind was asked for.
     wall_s : float
         Wall-clock seconds since the report before, or since the start.
     server_bytes : int or None
@@ -77,7 +74,6 @@ class RoundReport:
     crypto_s: float
     round_s: float
     survivors: int
-    epsilon: float | None = None
     wall_s: float = 0.0
     server_bytes: int | None = None
     nodes_bytes: int | None = None

@@ -34,7 +34,7 @@ def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
 
     TensorBoard keeps 24 bits of a number: bytes that have to be exact are in the report itself.
     """
-    for name in ("accuracy", "loss", "epsilon"):
+    for name in ("accuracy", "loss"):
         if (value := getattr(report, name)) is not None:
             yield name, value
     for name in ("round_s", "wall_s", "crypto_s", "bytes_up", "bytes_down", "survivors"):

@@ -254,10 +254,9 @@ def _paillier_roles(
     replay: bool,
     *,
     bits: int,
-    runs: tuple[int, ...],
 ) -> Roles:
     pair = paillier_key(key)
-    scheme = Paillier(cohort, bits, 2048, pair.public, runs)
+    scheme = Paillier(cohort, bits, 2048, pair.public)
     sealers = [
         PaillierSealer(scheme, pair, key, r, threads, source(replay, key, r)) for r in range(cohort)
     ]
@@ -273,10 +272,10 @@ def _paillier_secrets(_sealer: Any) -> list[bytes]:
     ]
 
 
-def _paillier(bits: int, runs: tuple[int, ...] = ()) -> SchemeCase:
+def _paillier(bits: int) -> SchemeCase:
     return SchemeCase(
-        f"batchcrypt-{bits}{'-layers' if runs else ''}",
-        functools.partial(_paillier_roles, bits=bits, runs=runs),
+        f"batchcrypt-{bits}",
+        functools.partial(_paillier_roles, bits=bits),
         Paillier(3, bits, 2048).batch.per,
         None,
         True,
@@ -354,7 +353,6 @@ SCHEMES = [
     *(_sash(bits, "lwr-736", "server") for bits in (0, 12)),
     _sash(0, "lwr-1024", "clients"),
     *(_paillier(bits) for bits in (2, 16, 32)),
-    _paillier(16, (20, 0, 3, 4)),
     *(_eshe(bits, "goldilocks-4096") for bits in (2, 8, 16, 32)),
     *(_eshe(16, ring) for ring in ("rns-4096", "rns-8192", "rns-16384", "paper-32768")),
     *(_ckks(bits, "4096") for bits in (2, 16, 24)),
@@ -439,8 +437,7 @@ def sums_open(case: SchemeCase, cohort: int, values: int, extras: int, seed: int
         opened = opener.decrypt(total)
         expected = np.sum([joined(plains[i]) for i in senders], axis=0)
         assert opened.shape == (values + extras,)
-        error = np.abs(opened - expected).max(initial=0)
-        assert error <= scheme.tolerance(len(senders)), (senders, error)
+        assert np.array_equal(opened, expected), senders
     assert [part.digest() for part in parts] == before, "add changed a part"
 
 
@@ -607,13 +604,12 @@ def summed(parts: Sequence[Plain]) -> Plain:
     if parts[0].coords is None:
         return Plain(np.sum([p.values for p in parts], axis=0, dtype=kind), extras)
     coords = functools.reduce(np.union1d, [p.coords for p in parts if p.coords is not None])
-    values, counts = np.zeros(coords.size, kind), np.zeros(coords.size, np.uint16)
+    values = np.zeros(coords.size, kind)
     for part in parts:
         assert part.coords is not None
         at = np.searchsorted(coords, part.coords)
         values[at] += part.values
-        counts[at] += 1
-    return Plain(values, extras, coords.astype(np.uint32), counts=counts)
+    return Plain(values, extras, coords.astype(np.uint32))
 
 
 def encode_all(

@@ -36,10 +36,6 @@ class Plain(NamedTuple):
         What gets encrypted, shape (length,): float32 before quantization, int32 or int64 after.
     coords : NDArray[uint32] or None
         Which coordinates the values belong to, ascending; None means all of them.
-    counts : NDArray[uint16] or None
-        In a sum of sparse vectors, how many senders each coordinate has, shape (length,).
-    clear : NDArray or None
-        What a selection leaves in clear; None means nothing.
     extras : NDArray[int64] or NDArray[int32]
         Exact integers (count, weight, metrics, integer buffers), never sparsified nor permuted;
         limbs of them once quantized.
@@ -48,8 +44,6 @@ class Plain(NamedTuple):
     values: NDArray[Any]
     extras: NDArray[Any]
     coords: NDArray[np.uint32] | None = None
-    clear: NDArray[Any] | None = None
-    counts: NDArray[np.uint16] | None = None
 
 
 @dataclass(frozen=True, slots=True)

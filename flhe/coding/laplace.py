@@ -3,8 +3,8 @@
     y = cut(round(cut(x) / g) * g + round(Z / g) * g),    Z ~ Lap(b),  cut to [-alpha, alpha]
 
 in the update's own units, g the largest power of two up to b / 1024. Values are put on the grid inside
-[-alpha, alpha], so two updates differ by at most 2 alpha there too: one value costs an epsilon of
-2 alpha / b (`flhe.coding.epsilon`). To cut again and to round to float32 costs nothing.
+[-alpha, alpha], so two updates differ by at most 2 alpha there too: one value alone is told apart by a
+factor of at most exp(2 alpha / b). To cut again and to round to float32 tells no more.
 
 Why a grid. A Laplace sample computed in floating point and added to a float leaves a pattern of low
 bits that depends on the float: it often tells the noiseless value (Mironov, 2012). Here an integer is
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -32,7 +32,7 @@ from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.clip import AT_ALPHA, raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
+from flhe.math.prg import BLOCK, CHUNK, AesCtr
 
 if TYPE_CHECKING:
     from flhe.keys.identity import Random
@@ -119,103 +119,51 @@ class Laplace:
         RangeError
             NaN or infinity.
         """
-        return self.noise(random).add(values, alpha, spare=spare)
-
-    def noise(self, random: Random = secrets.token_bytes) -> Noise:
-        """Noise under a fresh key, for a vector that comes in parts."""
-        key = random(32)
-        if len(key) != 32:
-            raise ConfigError(f"the random source gave {len(key)} bytes, 32 were asked for")
-        return Noise(key, self)
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Noise for one vector, addressed by position.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, for this vector alone: two vectors with one noise show their difference.
-    laplace : Laplace
-        Its distribution.
-    prg : Prg
-        Who computes the stream.
-    """
-
-    key: bytes = field(repr=False)
-    laplace: Laplace
-    prg: Prg = field(default_factory=AesCtr, repr=False)
-
-    def add(
-        self,
-        values: NDArray[np.float32],
-        alpha: float | Segments,
-        start: int = 0,
-        *,
-        spare: NDArray[np.uint32] | None = None,
-    ) -> int:
-        """As `Laplace.add`, for values start, start + 1, ... of a vector.
-
-        Runs and coordinates to spare are those of the whole vector.
-        """
         if (
-            start < 0
-            or values.dtype != np.float32
+            values.dtype != np.float32
             or values.ndim != 1
             or not (values.flags.c_contiguous and values.flags.writeable)
         ):
             raise ConfigError(
-                f"Laplace: noise from {start} on for {values.dtype} {values.shape}, takes a start of "
-                "at least 0 and writable float32 (length,) in one piece"
+                f"Laplace: noise for {values.dtype} {values.shape}, takes writable float32 (length,) "
+                "in one piece"
             )
-        runs = self._runs(values.size, alpha, start)
-        kept = where = None
+        runs = self._runs(values.size, alpha)
+        key = random(32)
+        if len(key) != 32:
+            raise ConfigError(f"the random source gave {len(key)} bytes, 32 were asked for")
+        kept = None if spare is None else values[spare]
+        beyond = sum(self._add(values[a:b], threshold, key, a) for a, b, threshold in runs)
         if spare is not None:
-            # One type on both sides: searchsorted would copy all coordinates to a common one.
-            ends = np.array((start, start + values.size), np.uint32)
-            first, last = np.searchsorted(spare, ends)
-            where = spare[first:last].astype(np.int64) - start
-            kept = values[where]
-        beyond = sum(self._add(values[a:b], threshold, start + a) for a, b, threshold in runs)
-        if where is not None:
-            values[where] = kept
+            values[spare] = kept
         return beyond
 
-    def _runs(self, size: int, alpha: float | Segments, start: int) -> Segments:
-        """Runs of one threshold, counted from the first value here; checked before any is changed."""
-        if isinstance(alpha, int | float):
-            runs: Segments = ((0, size, float(alpha)),)
-        else:
-            runs = tuple(
-                (max(first - start, 0), min(stop - start, size), threshold)
-                for first, stop, threshold in alpha
-                if first < start + size and stop > start
-            )
+    def _runs(self, size: int, alpha: float | Segments) -> Segments:
+        """Runs of one threshold; checked before any value is changed."""
+        whole = isinstance(alpha, int | float)
+        runs: Segments = ((0, size, float(alpha)),) if whole else alpha  # type: ignore[arg-type, assignment]
         ends = [0, *(stop for _, stop, _ in runs)]
         if [first for first, _, _ in runs] != ends[:-1] or ends[-1] != size:
             raise ConfigError(
-                f"Laplace: runs of thresholds do not cover values {start} to {start + size - 1}, each "
-                "once and in order"
+                f"Laplace: runs of thresholds do not cover {size} values, each once and in order"
             )
-        most = MAX_STEPS * self.laplace.grid
+        most = MAX_STEPS * self.grid
         for _, _, threshold in runs:
             if not MIN_ALPHA <= threshold <= min(most, MAX_ALPHA):
                 raise ConfigError(
-                    f"Laplace(scale={self.laplace.scale}): a clipping threshold of {threshold:g}; it "
-                    f"must be {MIN_ALPHA} to {min(most, MAX_ALPHA):g}, without it no noise suffices"
+                    f"Laplace(scale={self.scale}): a clipping threshold of {threshold:g}; it must be "
+                    f"{MIN_ALPHA} to {min(most, MAX_ALPHA):g}, without it no noise suffices"
                 )
         return runs
 
-    def _add(self, values: NDArray[np.float32], alpha: float, start: int) -> int:
+    def _add(self, values: NDArray[np.float32], alpha: float, key: bytes, start: int) -> int:
         from flhe.math import laplace_kernels
 
-        grid = self.laplace.grid
-        steps, most = self.laplace.scale / grid, float(math.floor(alpha / grid))
+        steps, most = self.scale / self.grid, float(math.floor(alpha / self.grid))
         edge = alpha * float(AT_ALPHA)
         # Fixed counter block. Safe because the key is fresh for this vector, and every value has a
         # block of its own: no block makes two samples.
-        stream = self.prg.stream(self.key, 0, start)
+        stream = AesCtr().stream(key, 0, start)
         words = np.empty((min(_PIECE, values.size) + 1) * BLOCK // 8, np.uint64)
         beyond = 0
         for at in range(0, values.size, _PIECE):
@@ -223,5 +171,5 @@ class Noise:
             if not np.all(np.isfinite(part)):
                 raise_not_finite()
             stream.into(words.view(np.uint8), BLOCK * part.size)
-            beyond += laplace_kernels.add(words, part, alpha, edge, grid, steps, most)
+            beyond += laplace_kernels.add(words, part, alpha, edge, self.grid, steps, most)
         return beyond

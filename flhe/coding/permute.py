@@ -4,7 +4,7 @@ All senders of a round permute alike, so their updates still add up; whoever ope
 back. The permutation is secret and changes with every round and attempt, so the session supplies it
 (`Permute(permutation)`); a configured chain holds a `Permute()` that only marks the place.
 
-Coordinates ascend before and after, with values and counts in their order, so the order in which values
+Coordinates ascend before and after, with values in their order, so the order in which values
 travel tells nothing of where they come from. Extras are not permuted.
 
 Source: FLASHE, Sec. 4.2 and Algorithm 1, lines 22-23 and 31.
@@ -77,7 +77,7 @@ class Permute:
         return _sorted(plain, permutation.forward(coords), permutation.length), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """What the coordinates were before, ascending, with values and counts; raises as `encode`."""
+        """What the coordinates were before, ascending, with their values; raises as `encode`."""
         permutation, coords = self._parts(total)
         return _sorted(total, permutation.inverse(coords), permutation.length), state
 
@@ -93,17 +93,14 @@ def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
     """`plain` with these coordinates instead of its own, in ascending order."""
     from flhe.math import sparse_kernels
 
-    if plain.values.shape != coords.shape or (
-        plain.counts is not None and plain.counts.shape != coords.shape
-    ):
-        raise ProtocolError("Permute: not one value and count a coordinate")
+    if plain.values.shape != coords.shape:
+        raise ProtocolError("Permute: not one value a coordinate")
     words = np.zeros(-(-length // 64), np.uint64)
     starts = np.empty(words.size, np.uint32)
     ordered, ranks = empty(coords.size, np.uint32), empty(coords.size, np.uint32)
     if not sparse_kernels.rank(coords, words, starts, ordered, ranks):
         raise ProtocolError("Permute: a coordinate stands twice")
-    counts = None if plain.counts is None else _placed(plain.counts, ranks)
-    return plain._replace(values=_placed(plain.values, ranks), coords=ordered, counts=counts)
+    return plain._replace(values=_placed(plain.values, ranks), coords=ordered)
 
 
 def _placed(items: NDArray[Any], ranks: NDArray[np.uint32]) -> NDArray[Any]:

@@ -10,7 +10,8 @@ What a rule selects is the same for all members, or nothing could be added. A ma
 with the model, whose keyed digest is part of every slot and signed with every update. The others follow
 from the layout and the terms alone, so nobody has a choice in them but who writes the terms.
 
-What is left in clear is protected by nothing but noise, if there is any; see `flhe.coding.epsilon`.
+What is left in clear is protected by nothing but noise, if there is any: it is not private in any
+accounted sense.
 
 Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1. Its map rule, "encrypt the top
 p of the aggregated map", is kept; a member's map is divided by one of its own quantiles before it is

@@ -14,8 +14,7 @@ ones as soon as three parties add (see `flhe.sim.paper_batchcrypt`).
 
 A vector is cut into whole batches from its first value to its last. Layer by layer, as the paper does
 it, the last batch of each layer is part empty: thresholds are kept by layer long before, in `Clip`, so
-that would only cost ciphertexts. It is there as an option (`runs`) for whoever wants a ciphertext
-to hold one layer only.
+that would only cost ciphertexts.
 
 Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/architecture.md.
 """
@@ -128,19 +127,17 @@ class Slots:
         """Type of a slot's sum."""
         return np.int32 if self.width <= 32 else np.int64
 
-    def batches(self, length: int, runs: Sequence[int] = ()) -> int:
-        """Integers that a vector takes; see `cuts`."""
-        return sum(-(-(stop - start) // self.per) for start, stop in cuts(length, runs))
+    def batches(self, length: int) -> int:
+        """Integers that a vector takes."""
+        return -(-length // self.per)
 
-    def pack(self, values: NDArray[Any], runs: Sequence[int] = ()) -> list[Big]:
+    def pack(self, values: NDArray[Any]) -> list[Big]:
         """Signed integers for a vector's batches.
 
         Parameters
         ----------
         values : NDArray of signed integers
             Shape (length,), each within the bound: that is the caller's to check.
-        runs : sequence of int
-            See `cuts`.
 
         Returns
         -------
@@ -150,12 +147,9 @@ class Slots:
         from flhe.math import slot_kernels
 
         offset = self._offset()
-        out: list[Big] = []
-        for start, stop in cuts(values.size, runs):
-            rows = np.empty((-(-(stop - start) // self.per), self._bytes), np.uint8)
-            slot_kernels.pack(values[start:stop], self.width, self.per, rows)
-            out += [number - offset for number in from_rows(rows)]
-        return out
+        rows = np.empty((self.batches(values.size), self._bytes), np.uint8)
+        slot_kernels.pack(values, self.width, self.per, rows)
+        return [number - offset for number in from_rows(rows)]
 
     def lift(self, numbers: Sequence[Big], tops: Sequence[int]) -> list[Big]:
         """Put a number of `top` bits above the slots of each batch."""
@@ -169,9 +163,7 @@ class Slots:
         shifted = [number + offset for number in numbers]
         return [(s & mask) - offset for s in shifted], [s >> span for s in shifted]
 
-    def digits(
-        self, numbers: Sequence[Big], length: int, count: int, runs: Sequence[int] = ()
-    ) -> Digits:
+    def digits(self, numbers: Sequence[Big], length: int, count: int) -> Digits:
         """Digits of the sums of `count` vectors' batches, whatever they are; see `Digits.check`.
 
         Parameters
@@ -182,8 +174,6 @@ class Slots:
             Length of the vectors.
         count : int
             Vectors that were added, at most the cohort.
-        runs : sequence of int
-            As for `pack`.
 
         Raises
         ------
@@ -192,10 +182,9 @@ class Slots:
         """
         from flhe.math import slot_kernels
 
-        if len(numbers) != self.batches(length, runs):
-            raise ProtocolError(
-                f"{len(numbers)} batches, {length} values take {self.batches(length, runs)}"
-            )
+        batches = self.batches(length)
+        if len(numbers) != batches:
+            raise ProtocolError(f"{len(numbers)} batches, {length} values take {batches}")
         if not 1 <= count <= self.cohort:
             raise ProtocolError(f"a sum of {count} vectors, slots have room for 1 to {self.cohort}")
         offset, top = self._offset(), gmpy().mpz(1) << (self.width * self.per)
@@ -203,24 +192,20 @@ class Slots:
         high = sum(number >= top for number in shifted)
         low = sum(number < 0 for number in shifted)
         out: NDArray[Any] = np.empty(length, self.dtype)
-        strays = at = 0
-        for start, stop in cuts(length, runs):
-            batches = -(-(stop - start) // self.per)
-            rows = to_rows((s % top for s in shifted[at : at + batches]), self._bytes, batches)
-            above, below, stray = slot_kernels.unpack(
-                rows, self.width, self.per, count * self.bound, out[start:stop]
-            )
-            high, low, strays, at = high + above, low + below, strays + stray, at + batches
-        return Digits(out, int(high), int(low), strays, count)
+        rows = to_rows((s % top for s in shifted), self._bytes, batches)
+        above, below, strays = slot_kernels.unpack(
+            rows, self.width, self.per, count * self.bound, out
+        )
+        return Digits(out, int(high + above), int(low + below), strays, count)
 
     def unpack(
-        self, numbers: Sequence[Big], length: int, count: int, runs: Sequence[int] = ()
+        self, numbers: Sequence[Big], length: int, count: int
     ) -> NDArray[np.int32] | NDArray[np.int64]:
         """Sums of `count` vectors, shape (length,), out of the sums of their batches.
 
         Parameters and errors are those of `digits` and of `Digits.check`.
         """
-        return self.digits(numbers, length, count, runs).check()
+        return self.digits(numbers, length, count).check()
 
     @property
     def _bytes(self) -> int:
@@ -231,18 +216,3 @@ class Slots:
         g = gmpy()
         ones = ((g.mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
         return ones << (self.width - 1)
-
-
-def cuts(length: int, runs: Sequence[int] = ()) -> list[tuple[int, int]]:
-    """Where batches begin anew: at the start of each run, if the runs are those of this vector.
-
-    A vector of another length, mean squares for one, is one run.
-    """
-    if not runs or sum(runs) != length:
-        return [(0, length)] if length else []
-    out, at = [], 0
-    for run in runs:
-        if run:
-            out.append((at, at + run))
-        at += run
-    return out

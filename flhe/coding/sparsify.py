@@ -12,9 +12,7 @@ and chosen values plus new residuals are updates plus old residuals, exactly.
 
 `Weigh` decodes to the sum over the weight of the whole round, also where few sent a coordinate: the
 mean in which a client that did not choose it counts as zero, and its residual for later. The paper
-normalizes by who sent each coordinate; `normalize="count"` does that, by number: times senders, over
-those who sent it. That divides by their own weight where all weights are equal, and else by the mean
-weight of a sender for each of them. It makes rare coordinates larger, and their errors with them.
+normalizes by who sent each coordinate, which makes rare coordinates larger, and their errors with them.
 
 Source: FLASHE, Algorithm 1, lines 15-21 and 30; the schedule is that of its Sec. 6.4, where sparsity
 grows to 20%, 60%, 80% and 90% every 10 rounds.
@@ -26,7 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +47,6 @@ ROUNDS = "topk.rounds"
 
 MAX_ROUNDS = 1 << 53
 """Above this a float64 does not hold every number of rounds."""
-
-
-Normalize = Literal["weight", "count"]
-"""What a sparse sum is divided by: the weight of all senders, or of those who sent the coordinate."""
 
 
 class Progress(NamedTuple):
@@ -81,30 +75,20 @@ class TopK:
         that 0.1 of 30 values is 3.
     warmup : int
         Rounds for each of the shares 0.8, 0.4 and 0.2 that lie above `ratio`; 0 for none of them.
-    normalize : "weight" or "count"
-        Leave the decoded sum as it is, or scale each value by senders / those who sent it.
     """
 
     ratio: float
     warmup: int = 10
-    normalize: Normalize = "weight"
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:  # false for NaN
             raise ConfigError(f"TopK(ratio={self.ratio}): ratio must be above 0 and at most 1")
         if self.warmup < 0:
             raise ConfigError(f"TopK(warmup={self.warmup}): rounds cannot be negative")
-        if self.normalize not in ("weight", "count"):
-            raise ConfigError(f"TopK(normalize={self.normalize!r}): 'weight' or 'count'")
 
     def parameters(self) -> dict[str, Any]:
-        """Ratio as decimal text, warm-up and normalization."""
-        return {
-            "name": "topk",
-            "ratio": str(float(self.ratio)),
-            "warmup": self.warmup,
-            "normalize": self.normalize,
-        }
+        """Ratio as decimal text, and warm-up."""
+        return {"name": "topk", "ratio": str(float(self.ratio)), "warmup": self.warmup}
 
     def init(self, layout: Layout) -> State:
         """Shared state: the layers and no rounds. No residual yet.
@@ -130,11 +114,8 @@ class TopK:
         return extras
 
     def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
-        """That of the sum of what was chosen; scaling by count is by `count` at most.
-
-        What was not chosen is no error: it stays in the senders' residuals.
-        """
-        return inner * (count if self.normalize == "count" else 1)
+        """That of the sum of what was chosen: all else is no error, it stays in senders' residuals."""
+        return inner
 
     def share(self, rounds: int) -> Fraction:
         """Share of values kept after `rounds` opened rounds, exactly as written."""
@@ -185,14 +166,14 @@ class TopK:
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
         """Sum over a union of coordinates in, float32 (length,) out, zero where nobody sent.
 
-        Values float32 or float64 (u,), coords uint32 (u,), counts uint16 (u,) where they normalize.
-        A dense sum passes unchanged; either way one more round is open.
+        Values float32 or float64 (u,), coords uint32 (u,). A dense sum passes unchanged; either way one
+        more round is open.
 
         Raises
         ------
         ProtocolError
-            Coordinates that do not ascend or lie beyond the layout, or counts that `senders` cannot
-            have: the sum was not made of their updates.
+            Coordinates that do not ascend or lie beyond the layout: the sum was not made of the
+            senders' updates.
         """
         from flhe.math import coordinate_kernels
 
@@ -205,26 +186,13 @@ class TopK:
             raise ProtocolError(
                 "the sum does not have one value a coordinate; the round is refused"
             )
-        if self.normalize == "count":
-            values = values * self._scale(total, len(senders))
         out = empty(progress.bounds[-1], np.float32)
         out[:] = 0
         if not coordinate_kernels.scatter(total.coords, values, out):
             raise ProtocolError(
                 "the sum's coordinates do not ascend or lie beyond the layout; the round is refused"
             )
-        return total._replace(values=out, coords=None, counts=None), after
-
-    def _scale(self, total: Plain, senders: int) -> NDArray[np.float64]:
-        counts = total.counts
-        if counts is None or counts.shape != total.values.shape:
-            raise ProtocolError("the sum does not say how many sent each coordinate")
-        if counts.size and not 1 <= int(counts.min()) <= int(counts.max()) <= senders:
-            raise ProtocolError(
-                f"a coordinate has a number of senders that {senders} cannot be; "
-                "the round is refused"
-            )
-        return senders / counts.astype(np.float64)
+        return total._replace(values=out, coords=None), after
 
     def memory(self, shared: Progress) -> dict[str, NDArray[np.float64]]:
         """What a checkpoint keeps of the shared state: the number of rounds."""

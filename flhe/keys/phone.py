@@ -14,7 +14,6 @@ from flhe.errors import ConfigError
 
 CONSONANTS = "bdfghjklmnprstvz"
 VOWELS = "aiou"
-LETTERS = 5
 A_LINE = 4
 
 _ALPHABETS = (CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
@@ -25,15 +24,6 @@ def to_words(data: bytes) -> list[str]:
     if len(data) % 2:
         raise ConfigError(f"a word says two bytes, and {len(data)} are an odd number")
     return [_word(int.from_bytes(data[at : at + 2], "big")) for at in range(0, len(data), 2)]
-
-
-def from_words(text: str) -> bytes:
-    """Return the bytes that words say, in any case, between any spaces or hyphens.
-
-    Raises ConfigError naming the first word that is none, by its place.
-    """
-    words = text.lower().replace("-", " ").split()
-    return b"".join(_number(word, place).to_bytes(2, "big") for place, word in enumerate(words, 1))
 
 
 def lines(data: bytes) -> list[str]:
@@ -48,18 +38,3 @@ def _word(number: int) -> str:
         number, digit = divmod(number, len(alphabet))
         letters.append(alphabet[digit])
     return "".join(reversed(letters))
-
-
-def _number(word: str, place: int) -> int:
-    number = 0
-    if len(word) != LETTERS:
-        raise ConfigError(f"word {place} has {len(word)} letters, needs {LETTERS}: say it again")
-    for letter, alphabet in zip(word, _ALPHABETS, strict=True):
-        digit = alphabet.find(letter)
-        if digit < 0:
-            raise ConfigError(
-                f"word {place} has a letter that cannot stand there: consonants are {CONSONANTS}, "
-                f"vowels {VOWELS}"
-            )
-        number = number * len(alphabet) + digit
-    return number

@@ -98,7 +98,7 @@ def opener_for(
 
 def shares_keys(scheme: Scheme) -> bool:
     """Whether sums are opened by an agreement on masking keys, round by round."""
-    return any(phase.name == "unmask" for phase in scheme.phases)
+    return "unmask" in scheme.phases
 
 
 def _released(
@@ -137,7 +137,7 @@ def check_pair(scheme: Scheme, public: bytes, secret: bytes) -> None:
         if key.public != PublicKey.from_bytes(public):
             raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
         key.check(scheme.key_bits)
-        tried = replace(scheme, public=key.public, runs=())
+        tried = replace(scheme, public=key.public)
         sealers = [PaillierSealer(tried, key, group_key, rank) for rank in range(2)]
         opener = PaillierOpener(tried, key, group_key)
     elif isinstance(scheme, Ckks):

@@ -24,13 +24,6 @@ def gather(lanes, coords, start, out):
 
 
 @_njit
-def scatter(coords, values, out):
-    """Put each value at its coordinate."""
-    for i in range(coords.size):
-        out[np.uint64(coords[i])] = values[i]
-
-
-@_njit
 def scatter_add(coords, values, out):
     """Add each value at its coordinate, modulo the lane."""
     for i in range(coords.size):
@@ -59,18 +52,6 @@ def subtract_where(words, other, lanes, out):
         while bits != np.uint64(0):
             at = base + np.uint64(_lowest(bits))
             out[at] = out[at] - lanes[at]
-            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
-
-
-@_njit
-def count_where(words, out):
-    """Add 1 to `out` wherever `words` has a bit."""
-    for w in range(words.size):
-        bits = np.uint64(words[w])
-        base = np.uint64(w) * np.uint64(64)
-        while bits != np.uint64(0):
-            at = base + np.uint64(_lowest(bits))
-            out[at] = out[at] + np.uint16(1)
             bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
 
 

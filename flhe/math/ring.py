@@ -61,11 +61,6 @@ def subtract(a: Elements, b: Elements) -> Elements:
     return _elementwise(field_kernels.subtract, a, b)
 
 
-def negate(a: Elements) -> Elements:
-    """Opposites, element by element."""
-    return np.where(a, np.uint64(Q) - a, np.uint64(0))
-
-
 def times(a: Elements, b: Elements) -> Elements:
     """Products, element by element; shapes as numpy broadcasts them."""
     from flhe.math import field_kernels

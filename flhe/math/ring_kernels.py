@@ -210,11 +210,3 @@ def masked(values, shift, masks, out):
     up = np.uint32(shift)
     for i in range(out.size):
         out[i] = np.uint32(np.uint32(np.uint32(values[i]) << up) + masks[i])
-
-
-@njit
-def unmasked(lanes, masks, out):
-    """What was masked, still times 2**shift: lanes - masks modulo 2**32; all uint32 (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = np.uint32(lanes[i] - masks[i])

@@ -34,25 +34,9 @@ HUGE = float(np.finfo(np.float32).max)
 def run(
     rule: Rule, mean: Vector, moments: Mapping[str, Vector], out: Vector | None
 ) -> tuple[Vector, dict[str, Vector]]:
-    """Apply `rule` block by block. Inputs are not modified, unless `out` is one of them.
+    """Apply `rule` block by block; it must treat elements alike, for blocks may fall anywhere.
 
-    Parameters
-    ----------
-    rule : callable
-        One step of one block; must treat its elements alike, for blocks may fall anywhere.
-    mean : NDArray[float32]
-        What was aggregated, shape (length,).
-    moments : mapping of str to NDArray[float32]
-        Those of the step before, shape (length,) each.
-    out : NDArray[float32] or None
-        Where the change goes, shape (length,); None makes an array.
-
-    Returns
-    -------
-    change : NDArray[float32]
-        `out`, shape (length,); what is too large for float32 is its largest number.
-    moments : dict[str, NDArray[float32]]
-        The next moments, in new arrays.
+    For the rest see `BaseOptimizer.step`. What is too large for float32 is its largest number.
     """
     change: Vector = np.empty(mean.size, np.float32) if out is None else out
     after: dict[str, Vector] = {name: np.empty(mean.size, np.float32) for name in moments}

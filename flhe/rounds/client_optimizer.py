@@ -1,60 +1,106 @@
 """ClientOptimizer: how every client steps with the mean gradient of a round (FedSGD).
 
 The optimizer's state lives on the clients, the same on each, and late joiners receive it with the
-model. The rules are those of torch.optim, under its names (see `flhe.rounds.torch_rules`); the learning
+model. The rules are those of torch.optim, under its names; the learning
 rate of step t, from 1, is lr / (1 + decay * (t - 1)).
+
+With g the gradient, t the step, from 1, and lr the step's learning rate:
+
+    sgd      b = g in the first step, then momentum * b + (1 - dampening) * g
+             change = -lr * b                            nesterov: -lr * (g + momentum * b)
+    adam     m = beta_1 * m + (1 - beta_1) * g
+             v = beta_2 * v + (1 - beta_2) * g**2
+             change = -lr / (1 - beta_1**t) * m / (sqrt(v) / sqrt(1 - beta_2**t) + eps)
+    rmsprop  v = alpha * v + (1 - alpha) * g**2
+             a = alpha * a + (1 - alpha) * g             centered: v - a**2 takes the place of v below
+             b = momentum * b + g / (sqrt(v) + eps)
+             change = -lr * b
+
+Each gives the change and the next moments, under PyTorch's names for them. Where rounding takes
+v - a**2 below zero, PyTorch gives NaN and this takes zero.
 
 Why not torch itself: its last bits differ between processors and builds, and all clients must come to
 the same model, to the bit (see `flhe.rounds.blockwise`). Ours differ from torch's by rounding alone, as
 long as float32 can hold the square of a gradient. Beyond, at 1.8e19, torch's Adam and RMSprop stop
 moving a weight for good, and these go on from the largest number that it can hold.
 
-Source: BatchCrypt (Zhang et al., USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; for
-`decay`, Keras' rule.
+Source: BatchCrypt (Zhang et al., USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam:
+Kingma and Ba (ICLR 2015); for `decay`, Keras' rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import canonical
-from flhe.rounds import blockwise, torch_rules
-from flhe.rounds.blockwise import Vector, Wide
+from flhe.errors import ConfigError
+from flhe.rounds.blockwise import Wide, power
+from flhe.rounds.optimizer_base import BaseOptimizer, Moments, Rule, Step
 
 Name = Literal["sgd", "adam", "rmsprop"]
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "decay": 0.0},
-    "adam": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.0},
-    "rmsprop": {
-        "lr": 1e-2,
-        "alpha": 0.99,
-        "eps": 1e-8,
-        "momentum": 0.0,
-        "centered": False,
-        "decay": 0.0,
-    },
+
+def _rate(o: Any, step: int) -> float:
+    rate: float = o.lr / (1 + o.decay * (step - 1))
+    return rate
+
+
+def _sgd(g: Wide, old: Moments, step: int, o: Any) -> Step:
+    if not o.momentum:
+        return -_rate(o, step) * g, {}
+    # As in PyTorch, the first gradient is not dampened: a buffer starts as it, not from zero.
+    b = g if step == 1 else o.momentum * old["momentum_buffer"] + (1 - o.dampening) * g
+    return -_rate(o, step) * (g + o.momentum * b if o.nesterov else b), {"momentum_buffer": b}
+
+
+def _adam(g: Wide, old: Moments, step: int, o: Any) -> Step:
+    beta_1, beta_2 = o.betas
+    m = beta_1 * old["exp_avg"] + (1 - beta_1) * g
+    v = beta_2 * old["exp_avg_sq"] + (1 - beta_2) * (g * g)
+    root = np.sqrt(v) / math.sqrt(1 - power(beta_2, step)) + o.eps
+    change = -(_rate(o, step) / (1 - power(beta_1, step))) * m / root
+    return change, {"exp_avg": m, "exp_avg_sq": v}
+
+
+def _rmsprop(g: Wide, old: Moments, step: int, o: Any) -> Step:
+    square = o.alpha * old["square_avg"] + (1 - o.alpha) * (g * g)
+    after, variance = {"square_avg": square}, square
+    if o.centered:
+        a = after["grad_avg"] = o.alpha * old["grad_avg"] + (1 - o.alpha) * g
+        variance = np.maximum(square - a * a, 0.0)
+    along = g / (np.sqrt(variance) + o.eps)
+    if o.momentum:
+        along = after["momentum_buffer"] = o.momentum * old["momentum_buffer"] + along
+    return -_rate(o, step) * along, after
+
+
+RULES: dict[str, Rule] = {
+    "sgd": Rule(
+        _sgd,
+        {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "decay": 0.0},
+        {"momentum_buffer": "momentum"},
+    ),
+    "adam": Rule(
+        _adam,
+        {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.0},
+        {"exp_avg": "", "exp_avg_sq": ""},
+    ),
+    "rmsprop": Rule(
+        _rmsprop,
+        {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False, "decay": 0.0},
+        {"square_avg": "", "momentum_buffer": "momentum", "grad_avg": "centered"},
+    ),
 }
-"""Every optimizer with the parameters that it has, and PyTorch's defaults for them."""
-
-PARAMETERS = (
-    "lr", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "centered", "decay",
-)  # fmt: skip
-
-RANGES = {"lr": (1e-30, 1e30), "eps": (1e-15, 1e30), "decay": (0.0, 1e30)}
-"""Least and most. Below 1e-15, `eps` would rule where float32 has lost the square of a gradient."""
+"""Every optimizer with the parameters that it has, PyTorch's defaults and its names of moments."""
+DEFAULTS = {name: rule.defaults for name, rule in RULES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class ClientOptimizer:
+class ClientOptimizer(BaseOptimizer):
     """One of the rules above; None takes PyTorch's default for it.
-
-    A parameter that the rule does not have stays None, and is refused when given: it would do nothing.
 
     Parameters
     ----------
@@ -86,7 +132,11 @@ class ClientOptimizer:
     """
 
     takes: ClassVar[Literal["gradient"]] = "gradient"
-    """What it makes the change of: the mean of what clients computed from a batch."""
+    rules = RULES
+    # Below 1e-15, `eps` would rule where float32 has lost the square of a gradient.
+    ranges: ClassVar = {"lr": (1e-30, 1e30), "eps": (1e-15, 1e30), "decay": (0.0, 1e30)}
+    kind = "client optimizer"
+    counts = "step"
 
     name: Name = "adam"
     lr: float | None = None
@@ -100,20 +150,7 @@ class ClientOptimizer:
     decay: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or self.name not in DEFAULTS:
-            raise ConfigError(
-                f"ClientOptimizer(name={self.name!r}): use one of {', '.join(DEFAULTS)}"
-            )
-        defaults = DEFAULTS[self.name]
-        for name in PARAMETERS:
-            given = getattr(self, name)
-            if name in defaults:
-                value = _checked(name, defaults[name] if given is None else given)
-                object.__setattr__(self, name, value)
-            elif given is not None:
-                raise ConfigError(
-                    f"ClientOptimizer({name}={given!r}): {self.name} has no {name}, leave it out"
-                )
+        BaseOptimizer.__post_init__(self)
         if self.nesterov and (not self.momentum or self.dampening):
             raise ConfigError(
                 "ClientOptimizer(nesterov=True): needs a momentum above 0, and no dampening"
@@ -133,130 +170,3 @@ class ClientOptimizer:
         from flhe.rounds.torch_options import options_of
 
         return cls(**options_of(optimizer, DEFAULTS), decay=decay)
-
-    @property
-    def moments(self) -> tuple[str, ...]:
-        """Names, PyTorch's, of the vectors kept from step to step, each as long as the model."""
-        if self.name == "adam":
-            return ("exp_avg", "exp_avg_sq")
-        momentum = ("momentum_buffer",) if self.momentum else ()
-        if self.name == "sgd":
-            return momentum
-        return ("square_avg", *momentum, *(("grad_avg",) if self.centered else ()))
-
-    def init(self, length: int) -> dict[str, Vector]:
-        """Moments before the first step: zeros, float32, shape (length,)."""
-        return {name: np.zeros(length, np.float32) for name in self.moments}
-
-    def step(
-        self,
-        mean: Vector,
-        moments: Mapping[str, Vector],
-        step: int,
-        *,
-        out: Vector | None = None,
-    ) -> tuple[Vector, dict[str, Vector]]:
-        """One step. Inputs are not modified, unless `out` is one of them.
-
-        Parameters
-        ----------
-        mean : NDArray[float32]
-            The round's mean gradient, finite, shape (length,).
-        moments : mapping of str to NDArray[float32]
-            What `init` or the last `step` gave, shape (length,) each.
-        step : int
-            The step, from 1. Rounds that came to nothing are not counted: there was no step.
-        out : NDArray[float32], optional
-            Where the change goes, shape (length,): `mean` itself, to save its size in memory, or
-            memory of its own.
-
-        Returns
-        -------
-        change : NDArray[float32]
-            What to add to the model, shape (length,).
-        moments : dict[str, NDArray[float32]]
-            The next moments, in new arrays.
-
-        Raises
-        ------
-        ProtocolError
-            A mean or moments of another type or shape, moments of another optimizer, a step below 1.
-        """
-        blockwise.check(f"client optimizer {self.name}", self.moments, mean, moments, out)
-        if step < 1:
-            raise ProtocolError(f"client optimizer: step {step}, steps count from 1")
-        values = {key: getattr(self, key) for key in DEFAULTS[self.name]}
-        lr = values.pop("lr") / (1 + values.pop("decay") * (step - 1))
-
-        def rule(gradient: Wide, old: Mapping[str, Wide]) -> tuple[Wide, Mapping[str, Wide]]:
-            if self.name == "sgd":
-                return torch_rules.sgd(gradient, old, lr, first=step == 1, **values)
-            if self.name == "adam":
-                return torch_rules.adam(gradient, old, lr, step=step, **values)
-            return torch_rules.rmsprop(gradient, old, lr, **values)
-
-        return blockwise.run(rule, mean, moments, out)
-
-    def parameters(self) -> dict[str, Any]:
-        """Name and parameters for canonical CBOR, floats as exact text."""
-        values = {name: _written(getattr(self, name)) for name in DEFAULTS[self.name]}
-        return {"name": self.name, **values}
-
-    @classmethod
-    def from_parameters(cls, obj: object) -> ClientOptimizer:
-        """Inverse of `parameters`.
-
-        Raises
-        ------
-        ProtocolError
-            Anything that `parameters` does not write.
-        """
-        name = obj.get("name") if isinstance(obj, dict) else None
-        if type(name) is not str or name not in DEFAULTS:
-            raise ProtocolError("client optimizer: malformed, or unknown to this version of flhe")
-        kinds = {key: type(_written(value)) for key, value in DEFAULTS[name].items()}
-        fields = canonical.record(obj, "client optimizer", {"name": str, **kinds})
-        try:
-            values = {key: _read(fields[key]) for key in DEFAULTS[name]}
-            optimizer = cls(name, **values)  # type: ignore[arg-type]  # it is one of DEFAULTS
-        except (TypeError, ValueError, OverflowError) as error:  # ConfigError is a ValueError
-            why = str(error) if isinstance(error, ConfigError) else "a parameter is not a number"
-            raise ProtocolError(f"client optimizer: {why}") from None
-        if optimizer.parameters() != fields:  # "1.0", "-0x0.0p+0" and the like
-            raise ProtocolError("client optimizer: not written as flhe writes it")
-        return optimizer
-
-
-def _checked(name: str, value: object) -> Any:
-    """`value` in the type, and within the range, of the parameter `name`."""
-    if name in ("nesterov", "centered"):
-        if type(value) is not bool:
-            raise ConfigError(f"ClientOptimizer({name}={value!r}): must be True or False")
-        return value
-    if name == "betas":
-        if not isinstance(value, tuple | list) or len(value) != 2:
-            raise ConfigError(f"ClientOptimizer(betas={value!r}): must be two numbers")
-        return tuple(_checked("each of betas", beta) for beta in value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"ClientOptimizer({name}={value!r}): must be a number")
-    if name in RANGES:
-        least, most = RANGES[name]
-        if not least <= value <= most:  # false for NaN
-            raise ConfigError(f"ClientOptimizer({name}={value}): must lie from {least} to {most}")
-    elif not 0 <= value < 1:
-        raise ConfigError(f"ClientOptimizer({name}={value}): must be at least 0 and less than 1")
-    return float(value) + 0.0  # one zero: -0.0 would be equal, and hash to something else
-
-
-def _written(value: Any) -> Any:
-    """A parameter's value as canonical CBOR takes it."""
-    if isinstance(value, tuple):
-        return [_written(part) for part in value]
-    return value if isinstance(value, bool) else float(value).hex()
-
-
-def _read(written: Any) -> Any:
-    """Inverse of `_written`; TypeError or ValueError for anything else."""
-    if isinstance(written, list):
-        return tuple(_read(part) for part in written)
-    return written if isinstance(written, bool) else float.fromhex(written)

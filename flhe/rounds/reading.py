@@ -24,7 +24,7 @@ from flhe.rounds.model import Model
 from flhe.rounds.terms import Terms
 from flhe.schemes.sash import Sash, SashOpener
 from flhe.schemes.shprg import Seed
-from flhe.schemes.sparse import covered, senders_at
+from flhe.schemes.sparse import covered
 from flhe.sealed import Sealed
 
 
@@ -65,10 +65,7 @@ def apply(
     length = lanes.size - terms.extra_lanes(layout)
     plain = Plain(lanes[:length], lanes[length:])
     if total.supports:
-        coords = covered(total.supports)
-        divides = terms.normalize == "count"
-        counts = senders_at(total.supports, coords) if divides else None
-        plain = plain._replace(coords=coords, counts=counts)
+        plain = plain._replace(coords=covered(total.supports))
     opened, state = codec.decode(plain, total.senders, state, reuse=True)
     totals = terms.extras(layout).decode(opened.extras)
     _check(totals, check)

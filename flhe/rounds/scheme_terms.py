@@ -17,7 +17,6 @@ from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, eshe_preset, sash_p
 from flhe.schemes.sash import Sash
 
 if TYPE_CHECKING:
-    from flhe.coding.flatten import Layout
     from flhe.rounds.terms import Terms
 
 
@@ -40,7 +39,6 @@ def _check_values(terms: Terms) -> None:
     """Also of what has no effect under this scheme: terms must read back as they were written."""
     check_key_bits(terms.key_bits)
     for name, value, known in (
-        ("batching", terms.batching, ("vector", "layer")),
         ("advance", terms.advance, (False, True)),
         ("sends", terms.sends, ("update", "gradient")),
     ):
@@ -64,11 +62,10 @@ def _check_sends(terms: Terms) -> None:
 
 def _check_owners(terms: Terms) -> None:
     """Settings of one scheme are left alone under the others."""
-    batches = terms.key_bits, terms.batching, terms.advance
-    if terms.scheme != "batchcrypt" and batches != (DEFAULT_KEY_BITS, "vector", False):
+    batches = terms.key_bits, terms.advance
+    if terms.scheme != "batchcrypt" and batches != (DEFAULT_KEY_BITS, False):
         raise ConfigError(
-            f"key_bits, batching and advance are BatchCrypt's: leave them out with scheme "
-            f"{terms.scheme!r}"
+            f"key_bits and advance are BatchCrypt's: leave them out with scheme {terms.scheme!r}"
         )
     if terms.scheme != "esafl" and (terms.ring, terms.keys) != (DEFAULT_ESHE, "joint"):
         raise ConfigError(f"ring and keys are ESAFL's: leave them out with scheme {terms.scheme!r}")
@@ -104,14 +101,13 @@ def elements(terms: Terms, cohort: int) -> int:
     return sash_preset(terms.preset).dimension
 
 
-def build(terms: Terms, cohort: int, layout: Layout | None, public: bytes) -> Scheme:
+def build(terms: Terms, cohort: int, public: bytes) -> Scheme:
     """The scheme of resolved terms; see `Terms.for_cohort`."""
     if terms.scheme == "batchcrypt":
         key = PublicKey.from_bytes(public) if public else None
         if key is not None:
             key.check(terms.key_bits)
-        runs = () if layout is None or terms.batching == "vector" else terms.runs(layout)
-        return Paillier(cohort, terms.bits, terms.key_bits, key, runs)
+        return Paillier(cohort, terms.bits, terms.key_bits, key)
     if terms.scheme == "sash":
         return Sash(cohort, terms.bits, terms.preset, terms.unmask)
     if terms.scheme == "fedml-he":

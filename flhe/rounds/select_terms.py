@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flhe.coding.laplace import Laplace
-from flhe.coding.select import Select
+from flhe.coding.select import Select, describe
 from flhe.errors import ConfigError, ProtocolError
 
 if TYPE_CHECKING:
@@ -24,6 +24,19 @@ def check(terms: Terms) -> None:
         _check_noise(terms, terms.noise)
 
 
+def clear_warning(terms: Terms) -> str | None:
+    """Return what a user must know of a part that travels in clear; None where all is encrypted."""
+    if not terms.clear:
+        return None
+    what = f"with Laplace noise of scale {terms.noise.scale:g}" if terms.noise else "without noise"
+    return (
+        f"a part of each update leaves in clear {what} ({describe(terms.select)}): what is in "
+        "clear is not private in any accounted sense, with noise or without. What it shows of the "
+        "training data depends on model and data; measure it with an attack (`flhe audit`), or "
+        "encrypt all (select=1.0)"
+    )
+
+
 def _check_select(terms: Terms) -> None:
     if terms.sparse:
         raise ConfigError(
@@ -35,8 +48,6 @@ def _check_select(terms: Terms) -> None:
             'select with unmask="server": the server reads the sum of everything anyway; use '
             'unmask="clients", or leave select out'
         )
-    if terms.batching == "layer":
-        raise ConfigError('select with batching="layer": what is selected belongs to many layers')
     if terms.clear and terms.weighted:
         raise ConfigError(
             "select with weighted=True: values in clear are multiples of a client's example count, and "

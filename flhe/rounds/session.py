@@ -93,7 +93,7 @@ class Session:
 
     def __post_init__(self) -> None:
         terms = self.terms.resolved(self.epoch.size)
-        whole = terms.for_cohort(self.epoch.size, self.layout, self.epoch.scheme_public)
+        whole = terms.for_cohort(self.epoch.size, self.epoch.scheme_public)
         scheme = terms.selective(whole, self.layout)
         object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "whole", whole)

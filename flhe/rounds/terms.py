@@ -20,7 +20,7 @@ from flhe.coding.laplace import Laplace
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
-from flhe.coding.sparsify import Normalize, TopK
+from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
@@ -43,7 +43,6 @@ VERSION = 6
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
-Batching = Literal["vector", "layer"]
 Sends = Literal["update", "gradient"]
 FITTED = ("history", "exchange")
 """What clipping thresholds may be fitted on."""
@@ -87,8 +86,6 @@ class Terms:
         Share of each layer's values that a client sends; None sends all. See `TopK`.
     warmup : int
         Rounds at each larger share before `top_k`.
-    normalize : "weight" or "count"
-        What a sparse sum is divided by; see `TopK`.
     permute : bool
         Hide from the server which coordinates a sparse update has; see `Permute`.
     unmask : "server" or "clients"
@@ -99,10 +96,6 @@ class Terms:
         Members among whom each one shares its seed (SASH+); 0 for all of them.
     key_bits : int
         BatchCrypt: length of Paillier's modulus; see `Paillier`.
-    batching : "vector" or "layer"
-        BatchCrypt: whether values are batched across layers, which leaves one ciphertext part empty, or
-        each layer begins with a ciphertext of its own, as in the paper. Clipping thresholds are by
-        layer either way.
     advance : bool
         BatchCrypt: advance scaling (Sec. 4.3). `bits` then has room for the sum of all members, so each
         of them quantizes with ceil(log2 N) bits less and a slot is as many bits narrower.
@@ -134,13 +127,11 @@ class Terms:
     optimizer: Optimizer = field(default_factory=ServerOptimizer)
     top_k: float | None = None
     warmup: int = 10
-    normalize: Normalize = "weight"
     permute: bool = True
     unmask: Unmask = "server"
     preset: str = DEFAULT_SASH
     neighbours: int = 0
     key_bits: int = DEFAULT_KEY_BITS
-    batching: Batching = "vector"
     advance: bool = False
     sends: Sends = "update"
     ring: str = DEFAULT_ESHE
@@ -158,7 +149,7 @@ class Terms:
                 f"Terms: at most {MAX_METRICS} metrics, names of 1 to {MAX_NAME} characters"
             )
         # Also what has no effect while updates are dense: terms must read back as they were written.
-        TopK(self.top_k or 1.0, self.warmup, self.normalize)
+        TopK(self.top_k or 1.0, self.warmup)
         if type(self.permute) is not bool:
             raise ConfigError(f"Terms(permute={self.permute!r}): must be True or False")
         # Also what has no effect under this scheme, for the same reason.
@@ -256,7 +247,7 @@ class Terms:
         """Sparsify, clip, weigh, quantize, permute; `permutation` is the one of an attempt."""
         codecs: list[Codec] = []
         if self.top_k is not None:
-            codecs.append(TopK(self.top_k, self.warmup, self.normalize))
+            codecs.append(TopK(self.top_k, self.warmup))
         codecs.append(self._clip())
         codecs.append(Weigh(self.max_examples if self.weighted else 1))
         codecs.append(Quantize(self.bits))
@@ -279,15 +270,13 @@ class Terms:
             )
         return Clip(self.clip)
 
-    def for_cohort(self, cohort: int, layout: Layout | None = None, public: bytes = b"") -> Scheme:
+    def for_cohort(self, cohort: int, public: bytes = b"") -> Scheme:
         """The scheme for `cohort` members, checked against the codec.
 
         Parameters
         ----------
         cohort : int
             N.
-        layout : Layout, optional
-            The model's arrays, where values are batched by layer.
         public : bytes
             The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
             what its members call the sum of their keys.
@@ -302,7 +291,7 @@ class Terms:
             A public key that is none, or has another length than these terms say.
         """
         terms = self.resolved(cohort)
-        scheme = scheme_terms.build(terms, cohort, layout, public)
+        scheme = scheme_terms.build(terms, cohort, public)
         fits(terms.codec(), scheme, cohort)
         return scheme
 
@@ -348,11 +337,6 @@ class Terms:
         """Integers behind the values of an update: extras, then tags."""
         return self.extra_lanes(layout) + self.tag_lanes
 
-    def runs(self, layout: Layout) -> tuple[int, ...]:
-        """Lengths of the parts of an encoded update: its layers, then what is behind them."""
-        layers = (stop - start for _, start, stop in layout.segments())
-        return (*layers, self.trailer_lanes(layout))
-
     def range_lanes(self, layout: Layout) -> int:
         """Integers in what a client sends in the `ranges` phase."""
         quantize = Quantize(self.bits)
@@ -390,13 +374,11 @@ class Terms:
                 "optimizer": self.optimizer.parameters(),
                 "top_k": "" if self.top_k is None else float(self.top_k).hex(),
                 "warmup": self.warmup,
-                "normalize": self.normalize,
                 "permute": self.permute,
                 "unmask": self.unmask,
                 "preset": self.preset,
                 "neighbours": self.neighbours,
                 "key_bits": self.key_bits,
-                "batching": self.batching,
                 "advance": self.advance,
                 "sends": self.sends,
                 "ring": self.ring,
@@ -432,13 +414,11 @@ class Terms:
                 "optimizer": optimizer,
                 "top_k": str(top_k),
                 "warmup": int(warmup),
-                "normalize": ("weight" | "count") as normalize,
                 "permute": bool(permute),
                 "unmask": ("server" | "clients") as unmask,
                 "preset": str(preset),
                 "neighbours": int(neighbours),
                 "key_bits": int(key_bits),
-                "batching": ("vector" | "layer") as batching,
                 "advance": bool(advance),
                 "sends": ("update" | "gradient") as sends,
                 "ring": str(ring),
@@ -483,13 +463,11 @@ class Terms:
             optimizer_from(optimizer),
             share,
             warmup,
-            normalize,
             permute,
             unmask,
             preset,
             neighbours,
             key_bits,
-            batching,
             advance,
             sends,
             ring,

@@ -4,14 +4,13 @@ A `Scheme` is public parameters only, and all that a server ever has: it can add
 decrypt with. A `Sealer` holds one client's secrets, an `Opener` a reader's; `flhe.keys` builds both.
 
 Law, for any subset S of distinct senders of a cohort, in any order of addition:
-    opener.decrypt(add over S of sealer_i.encrypt(x_i)) == sum over S of x_i   (within tolerance(|S|))
+    opener.decrypt(add over S of sealer_i.encrypt(x_i)) == sum over S of x_i
 
 `fits` says at construction whether what a codec produces is what a scheme carries.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,25 +20,9 @@ from flhe.coding.base import Codec, Plain
 from flhe.coding.support import Support
 from flhe.errors import MisfitError, RangeError
 from flhe.sealed import Sealed, Slot
-from flhe.spaces import Integers, Reals, Space
+from flhe.spaces import Integers, Reals
 
 Reader = Literal["clients", "server"]
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What a round needs beyond `train`: one more exchange with every participant.
-
-    Parameters
-    ----------
-    name : str
-        Stage name on the wire: `ranges`, `supports`, `consist`, `unmask`, ...
-    before : "encrypt" or "open"
-        Whether it comes before the update is encrypted or before the sum is opened.
-    """
-
-    name: str
-    before: Literal["encrypt", "open"]
 
 
 @runtime_checkable
@@ -55,7 +38,7 @@ class Scheme(Protocol):
         """Senders that a sum has room for."""
 
     @property
-    def space(self) -> Space:
+    def space(self) -> Integers:
         """What one sender may encrypt."""
 
     @property
@@ -63,8 +46,8 @@ class Scheme(Protocol):
         """Who opens sums."""
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
-        """What a round needs beyond `train`."""
+    def phases(self) -> tuple[str, ...]:
+        """Stages that a round needs beyond `train`, by their names on the wire."""
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
@@ -77,9 +60,6 @@ class Scheme(Protocol):
 
     def close(self, total: Sealed) -> Sealed:
         """The sum as it travels to the readers: its digest is taken of this."""
-
-    def tolerance(self, count: int) -> float:
-        """Largest error of an opened sum of `count` vectors, in the space's units; 0 when exact."""
 
     def nbytes(self, length: int) -> int:
         """Bytes that a ciphertext of `length` values takes on the wire."""
@@ -150,23 +130,15 @@ def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:
             f"build it with cohort={cohort}"
         )
     produced = codec.out(Reals(float("inf")))
-    if isinstance(scheme.space, Integers):
-        if not isinstance(produced, Integers):
-            raise MisfitError(
-                f"{scheme.name} carries integers, the codec produces {produced}; "
-                "end the chain with Quantize(bits)"
-            )
-        if produced.bound > scheme.space.bound:
-            raise MisfitError(
-                f"{scheme.name} carries integers up to {scheme.space.bound}, the codec produces up "
-                f"to {produced.bound}; give both the same bits"
-            )
-    elif isinstance(produced, Integers):
-        raise MisfitError(f"{scheme.name} carries reals, the codec produces {produced}")
-    elif produced.bound > scheme.space.bound:
+    if not isinstance(produced, Integers):
         raise MisfitError(
-            f"{scheme.name} carries reals up to {scheme.space.bound}, the codec produces up to "
-            f"{produced.bound}; put Clip() before it"
+            f"{scheme.name} carries integers, the codec produces {produced}; "
+            "end the chain with Quantize(bits)"
+        )
+    if produced.bound > scheme.space.bound:
+        raise MisfitError(
+            f"{scheme.name} carries integers up to {scheme.space.bound}, the codec produces up "
+            f"to {produced.bound}; give both the same bits"
         )
     check = getattr(codec, "check_cohort", None)
     if check is not None:

@@ -38,23 +38,22 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
-from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
-from flhe.schemes.base import check_integers
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.ckks_masks import Masks
 from flhe.schemes.ckks_scheme import NAME, Ckks
 from flhe.schemes.seal_blocks import Blocks, Dither
+from flhe.schemes.shell import SealerShell
 from flhe.sealed import Sealed, Slot, check_senders
 
 __all__ = ["NAME", "Ckks", "CkksOpener", "CkksSealer"]
 
 
 @dataclass(slots=True)
-class CkksSealer:
+class CkksSealer(SealerShell):
     """One client's side.
 
     Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
@@ -85,6 +84,7 @@ class CkksSealer:
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
     _used: set[Slot] = field(default_factory=set, repr=False)
+    _ready: dict[tuple[Slot, int], None] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _blocks: Blocks = field(init=False, repr=False)
 
@@ -96,31 +96,8 @@ class CkksSealer:
         """Nothing: TenSEAL cannot encrypt before it has values, and a s is soon multiplied."""
         self.scheme.check_mode(mode)
 
-    def encrypt(
-        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
-    ) -> Sealed:
-        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
-
-        Raises
-        ------
-        ReuseError
-            A second vector for one slot: under one `a` their difference would show.
-        RangeError
-            A value outside the space, which would run into its neighbour's sum.
-        ProtocolError
-            A mode or a support: there are none here.
-        """
+    def _seal(self, plain: Plain, slot: Slot, length: int, ready: None) -> NDArray[np.uint8]:
         scheme, sizes, blocks = self.scheme, self.scheme.sizes, self._blocks
-        scheme.check_mode(mode)
-        if support is not None or plain.coords is not None:
-            raise ProtocolError("fedml-he: sparse values; slots hold dense vectors only")
-        for part in (plain.values, plain.extras):
-            check_integers(NAME, part, scheme.space)
-        with self._lock:
-            if slot in self._used:
-                raise ReuseError("fedml-he: this slot has encrypted a vector before")
-            self._used.add(slot)
-        length = plain.values.size + plain.extras.size
         count = sizes.count(length)
         data = empty(scheme.nbytes(length), np.uint8)
         masks = Masks.of(sizes, self.group_key, slot, (self.rank,), self.prg)
@@ -137,7 +114,7 @@ class CkksSealer:
                 sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
 
         spread(work, count, sizes.step, self.threads)
-        return Sealed(NAME, slot, (self.rank,), length, data)
+        return data
 
 
 @dataclass(slots=True)

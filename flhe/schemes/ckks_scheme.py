@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import LimbPacking
 from flhe.errors import ConfigError, ProtocolError
-from flhe.schemes.base import Phase, Reader
 from flhe.schemes.ckks_keys import CkksPublic
 from flhe.schemes.ckks_sizes import CkksSizes, sizes_for
 from flhe.schemes.presets import DEFAULT_CKKS, ckks_preset
-from flhe.sealed import Sealed, check_senders, merged_senders
-from flhe.spaces import Integers
+from flhe.schemes.shell import Shell
+from flhe.sealed import Sealed
 
 NAME = "fedml-he"
 MAX_COHORT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Ckks:
+class Ckks(Shell):
     """Public parameters; all that the server has.
 
     Parameters
@@ -34,6 +36,9 @@ class Ckks:
         TenSEAL's context without a key, and which key the epoch's members use. None before they have
         one.
     """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "slots hold dense vectors only"
 
     cohort: int
     bits: int = 16
@@ -50,29 +55,9 @@ class Ckks:
             self.public.check(self.ring, sizes)
 
     @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
-
-    @property
     def sizes(self) -> CkksSizes:
         """Ring, modulus, scale and slots."""
         return sizes_for(ckks_preset(self.ring), self.cohort, self.bits)
-
-    @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
-
-    @property
-    def reader(self) -> Reader:
-        """Clients open; the server holds no key."""
-        return "clients"
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Nothing beyond what the codec asks for."""
-        return ()
 
     @property
     def limbs(self) -> LimbPacking:
@@ -94,18 +79,9 @@ class Ckks:
             "slots": sizes.per,
         }
 
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are rounded to the grid, and exact."""
-        return 0.0
-
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values: half of each block's, the last one whole."""
         return self.limbs.nbytes(self.sizes.count(length))
-
-    def check_mode(self, mode: str) -> None:
-        """There is one way only; ProtocolError for any other."""
-        if mode:
-            raise ProtocolError("fedml-he: a mode was named, and it has none")
 
     def check_public(self, data: bytes) -> CkksPublic:
         """The public part that a server was given; ProtocolError unless it holds no key.
@@ -116,42 +92,14 @@ class Ckks:
         public.check(self.ring, self.sizes)
         return public
 
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside the
-            cohort; a residue that is not below the modulus: its sender is named.
-        ReuseError
-            A sender that is already in the total.
-        """
-        self.check(part)  # all of it, before anything is added: an error must leave the total alone
-        if total is None:
-            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
-        senders = merged_senders(total, part, self.cohort)
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         count = self.sizes.count(part.length)
         self.limbs.add(total.data, part.data, count, [self.sizes.ring])
-        return Sealed(NAME, total.slot, senders, total.length, total.data)
-
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself."""
-        return total
+        return total.data
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError."""
-        if sealed.scheme != NAME:
-            raise ProtocolError(f"fedml-he: a ciphertext of {sealed.scheme!r}")
-        self.check_mode(sealed.mode)
-        if sealed.supports:
-            raise ProtocolError("fedml-he: a sparse ciphertext; slots hold dense vectors only")
-        check_senders(sealed.senders, self.cohort)
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"fedml-he: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
-                f"{self.nbytes(sealed.length)}"
-            )
+        """Refuse what is no ciphertext of this scheme, a residue that is not below the modulus."""
+        Shell.check(self, sealed)
         try:
             self.limbs.check(sealed.data, self.sizes.count(sealed.length))
         except ProtocolError as error:

@@ -28,7 +28,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,20 +36,18 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.coding.pack import spread
-from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.derive import hkdf
 from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
 from flhe.math.sampling import Gaussian
 from flhe.schemes import eshe_keys
-from flhe.schemes.base import Phase, Reader, check_integers
 from flhe.schemes.eshe_keys import EsheKey, Own, Total
 from flhe.schemes.presets import DEFAULT_ESHE, EshePreset, eshe_preset
 from flhe.schemes.rlwe import Products, Rlwe, most_bits, rlwe_for
-from flhe.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.spaces import Integers
+from flhe.schemes.shell import SharedSealerShell, Shell
+from flhe.sealed import Sealed, Slot, check_senders
 
 NAME = "esafl"
 Keys = Literal["joint", "round", "dealt"]
@@ -59,7 +57,7 @@ MAX_COHORT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Eshe:
+class Eshe(Shell):
     """Public parameters; all that the server has.
 
     Parameters
@@ -77,6 +75,9 @@ class Eshe:
         What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
         Empty before they have one, and where keys are fresh for each round.
     """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "slots hold dense vectors only"
 
     cohort: int
     bits: int = 16
@@ -98,11 +99,6 @@ class Eshe:
         rlwe_for(self.preset, self.cohort, self.bits)
 
     @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
-
-    @property
     def preset(self) -> EshePreset:
         """The preset itself."""
         return eshe_preset(self.ring)
@@ -113,19 +109,9 @@ class Eshe:
         return rlwe_for(self.preset, self.cohort, self.bits)
 
     @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
-
-    @property
-    def reader(self) -> Reader:
-        """Clients open; the server holds nothing."""
-        return "clients"
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[str, ...]:
         """With fresh keys, the set of survivors is agreed on, then the sum of its keys released."""
-        return (Phase("consist", "open"), Phase("unmask", "open")) if self.keys == "round" else ()
+        return ("consist", "unmask") if self.keys == "round" else ()
 
     @property
     def elements(self) -> int:
@@ -153,10 +139,6 @@ class Eshe:
             "slots": sizes.slots.per,
         }
 
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are exact."""
-        return 0.0
-
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values; of the last block only what holds values."""
         return self.limbs.nbytes(self.sizes.slots.count(length))
@@ -169,47 +151,14 @@ class Eshe:
         )
         return Products.of(self.sizes, keys, key, prg)
 
-    def check_mode(self, mode: str) -> None:
-        """There is one way only; ProtocolError for any other."""
-        if mode:
-            raise ProtocolError("esafl: a mode was named, and it has none")
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside the
-            cohort; a residue that is not below its modulus.
-        ReuseError
-            A sender that is already in the total.
-        """
-        self.check(part)  # all of it, before anything is added: an error must leave the total alone
-        if total is None:
-            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
-        senders = merged_senders(total, part, self.cohort)
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         count = self.sizes.slots.count(part.length)
         self.limbs.add(total.data, part.data, count, self.sizes.rings)
-        return Sealed(NAME, total.slot, senders, total.length, total.data)
-
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself."""
-        return total
+        return total.data
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError."""
-        if sealed.scheme != NAME:
-            raise ProtocolError(f"esafl: a ciphertext of {sealed.scheme!r}")
-        self.check_mode(sealed.mode)
-        if sealed.supports:
-            raise ProtocolError("esafl: a sparse ciphertext; slots hold dense vectors only")
-        check_senders(sealed.senders, self.cohort)
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"esafl: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
-                f"{self.nbytes(sealed.length)}"
-            )
+        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
+        Shell.check(self, sealed)
         try:
             self.limbs.check(sealed.data, self.sizes.slots.count(sealed.length))
         except ProtocolError as error:
@@ -221,7 +170,7 @@ Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
 
 
 @dataclass(slots=True)
-class EsheSealer:
+class EsheSealer(SharedSealerShell):
     """One client's side.
 
     Parameters
@@ -267,35 +216,11 @@ class EsheSealer:
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw the error and compute a s: `encrypt` then only adds the values."""
         self.scheme.check_mode(mode)
-        made = self._make(slot, length, None)
-        with self._lock:
-            self._ready[slot, length] = made
+        self._keep(slot, length, self._make(slot, length, None))
 
-    def encrypt(
-        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
-    ) -> Sealed:
-        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
-
-        Raises
-        ------
-        ReuseError
-            A second vector for one slot: under one `a` their difference would show.
-        RangeError
-            A value outside the space, which would run into its neighbour's sum.
-        ProtocolError
-            A mode or a support: there are none here.
-        """
-        self.scheme.check_mode(mode)
-        if support is not None or plain.coords is not None:
-            raise ProtocolError("esafl: sparse values; slots hold dense vectors only")
-        for part in (plain.values, plain.extras):
-            check_integers(NAME, part, self.scheme.space)
-        length = plain.values.size + plain.extras.size
-        with self._lock:
-            if slot in self._used:
-                raise ReuseError("esafl: this slot has encrypted a vector before")
-            self._used.add(slot)
-            ready = self._ready.pop((slot, length), None)
+    def _seal(
+        self, plain: Plain, slot: Slot, length: int, ready: Draft | None
+    ) -> NDArray[np.uint8]:
         values = (plain.values, plain.extras)
         own, data, pieces, noise = ready or self._make(slot, length, values)
         if ready is not None:
@@ -306,20 +231,7 @@ class EsheSealer:
         if self.scheme.keys == "round":
             with self._lock:
                 self._seeds[slot] = eshe_keys.to_elements(own, self.scheme.cohort)
-        return Sealed(NAME, slot, (self.rank,), length, data)
-
-    def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
-        """The key of a ciphertext that was made, as field elements, once: it is shared and forgotten.
-
-        Raises
-        ------
-        ReuseError
-            Nothing was encrypted for `slot` with a key of its own, or the key was taken.
-        """
-        with self._lock:
-            if slot not in self._seeds:
-                raise ReuseError("esafl: there is no key of this slot, or it was taken before")
-            return self._seeds.pop(slot)
+        return data
 
     @property
     def _in_place(self) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +37,10 @@ from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 from flhe.schemes import sparse
-from flhe.schemes.base import Phase, Reader, check_integers
+from flhe.schemes.base import check_integers
+from flhe.schemes.shell import Shell
 from flhe.schemes.sparse import Mode, SparseTotal
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.spaces import Integers
 
 NAME = "flashe"
 Masking = Literal["double", "single", "adaptive"]
@@ -51,7 +51,7 @@ MAX_COHORT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Flashe:
+class Flashe(Shell):
     """Public parameters; all that the server has.
 
     Parameters
@@ -64,6 +64,8 @@ class Flashe:
         Double masking opens fast when few drop out (FLASHE, Theorem 2), single encrypts fast, and
         adaptive takes for each attempt the one that the server announces.
     """
+
+    name: ClassVar[str] = NAME
 
     cohort: int
     bits: int = 16
@@ -80,11 +82,6 @@ class Flashe:
             )
 
     @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
-
-    @property
     def lane_bits(self) -> int:
         """b: bits that one value takes on the wire."""
         return self.bits + (self.cohort - 1).bit_length()
@@ -93,21 +90,6 @@ class Flashe:
     def packing(self) -> Packing:
         """How values lie in the ciphertext."""
         return Packing(self.lane_bits)
-
-    @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
-
-    @property
-    def reader(self) -> Reader:
-        """Clients open; the server holds nothing."""
-        return "clients"
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Nothing beyond what the codec asks for."""
-        return ()
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
@@ -119,10 +101,6 @@ class Flashe:
             "lane_bits": self.lane_bits,
             "columns": COLUMNS,
         }
-
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are exact."""
-        return 0.0
 
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values."""

@@ -22,21 +22,19 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.slots import Slots, cuts
-from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.coding.slots import Slots
+from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
-from flhe.schemes.base import Phase, Reader, check_integers
 from flhe.schemes.paillier_keys import PublicKey, SecretKey, check_key_bits
+from flhe.schemes.shell import SealerShell, Shell
 from flhe.schemes.tags import TAG_BITS, Tags
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.spaces import Integers
 
 NAME = "batchcrypt"
 MAX_COHORT = 1024
@@ -46,7 +44,7 @@ Random = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Paillier:
+class Paillier(Shell):
     """Public parameters; with the public key, all that the server has.
 
     Parameters
@@ -59,16 +57,15 @@ class Paillier:
         |n|, bits: 3072 (128 bits of security), 2048 (112; what the paper measures) or 4096.
     public : PublicKey, optional
         The epoch's key; without it, nothing can be added.
-    runs : tuple[int, ...]
-        Lengths of the parts of a vector that begin with a ciphertext of their own, where updates are
-        batched layer by layer; empty where the whole vector is.
     """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "batches hold dense vectors only"
 
     cohort: int
     bits: int = 16
     key_bits: int = DEFAULT_KEY_BITS
     public: PublicKey | None = None
-    runs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 2 <= self.cohort <= MAX_COHORT:
@@ -80,18 +77,6 @@ class Paillier:
             raise ConfigError(
                 f"Paillier(key_bits={self.key_bits}): the public key has {self.public.bits} bits"
             )
-        if not all(type(run) is int and run >= 0 for run in self.runs):
-            raise ConfigError("Paillier(runs=...): lengths of the parts, 0 or more")
-
-    @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
-
-    @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
 
     @property
     def batch(self) -> Slots:
@@ -102,16 +87,6 @@ class Paillier:
     def ciphertext_bytes(self) -> int:
         """Bytes of one ciphertext: twice those of n."""
         return self.key_bits // 4
-
-    @property
-    def reader(self) -> Reader:
-        """Clients open; the server holds n."""
-        return "clients"
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Nothing beyond what the codec asks for."""
-        return ()
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: the key among them."""
@@ -125,21 +100,11 @@ class Paillier:
             "slot_bits": self.batch.width,
             "slots": self.batch.per,
             "tag_bits": TAG_BITS,
-            "runs": list(self.runs),
         }
-
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are exact."""
-        return 0.0
 
     def nbytes(self, length: int) -> int:
         """Bytes of the ciphertexts of `length` values."""
-        return self.batch.batches(length, self.runs) * self.ciphertext_bytes
-
-    def check_mode(self, mode: str) -> None:
-        """There is one way only; ProtocolError for any other."""
-        if mode:
-            raise ProtocolError("batchcrypt: a mode was named, and it has none")
+        return self.batch.batches(length) * self.ciphertext_bytes
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Multiply the ciphertexts of `part` into those of `total`, modulo n^2; the result is new.
@@ -163,23 +128,9 @@ class Paillier:
         rows = to_rows(sums, self.ciphertext_bytes, len(sums))
         return Sealed(NAME, total.slot, senders, total.length, rows.reshape(-1))
 
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself."""
-        return total
-
     def ciphertexts(self, sealed: Sealed) -> list[Big]:
         """The numbers in a ciphertext of this scheme, each one checked; see `add` for the errors."""
-        if sealed.scheme != NAME:
-            raise ProtocolError(f"batchcrypt: a ciphertext of {sealed.scheme!r}")
-        self.check_mode(sealed.mode)
-        if sealed.supports:
-            raise ProtocolError("batchcrypt: a sparse ciphertext; batches hold dense vectors only")
-        check_senders(sealed.senders, self.cohort)
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"batchcrypt: ciphertexts of {sealed.data.size} bytes, {sealed.length} values take "
-                f"{self.nbytes(sealed.length)}"
-            )
+        self.check(sealed)
         numbers = self._numbers(sealed)
         whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
         self._key().check_ciphertexts(numbers, whose)
@@ -195,7 +146,7 @@ class Paillier:
 
 
 @dataclass(slots=True)
-class PaillierSealer:
+class PaillierSealer(SealerShell):
     """One client's side.
 
     Parameters
@@ -235,35 +186,11 @@ class PaillierSealer:
         that lock while it multiplies, and would hold up the training that it runs beside.
         """
         self.scheme.check_mode(mode)
-        made = self._powers(length, max(self.threads - 1, 1))
-        with self._lock:
-            self._ready[slot, length] = made
+        self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
 
-    def encrypt(
-        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
-    ) -> Sealed:
-        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
-
-        Raises
-        ------
-        ReuseError
-            A second vector for one slot.
-        RangeError
-            A value outside the space, which would run into its neighbour's sum.
-        ProtocolError
-            A mode or a support: there are none here.
-        """
-        self.scheme.check_mode(mode)
-        if support is not None or plain.coords is not None:
-            raise ProtocolError("batchcrypt: sparse values; batches hold dense vectors only")
-        for part in (plain.values, plain.extras):
-            check_integers(NAME, part, self.scheme.space)
-        length = plain.values.size + plain.extras.size
-        with self._lock:
-            if slot in self._used:
-                raise ReuseError("batchcrypt: this slot has encrypted a vector before")
-            self._used.add(slot)
-            powers = self._ready.pop((slot, length), None)
+    def _seal(
+        self, plain: Plain, slot: Slot, length: int, powers: list[Big] | None
+    ) -> NDArray[np.uint8]:
         if powers is None:
             powers = self._powers(length, self.threads if self.threads > 1 else 0)
         batches = self.messages(plain, slot)
@@ -277,19 +204,19 @@ class PaillierSealer:
 
         numbers = map(sealed, batches, powers)
         rows = to_rows(numbers, self.scheme.ciphertext_bytes, len(batches))
-        return Sealed(NAME, slot, (self.rank,), length, rows.reshape(-1))
+        return rows.reshape(-1)
 
     def messages(self, plain: Plain, slot: Slot) -> list[Big]:
         """What is encrypted: a signed number for each batch, with its tag."""
-        batch, runs = self.scheme.batch, self.scheme.runs
+        batch = self.scheme.batch
         whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
-        tags = Tags(self.group_key, slot).make(whole, batch.per, cuts(whole.size, runs), self.rank)
-        return batch.lift(batch.pack(whole, runs), tags)
+        tags = Tags(self.group_key, slot).make(whole, batch.per, self.rank)
+        return batch.lift(batch.pack(whole), tags)
 
     def _powers(self, length: int, workers: int) -> list[Big]:
         from flhe.math.residue_pool import draw
 
-        count = self.scheme.batch.batches(length, self.scheme.runs)
+        count = self.scheme.batch.batches(length)
         key = self.key
         random = None if self.random is secrets.token_bytes else self.random
         return draw(key.p, key.q, key.h, count, workers, random)
@@ -332,13 +259,13 @@ class PaillierOpener:
         n = gmpy().mpz(self.key.public.n)
         half = n >> 1
         opened = Crt(self.key.p, self.key.q).decrypt(numbers, threads=self.threads)
-        batch, runs, senders = self.scheme.batch, self.scheme.runs, total.senders
+        batch, senders = self.scheme.batch, total.senders
         numbers, tops = batch.lower([m - n if m > half else m for m in opened])
         try:
-            digits = batch.digits(numbers, total.length, len(senders), runs)
+            digits = batch.digits(numbers, total.length, len(senders))
             # First: whether a sum that somebody changed overflows is not for them to learn.
             tags = Tags(self.group_key, total.slot)
-            tags.verify(tops, digits.values, batch.per, cuts(total.length, runs), senders)
+            tags.verify(tops, digits.values, batch.per, senders)
             return digits.check()
         except ProtocolError as error:
             raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None

@@ -19,23 +19,22 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
-from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg, random_elements
-from flhe.schemes.base import Phase, Reader, check_integers
+from flhe.schemes.base import Reader
 from flhe.schemes.presets import DEFAULT_SASH, SashPreset, sash_preset
+from flhe.schemes.shell import SharedSealerShell, Shell
 from flhe.schemes.shprg import Seed, Shprg, public_key
-from flhe.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.spaces import Integers
+from flhe.sealed import Sealed, Slot, check_senders
 
 NAME = "sash"
 Unmask = Literal["server", "clients"]
@@ -66,7 +65,7 @@ def most_bits(cohort: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sash:
+class Sash(Shell):
     """Public parameters; all that the server has.
 
     Parameters
@@ -82,6 +81,9 @@ class Sash:
     unmask : "server" or "clients"
         Who reads sums.
     """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "the sum of seeds opens dense ones only"
 
     cohort: int
     bits: int = 0
@@ -104,11 +106,6 @@ class Sash:
         sash_preset(self.preset)
 
     @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
-
-    @property
     def guard(self) -> int:
         """g: guard bits below each value."""
         return guard_bits(self.cohort)
@@ -124,19 +121,14 @@ class Sash:
         return self.parameters_of_prg.dimension
 
     @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
-
-    @property
     def reader(self) -> Reader:
         """Who opens sums."""
         return self.unmask
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[str, ...]:
         """The set of survivors is agreed on, then the sum of its seeds is released."""
-        return Phase("consist", "open"), Phase("unmask", "open")
+        return "consist", "unmask"
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
@@ -149,55 +141,14 @@ class Sash:
             "guard": self.guard,
         }
 
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are exact."""
-        return 0.0
-
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values: four each."""
         return length * (WORD // 8)
 
-    def check_mode(self, mode: str) -> None:
-        """There is one way only; ProtocolError for any other."""
-        if mode:
-            raise ProtocolError("sash: a mode was named, and it has none")
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside
-            the cohort.
-        ReuseError
-            A sender that is already in the total.
-        """
-        self.check(part)
-        if total is None:
-            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
-        senders = merged_senders(total, part, self.cohort)
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         lanes = _lanes(total.data)  # a copy, where the total is not aligned
         np.add(lanes, _lanes(part.data), out=lanes)
-        return Sealed(NAME, total.slot, senders, total.length, lanes.view(np.uint8))
-
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself."""
-        return total
-
-    def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError."""
-        if sealed.scheme != NAME:
-            raise ProtocolError(f"sash: a ciphertext of {sealed.scheme!r}")
-        self.check_mode(sealed.mode)
-        if sealed.supports:
-            raise ProtocolError("sash: a sparse ciphertext; the sum of seeds opens dense ones only")
-        check_senders(sealed.senders, self.cohort)
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"sash: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
-                f"{self.nbytes(sealed.length)}"
-            )
+        return lanes.view(np.uint8)
 
     def generator(self, slot: Slot, prg: Prg | None = None) -> Shprg:
         """G as `slot`'s epoch has it."""
@@ -213,7 +164,7 @@ def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 @dataclass(slots=True)
-class SashSealer:
+class SashSealer(SharedSealerShell):
     """One client's side: it draws a fresh seed for each ciphertext.
 
     Parameters
@@ -248,35 +199,11 @@ class SashSealer:
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw a seed and expand it: `encrypt` then only adds the values."""
         self.scheme.check_mode(mode)
-        made = self._mask(slot, length)
-        with self._lock:
-            self._ready[slot, length] = made
+        self._keep(slot, length, self._mask(slot, length))
 
-    def encrypt(
-        self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
-    ) -> Sealed:
-        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
-
-        Raises
-        ------
-        ReuseError
-            A second vector for one slot.
-        RangeError
-            A value outside the space, which would wrap in the sum.
-        ProtocolError
-            A mode or a support: there are none here.
-        """
-        self.scheme.check_mode(mode)
-        if support is not None or plain.coords is not None:
-            raise ProtocolError("sash: sparse values; the sum of seeds opens dense ones only")
-        for part in (plain.values, plain.extras):
-            check_integers(NAME, part, self.scheme.space)
-        length = plain.values.size + plain.extras.size
-        with self._lock:
-            if slot in self._used:
-                raise ReuseError("sash: this slot has encrypted a vector before")
-            self._used.add(slot)
-            ready = self._ready.pop((slot, length), None)
+    def _seal(
+        self, plain: Plain, slot: Slot, length: int, ready: tuple[Seed, NDArray[np.uint32]] | None
+    ) -> NDArray[np.uint8]:
         seed, lanes = ready or self._mask(slot, length)
         guard, values = self.scheme.guard, plain.values.size
 
@@ -289,20 +216,7 @@ class SashSealer:
         _mask_into(plain.extras, guard, lanes[values:])
         with self._lock:
             self._seeds[slot] = seed
-        return Sealed(NAME, slot, (self.rank,), length, lanes.view(np.uint8))
-
-    def take_seed(self, slot: Slot) -> Seed:
-        """The seed of a ciphertext that was made, once: it goes into shares and is forgotten.
-
-        Raises
-        ------
-        ReuseError
-            Nothing was encrypted for `slot`, or its seed was taken.
-        """
-        with self._lock:
-            if slot not in self._seeds:
-                raise ReuseError("sash: there is no seed of this slot, or it was taken before")
-            return self._seeds.pop(slot)
+        return lanes.view(np.uint8)
 
     def _mask(self, slot: Slot, length: int) -> tuple[Seed, NDArray[np.uint32]]:
         preset = self.scheme.parameters_of_prg

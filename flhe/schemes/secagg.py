@@ -36,7 +36,7 @@ from flhe.keys.pairwise import Masked, Plan, Shared
 from flhe.keys.pairwise_server import unmask_sum
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
-from flhe.schemes.base import Phase, Reader, check_integers
+from flhe.schemes.base import Reader, check_integers
 from flhe.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.spaces import Integers
 
@@ -93,13 +93,13 @@ class SecAgg:
         return "server"
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[str, ...]:
         """Keys and shares before, the set of senders and its opening after."""
         return (
-            Phase(pairwise.KEY, "encrypt"),
-            Phase(pairwise.SHARE, "encrypt"),
-            Phase(pairwise.SET, "open"),
-            Phase(pairwise.OPEN, "open"),
+            pairwise.KEY,
+            pairwise.SHARE,
+            pairwise.SET,
+            pairwise.OPEN,
         )
 
     def parameters(self) -> dict[str, Any]:
@@ -135,10 +135,6 @@ class SecAgg:
             threshold=threshold,
             layout_hash=_digest(slot),
         )
-
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are exact."""
-        return 0.0
 
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values."""

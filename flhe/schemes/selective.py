@@ -26,7 +26,6 @@ from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
 from flhe.schemes.base import (
     Opener,
-    Phase,
     Reader,
     Scheme,
     Sealer,
@@ -62,8 +61,6 @@ class Selective:
     clear: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner.space, Integers):
-            raise ConfigError(f"Selective: scheme {self.inner.name!r} does not carry integers")
         if not 1 <= self.selected <= self.floats:
             raise ConfigError(
                 f"Selective(selected={self.selected}): 1 to all of the {self.floats} values"
@@ -82,7 +79,7 @@ class Selective:
     @property
     def space(self) -> Integers:
         """The integers of the scheme inside."""
-        return cast(Integers, self.inner.space)
+        return self.inner.space
 
     @property
     def reader(self) -> Reader:
@@ -90,7 +87,7 @@ class Selective:
         return self.inner.reader
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[str, ...]:
         """Those of the scheme inside."""
         return self.inner.phases
 
@@ -118,10 +115,6 @@ class Selective:
     def check_mode(self, mode: str) -> None:
         """Refuse a mode that the scheme inside does not have."""
         self.inner.check_mode(mode)
-
-    def tolerance(self, count: int) -> float:
-        """Of the encrypted part; the rest is exact."""
-        return self.inner.tolerance(count)
 
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` encrypted values, with the rest."""

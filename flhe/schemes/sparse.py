@@ -202,18 +202,6 @@ def _unpacked(packing: Packing, sealed: Sealed) -> NDArray[Any]:
     return out.view(packing.lane)
 
 
-def senders_at(supports: Sequence[Support], coords: NDArray[np.uint32]) -> NDArray[np.uint16]:
-    """How many sent each of the coordinates, shape (coords.size,)."""
-    from flhe.math import mask_kernels as kernels
-
-    counts = np.zeros(supports[0].bitmap().size * 64, np.uint16)
-    for support in supports:
-        kernels.count_where(support.bitmap(), counts)
-    found = np.empty(coords.size, np.uint16)
-    kernels.gather(counts, coords, np.uint64(0), found)
-    return found
-
-
 def open_sum(
     packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, threads: int = 1
 ) -> NDArray[Any]:

@@ -62,9 +62,7 @@ class Tags:
     group_key: bytes = field(repr=False)
     slot: Slot
 
-    def make(
-        self, values: NDArray[Any], per: int, runs: Sequence[tuple[int, int]], rank: int
-    ) -> list[int]:
+    def make(self, values: NDArray[Any], per: int, rank: int) -> list[int]:
         """One sender's tags, one a batch, below Q.
 
         Parameters
@@ -73,12 +71,10 @@ class Tags:
             Its vector, shape (length,).
         per : int
             Values of one batch.
-        runs : sequence of (start, stop)
-            Where batches begin anew.
         rank : int
             The sender's.
         """
-        products = self._products(values, per, runs)
+        products = self._products(values, per)
         masks = self._masks(rank, products.size)
         return [(int(p) + int(m)) % Q for p, m in zip(products, masks, strict=True)]
 
@@ -87,7 +83,6 @@ class Tags:
         tags: Sequence[Big],
         values: NDArray[Any],
         per: int,
-        runs: Sequence[tuple[int, int]],
         senders: Sequence[int],
     ) -> None:
         """Return if a sum is that of what `senders` encrypted in this slot.
@@ -100,7 +95,7 @@ class Tags:
             What lies above the slots of each batch, whatever it is.
         values : NDArray of signed integers
             What lies in the slots, whatever it is, shape (length,).
-        per, runs
+        per : int
             As for `make`.
         senders : sequence of int
             Who the sum says that it is of, each once.
@@ -110,7 +105,7 @@ class Tags:
         AuthenticationError
             It is not.
         """
-        products = self._products(values, per, runs)
+        products = self._products(values, per)
         left = [int(tag) - int(p) for tag, p in zip(tags, products, strict=True)]
         for rank in senders:
             masks = self._masks(rank, len(left)).tolist()
@@ -129,9 +124,7 @@ class Tags:
         stream = AesCtr().stream(key, rank)
         return _words(stream, count)
 
-    def _products(
-        self, values: NDArray[Any], per: int, runs: Sequence[tuple[int, int]]
-    ) -> NDArray[np.uint64]:
+    def _products(self, values: NDArray[Any], per: int) -> NDArray[np.uint64]:
         """Sum over k of r_(j,k) v_(j,k) modulo Q, for each batch."""
         from flhe.math import tag_kernels
 
@@ -139,16 +132,13 @@ class Tags:
         stream = AesCtr().stream(hkdf(self.group_key, "tag", *self.slot.context()), 0)
         stride = per + per % 2  # words of a batch: whole blocks of AES
         step = max(1, CHUNK // (WORD * stride))
-        parts = []
-        for start, stop in runs:
-            batches = -(-(stop - start) // per)
-            for at in range(0, batches, step):
-                out = np.empty(min(step, batches - at), np.uint64)
-                words = _words(stream, out.size * stride)
-                piece = values[start + at * per : min(start + (at + out.size) * per, stop)]
-                tag_kernels.products(piece, per, words.reshape(-1, stride), out)
-                parts.append(out)
-        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+        products = np.empty(-(-values.size // per), np.uint64)
+        for at in range(0, products.size, step):
+            out = products[at : at + step]
+            words = _words(stream, out.size * stride)
+            piece = values[at * per : (at + out.size) * per]
+            tag_kernels.products(piece, per, words.reshape(-1, stride), out)
+        return products
 
 
 def _words(stream: Any, count: int) -> NDArray[np.uint64]:

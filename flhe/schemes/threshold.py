@@ -34,7 +34,7 @@ from flhe.keys import canonical
 from flhe.keys.derive import hkdf
 from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.base import Phase, Reader
+from flhe.schemes.base import Reader
 from flhe.schemes.presets import EshePreset, eshe_preset
 from flhe.schemes.rlwe import Rlwe
 from flhe.schemes.threshold_sizes import Flooded, sizes_for
@@ -128,9 +128,9 @@ class ThresholdRlwe:
         return "clients"
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self) -> tuple[str, ...]:
         """Each of those who are named with the sum answers once; told of others, nothing opens."""
-        return (Phase("partial", "open"),)
+        return ("partial",)
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
@@ -148,10 +148,6 @@ class ThresholdRlwe:
             "slots": slots.per,
             "smudging": slots.smudging,
         }
-
-    def tolerance(self, count: int) -> float:
-        """Zero: sums are exact."""
-        return 0.0
 
     def counts(self, length: int) -> tuple[int, int]:
         """Residues a limb of c0, and of c1: of the last block c0 has only what holds something."""

@@ -158,7 +158,7 @@ def units(name: str, values: int, cohort: int) -> float:
         return values
     scheme, lanes = scheme_of(TERMS[name], values, cohort)
     if isinstance(scheme, Paillier):
-        return scheme.batch.batches(lanes, scheme.runs)
+        return scheme.batch.batches(lanes)
     assert isinstance(scheme, Ckks)
     return scheme.sizes.count(lanes)
 

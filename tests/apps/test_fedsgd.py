@@ -188,8 +188,8 @@ def test_strategies() -> None:
         assert (terms.scheme, terms.sends, terms.clip) == (scheme, "gradient", 0.25)
         assert terms.optimizer == ClientOptimizer("adam", lr=0.5)
         assert terms.max_examples == 20  # a batch, and not all that a node holds
-    made = strategy(scheme="batchcrypt", key_bits=2048, batching="layer", advance=True)
-    assert (made.terms.key_bits, made.terms.batching, made.terms.advance) == (2048, "layer", True)
+    made = strategy(scheme="batchcrypt", key_bits=2048, advance=True)
+    assert (made.terms.key_bits, made.terms.advance) == (2048, True)
     assert strategy(masking="single").terms.masking == "single"
     assert strategy(max_examples=99).terms.max_examples == 99
     assert strategy(batch_size=10_000).terms.max_examples == 479

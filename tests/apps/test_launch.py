@@ -262,7 +262,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "rounds",
         "final_accuracy",
         "sealed_model",
-        "privacy",
+        "warning",
         "ending",
     ]
     assert list(content["rounds"][0]) == [
@@ -274,7 +274,6 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         "crypto_s",
         "round_s",
         "survivors",
-        "epsilon",
         "wall_s",
         "server_bytes",
         "nodes_bytes",
@@ -290,7 +289,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
     assert content["rounds"][0]["survivors"] == 3
     assert content["final_accuracy"] == content["rounds"][0]["accuracy"]
     assert content["sealed_model"] == str(model)
-    assert content["privacy"] is None
+    assert content["warning"] is None
     assert model.exists()
     assert "1.00x" in out
     assert not list((tmp_path / "data/flhe/runs").iterdir())

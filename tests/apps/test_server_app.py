@@ -109,14 +109,14 @@ def test_what_the_strategy_is_started_with(
 
 def test_the_strategy_encodes_as_the_run_config_says() -> None:
     settings = Settings(
-        masking="adaptive", top_k=0.1, warmup=3, normalize="count", permute=False,
+        masking="adaptive", top_k=0.1, warmup=3, permute=False,
         clipping="exchange",
     )  # fmt: skip
     strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
     assert isinstance(strategy, HEStrategy)
     terms = strategy.terms
     assert (terms.masking, terms.clip, terms.top_k) == ("adaptive", "exchange", 0.1)
-    assert (terms.warmup, terms.normalize, terms.permute) == (3, "count", False)
+    assert (terms.warmup, terms.permute) == (3, False)
     usual = server_app.make_strategy(Settings(clip=0.5), task_named("digits"), Reporter(None))
     assert isinstance(usual, HEStrategy)
     terms = usual.terms

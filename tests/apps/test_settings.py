@@ -39,7 +39,7 @@ def test_toml_round_trips() -> None:
     resumed = Settings(state_dir="/s", resume=True, secret_initial=True, rekey_every=2)
     assert Settings.from_config(tomllib.loads(resumed.to_toml())) == resumed
     sparse = Settings(
-        clipping="history", masking="adaptive", top_k=0.1, warmup=0, normalize="count",
+        clipping="history", masking="adaptive", top_k=0.1, warmup=0,
         permute=False,
     )  # fmt: skip
     assert Settings.from_config(tomllib.loads(sparse.to_toml())) == sparse
@@ -68,10 +68,6 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
         ({"select": 0.5, "top-k": 0.1}, "select with top-k"),
         ({"scheme": "plain", "select": 0.5}, "select with scheme='plain'"),
         ({"scheme": "sash", "select": 0.5}, "select with unmask='server'"),
-        (
-            {"scheme": "batchcrypt", "batching": "layer", "select": 0.5},
-            "select with batching='layer'",
-        ),
         ({"select": 0.5, "fair-q": 1.0}, "fair-q with select"),
         ({"noise": -0.1}, "noise=-0.1"),
         ({"noise": 0.1}, "noise on what travels in clear, and nothing does"),
@@ -119,7 +115,7 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
             {"server-optimizer": "fedavgm", "server-momentum": 1.0},
             "server-momentum=1.0: .*less than",
         ),
-        ({"server-optimizer": "fedadam", "server-eta": 1e31}, "eta=1e.31.: must lie between"),
+        ({"server-optimizer": "fedadam", "server-eta": 1e31}, "eta=1e.31.: must lie from"),
         ({"proximal-mu": -0.1}, "proximal-mu=-0.1: must be finite and 0 or more"),
         ({"proximal-mu": float("inf")}, "proximal-mu=inf"),
         ({"fair-q": float("nan")}, "fair-q=nan"),
@@ -132,7 +128,6 @@ def test_foreign_keys_are_left_alone_and_integers_pass_for_floats() -> None:
         ({"scheme": "plain", "secret-initial": True}, "secret-initial with scheme='plain'"),
         ({"clipping": "median"}, "clipping='median' is unknown; use one of fixed, history"),
         ({"masking": "triple"}, "masking='triple' is unknown; use one of double, single"),
-        ({"normalize": "sum"}, "normalize='sum' is unknown; use one of weight, count"),
         ({"top-k": -0.1}, "top-k=-0.1: must be a share of 0 .send all. to 1"),
         ({"top-k": 1.5}, "top-k=1.5: must be a share"),
         ({"top-k": float("nan")}, "top-k=nan: must be a share"),

@@ -38,21 +38,18 @@ def test_values_go_with_their_coordinates(length: int, key: bytes, seed: int, dt
     count = int(rng.integers(0, min(length, 3000) + 1))
     coords = np.sort(rng.permutation(length)[:count]).astype(np.uint32)
     values = rng.integers(-30_000, 30_000, count).astype(dtype)
-    counts = rng.integers(1, 60_000, count).astype(np.uint16)
     permutation = Permutation(key, length)
     codec = Permute(permutation)
-    plain = Plain(values, EXTRAS, coords, None, counts)
+    plain = Plain(values, EXTRAS, coords)
     encoded, state = codec.encode(plain, State(3, 4))
     assert state == State(3, 4)
     images = permutation.forward(coords).tolist()
-    wanted = sorted(zip(images, values.tolist(), counts.tolist(), strict=True))
+    wanted = sorted(zip(images, values.tolist(), strict=True))
     assert encoded.coords is not None
-    assert encoded.counts is not None
-    got = (encoded.coords.tolist(), encoded.values.tolist(), encoded.counts.tolist())
+    got = (encoded.coords.tolist(), encoded.values.tolist())
     assert list(zip(*got, strict=True)) == wanted
     assert encoded.values.dtype == dtype
     assert encoded.coords.dtype == np.uint32
-    assert encoded.counts.dtype == np.uint16
     assert encoded.extras is EXTRAS
     opened, _ = codec.decode(encoded, (0,), State())
     for before, after in zip(plain, opened, strict=True):
@@ -89,9 +86,6 @@ def test_broken_coordinates_are_refused(length: int) -> None:
         codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4, 4])), (0,), State())
     with pytest.raises(errors.ProtocolError, match="one value"):
         codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4])), (0,), State())
-    few = np.ones(1, np.uint16)
-    with pytest.raises(errors.ProtocolError, match="one value"):
-        codec.decode(Plain(np.ones(2), EXTRAS, array([0, 4]), None, few), (0,), State())
 
 
 def test_it_passes_everything_else_on() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.coding.slots import MAX_WIDTH, Slots, cuts
+from flhe.coding.slots import MAX_WIDTH, Slots
 from flhe.errors import ConfigError, ProtocolError
 
 
@@ -111,28 +111,6 @@ def test_slots_beyond_the_last_value_must_be_empty() -> None:
     total[0] += 1 << (slots.width * 96)
     with pytest.raises(ProtocolError, match="1 slots beyond the last value are not empty"):
         slots.unpack(total, 96, 9)
-
-
-# --- layers ---
-
-
-def test_runs_begin_anew() -> None:
-    assert cuts(10, (4, 0, 6)) == [(0, 4), (4, 10)]
-    assert cuts(10, ()) == [(0, 10)]
-    assert cuts(9, (4, 0, 6)) == [(0, 9)]  # of another vector
-    assert cuts(0, ()) == []
-    slots = Slots(32767, 3, 2047)
-    runs = (slots.per + 1, 0, 5, 2 * slots.per)
-    length = sum(runs)
-    assert slots.batches(length, runs) == 2 + 0 + 1 + 2
-    assert slots.batches(length) == 4
-    values = np.arange(length, dtype=np.int32) - 50
-    packed = slots.pack(values, runs)
-    assert len(packed) == 5
-    assert int(packed[2]) == batched(values[runs[0] : runs[0] + 5].tolist(), slots.width, 5)[0]
-    assert slots.unpack(packed, length, 1, runs).tolist() == values.tolist()
-    with pytest.raises(ProtocolError, match=f"5 batches, {length} values take 4"):
-        slots.unpack(packed, length, 1)
 
 
 def test_wrong_counts_are_refused() -> None:

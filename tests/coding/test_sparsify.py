@@ -180,59 +180,27 @@ def test_decoded_sum_is_the_sum_of_what_was_chosen(count: int, seed: int, dtype:
         total[encoded.coords] += encoded.values
         counts[encoded.coords] += 1
     union = np.flatnonzero(counts).astype(np.uint32)
-    plain = Plain(total[union], EXTRAS, union, None, counts[union])
+    plain = Plain(total[union], EXTRAS, union)
     opened, after = codec.decode(plain, range(count), state)
     assert opened.values.dtype == np.float32
     assert np.array_equal(opened.values, total)
     assert opened.coords is None
-    assert opened.counts is None
     assert opened.extras is EXTRAS
     assert after.shared.rounds == 1
-    opened, _ = TopK(0.3, 0, "count").decode(plain, range(count), state)
-    scaled = [float(t) * count / c if c else 0.0 for t, c in zip(total, counts, strict=True)]
-    np.testing.assert_allclose(opened.values, scaled, rtol=1e-6)
-
-
-def test_counting_divides_by_those_who_sent() -> None:
-    """Three senders of one weight; the sum arrives divided by the weight of all three."""
-    sums, counts = np.array([6.0, 4.0, 5.0]), np.array([3, 2, 1], np.uint16)
-    coords = np.array([0, 2, 3], np.uint32)
-    codec = TopK(0.5, 0, "count")
-    state = codec.init(layout(5))
-    opened, _ = codec.decode(Plain(sums / 3, NONE, coords, None, counts), range(3), state)
-    assert opened.values.tolist() == [2, 0, 2, 5, 0]
-    assert codec.error(layout(5), 3, 0.25) == 0.75
-    assert TopK(0.5).error(layout(5), 3, 0.25) == 0.25
 
 
 def test_a_dense_sum_passes() -> None:
-    codec = TopK(0.1, normalize="count")
+    codec = TopK(0.1)
     total = Plain(np.ones(4, np.float32), EXTRAS)
     opened, after = codec.decode(total, range(2), codec.init(layout(4)))
     assert opened is total
     assert after.shared.rounds == 1
 
 
-@pytest.mark.parametrize(
-    ("coords", "counts"),
-    [
-        ([0, 5], [1, 1]),
-        ([2, 2], [1, 1]),
-        ([3, 1], [1, 1]),
-        ([0, 2**32 - 1], [1, 1]),
-        ([0, 1, 2], [1, 1, 1]),
-        ([0, 1], [0, 1]),
-        ([0, 1], [3, 1]),
-        ([0, 1], [1]),
-        ([0, 1], None),
-    ],
-)
-def test_sums_that_senders_cannot_have_made_are_refused(
-    coords: list[int], counts: list[int] | None
-) -> None:
-    codec = TopK(0.1, 0, "count")
-    told = None if counts is None else np.array(counts, np.uint16)
-    total = Plain(np.ones(2, np.float32), NONE, np.array(coords, np.uint32), None, told)
+@pytest.mark.parametrize("coords", [[0, 5], [2, 2], [3, 1], [0, 2**32 - 1], [0, 1, 2]])
+def test_sums_that_senders_cannot_have_made_are_refused(coords: list[int]) -> None:
+    codec = TopK(0.1, 0)
+    total = Plain(np.ones(2, np.float32), NONE, np.array(coords, np.uint32))
     with pytest.raises(errors.ProtocolError):
         codec.decode(total, range(2), codec.init(layout(5)))
 
@@ -280,9 +248,7 @@ def test_impossible_ratios_are_refused(ratio: float) -> None:
 def test_impossible_parameters_are_refused() -> None:
     with pytest.raises(errors.ConfigError, match="warmup"):
         TopK(0.1, -1)
-    with pytest.raises(errors.ConfigError, match="'weight' or 'count'"):
-        TopK(0.1, normalize="mean")  # type: ignore[arg-type]
-    wanted = {"name": "topk", "ratio": "1.0", "warmup": 10, "normalize": "weight"}
+    wanted = {"name": "topk", "ratio": "1.0", "warmup": 10}
     assert TopK(1).parameters() == wanted
 
 

@@ -143,7 +143,7 @@ def _terms() -> list[bytes]:
         Terms(clip="exchange", masking="adaptive"),
         Terms(scheme="sash", bits=0, unmask="clients"),
         Terms(scheme="sash", bits=0, neighbours=6),
-        Terms(scheme="batchcrypt", clip="history", batching="layer"),
+        Terms(scheme="batchcrypt", clip="history"),
         Terms(scheme="esafl", keys="round"),
         Terms(scheme="esafl", sends="gradient", optimizer=ClientOptimizer("adam")),
         Terms(

@@ -48,7 +48,6 @@ def test_operations_are_those_of_integers(pairs: list[tuple[int, int]]) -> None:
     assert ring.add(a, b).tolist() == [(x + y) % Q for x, y in pairs]
     assert ring.subtract(a, b).tolist() == [(x - y) % Q for x, y in pairs]
     assert ring.times(a, b).tolist() == [x * y % Q for x, y in pairs]
-    assert ring.negate(a).tolist() == [-x % Q for x in a.tolist()]
 
 
 def test_shapes_broadcast_and_arguments_stay() -> None:
@@ -224,7 +223,7 @@ def test_matrix_masks_are_the_definition(mu: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int32])
 @pytest.mark.parametrize("size", [0, 1, 5, 16, 100, 2047])
-def test_values_are_masked_and_unmasked(dtype: type, size: int) -> None:
+def test_values_are_masked(dtype: type, size: int) -> None:
     bits = np.iinfo(dtype).bits
     rng = np.random.default_rng(size)
     values = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), size, dtype)
@@ -234,5 +233,3 @@ def test_values_are_masked_and_unmasked(dtype: type, size: int) -> None:
         ring_kernels.masked(values, shift, masks, out)
         pairs = zip(values.tolist(), masks.tolist(), strict=True)
         assert out.tolist() == [((x << shift) + m) % P for x, m in pairs]
-        ring_kernels.unmasked(out, masks, out)
-        assert out.tolist() == [(x << shift) % P for x in values.tolist()]

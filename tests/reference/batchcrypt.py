@@ -87,8 +87,6 @@ class BatchCryptBook:
     ----------
     cohort, bits
         As for `Paillier`.
-    runs : tuple of int
-        Lengths of what begins with a ciphertext of its own.
     tapes : dict of int to bytes
         Rank -> what its random source gives, from the first byte on.
     slot : dict
@@ -97,7 +95,6 @@ class BatchCryptBook:
 
     cohort: int
     bits: int
-    runs: tuple[int, ...] = ()
     tapes: dict[int, bytes] = field(default_factory=dict)
     slot: Any = None
 
@@ -113,11 +110,7 @@ class BatchCryptBook:
 
     def layout(self, length: int) -> list[tuple[int, int]]:
         """Where each batch begins and ends."""
-        at, out = 0, []
-        for run in self.runs if self.runs and sum(self.runs) == length else [length]:
-            out += [(i, min(i + self.per, at + run)) for i in range(at, at + run, self.per)]
-            at += run
-        return out
+        return [(i, min(i + self.per, length)) for i in range(0, length, self.per)]
 
     def tag(self, j: int, batch: Sequence[int]) -> int:
         """Of batch j, without a sender's mask: an inner product."""

@@ -58,7 +58,7 @@ def sash(book: SashBook) -> Both:
 def batchcrypt_(book: BatchCryptBook) -> Both:
     key = SecretKey(batchcrypt.pair().p, batchcrypt.pair().q)
     group_key = batchcrypt.GROUP_KEY
-    scheme = Paillier(book.cohort, book.bits, 2048, key.public, book.runs)
+    scheme = Paillier(book.cohort, book.bits, 2048, key.public)
     return Both(
         scheme,
         lambda rank: PaillierSealer(scheme, key, group_key, rank, random=Tape(book.tapes[rank])),

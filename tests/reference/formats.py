@@ -22,7 +22,7 @@ from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.paillier import Paillier, PaillierOpener
 from flhe.schemes.sash import Sash, SashOpener, SashSealer
 from flhe.schemes.shprg import public_key
-from flhe.schemes.sparse import covered, senders_at
+from flhe.schemes.sparse import covered
 from tests.reference import beside, esafl
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook
@@ -78,9 +78,7 @@ class FlasheKind(SchemeKind):
     def library_extra(self, case: Case, both: Both) -> Any:
         def of_sum(wire: Wire, listed: Callable[[list[int]], Any]) -> Case:
             supports = both.sealed(wire).supports
-            coords = covered(supports) if supports else np.empty(0, np.uint32)
-            counts = senders_at(supports, coords) if supports else coords
-            return {"coords": listed(coords.tolist()), "counts": listed(counts.tolist())}
+            return {"coords": listed(covered(supports).tolist() if supports else [])}
 
         return {"lane_bits": self.scheme(case).lane_bits}, lambda _rank: {}, of_sum
 
@@ -289,7 +287,7 @@ class BatchCryptKind(SchemeKind):
     judged = ("",)
 
     def both(self, case: Case) -> Both:
-        book = BatchCryptBook(case["cohort"], case["bits"], tuple(case["runs"]), {}, case["slot"])
+        book = BatchCryptBook(case["cohort"], case["bits"], {}, case["slot"])
         batches = len(book.layout(case["length"] + case["extras"]))
         for part in case["parts"]:
             drawn = random.Random(part["random"]).randbytes(128 * batches)
@@ -304,7 +302,7 @@ class BatchCryptKind(SchemeKind):
     def scheme(self, case: Case) -> Paillier:
         scheme = beside.batchcrypt_(BatchCryptBook(case["cohort"], case["bits"])).scheme
         assert isinstance(scheme, Paillier)
-        return replace(scheme, runs=tuple(case["runs"]))
+        return scheme
 
     def opener(self, case: Case, scheme: Paillier) -> PaillierOpener:
         opener = beside.batchcrypt_(BatchCryptBook(3, 16)).opener((0,))

@@ -90,12 +90,9 @@ def batchcrypt(data: Data, long: bool) -> Played:
     cohort = data.draw(st.integers(2, 5) | st.sampled_from([100, 1024]))
     bits, salt = data.draw(st.integers(2, 32)), data.draw(st.integers(0, 2**16))
     floats, slot = data.draw(lengths(long, 700)), data.draw(SLOTS)
-    cut = data.draw(st.integers(0, floats))
     moves = data.draw(turns(cohort=cohort, bits=bits, floats=floats, extras=2, most=3))
-    behind = len(next(iter(moves.clears.values())).extras)
-    runs = data.draw(st.sampled_from([(), (cut, 0, floats - cut, behind), (floats + behind + 1,)]))
     tapes = {rank: tape(salt, "batchcrypt", rank, 128 * 100) for rank in moves.clears}
-    both = beside.batchcrypt_(BatchCryptBook(cohort, bits, runs, tapes, slot))
+    both = beside.batchcrypt_(BatchCryptBook(cohort, bits, tapes, slot))
     return both, agree(both, moves)
 
 

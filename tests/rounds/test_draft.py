@@ -108,7 +108,6 @@ def test_what_codecs_are_given() -> None:
         assert plain.values is draft.values
         assert plain.extras is draft.extras
         assert plain.coords is draft.coords
-        assert (plain.counts, plain.clear) == (None, None)
 
 
 def test_every_field_is_in_the_encoding() -> None:

@@ -13,7 +13,7 @@ from flhe.coding.base import Plain
 from flhe.coding.extras import CHECK
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.rounds.model import Model
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.session import Session
@@ -176,8 +176,3 @@ def test_server_optimizers_count_rounds_of_training(select: Select) -> None:
     for name, array in theirs.masters.items():
         assert np.array_equal(ours.masters[name], array), name
     assert ours.steps == theirs.steps == 1
-
-
-def test_a_selection_needs_whole_batches() -> None:
-    with pytest.raises(ConfigError, match="batching"):
-        Terms("batchcrypt", select=Select(0.5), weighted=False, batching="layer", clip=1.0)

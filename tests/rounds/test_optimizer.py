@@ -1,4 +1,4 @@
-"""Server optimizers: Flower's results, the same bits whatever the blocks, nothing read by halves."""
+"""Optimizers of both kinds: the same bits always, nothing read by halves; Flower's results."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import canonical
-from flhe.rounds import blockwise
+from flhe.rounds import blockwise, client_optimizer, optimizer, optimizers
 from flhe.rounds.blockwise import TINY
-from flhe.rounds.optimizer import DEFAULTS, ServerOptimizer
+from flhe.rounds.client_optimizer import ClientOptimizer
+from flhe.rounds.optimizer import ServerOptimizer
+from flhe.rounds.optimizers import Optimizer
 
 COUNTS = (40, 10, 25)
 LENGTH = 50
@@ -33,21 +35,42 @@ DIGESTS = {
     "fedadagrad": "e0aef20d9084e89b",
     "fedadam": "d238d9271fc30823",
     "fedyogi": "93cd2d53e9ba90be",
+    "sgd": "0e7191dcf3d1c084",
+    "adam": "98f41d78cbfb027d",
+    "rmsprop": "6b9e8af9b1e19846",
 }
+KINDS: dict[str, Any] = dict.fromkeys(optimizer.RULES, ServerOptimizer) | dict.fromkeys(
+    client_optimizer.RULES, ClientOptimizer
+)
+DEFAULTS = optimizer.DEFAULTS | client_optimizer.DEFAULTS
 
 UNIT = st.floats(0, 1, exclude_max=True)
-POSITIVE = st.floats(1e-30, 1e30)
-RANGES = {"eta": POSITIVE, "tau": POSITIVE, "momentum": UNIT, "beta_1": UNIT, "beta_2": UNIT}
-OPTIMIZERS = st.sampled_from(sorted(DEFAULTS)).flatmap(
+POSITIVE = st.floats(1e-15, 1e30)
+RANGES: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("eta", "tau", "lr", "eps"), POSITIVE),
+    **dict.fromkeys(("momentum", "beta_1", "beta_2", "dampening", "alpha"), UNIT),
+    "nesterov": st.just(False),
+    "betas": st.tuples(UNIT, UNIT),
+    "centered": st.booleans(),
+    "decay": st.floats(0, 1e3),
+}
+OPTIMIZERS: st.SearchStrategy[Optimizer] = st.sampled_from(sorted(DEFAULTS)).flatmap(
     lambda name: st.builds(
-        ServerOptimizer,
+        KINDS[name],
         st.just(name),
         **{key: st.none() | RANGES[key] for key in DEFAULTS[name]},
     )
-)
+) | st.builds(ClientOptimizer, st.just("sgd"), momentum=UNIT.filter(bool), nesterov=st.just(True))
 VECTORS = arrays.arrays(
     np.float32, st.integers(0, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32)
 )
+
+
+def made(name: str, momentum: float, **more: Any) -> Optimizer:
+    """One with momentum, where its rule has any."""
+    own = {"momentum": momentum} if "momentum" in DEFAULTS[name] else {}
+    one: Optimizer = KINDS[name](name, **own, **more)
+    return one
 
 
 class Nodes(Grid):
@@ -128,15 +151,18 @@ def test_ten_rounds_give_what_flower_gives(strategy: FedAvg, optimizer: ServerOp
 
 def test_the_same_bits_as_ever() -> None:
     """Any machine, any release: members of one federation may differ in both."""
+    more: dict[str, Any] = {name: {"decay": 1e-6} for name in client_optimizer.RULES}
+    more["rmsprop"] = {"decay": 1e-6, "centered": True}
     digests = {}
     for name in DEFAULTS:
-        optimizer = ServerOptimizer(name, **({"momentum": 0.9} if name == "fedavgm" else {}))  # type: ignore[arg-type]
-        moments = optimizer.init(1000)
+        one = made(name, 0.5 if name == "rmsprop" else 0.9, **more.get(name, {}))
+        what = "round" if isinstance(one, ServerOptimizer) else "step"
+        moments = one.init(1000)
         hasher = hashlib.sha256()
-        for round_ in range(1, 6):
-            noise = hashlib.shake_256(f"round {round_}".encode()).digest(4000)
+        for number in range(1, 6):
+            noise = hashlib.shake_256(f"{what} {number}".encode()).digest(4000)
             mean = (np.frombuffer(noise, "<i4") / 2.0**34).astype(np.float32)
-            change, moments = optimizer.step(mean, moments, round_)
+            change, moments = one.step(mean, moments, number)
             for vector in (change, *moments.values()):
                 hasher.update(vector.astype("<f4").tobytes())
         digests[name] = hasher.hexdigest()[:16]
@@ -144,60 +170,59 @@ def test_the_same_bits_as_ever() -> None:
 
 
 @given(OPTIMIZERS, st.data())
-def test_blocks_do_not_matter_and_inputs_stay(optimizer: ServerOptimizer, data: Any) -> None:
+def test_blocks_do_not_matter_and_inputs_stay(one: Optimizer, data: Any) -> None:
     mean = data.draw(VECTORS)
-    block, round_ = data.draw(st.integers(1, 41)), data.draw(st.integers(1, 10**9))
-    moments = optimizer.step(mean[::-1].copy(), optimizer.init(mean.size), round_)[1]
+    block, number = data.draw(st.integers(1, 41)), data.draw(st.integers(1, 10**9))
+    moments = one.step(mean[::-1].copy(), one.init(mean.size), number)[1]
     before = {name: vector.copy() for name, vector in {**moments, "mean": mean}.items()}
-    change, after = optimizer.step(mean, moments, round_)
+    change, after = one.step(mean, moments, number)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blockwise, "BLOCK", block)
-        again, after_again = optimizer.step(mean, moments, round_)
+        again, after_again = one.step(mean, moments, number)
         assert all(np.array_equal(v, before[n]) for n, v in {**moments, "mean": mean}.items())
-        out, _ = optimizer.step(mean, moments, round_, out=mean)
+        out, _ = one.step(mean, moments, number, out=mean)
     assert out is mean
-    for one, other in (
+    assert tuple(after) == one.moments
+    for ours, other in (
         (change, again),
         (change, out),
         *((after[n], after_again[n]) for n in after),
     ):
-        assert one.tobytes() == other.tobytes()
-        assert one.dtype == np.float32
-        assert np.all(np.isfinite(one))
-    if optimizer.name != "fedavg":
-        for vector in (change, *after.values()):
-            assert np.all((vector == 0) | (np.abs(vector) >= TINY))  # none that may be flushed
+        assert ours.tobytes() == other.tobytes()
+        assert ours.dtype == np.float32
+        assert np.all(np.isfinite(ours))
+        if one.name != "fedavg":
+            assert np.all((ours == 0) | (np.abs(ours) >= TINY))  # none that may be flushed
 
 
 @given(OPTIMIZERS)
-def test_nothing_learned_changes_nothing(optimizer: ServerOptimizer) -> None:
-    moments = optimizer.init(5)
-    assert tuple(moments) == optimizer.moments
-    for round_ in (1, 2, 3):
-        change, moments = optimizer.step(np.zeros(5, np.float32), moments, round_)
+def test_nothing_learned_changes_nothing(one: Optimizer) -> None:
+    moments = one.init(5)
+    for number in (1, 2, 3):
+        change, moments = one.step(np.zeros(5, np.float32), moments, number)
         for vector in (change, *moments.values()):
             assert np.all(vector == 0)
 
 
 @pytest.mark.parametrize("name", [n for n in DEFAULTS if n != "fedavg"])
-def test_a_processor_that_flushes_small_numbers_gives_the_same(name: Any) -> None:
+def test_a_processor_that_flushes_small_numbers_gives_the_same(name: str) -> None:
     torch = pytest.importorskip("torch")
-    optimizer = ServerOptimizer(name, eta=1e-3, **({"momentum": 0.5} if name == "fedavgm" else {}))
+    one = made(name, 0.5, **({"eta": 1e-3} if name in optimizer.RULES else {}))
     mean = np.float32(2) ** -np.arange(0, 149, dtype=np.float32)  # down to the least subnormal
 
-    def rounds() -> list[bytes]:
-        moments, seen = optimizer.init(mean.size), []
-        for round_ in range(1, 60):
-            given = mean if round_ == 1 else np.zeros_like(mean)
-            change, moments = optimizer.step(given, moments, round_)
+    def steps() -> list[bytes]:
+        moments, seen = one.init(mean.size), []
+        for number in range(1, 60):
+            given = mean if number == 1 else np.zeros_like(mean)
+            change, moments = one.step(given, moments, number)
             seen += [change.tobytes(), *(v.tobytes() for v in moments.values())]
         return seen
 
-    gradual = rounds()
+    gradual = steps()
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor does not flush")
     try:
-        assert rounds() == gradual
+        assert steps() == gradual
     finally:
         torch.set_flush_denormal(False)
 
@@ -230,31 +255,63 @@ def test_powers(exponent: int) -> None:
     assert math.isclose(blockwise.power(0.99, exponent), 0.99**exponent, rel_tol=1e-12)
 
 
+SERVER: list[tuple[dict[str, Any], str]] = [
+    ({"name": "sgd"}, "use one of fedavg, fedavgm"),
+    ({"name": None}, "use one of"),
+    ({"name": ["fedavg"]}, "use one of"),
+    ({"eta": 0.1}, "fedavg has no eta, leave it out"),
+    ({"name": "fedavgm", "tau": 0.1}, "fedavgm has no tau"),
+    ({"name": "fedadagrad", "beta_1": 0.9}, "fedadagrad has no beta_1"),
+    ({"name": "fedadam", "momentum": 0.9}, "fedadam has no momentum"),
+    ({"name": "fedadam", "eta": 0}, "eta=0.: must lie from"),
+    ({"name": "fedadam", "eta": math.inf}, "eta=inf"),
+    ({"name": "fedadam", "tau": 0.0}, "tau=0.0"),
+    ({"name": "fedadam", "tau": math.nan}, "tau=nan"),
+    ({"name": "fedyogi", "beta_1": 1.0}, "beta_1=1.0.: must be at least 0"),
+    ({"name": "fedyogi", "beta_2": -0.1}, "beta_2=-0.1"),
+    ({"name": "fedyogi", "beta_2": math.nan}, "beta_2=nan"),
+    ({"name": "fedavgm", "momentum": True}, "must be a number"),
+    ({"name": "fedavgm", "momentum": "0.9"}, "must be a number"),
+]
+CLIENT: list[tuple[dict[str, Any], str]] = [
+    ({"name": "adamw"}, "use one of sgd, adam, rmsprop"),
+    ({"name": None}, "use one of"),
+    ({"name": ["sgd"]}, "use one of"),
+    ({"momentum": 0.9}, "adam has no momentum, leave it out"),
+    ({"name": "sgd", "betas": (0.9, 0.9)}, "sgd has no betas"),
+    ({"name": "rmsprop", "nesterov": False}, "rmsprop has no nesterov"),
+    ({"lr": 0}, "lr=0.: must lie from"),
+    ({"lr": math.inf}, "lr=inf"),
+    ({"lr": True}, "must be a number"),
+    ({"lr": "0.1"}, "must be a number"),
+    ({"eps": 0.0}, "eps=0.0.: must lie from 1e-15"),
+    ({"eps": math.nan}, "eps=nan"),
+    ({"decay": -1e-6}, "decay=-1e-06.: must lie from 0"),
+    ({"decay": math.inf}, "decay=inf"),
+    ({"betas": 0.9}, "must be two numbers"),
+    ({"betas": (0.9, 0.9, 0.9)}, "must be two numbers"),
+    ({"betas": (0.9, 1.0)}, "each of betas=1.0.: must be at least 0"),
+    ({"betas": (True, 0.9)}, "must be a number"),
+    ({"name": "rmsprop", "alpha": 1.0}, "alpha=1.0.: must be at least 0"),
+    ({"name": "rmsprop", "centered": 1}, "centered=1.: must be True or False"),
+    ({"name": "sgd", "momentum": 1.0}, "momentum=1.0.: must be at least 0"),
+    ({"name": "sgd", "dampening": -0.1}, "dampening=-0.1"),
+    ({"name": "sgd", "nesterov": True}, "needs a momentum above 0, and no dampening"),
+    (
+        {"name": "sgd", "nesterov": True, "momentum": 0.9, "dampening": 0.1},
+        "and no dampening",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "sgd"}, "use one of fedavg, fedavgm"),
-        ({"name": None}, "use one of"),
-        ({"name": ["fedavg"]}, "use one of"),
-        ({"eta": 0.1}, "fedavg has no eta, leave it out"),
-        ({"name": "fedavgm", "tau": 0.1}, "fedavgm has no tau"),
-        ({"name": "fedadagrad", "beta_1": 0.9}, "fedadagrad has no beta_1"),
-        ({"name": "fedadam", "momentum": 0.9}, "fedadam has no momentum"),
-        ({"name": "fedadam", "eta": 0}, "eta=0.: must lie between"),
-        ({"name": "fedadam", "eta": math.inf}, "eta=inf"),
-        ({"name": "fedadam", "tau": 0.0}, "tau=0.0"),
-        ({"name": "fedadam", "tau": math.nan}, "tau=nan"),
-        ({"name": "fedyogi", "beta_1": 1.0}, "beta_1=1.0.: must be at least 0"),
-        ({"name": "fedyogi", "beta_2": -0.1}, "beta_2=-0.1"),
-        ({"name": "fedyogi", "beta_2": math.nan}, "beta_2=nan"),
-        ({"name": "fedavgm", "momentum": True}, "must be a number"),
-        ({"name": "fedavgm", "momentum": "0.9"}, "must be a number"),
-    ],
+    ("kind", "arguments", "message"),
+    [(ServerOptimizer, *row) for row in SERVER] + [(ClientOptimizer, *row) for row in CLIENT],
     ids=str,
 )
-def test_refuses(arguments: dict[str, Any], message: str) -> None:
+def test_refuses(kind: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ServerOptimizer(**arguments)
+        kind(**arguments)
 
 
 def test_defaults_are_filled_in_and_integers_pass_for_floats() -> None:
@@ -263,82 +320,129 @@ def test_defaults_are_filled_in_and_integers_pass_for_floats() -> None:
     assert ServerOptimizer("fedavgm", momentum=-0.0).parameters() == (
         ServerOptimizer("fedavgm").parameters()
     )
+    assert ClientOptimizer() == ClientOptimizer("adam", 1e-3, betas=(0.9, 0.999), eps=1e-8, decay=0)
+    assert type(ClientOptimizer("sgd", lr=1).lr) is float
+    minus = ClientOptimizer("sgd", momentum=-0.0)
+    assert minus.parameters() == ClientOptimizer("sgd").parameters()
+    assert hash(ClientOptimizer(betas=[0.9, 0.999])) == hash(ClientOptimizer())  # type: ignore[arg-type]
 
 
 @given(OPTIMIZERS)
-def test_parameters_round_trip(optimizer: ServerOptimizer) -> None:
-    written = optimizer.parameters()
+def test_parameters_round_trip(one: Optimizer) -> None:
+    written = one.parameters()
     read = canonical.loads(canonical.dumps(written), 1 << 10, "test")
-    again = ServerOptimizer.from_parameters(read)
-    assert again == optimizer
+    again = optimizers.from_parameters(read)
+    assert again == type(one).from_parameters(read) == one
     assert again.parameters() == written
+    assert again.takes == ("gradient" if isinstance(again, ClientOptimizer) else "update")
     assert dataclasses.replace(again) == again
 
 
-BODY = ServerOptimizer("fedadam").parameters()
-MALFORMED: dict[str, Any] = {
+HALF = (0.5).hex()
+ADAM = ClientOptimizer("adam").parameters()
+SGD = ClientOptimizer("sgd").parameters()
+FEDADAM = ServerOptimizer("fedadam").parameters()
+NEITHER: dict[str, Any] = {
     "nothing": None,
-    "a list": ["fedavg"],
     "empty": {},
+    "a list": ["fedavg"],
     "name as bytes": {"name": b"fedavg"},
     "name as a list": {"name": ["fedavg"]},
-    "unknown": {"name": "sgd"},
-    "a field less": {k: v for k, v in BODY.items() if k != "tau"},
-    "a field more": {**BODY, "momentum": (0.9).hex()},
-    "another's field": {"name": "fedavg", "eta": (0.1).hex()},
-    "a number": {**BODY, "eta": 1},
-    "null": {**BODY, "eta": None},
-    "in words": {**BODY, "eta": "one"},
-    "in decimal": {**BODY, "eta": "0.5"},
-    "shortened": {**BODY, "eta": "0x1p-1"},
-    "too large to be a float": {**BODY, "eta": "0x1p+5000"},
-    "out of range": {**BODY, "eta": (0.0).hex()},
-    "not a number": {**BODY, "tau": "nan"},
-    "infinite": {**BODY, "tau": "inf"},
-    "one": {**BODY, "beta_1": (1.0).hex()},
-    "minus zero": {**BODY, "beta_1": (-0.0).hex()},
+    "unknown": {"name": "adamw"},
 }
+BROKEN: dict[str, Any] = {
+    "a field less": ...,
+    "a field more": {"momentum": HALF},
+    "a number": {"RATE": 1},
+    "null": {"RATE": None},
+    "in words": {"RATE": "one"},
+    "in decimal": {"RATE": "0.5"},
+    "shortened": {"RATE": "0x1p-1"},
+    "too large to be a float": {"RATE": "0x1p+5000"},
+    "out of range": {"RATE": (0.0).hex()},
+    "true": {"RATE": True},
+    "not a number": {"RATE": "nan"},
+    "infinite": {"RATE": "inf"},
+}
+"""Of fedadam and adam; RATE is what each calls its learning rate."""
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_parameters(name: str) -> None:
-    with pytest.raises(ProtocolError, match="server optimizer"):
-        ServerOptimizer.from_parameters(MALFORMED[name])
+def broken(name: str, body: dict[str, Any], rate: str) -> dict[str, Any]:
+    change = BROKEN[name]
+    if change is ...:
+        return {k: v for k, v in body.items() if k != rate}
+    return body | {rate if key == "RATE" else key: value for key, value in change.items()}
+
+
+MALFORMED: list[tuple[Any, Any]] = [
+    *((kind, body) for kind in (ServerOptimizer, ClientOptimizer) for body in NEITHER.values()),
+    *((ServerOptimizer, broken(name, FEDADAM, "eta")) for name in BROKEN),
+    *((ClientOptimizer, broken(name, ADAM, "lr")) for name in BROKEN),
+    (ServerOptimizer, {"name": "sgd"}),
+    (ServerOptimizer, {"name": "fedavg", "eta": HALF}),
+    (ServerOptimizer, {**FEDADAM, "beta_1": (1.0).hex()}),
+    (ServerOptimizer, {**FEDADAM, "beta_1": (-0.0).hex()}),
+    (ClientOptimizer, {**ADAM, "name": "sgd"}),
+    (ClientOptimizer, {**ADAM, "betas": [HALF]}),
+    (ClientOptimizer, {**ADAM, "betas": [HALF] * 3}),
+    (ClientOptimizer, {**ADAM, "betas": HALF}),
+    (ClientOptimizer, {**ADAM, "betas": [0, 0]}),
+    (ClientOptimizer, {**ADAM, "betas": [False, False]}),
+    (ClientOptimizer, {**ADAM, "betas": [[HALF], HALF]}),
+    (ClientOptimizer, {**ADAM, "betas": [(-0.0).hex(), HALF]}),
+    (ClientOptimizer, {**SGD, "nesterov": HALF}),
+    (ClientOptimizer, {**SGD, "nesterov": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), MALFORMED)
+def test_malformed_parameters(kind: Any, body: Any) -> None:
+    with pytest.raises(ProtocolError, match=kind.kind):
+        kind.from_parameters(body)
+    if body != {"name": "sgd"}:
+        with pytest.raises(ProtocolError, match="optimizer"):
+            optimizers.from_parameters(body)
 
 
 @given(st.data())
 def test_any_value_in_any_field_is_refused_or_read_exactly(data: Any) -> None:
-    value = data.draw(
-        st.one_of(
-            st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.floats().map(float.hex)
-        )
+    scalar = st.one_of(
+        st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.floats().map(float.hex)
     )
-    fields = {**BODY, data.draw(st.sampled_from(sorted(BODY))): value}
+    value = data.draw(scalar | st.lists(scalar, max_size=3))
+    body = data.draw(st.sampled_from([ADAM, SGD, FEDADAM]))
+    fields = {**body, data.draw(st.sampled_from(sorted(body))): value}
     try:
-        optimizer = ServerOptimizer.from_parameters(fields)
+        one = optimizers.from_parameters(fields)
     except ProtocolError:
         return
-    assert optimizer.parameters() == fields
+    assert one.parameters() == fields
 
 
 FOUR = np.zeros(4, np.float32)
+DOUBLE = FOUR.astype(np.float64)
 
 
+@pytest.mark.parametrize("name", ["fedadam", "adam"])
 @pytest.mark.parametrize(
-    ("mean", "moments", "round_", "message"),
+    ("mean", "moments", "number", "message"),
     [
-        (FOUR, {}, 1, "keeps m, v; the model comes with none"),
+        (FOUR, (), 1, "{0} keeps {1}, {2}; the model comes with none"),
         (FOUR, {"momentum": FOUR}, 1, "comes with momentum: it was trained with another"),
-        (FOUR, {"m": FOUR, "v": FOUR[:3]}, 1, "float32 vectors of one length"),
-        (FOUR, {"m": FOUR, "v": FOUR.astype(np.float64)}, 1, "float32 vectors"),
-        (FOUR.reshape(2, 2), {"m": FOUR, "v": FOUR}, 1, "float32 vectors"),
-        (FOUR.astype(np.float64), {"m": FOUR, "v": FOUR}, 1, "float32 vectors"),
-        (FOUR, {"m": FOUR, "v": FOUR}, 0, "round 0, rounds count from 1"),
+        (FOUR, (FOUR, FOUR[:3]), 1, "float32 vectors of one length"),
+        (FOUR, (FOUR, DOUBLE), 1, "float32 vectors"),
+        (FOUR.reshape(2, 2), (FOUR, FOUR), 1, "float32 vectors"),
+        (DOUBLE, (FOUR, FOUR), 1, "float32 vectors"),
+        (FOUR, (FOUR, FOUR), 0, "{3} 0, {3}s count from 1"),
     ],
 )
-def test_moments_that_do_not_belong(mean: Any, moments: Any, round_: int, message: str) -> None:
-    with pytest.raises(ProtocolError, match=message):
-        ServerOptimizer("fedadam").step(mean, moments, round_)
+def test_moments_that_do_not_belong(
+    name: str, mean: Any, moments: Any, number: int, message: str
+) -> None:
+    one: Optimizer = KINDS[name](name)
+    given = moments if isinstance(moments, dict) else dict(zip(one.moments, moments, strict=False))
+    with pytest.raises(ProtocolError, match=message.format(name, *one.moments, one.counts)):
+        one.step(mean, given, number)
 
 
 def test_fedavg_refuses_moments_and_out_must_fit() -> None:

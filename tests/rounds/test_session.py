@@ -662,7 +662,6 @@ def test_members_with_other_terms_do_not_add_up() -> None:
 KINDS: dict[str, dict[str, Any]] = {
     "sparse": {"top_k": 0.3, "warmup": 0},
     "sparse, in the clear": {"top_k": 0.3, "warmup": 0, "permute": False},
-    "sparse, by count": {"top_k": 0.3, "warmup": 0, "normalize": "count", "weighted": False},
     "sparse, all of it": {"top_k": 1.0},
     "sparse, history": {"top_k": 0.3, "warmup": 0, "clip": "history"},
     "sparse, exchange": {"top_k": 0.3, "warmup": 0, "clip": "exchange"},
@@ -755,8 +754,6 @@ def test_all_members_open_one_model_of_a_staged_round(kind: str, masking: Any, m
         draft = played.drafts[rank]
         row[slice(None) if draft.coords is None else draft.coords] = draft.values
     mean = sent.mean(axis=0)
-    if played.first.terms.normalize == "count":
-        mean = sent.sum(axis=0) / np.maximum((sent != 0).sum(axis=0), 1)
     change, _ = played.model.layout.change(opened[0].arrays(), played.model.masters)
     after = {n: a for n, a in opened[0].masters.items() if n != "bn.running_var"}
     change = np.concatenate(

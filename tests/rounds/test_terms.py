@@ -46,7 +46,6 @@ TERMS = st.builds(
     ),
     top_k=st.one_of(st.none(), st.floats(1e-6, 1.0)),
     warmup=st.integers(0, 1000),
-    normalize=st.sampled_from(["weight", "count"]),
     permute=st.booleans(),
     unmask=st.sampled_from(["server", "clients"]),
     preset=st.sampled_from(sorted(SASH)),
@@ -77,13 +76,11 @@ CHANGES: dict[str, Any] = {
     "optimizer": ServerOptimizer("fedadam"),
     "top_k": 0.1,
     "warmup": 9,
-    "normalize": "count",
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
     "neighbours": 40,
     "key_bits": 2048,
-    "batching": "layer",
     "advance": True,
     "sends": "gradient",
     "ring": "rns-8192",
@@ -94,7 +91,7 @@ CHANGES: dict[str, Any] = {
 }
 SCHEME_OF = (
     {"neighbours": "sash"}
-    | dict.fromkeys(("key_bits", "batching", "advance"), "batchcrypt")
+    | dict.fromkeys(("key_bits", "advance"), "batchcrypt")
     | dict.fromkeys(("ring", "keys"), "esafl")
     | {"ckks_ring": "fedml-he"}
 )
@@ -106,7 +103,6 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"top_k": 0.1},
     {"top_k": 0.1000001},
     {"top_k": 0.1, "warmup": 0},
-    {"top_k": 0.1, "normalize": "count"},
     {"top_k": 0.1, "permute": False},
     {"top_k": 0.1, "clip": "history"},
     {"top_k": 0.1, "clip": "exchange"},
@@ -122,7 +118,6 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "batchcrypt"},
     {"scheme": "batchcrypt", "key_bits": 2048},
     {"scheme": "batchcrypt", "key_bits": 4096},
-    {"scheme": "batchcrypt", "batching": "layer"},
     {"scheme": "batchcrypt", "advance": True},
     {"scheme": "batchcrypt", "clip": "exchange"},
     {"scheme": "esafl"},
@@ -246,7 +241,6 @@ def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
     resolved = terms.resolved(4)
     assert resolved.tagged is tagged
     assert (resolved.tag_lanes > 0) is tagged
-    assert resolved.runs(LAYOUT)[-1] == resolved.trailer_lanes(LAYOUT)
 
 
 @pytest.mark.parametrize("bits", [2, 16, 32])
@@ -288,13 +282,11 @@ def test_lanes_of_mean_squares(bits: int) -> None:
         (GRADIENT | {"top_k": 0.1}, "every client steps for itself.*leave top_k out"),
         (GRADIENT | {"scheme": "sash"}, "every client steps for itself"),
         ({"sends": "weights"}, r"sends='weights'\): use 'update' or 'gradient'"),
-        ({"key_bits": 2048}, "key_bits, batching and advance are BatchCrypt's"),
-        ({"batching": "layer"}, "are BatchCrypt's: leave them out with scheme 'flashe'"),
-        ({"scheme": "batchcrypt", "key_bits": 1024}, "3072 has 128 bits of security"),
         (
-            {"scheme": "batchcrypt", "batching": "rows"},
-            r"batching='rows'\): use 'vector' or 'layer'",
+            {"key_bits": 2048},
+            "are BatchCrypt's: leave them out with scheme 'flashe'",
         ),
+        ({"scheme": "batchcrypt", "key_bits": 1024}, "3072 has 128 bits of security"),
         ({"scheme": "batchcrypt", "advance": 1}, r"advance=1\): use False or True"),
         ({"scheme": "batchcrypt", "top_k": 0.1}, "batches are added up as wholes"),
         ({"scheme": "batchcrypt", "masking": "single"}, "that is FLASHE's"),
@@ -325,7 +317,6 @@ def test_lanes_of_mean_squares(bits: int) -> None:
         ({"top_k": 1.5}, "above 0 and at most 1"),
         ({"top_k": float("nan")}, "above 0 and at most 1"),
         ({"top_k": 0.1, "warmup": -1}, "cannot be negative"),
-        ({"top_k": 0.1, "normalize": "sum"}, "'weight' or 'count'"),
         ({"metrics": ("loss", "loss")}, "twice"),
         ({"metrics": tuple(str(i) for i in range(65))}, "at most 64"),
         ({"metrics": ("",)}, "1 to 128"),
@@ -471,8 +462,6 @@ MALFORMED: dict[str, Any] = {
     "no warmup": {k: v for k, v in BODY.items() if k != "warmup"},
     "warmup true": {**BODY, "warmup": True},
     "warmup as text": {**BODY, "warmup": "10"},
-    "no normalize": {k: v for k, v in BODY.items() if k != "normalize"},
-    "normalize": {**BODY, "normalize": "sum"},
     "no permute": {k: v for k, v in BODY.items() if k != "permute"},
     "permute as a number": {**BODY, "permute": 1},
     "clip twice": {**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2},

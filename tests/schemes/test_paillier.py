@@ -222,8 +222,6 @@ def scheme_for(key: SecretKey, cohort: int = 3, bits: int = 16) -> Paillier:
         ({"cohort": 1025}, "cohort must be"),
         ({"bits": 1}, "bits must be"),
         ({"bits": 33}, "bits must be"),
-        ({"runs": (3, -1)}, "lengths of the parts"),
-        ({"runs": (3.0,)}, "lengths of the parts"),
     ],
     ids=str,
 )
@@ -266,15 +264,6 @@ def test_bytes_a_value(key_bits: int) -> None:
     scheme = Paillier(9, 16, key_bits)
     a_value = scheme.nbytes(1_250_000) / 1_250_000
     assert a_value <= {2048: 5.8, 3072: 5.6}[key_bits]
-
-
-def test_layer_by_layer_takes_more_ciphertexts() -> None:
-    layers = (3 * 94, 10, 500, 24)
-    whole, by_layer = scheme_for(pair(), 9), Paillier(9, 16, 2048, pair().public, layers)
-    length = sum(layers)
-    assert whole.nbytes(length) == 9 * 512
-    assert by_layer.nbytes(length) == (3 + 1 + 6 + 1) * 512
-    assert by_layer.parameters() != whole.parameters()
 
 
 def test_powers_are_never_used_twice() -> None:

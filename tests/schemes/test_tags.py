@@ -19,8 +19,6 @@ AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
 TAGS = Tags(KEY, AT)
 Q = 2**64 - 2**32 + 1
 PER = 7
-RUNS = ((0, 20), (20, 26))
-"""Three batches and one."""
 
 Vector = NDArray[Any]
 
@@ -36,21 +34,21 @@ def vectors(count: int, length: int = 26, bits: int = 16, seed: int = 1) -> list
     return out
 
 
-def summed(parts: list[Vector], per: int = PER, runs: Any = RUNS) -> tuple[list[int], Vector]:
-    made = [TAGS.make(values, per, runs, rank) for rank, values in enumerate(parts)]
+def summed(parts: list[Vector], per: int = PER) -> tuple[list[int], Vector]:
+    made = [TAGS.make(values, per, rank) for rank, values in enumerate(parts)]
     total: Vector = np.sum([p.astype(np.int64) for p in parts], axis=0)
     return [sum(column) for column in zip(*made, strict=True)], total
 
 
 def refused(tags: list[int], values: Vector, senders: Any = (0, 1, 2), of: Tags = TAGS) -> None:
     with pytest.raises(AuthenticationError, match="not that of what its senders encrypted"):
-        of.verify(tags, values, PER, RUNS, senders)
+        of.verify(tags, values, PER, senders)
 
 
 def test_long_vectors_are_one_stream() -> None:
     """More batches than a piece of keystream has room for: cutting changes nothing."""
     (values,) = vectors(1, 40_000)
-    made = TAGS.make(values, 97, ((0, 40_000),), 3)
+    made = TAGS.make(values, 97, 3)
     key, masks = (hkdf(KEY, label, *AT.context()) for label in ("tag", "tag-mask"))
     for j in (0, 82, 83, 84, 412):
         batch = values[97 * j : 97 * (j + 1)]
@@ -63,12 +61,12 @@ def test_sums_of_a_thousand_and_32_bits() -> None:
     parts = [np.array([bound, -bound] * 13, np.int32)] * 1024
     tags, total = summed(parts)
     assert int(total.max()) == 1024 * bound
-    TAGS.verify(tags, total, PER, RUNS, range(1024))
+    TAGS.verify(tags, total, PER, range(1024))
 
 
 def test_any_change_of_any_slot_or_tag_is_noticed() -> None:
     tags, total = summed(vectors(3))
-    TAGS.verify(tags, total, PER, RUNS, (0, 1, 2))
+    TAGS.verify(tags, total, PER, (0, 1, 2))
     for change in (1, -1, 1 << 15, (1 << 31) - 1, 1 << 32, (1 << 55) - 1, -(1 << 55)):
         for lane in range(total.size):
             bad = total.copy()
@@ -91,7 +89,7 @@ def test_slots_and_batches_that_change_places_are_noticed() -> None:
 def test_one_vector_for_another_is_noticed() -> None:
     """One sender's twice, another's left out; one taken away again."""
     parts = vectors(3)
-    made = [TAGS.make(values, PER, RUNS, rank) for rank, values in enumerate(parts)]
+    made = [TAGS.make(values, PER, rank) for rank, values in enumerate(parts)]
     for factors in ((2, 1, 0), (0, 2, 1), (1, 1, 2), (3, 0, 0), (2, 2, -1), (0, 0, 0)):
         tags = [
             sum(f * t for f, t in zip(factors, c, strict=True)) for c in zip(*made, strict=True)
@@ -109,7 +107,7 @@ def test_a_batch_that_is_zero_cannot_be_told_from_another() -> None:
     zero = np.zeros(26, np.int32)
     parts = [*vectors(2), zero]
     tags, total = summed(parts)
-    own = TAGS.make(zero, PER, RUNS, 2)
+    own = TAGS.make(zero, PER, 2)
     refused([tags[0] + own[0], *tags[1:]], total)
     for multiple in (3, -1, -3, 1 << 32, 1 << 900, -(1 << 900)):
         refused([tags[0] + multiple * Q, *tags[1:]], total)
@@ -122,7 +120,7 @@ def test_sums_of_the_smallest_and_the_largest_tags_are_accepted(
     monkeypatch.setattr(Tags, "_masks", lambda self, rank, count: np.full(count, tau, np.uint64))
     tags, total = summed([np.zeros(26, np.int32)] * 3)
     assert tags == [3 * tau] * 4
-    TAGS.verify(tags, total, PER, RUNS, (0, 1, 2))
+    TAGS.verify(tags, total, PER, (0, 1, 2))
 
 
 def test_other_senders_slots_and_keys_are_noticed() -> None:

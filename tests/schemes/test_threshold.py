@@ -276,7 +276,6 @@ def test_it_is_a_scheme() -> None:
     both = group(2, 2)
     assert isinstance(both.scheme, Scheme)
     assert isinstance(ThresholdSealer(both.scheme, both.public, 0), Sealer)
-    assert both.scheme.tolerance(2) == 0
     assert canonical.dumps(both.scheme.parameters())
     assert both.scheme.parameters()["key_id"] == both.public.key_id
 

@@ -70,7 +70,6 @@ def epoch_of(grid: Puppets, node: int) -> Epoch:
     [
         (3, {}),
         (6, {"weighted": False}),
-        (4, {"batching": "layer"}),
         (4, {"clip": {"w": 1.0, "*": 2.0}}),
     ],
 )
@@ -440,7 +439,6 @@ def test_what_cannot_work_is_refused_at_construction() -> None:
     for how, says in (
         ({"key_bits": 1024}, "3072 has 128 bits"),
         ({"bits": 33}, "bits"),
-        ({"batching": "rows"}, "batching"),
         ({"advance": 1}, "advance"),
     ):
         with pytest.raises(ConfigError, match=says):

@@ -28,7 +28,6 @@ from flhe.strategies import (
 )
 from flhe.strategies.overhead import (
     ADD,
-    BETWEEN,
     CATCH_UP,
     ENCRYPT,
     EVALUATE,
@@ -52,6 +51,10 @@ from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import Puppets, initial
 
 NODES, ROUNDS = 4, 2
+
+
+BETWEEN = (KEYS, CATCH_UP, OTHER)
+"""Phases that a round may be in before its clock starts; all others are part of its `round_s`."""
 
 
 class Machine:

@@ -79,10 +79,10 @@ def run(grid: Sparse, rounds: int = 3, **how: Any) -> HEStrategy:
 
 
 class Algorithm1:
-    """FLASHE's Algorithm 1 in clear: per-layer top-k with error feedback, normalized by Line 24."""
+    """FLASHE's Algorithm 1 in clear: per-layer top-k with error feedback."""
 
-    def __init__(self, share: float, normalize: str, weights: Mapping[int, float]) -> None:
-        self.share, self.normalize, self.weights = share, normalize, weights
+    def __init__(self, share: float, weights: Mapping[int, float]) -> None:
+        self.share, self.weights = share, weights
         self.model = Model.initial(start_arrays())
         layout = self.model.layout
         self.residual = {p: np.zeros(layout.floats, np.float32) for p in weights}
@@ -91,7 +91,6 @@ class Algorithm1:
         """`trains` train, and `survive` of them are in the sum."""
         layout, weights = self.model.layout, self.weights
         total = np.zeros(layout.floats)
-        counts = np.zeros(layout.floats)
         survivors = list(survive)
         integers = np.zeros(layout.integers)
         weight = sum(weights[p] for p in survivors)
@@ -108,13 +107,10 @@ class Algorithm1:
                 order = sorted(range(part.size), key=lambda i, v=part: (-abs(v[i]), i))  # type: ignore[misc]
                 for i in order[:k]:
                     kept[start + i] = part[i]
-                    counts[start + i] += 1
             self.residual[p] = update - kept
             total += weights[p] * kept.astype(np.float64)
             integers += weights[p] * steps
         mean = total / weight
-        if self.normalize == "count":
-            mean *= len(survivors) / np.maximum(counts, 1)
         whole = np.floor(integers / weight + 0.5).astype(int).tolist()
         masters = layout.apply(self.model.masters, mean.astype(np.float32), whole)
         self.model = Model(layout, self.model.round + 1, bytes(32), masters)
@@ -129,21 +125,21 @@ EQUAL = dict.fromkeys(range(6), 1.0)
 GONE: Fates = {(2, "round"): [1], (2, "update"): [3], (3, "round"): [0], (4, "update"): [4, 0]}
 
 
-@pytest.mark.parametrize("normalize", ["weight", "count"])
+@pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("permute", [True, False])
 @pytest.mark.parametrize("masking", ["double", "single", "adaptive"])
 def test_it_is_algorithm_1_whoever_drops_out(
-    tmp_path: Path, masking: Any, permute: bool, normalize: Any
+    tmp_path: Path, masking: Any, permute: bool, weighted: bool
 ) -> None:
     """Those that a round does not reach keep their residual; those that it lost put all back."""
-    weights = WEIGHTS if normalize == "weight" else EQUAL
+    weights = WEIGHTS if weighted else EQUAL
     grid = Sparse(tmp_path, 6)
     grid.unreached = GONE
     run(
-        grid, 5, masking=masking, permute=permute, normalize=normalize, top_k=0.3, warmup=0,
-        weighted=normalize == "weight", min_replies=2,
+        grid, 5, masking=masking, permute=permute, top_k=0.3, warmup=0,
+        weighted=weighted, min_replies=2,
     )  # fmt: skip
-    reference = Algorithm1(0.3, normalize, weights)
+    reference = Algorithm1(0.3, weights)
     for round_ in range(1, 6):
         trains = [p for p in range(6) if p not in GONE.get((round_, "round"), ())]
         survive = [p for p in trains if p not in GONE.get((round_, "update"), ())]
@@ -161,7 +157,7 @@ def test_an_update_that_is_lost_on_the_way_goes_back_into_the_residual(tmp_path:
     grid = Sparse(tmp_path, 4)
     grid.lost = {(2, "update"): [2], (3, "round"): [1]}
     run(grid, 4, top_k=0.25, warmup=0, clip=8.0)
-    reference = Algorithm1(0.25, "weight", WEIGHTS)
+    reference = Algorithm1(0.25, WEIGHTS)
     for survive in ([0, 1, 2, 3], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]):
         reference.round(range(4), survive)
     reference.matches(same(grid, range(4)), 1e-4)
@@ -219,7 +215,7 @@ def test_a_round_that_is_asked_for_again_trains_once(
             told.append((node, bytes(answer["support"])))  # type: ignore[arg-type]
     assert len(told) == 4
     assert len({data for _, data in told}) == 4, "each attempt has an order of its own"
-    reference = Algorithm1(0.25, "weight", WEIGHTS)
+    reference = Algorithm1(0.25, WEIGHTS)
     for _ in range(3):
         reference.round(range(4), range(4))
     reference.matches(same(grid, range(4)), 1e-4)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from flhe import records
-from flhe.schemes.base import Phase
 from flhe.schemes.threshold import ThresholdRlwe
 from flhe.strategies import (
     HEStrategy,
@@ -74,4 +73,4 @@ STAGES_OF_A_ROUND = ("round", "supports", "update", "consist", "unmask", "mask-k
 
 def test_threshold_decryption_takes_an_update_and_an_answer() -> None:
     """It is no part of rounds yet; `tests/schemes/test_threshold.py` opens sums by these two."""
-    assert ThresholdRlwe(5, 3).phases == (Phase("partial", "open"),)
+    assert ThresholdRlwe(5, 3).phases == ("partial",)

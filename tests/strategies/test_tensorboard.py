@@ -28,7 +28,7 @@ PHASES = (
     Phase(UPLOAD, 0.5, 1 << 22, 0, None),
 )
 FULL = RoundReport(
-    3, 0.75, 0.5, 30 + (1 << 22), 40 + (1 << 20), 0.125, 3.0, 4, 2.5, 3.25, 1 << 29, 1 << 27, PHASES
+    3, 0.75, 0.5, 30 + (1 << 22), 40 + (1 << 20), 0.125, 3.0, 4, 3.25, 1 << 29, 1 << 27, PHASES
 )
 BARE = RoundReport(1, None, None, 8, 16, 0.0, 1.5, 3)
 
@@ -79,7 +79,6 @@ def test_a_report_is_read_back(tmp_path: Path) -> None:
     assert {tag: value for tag, step, value in found if step == 3} == {
         "accuracy": 0.75,
         "loss": 0.5,
-        "epsilon": 2.5,
         "overhead/round_s": 3.0,
         "overhead/wall_s": 3.25,
         "overhead/crypto_s": 0.125,
