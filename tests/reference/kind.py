@@ -178,7 +178,3 @@ def support_of(case: Case) -> Support | None:
 def sealed_of(message: Case, floats: int | None = None) -> Sealed:
     body = np.frombuffer(bytes.fromhex(message["body"]), np.uint8)
     return Sealed.from_parts(bytes.fromhex(message["header"]), body, floats=floats)
-
-
-def message_of(head: bytes, body: bytes) -> Case:
-    return {"header": head.hex(), "body": body.hex()}
