@@ -101,7 +101,8 @@ class BatchCryptBook:
     @property
     def width(self) -> int:
         """Bits of a slot."""
-        return (self.cohort * (2 ** (self.bits - 1) - 1)).bit_length() + 2
+        largest: int = self.cohort * (2 ** (self.bits - 1) - 1)
+        return largest.bit_length() + 2
 
     @property
     def per(self) -> int:

@@ -29,6 +29,7 @@ from tests.reference.esafl import EsaflBook
 from tests.reference.fedml_he import unpacked_key
 from tests.reference.field import Q, elements
 from tests.reference.flashe import FlasheBook
+from tests.reference.gaussian import gaussian
 from tests.reference.kind import Case, SchemeKind, Steps, sealed_of
 from tests.reference.mixing import Both
 from tests.reference.sash import PRESETS, SashBook
@@ -167,7 +168,8 @@ def drawn_key(told: Case | None) -> NDArray[np.int32] | None:
     if told is None:
         return None
     owns = [draw_own(told["n"], giving(bytes.fromhex(seed))) for seed in told["seeds"]]
-    key: NDArray[np.int32] = np.sum(owns, axis=0, dtype=np.int32) * np.int32(told["times"])
+    total = np.array(owns, np.int32).sum(axis=0, dtype=np.int32, keepdims=True)[0]
+    key: NDArray[np.int32] = total * np.int32(told["times"])
     key[0] += told["first"]
     return key
 
@@ -195,8 +197,11 @@ class EsaflKind(SchemeKind):
         slots, size = scheme.sizes.slots, case["length"] + case["extras"]
         owns = {part["rank"]: bytes.fromhex(part["key_seed"]) for part in case["parts"]}
         keys = {rank: draw_own(n, giving(seed)) for rank, seed in owns.items()}
-        whole = np.sum(list(keys.values()), axis=0, dtype=np.int32)
-        about = {"width": slots.width, "slots": slots.per, "limb_bits": scheme.sizes.limb_bits}
+        whole = np.array(list(keys.values()), np.int32).sum(axis=0, dtype=np.int32, keepdims=True)[
+            0
+        ]
+        about: Case = {"width": slots.width, "slots": slots.per}
+        about["limb_bits"] = scheme.sizes.limb_bits
         about |= {"moduli": [f"{q:x}" for q in slots.moduli], "a": []}
         group_key, bound = bytes.fromhex(case["group_key"]), (*both.at.context(), case["ring"])
         blocks = range(-(-slots.count(size) // n))
@@ -264,7 +269,7 @@ class EsaflKind(SchemeKind):
 
     def _key(self, case: Case, n: int) -> list[int]:
         told = case["total"]
-        key = columns([esafl.gaussian(bytes.fromhex(seed), n) for seed in told["seeds"]])
+        key = columns([gaussian(bytes.fromhex(seed), n) for seed in told["seeds"]])
         return [key[0] * told["times"] + told["first"], *(x * told["times"] for x in key[1:])]
 
     def steps(self, case: Case) -> Steps:

@@ -79,10 +79,6 @@ class Both:
         """The round, as the library knows it."""
         return Slot(*context(self.slot or NEAR))
 
-    def header(self, wire: Wire) -> bytes:
-        """Of the book: what the library writes is held against it."""
-        return self.book.header(wire)
-
     def seal(self, rank: int, clear: Clear, *, prepare: bool = False) -> Wire:
         """By the library."""
         support, coords = None, None

@@ -163,7 +163,7 @@ class PermutationKind:
         if "slot" in case:
             key = hkdf(bytes.fromhex(case["group_key"]), "permutation", *context(case["slot"]))
             told["key"] = key.hex()
-        made = permutation(bytes.fromhex(told.get("key", case["key"])), case["length"])
+        made = permutation(bytes.fromhex(told.get("key") or case["key"]), case["length"])
         if isinstance(made, Network):
             told |= dict(zip(("a", "b"), made.sizes, strict=True))
             told["passes"] = [len(made.walk(d, 1)) for d in case["coords"]]

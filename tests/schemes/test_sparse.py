@@ -14,24 +14,12 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys.derive import hkdf
-from flhe.math.prg import AesCtr
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sparse import covered
 from flhe.sealed import Sealed
 from tests.laws import KEY, SLOT, add_up
 
 MODES = ("double", "single")
-
-
-def stream(scheme: Flashe, mode: str, j: int, length: int) -> list[int]:
-    """F(j, d) for d below `length`, from the definition, in Python integers."""
-    key = hkdf(KEY, "flashe", *SLOT.context(), mode, scheme.lane_bits)
-    lane = np.dtype(scheme.packing.lane)
-    out = np.empty(length * lane.itemsize + 16, np.uint8)
-    made = AesCtr("pycryptodome").stream(key, j)
-    made.into(out, length * lane.itemsize)
-    return [int(v) % (1 << scheme.lane_bits) for v in out[: length * lane.itemsize].view(lane)]
 
 
 @dataclasses.dataclass
