@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flhe import records
-from flhe.apps.dropouts import dropout
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import Data, Examples, Score, evaluate, new_model, shuffler, train
-from flhe.apps.tasks.gradients import batch_gradient
-from flhe.apps.tasks.split import node_data
 from flhe.coding.sensitivity import sensitivity
 from flhe.mods import HEMod
+from flhe_app.dropouts import dropout
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import Data, Examples, Score, evaluate, new_model, shuffler, train
+from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.split import node_data
 
 
 def initial(ctx: Context) -> ArrayRecord:
@@ -53,7 +53,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     data = _data(settings, ctx)
     model = _model(settings, msg)
     shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), _round(msg))
-    if settings.algorithm == "fedsgd":
+    if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
         return _trained(msg, found, batch.score, batch.examples)

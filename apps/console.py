@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from flhe.apps.outcome import SELECTION
-from flhe.apps.settings import Settings
+from flhe_app.outcome import SELECTION
+from flhe_app.settings import Settings
 
 
 class RoundDisplay:

@@ -20,7 +20,7 @@ from logging import WARNING, getLogger
 from flwr.app import ConfigRecord, Context, Error, Message
 
 from flhe import records
-from flhe.apps.settings import Settings
+from flhe_app.settings import Settings
 
 log = getLogger("flwr").log
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
 import sys
 import tempfile
 import urllib.error
@@ -76,11 +77,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def answers(port: int) -> bool:
-    """Whether a SuperLink answers on `port`; never through a proxy."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def answers(port: int, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a SuperLink answers on `port`, over TLS where there is a `context`; never by a proxy."""
+    https = urllib.request.HTTPSHandler(context=context)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+    scheme = "https" if context else "http"
     try:
-        with opener.open(f"http://127.0.0.1:{port}/health", timeout=1.0) as response:
+        with opener.open(f"{scheme}://127.0.0.1:{port}/health", timeout=1.0) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from flwr.serverapp.strategy import Result
 
-from flhe.apps.environment import data_home
-from flhe.apps.settings import Settings
 from flhe.errors import ConfigError
 from flhe.strategies.sealed_result import save_sealed, write_private
+from flhe_app.environment import data_home
+from flhe_app.settings import Settings
 
 log = getLogger("flwr").log
 

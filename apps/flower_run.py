@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from flhe.apps.console import RoundDisplay
-from flhe.apps.environment import FLOWER_CONFIG, answers, cpus, environment, free_port
-from flhe.apps.outcome import Outcome, Tail, labelled, last_exception, one_line
-from flhe.apps.run_dir import RunDir
-from flhe.apps.signals import ignore_signals
 from flhe.errors import FlheError
+from flhe_app.console import RoundDisplay
+from flhe_app.environment import FLOWER_CONFIG, answers, cpus, environment, free_port
+from flhe_app.outcome import Outcome, Tail, labelled, last_exception, one_line
+from flhe_app.run_dir import RunDir
+from flhe_app.signals import ignore_signals
 
 if TYPE_CHECKING:
-    from flhe.apps.processes import Children
     from flhe.strategies.report import Lines
+    from flhe_app.processes import Children
 
 SUPERLINK_S = 60.0
 """Longest wait for the SuperLink to answer."""
@@ -63,7 +63,7 @@ class FlowerRun:
 
     def run(self) -> Outcome:
         """Run it to its end; raises FlheError when it did not train all rounds."""
-        from flhe.apps.processes import Children
+        from flhe_app.processes import Children
 
         (self._scratch / "settings.toml").write_text(self._settings.to_toml(), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
@@ -84,7 +84,7 @@ class FlowerRun:
         return self._outcome
 
     def _start_superlink(self, children: Children) -> subprocess.Popen[bytes]:  # noqa: RET503
-        from flhe.apps.processes import describe_exit, script
+        from flhe_app.processes import describe_exit, script
 
         for _ in range(3):  # another program may take the port between our look and Flower's
             port = free_port()
@@ -108,7 +108,7 @@ class FlowerRun:
 
     def _submit(self, children: Children) -> subprocess.Popen[bytes]:
         """Hand the app in; the process stays, to bring the run's log."""
-        from flhe.apps.processes import script
+        from flhe_app.processes import script
 
         parallel = min(self._settings.nodes, cpus())
         federation = (
@@ -127,7 +127,7 @@ class FlowerRun:
         stream: subprocess.Popen[bytes],
     ) -> None:
         """Return when the simulation's process is gone; fail when Flower's own are first."""
-        from flhe.apps.processes import describe_exit
+        from flhe_app.processes import describe_exit
 
         limit = time.monotonic() + SIMULATION_S
         known: set[str] = set()
@@ -149,7 +149,7 @@ class FlowerRun:
 
     def _settle(self, children: Children, stream: subprocess.Popen[bytes]) -> None:
         """Ask Flower how the run ended: its own exit codes do not tell."""
-        from flhe.apps.processes import script
+        from flhe_app.processes import script
 
         limit = time.monotonic() + (SETTLE_S if self._outcome.done else SETTLE_S / 2)
         command = [script("flwr"), "ls", "flhe", "--format", "json"]

@@ -17,8 +17,10 @@ from pathlib import Path
 from rich.console import Console
 
 from flhe import json_option
-from flhe.apps.console import overhead_table, round_table
-from flhe.apps.environment import (
+from flhe.errors import ConfigError, FlheError
+from flhe.packages import check_packages, install_hint
+from flhe_app.console import overhead_table, round_table
+from flhe_app.environment import (
     FLOWER_CONFIG,
     answers,
     environment,
@@ -27,13 +29,11 @@ from flhe.apps.environment import (
     short_tmp,
     temporary,
 )
-from flhe.apps.flower_run import STREAM_S, SUPERLINK_S, FlowerRun
-from flhe.apps.outcome import Outcome, Tail, last_exception
-from flhe.apps.run_dir import RunDir, created, reopened
-from flhe.apps.settings import Settings
-from flhe.apps.signals import Stopped, signals
-from flhe.errors import ConfigError, FlheError
-from flhe.packages import check_packages, install_hint
+from flhe_app.flower_run import STREAM_S, SUPERLINK_S, FlowerRun
+from flhe_app.outcome import Outcome, Tail, last_exception
+from flhe_app.run_dir import RunDir, created, reopened
+from flhe_app.settings import Settings
+from flhe_app.signals import Stopped, signals
 
 __all__ = [
     "FLOWER_CONFIG",
@@ -162,7 +162,7 @@ def check(
     settings: Settings, json_path: Path | None, timeout: float, report_path: Path | None = None
 ) -> None:
     """Refuse before anything starts what could only fail later."""
-    from flhe.apps.tasks import check_data, task_named
+    from flhe_app.tasks import check_data, task_named
 
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:

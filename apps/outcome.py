@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flhe.apps.settings import Settings
+from flhe_app.settings import Settings
 
 TRAINING, SELECTION = "training", "selection"
 """Kinds of rounds."""

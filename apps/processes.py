@@ -75,7 +75,7 @@ class Children:
         self._seen: set[psutil.Process] = set()
         self._started: list[subprocess.Popen[bytes]] = []
         self._watchdog = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "flhe.apps.watch", self.tag, str(scratch)],
+            [sys.executable, "-m", "flhe_app.watch", self.tag, str(scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -22,20 +22,20 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from flhe.apps.checks import key_of
-from flhe.apps.environment import data_home, own_name
-from flhe.apps.settings import Settings
 from flhe.errors import ConfigError, FlheError
 from flhe.keys import files
+from flhe_app.environment import data_home, own_name
+from flhe_app.option import about
+from flhe_app.settings import Settings
 
 VERSION = 1
 
-OPTIONS = {"num_rounds": "--rounds", "sealed_model": "--output"}
-"""Options of `flhe run` that are not called as their setting."""
+FLAGS = {field.name: about(field).flag for field in fields(Settings)}
+"""What `flhe run` calls each setting; None for those that it does not take."""
 
 PATHS = ("data_dir", "sealed_model", "tensorboard")
 """Settings that are paths."""
@@ -207,7 +207,7 @@ def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Setting
         said = absolute(str(value)) if name in PATHS else value
         if said == had:
             continue
-        option = OPTIONS.get(name, f"--{key_of(name)}")
+        option = FLAGS[name]
         if name != "num_rounds":
             raise ConfigError(
                 f"{option} {value}: the run in {path} has {had!r}, which cannot change when it is "
@@ -269,7 +269,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 def _end_leftovers(tag: Path) -> None:
     """End what an earlier run left running, if its watchdog was killed with it."""
-    from flhe.apps.processes import stop_tagged
+    from flhe_app.processes import stop_tagged
 
     if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
         stop_tagged(mark)

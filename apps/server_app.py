@@ -9,18 +9,12 @@ import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from flhe.apps.final_model import log_place, placed, write_model
-from flhe.apps.node_memory import nodes_memory
-from flhe.apps.plain_fedsgd import PlainFedSGD
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import Task, new_model
 from flhe.errors import ConfigError, QuorumError
 from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.rounds.select_terms import clear_warning
@@ -28,6 +22,12 @@ from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.tensorboard import TensorBoard
+from flhe_app.final_model import log_place, placed, write_model
+from flhe_app.node_memory import nodes_memory
+from flhe_app.plain_fedsgd import PlainFedSGD
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import Task, new_model
 
 app = ServerApp()
 
@@ -93,91 +93,17 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         if isinstance(how, ClientOptimizer):
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
-    from flhe.strategies import (
-        batchcrypt_fedavg,
-        esafl_fedavg,
-        fedml_he_fedavg,
-        flashe_fedavg,
-        sash_fedavg,
-    )
-
-    common: dict[str, Any] = {
-        "bits": settings.value_bits,
-        "clip": settings.threshold,
-        "max_examples": largest_weight(settings, task),
-        "round_timeout": settings.round_timeout,
-        "state_dir": settings.state_dir or None,
-        "rekey_every": settings.rekey_every,
-        "checkpoint_every": settings.checkpoint_every,
-        "patience": settings.patience,
-        "retries": settings.retries,
-        "on_round": reporter.round,
-        "select": settings.selects,
-        "noise": settings.laplace,
-        "weighted": settings.weighted,
+    return HEStrategy(
+        settings.terms(largest_weight(settings, task)),
+        round_timeout=settings.round_timeout,
+        state_dir=settings.state_dir or None,
+        rekey_every=settings.rekey_every,
+        checkpoint_every=settings.checkpoint_every,
+        patience=settings.patience,
+        retries=settings.retries,
+        on_round=reporter.round,
         **fedavg,
-    }
-    if isinstance(how, ClientOptimizer):
-        return gradient_strategy(settings, how, common)
-    common["server_optimizer"] = how
-    strategy: FedAvg
-    if settings.scheme == "sash":
-        strategy = sash_fedavg(
-            unmask=cast(Any, settings.unmask), neighbours=settings.neighbours, **common
-        )
-    elif settings.scheme == "batchcrypt":
-        strategy = batchcrypt_fedavg(
-            key_bits=settings.key_bits,
-            advance=settings.advance,
-            **common,
-        )
-    elif settings.scheme == "esafl":
-        strategy = esafl_fedavg(
-            ring=settings.ring, per_round_keys=settings.per_round_keys, **common
-        )
-    elif settings.scheme == "fedml-he":
-        strategy = fedml_he_fedavg(ckks_ring=settings.ckks_ring, **common)
-    else:
-        strategy = flashe_fedavg(
-            masking=cast(Any, settings.masking),
-            top_k=settings.top_k or None,
-            warmup=settings.warmup,
-            permute=settings.permute,
-            **common,
-        )
-    return strategy
-
-
-def gradient_strategy(
-    settings: Settings, optimizer: ClientOptimizer, common: dict[str, Any]
-) -> FedAvg:
-    """FedSGD under `settings.scheme`: the nodes step, with `optimizer`."""
-    from flhe.rounds.terms import Terms
-    from flhe.strategies import HEStrategy, batchcrypt_fedsgd, esafl_fedsgd
-
-    if settings.scheme == "batchcrypt":
-        return batchcrypt_fedsgd(
-            optimizer=optimizer,
-            key_bits=settings.key_bits,
-            advance=settings.advance,
-            **common,
-        )
-    if settings.scheme == "esafl":
-        return esafl_fedsgd(
-            optimizer=optimizer,
-            ring=settings.ring,
-            per_round_keys=settings.per_round_keys,
-            **common,
-        )
-    own: dict[str, Any] = {"masking": settings.masking}
-    if settings.scheme == "sash":
-        own = {"unmask": settings.unmask, "neighbours": settings.neighbours}
-    elif settings.scheme == "fedml-he":
-        own = {"ckks_ring": settings.ckks_ring}
-    keys = ("bits", "clip", "max_examples", "weighted", "select", "noise")
-    encoding = {key: common.pop(key) for key in keys}
-    terms = Terms(settings.scheme, optimizer=optimizer, sends="gradient", **encoding, **own)
-    return HEStrategy(terms, **common)
+    )
 
 
 def largest_weight(settings: Settings, task: Task) -> int:
@@ -185,7 +111,7 @@ def largest_weight(settings: Settings, task: Task) -> int:
     if settings.fair:
         return settings.fair.limit
     most = most_examples(settings, task)
-    if settings.algorithm == "fedsgd":
+    if settings.gradients:
         most = min(settings.batch_size, most)
     return settings.max_examples or most
 

@@ -1,6 +1,7 @@
 """The app's run config, read and checked once: on the server, on a client, and by `flhe run`.
 
-Imports neither flwr nor torch, so that a wrong option is refused before anything starts.
+Importing it loads neither flwr, torch nor numpy: `flhe --help` lists the settings, and a wrong one is
+refused before anything starts.
 """
 
 from __future__ import annotations
@@ -9,20 +10,26 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from flhe.apps import checks, fedsgd, selection
-from flhe.apps.checks import MIN_ENCRYPTED_NODES, key_of, one_of
-from flhe.apps.tasks.fair import FAIR_BITS, Fair
-from flhe.coding.laplace import Laplace, Scope
-from flhe.coding.select import Rest, Select
 from flhe.errors import ConfigError
-from flhe.rounds.optimizer import Name, ServerOptimizer
-from flhe.rounds.optimizers import Optimizer
-from flhe.schemes.paillier import DEFAULT_KEY_BITS
-from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE
+from flhe.schemes.presets import CKKS, DEFAULT_CKKS, DEFAULT_ESHE, ESHE
+from flhe_app.option import check, key_of, option
 
-SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he", "plain")
+if TYPE_CHECKING:
+    from flhe.coding.laplace import Laplace
+    from flhe.coding.select import Select
+    from flhe.rounds.optimizers import Optimizer
+    from flhe.rounds.terms import Terms
+    from flhe_app.tasks.fair import Fair
+
+ENCRYPTED = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
+CLIENT_OPTIMIZERS = ("sgd", "adam", "rmsprop")
+KEY_BITS = 3072
+"""As the library has them, which takes a second to import; a test compares."""
+
+SCHEMES = (*ENCRYPTED, "plain")
 """Every name that `scheme` may take."""
 
 CLASSES = {
@@ -41,7 +48,6 @@ CLASSES = {
 """What the model of each task tells apart: guessing costs ln(classes)."""
 
 TASKS = tuple(CLASSES)
-PARTITIONS = ("iid", "dirichlet")
 
 BITS = 16
 """Bits of one encrypted value, where `bits` does not say; under SASH as many as there is room for."""
@@ -49,193 +55,293 @@ BITS = 16
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
 
+ADAM = "adam"
+"""What nodes step with under fedsgd, where `client_optimizer` does not say."""
+
+_FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
+_DATA = {"envvar": "FLHE_DATA_DIR"}
+_ENCRYPTED = ("scheme", ENCRYPTED)
+_FLASHE = ("scheme", ("flashe",))
+_BATCHCRYPT = ("scheme", ("batchcrypt",))
+_ESAFL = ("scheme", ("esafl",))
+_FEDAVG, _FEDSGD = ("algorithm", ("fedavg",)), ("algorithm", ("fedsgd",))
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One run of the app. Field `local_epochs` is the key `local-epochs`, and so on.
 
-    Parameters
-    ----------
-    scheme, task, partition : str
-        One of SCHEMES, TASKS and PARTITIONS. Where "one of" is said of others, see `flhe.apps.checks`.
-    nodes : int
-        Nodes that take part; at least 3 when encrypted.
-    clip : float
-        Largest change of one weight in one round, or its gradient under fedsgd; encrypted updates are
-        clipped to it.
-    max_examples : int
-        Most examples that one node may count when encrypted; 0 lets the task decide. With fair_q it
-        is the largest weight, under any scheme.
-    bits : int
-        Bits of one encrypted value; with fair_q at least FAIR_BITS are used. 0 is BITS, and under
-        SASH as many as the number of nodes leaves room for.
-    server_optimizer : str
-        What is made of the mean update; one of SERVER_OPTIMIZERS.
-    server_eta : float
-        The server optimizer's learning rate; 0 takes Flower's default for it.
-    server_momentum : float
-        Momentum of fedavgm; the others do not use it.
-    proximal_mu : float
-        Weight of FedProx's proximal term in the nodes' training; 0 trains without it.
-    fair_q : float
-        Fairness q of q-FedAvg; 0 is FedAvg.
-    state_dir : str
-        Directory in which the server keeps what it needs to go on after a crash; "" for none.
-    resume : bool
-        Go on with the run in `state_dir`.
-    report : str
-        File that receives a JSON line per event while the run goes on; "" for none.
-    tensorboard : str
-        Directory for TensorBoard's event files; "" for none.
-    secret_initial : bool
-        Have a node make the initial model and seal it, so that the server is not sent it.
-    rekey_every, checkpoint_every, patience, retries : int
-        As HEStrategy's.
-    fair_lipschitz : float
-        L of q-FedAvg; 0 takes 1 / learning_rate. Training here has momentum 0.9, which moves ten times
-        as far as its learning rate says: 0.1 / learning_rate makes larger steps.
-    clipping : str
-        What clips an encrypted update: "fixed" at clip, or thresholds fitted layer by layer, on the
-        rounds before ("history") or on each round ("exchange").
-    masking : str
-        FLASHE's masking; one of MASKINGS.
-    top_k : float
-        Share of each layer's values that a node sends, the largest; 0 sends all.
-    warmup : int
-        Rounds at shares of 0.8, 0.4 and 0.2 each before top_k.
-    permute : bool
-        Hide from the server which values of an update were sent.
-    unmask : str
-        Who reads the sums of SASH; one of UNMASKS.
-    neighbours : int
-        Nodes among whom each one shares its SASH seed (SASH+); 0 for all.
-    key_bits : int
-        Length of BatchCrypt's Paillier modulus: 2048 (112 bits of security), 3072 (128) or 4096.
-    advance : bool
-        BatchCrypt's advance scaling: `bits` has room for the sum of all nodes.
-    ring : str
-        Parameters of ESAFL's ring; see `flhe.schemes.presets`.
-    per_round_keys : bool
-        ESAFL: fresh keys in each round, instead of keys that last until the group changes.
-    drops : int
-        Nodes that drop out of each round, at random stages; see `flhe.apps.dropouts`.
-    kill : int
-        Round in whose training one node is killed, for good; 0 for none.
-    ckks_ring : str
-        Parameters of FedML-HE's CKKS; see `flhe.schemes.presets`.
-    select : float
-        Share of each update that is encrypted, under any encrypted scheme; 1 is all of it. Example
-        counts then weigh nothing, unless `rest` is "drop": in clear they would show.
-    rule : str
-        What chooses it: "sensitivity", "magnitude", "random" or "layers:REGEX"; see
-        `flhe.coding.select`. The first two take a round of their own, before those of training.
-    rest : str
-        What happens to the rest: it travels in "clear", or "drop": it is not sent, and stays as it was.
-    noise : float
-        Scale of the Laplace noise that a node adds, in units of the update; 0 adds none.
-    noise_scope : str
-        What gets noise: what travels in "clear", or "all".
-    algorithm : str
-        "fedavg", model averaging; or "fedsgd": in a round a node computes the gradient of one batch of
-        batch_size, and every node steps with the mean. local_epochs and learning_rate are FedAvg's.
-    client_optimizer : str
-        What nodes step with under fedsgd: "sgd", "adam" or "rmsprop"; "" is adam.
-    client_lr, client_momentum, client_decay : float
-        Its learning rate, 0 takes PyTorch's default for it; momentum of sgd and rmsprop; and how the
-        rate falls: lr / (1 + decay * steps before).
+    Each field says what it does, where `flhe run --help` shows it, and which values it takes.
+
+    Raises
+    ------
+    ConfigError
+        Settings that are out of range, do not go together, or would do nothing.
     """
 
-    scheme: str = "flashe"
-    task: str = "digits"
-    num_rounds: int = 5
-    seed: int = 0
-    nodes: int = 5
-    join_timeout: float = 60.0
-    fraction_train: float = 1.0
-    round_timeout: float = 600.0
-    partition: str = "iid"
-    dirichlet_alpha: float = 0.5
-    local_epochs: int = 5
-    learning_rate: float = 0.05
-    batch_size: int = 32
-    device: str = "cpu"
-    bits: int = 0
-    clip: float = 1.0
-    max_examples: int = 0
-    data_dir: str = ""
-    download: bool = False
-    report: str = ""
-    tensorboard: str = ""
-    sealed_model: str = ""
-    server_optimizer: str = "fedavg"
-    server_eta: float = 0.0
-    server_momentum: float = 0.9
-    proximal_mu: float = 0.0
-    fair_q: float = 0.0
-    fair_lipschitz: float = 0.0
-    state_dir: str = ""
-    resume: bool = False
-    secret_initial: bool = False
-    rekey_every: int = 0
-    checkpoint_every: int = 10
-    patience: int = 3
-    retries: int = 2
-    clipping: str = "fixed"
-    masking: str = "double"
-    top_k: float = 0.0
-    warmup: int = 10
-    permute: bool = True
-    unmask: str = "server"
-    neighbours: int = 0
-    drops: int = 0
-    key_bits: int = DEFAULT_KEY_BITS
-    advance: bool = False
-    ring: str = DEFAULT_ESHE
-    per_round_keys: bool = False
-    kill: int = 0
-    ckks_ring: str = DEFAULT_CKKS
-    select: float = 1.0
-    rule: str = "sensitivity"
-    rest: str = "clear"
-    noise: float = 0.0
-    noise_scope: str = "clear"
-    algorithm: str = "fedavg"
-    client_optimizer: str = ""
-    client_lr: float = 0.0
-    client_momentum: float = 0.0
-    client_decay: float = 0.0
+    scheme: str = option(
+        "flashe",
+        "flashe, sash, batchcrypt, esafl, fedml-he, or plain for ordinary FedAvg.",
+        flag="--scheme",
+        known=SCHEMES,
+    )
+    task: str = option(
+        "digits",
+        "digits, cifar10 or fashion-mnist; the papers' fcn, alexnet, lstm, resnet20, gru or cnn; "
+        "fcn-digits or cnn-digits, which need no files.",
+        flag="--task",
+        known=TASKS,
+    )
+    nodes: int = option(
+        5, "Nodes in the federation; at least 3 encrypted.", flag="--nodes", least=1
+    )
+    num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
+    seed: int = option(0, "Seed of the model, the split and the batches.", flag="--seed", least=0)
+    report: str = option("", "File that receives a JSON line per event while the run goes on.")
+    tensorboard: str = option(
+        "",
+        "Write what each phase took for TensorBoard, into DIR.",
+        flag="--tensorboard",
+        extra=_DIR,
+    )
+    partition: str = option(
+        "iid",
+        "How data is split: iid or dirichlet.",
+        flag="--partition",
+        known=("iid", "dirichlet"),
+    )
+    dirichlet_alpha: float = option(
+        0.5, "Evenness of a dirichlet split.", flag="--dirichlet-alpha", above=0
+    )
+    local_epochs: int = option(
+        5, "Epochs a node trains in a round.", flag="--local-epochs", least=1
+    )
+    learning_rate: float = option(0.05, "Learning rate of a node's training.", above=0)
+    batch_size: int = option(32, "Examples of a batch.", flag="--batch-size", least=1)
+    algorithm: str = option(
+        "fedavg",
+        "fedavg, or fedsgd: nodes send gradients, and all step alike.",
+        flag="--algorithm",
+        known=("fedavg", "fedsgd"),
+    )
+    client_optimizer: str = option(
+        "",
+        "What steps under fedsgd: adam, rmsprop or sgd.",
+        flag="--optimizer",
+        known=("", *CLIENT_OPTIMIZERS),
+        only=_FEDSGD,
+    )
+    client_lr: float = option(
+        0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr", least=0, only=_FEDSGD
+    )
+    client_momentum: float = option(0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD)
+    client_decay: float = option(
+        0.0, "How its rate falls: lr / (1 + decay * steps before).", least=0, only=_FEDSGD
+    )
+    server_optimizer: str = option(
+        "fedavg",
+        "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.",
+        flag="--server-optimizer",
+        known=SERVER_OPTIMIZERS,
+        only=_FEDAVG,
+    )
+    server_eta: float = option(
+        0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG
+    )
+    server_momentum: float = option(0.9, "Momentum of fedavgm.", least=0)
+    proximal_mu: float = option(
+        0.0,
+        "Weight of FedProx's proximal term; 0 trains without it.",
+        flag="--proximal-mu",
+        least=0,
+        only=_FEDAVG,
+    )
+    fair_q: float = option(
+        0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", flag="--fair-q", least=0, only=_FEDAVG
+    )
+    fair_lipschitz: float = option(
+        0.0,
+        "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "
+        "times as far as its learning rate says: 0.1 / learning-rate makes larger steps.",
+        least=0,
+    )
+    fraction_train: float = option(
+        1.0, "Share of the nodes that train in a round.", above=0, most=1
+    )
+    join_timeout: float = option(60.0, "Longest wait for the nodes, in seconds.", above=0)
+    round_timeout: float = option(600.0, "Longest stage of a round, in seconds.", above=0)
+    device: str = option("cpu", "Where nodes train: cpu, cuda.")
+    bits: int = option(
+        0,
+        "Bits of one encrypted value; 0: 16, or under SASH as many as there is room for.",
+        least=0,
+    )
+    clip: float = option(
+        1.0, "Largest change of one weight in one round, or its gradient under fedsgd.", above=0
+    )
+    max_examples: int = option(
+        0,
+        "Most examples that one node may count; 0 lets the task decide. With fair-q the largest "
+        "weight.",
+        least=0,
+    )
+    clipping: str = option(
+        "fixed",
+        "Clipping thresholds: fixed, history or exchange.",
+        flag="--clipping",
+        known=("fixed", "history", "exchange"),
+        only=_ENCRYPTED,
+    )
+    masking: str = option(
+        "double",
+        "FLASHE's masking: double, single or adaptive.",
+        flag="--masking",
+        known=("double", "single", "adaptive"),
+        only=_FLASHE,
+    )
+    top_k: float = option(
+        0.0,
+        "Share of each layer's values that a node sends; 0: all.",
+        flag="--top-k",
+        least=0,
+        most=1,
+        only=_FLASHE,
+    )
+    warmup: int = option(
+        10,
+        "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.",
+        flag="--warmup",
+        least=0,
+    )
+    permute: bool = option(
+        True, "Hide from the server which values were sent.", flag="--permute/--no-permute"
+    )
+    unmask: str = option(
+        "server",
+        "Who reads the sums of SASH: server or clients.",
+        flag="--unmask",
+        known=("server", "clients"),
+        only=("scheme", ("sash",)),
+    )
+    key_bits: int = option(
+        KEY_BITS,
+        "Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.",
+        flag="--key-bits",
+        only=_BATCHCRYPT,
+    )
+    advance: bool = option(
+        False, "BatchCrypt's advance scaling.", flag="--advance", only=_BATCHCRYPT
+    )
+    ring: str = option(
+        DEFAULT_ESHE,
+        "ESAFL's ring; rns-8192 and rns-16384 take fewer bytes.",
+        flag="--ring",
+        known=tuple(ESHE),
+        only=_ESAFL,
+    )
+    per_round_keys: bool = option(
+        False, "ESAFL: fresh keys in each round.", flag="--per-round-keys", only=_ESAFL
+    )
+    ckks_ring: str = option(
+        DEFAULT_CKKS,
+        "FedML-HE's ring; 8192 takes as many bytes and has more margin.",
+        known=tuple(CKKS),
+        only=("scheme", ("fedml-he",)),
+    )
+    select: float = option(
+        1.0,
+        "Share of an update that is encrypted; the server sees the rest.",
+        flag="--select",
+        only=_ENCRYPTED,
+    )
+    rule: str = option(
+        "sensitivity",
+        "What chooses it: sensitivity, magnitude, random or layers:REGEX.",
+        flag="--rule",
+        only=_ENCRYPTED,
+    )
+    rest: str = option(
+        "clear",
+        "The rest travels in clear, or drop: it is not sent.",
+        flag="--rest",
+        known=("clear", "drop"),
+        only=_ENCRYPTED,
+    )
+    noise: float = option(
+        0.0,
+        "Scale of Laplace noise on updates, in their units; 0: none.",
+        flag="--noise",
+        only=_ENCRYPTED,
+    )
+    noise_scope: str = option(
+        "clear",
+        "What gets noise: what travels in clear, or all.",
+        flag="--noise-scope",
+        known=("clear", "all"),
+        only=_ENCRYPTED,
+    )
+    drops: int = option(
+        0, "Nodes that drop out of each round, at random stages.", flag="--drops", least=0
+    )
+    kill: int = option(
+        0, "Round in which one node is killed, for good; 0: none.", flag="--kill", least=0
+    )
+    data_dir: str = option(
+        "",
+        "Where the data set lies: a directory, or an .npz or .txt file.",
+        flag="--data-dir",
+        extra=_DATA,
+    )
+    download: bool = option(False, "Fetch the data set when it is missing.")
+    state_dir: str = option(
+        "", "Directory in which the server keeps what it needs to go on.", only=_ENCRYPTED
+    )
+    resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED)
+    rekey_every: int = option(
+        0,
+        "Rounds after which the nodes agree on fresh keys; 0: never.",
+        flag="--rekey-every",
+        least=0,
+    )
+    checkpoint_every: int = option(
+        10,
+        "Rounds after which a node seals the model; 0: only when needed.",
+        flag="--checkpoint-every",
+        least=0,
+    )
+    secret_initial: bool = option(
+        False,
+        "A node makes the initial model and seals it.",
+        flag="--secret-initial",
+        only=_ENCRYPTED,
+    )
+    patience: int = option(3, "Rounds that a node may be away before a new epoch.", least=0)
+    retries: int = option(2, "How often a round with too few updates is asked again.", least=0)
+    sealed_model: str = option("", "Where the final model goes.", flag="--output", extra=_FILE)
 
     def __post_init__(self) -> None:
-        one_of("scheme", self.scheme, SCHEMES)
-        one_of("task", self.task, TASKS)
-        one_of("partition", self.partition, PARTITIONS)
-        checks.numbers(self)
-        if self.encrypted and self.cohort < MIN_ENCRYPTED_NODES:
-            raise ConfigError(
-                f"scheme={self.scheme!r} with {self.cohort} node(s) a round: a sum of two shows "
-                f"each member the other's update; use {MIN_ENCRYPTED_NODES} nodes or more, "
-                'or scheme="plain"'
-            )
-        checks.dropouts(self)
-        checks.state(self)
-        fedsgd.check(self)
-        checks.methods(self)
-        checks.encoding(self)
-        selection.check(self)
+        from flhe_app import checks
+
+        check(self)
+        checks.check(self)
 
     @property
     def selects(self) -> Select:
         """What is encrypted of an update."""
-        return Select(self.select, self.rule, cast(Rest, self.rest))
+        from flhe.coding.select import Select
+
+        return Select(self.select, self.rule, cast(Any, self.rest))
 
     @property
     def laplace(self) -> Laplace | None:
         """What is added to an update; None for nothing."""
-        return Laplace(self.noise, cast(Scope, self.noise_scope)) if self.noise else None
+        from flhe.coding.laplace import Laplace
+
+        return Laplace(self.noise, cast(Any, self.noise_scope)) if self.noise else None
 
     @property
     def weighted(self) -> bool:
-        """Whether example counts weigh."""
+        """Whether example counts weigh: in clear they would show."""
         return not self.selects.clear
 
     @property
@@ -264,12 +370,25 @@ class Settings:
         return self.scheme != "plain"
 
     @property
+    def gradients(self) -> bool:
+        """Whether nodes send gradients, and all step alike (FedSGD)."""
+        return self.algorithm == "fedsgd"
+
+    @property
     def optimizer(self) -> Optimizer:
         """The server optimizer, or that of every node under fedsgd, with its parameters."""
-        if self.algorithm == "fedsgd":
-            return fedsgd.optimizer_of(self)
+        from flhe.rounds.client_optimizer import ClientOptimizer
+        from flhe.rounds.optimizer import ServerOptimizer
+
+        if self.gradients:
+            return ClientOptimizer(
+                cast(Any, self.client_optimizer or ADAM),
+                lr=self.client_lr or None,
+                momentum=self.client_momentum or None,
+                decay=self.client_decay or None,
+            )
         return ServerOptimizer(
-            cast(Name, self.server_optimizer),
+            cast(Any, self.server_optimizer),
             eta=self.server_eta or None,
             momentum=self.server_momentum if self.server_optimizer == "fedavgm" else None,
         )
@@ -279,6 +398,8 @@ class Settings:
         """Parameters of q-FedAvg, from public figures alone; None without it."""
         if not self.fair_q:
             return None
+        from flhe_app.tasks.fair import Fair
+
         return Fair(
             self.fair_q,
             self.fair_lipschitz or 1 / self.learning_rate,
@@ -290,6 +411,8 @@ class Settings:
     @property
     def value_bits(self) -> int:
         """Bits of one encrypted value."""
+        from flhe_app.tasks.fair import FAIR_BITS
+
         bits = self.bits or (0 if self.scheme == "sash" else BITS)
         return max(bits, FAIR_BITS) if self.fair_q and bits else bits
 
@@ -297,6 +420,38 @@ class Settings:
     def cohort(self) -> int:
         """Nodes that train in one round."""
         return max(1, round(self.nodes * self.fraction_train))
+
+    def terms(self, max_examples: int) -> Terms:
+        """Return what the members of an encrypted federation share.
+
+        Parameters
+        ----------
+        max_examples : int
+            Largest weight that one node can report.
+        """
+        from flhe.rounds.terms import Terms
+
+        return Terms(
+            self.scheme,
+            bits=self.value_bits,
+            clip=self.threshold,
+            max_examples=max_examples,
+            weighted=self.weighted,
+            masking=cast(Any, self.masking),
+            optimizer=self.optimizer,
+            sends="gradient" if self.gradients else "update",
+            top_k=self.top_k or None,
+            warmup=self.warmup,
+            permute=self.permute,
+            unmask=cast(Any, self.unmask),
+            key_bits=self.key_bits,
+            advance=self.advance,
+            ring=self.ring,
+            keys="round" if self.per_round_keys else "joint",
+            ckks_ring=self.ckks_ring,
+            select=self.selects,
+            noise=self.laplace,
+        )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:

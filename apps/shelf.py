@@ -4,9 +4,9 @@ A SuperNode with `--trusted-entities` runs an app only if one of the keys listed
 The SuperLink of flwr 1.41 hands on signatures only with apps that it fetched from a hub; which hub, its
 variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps:
 
-    python -m flhe.apps.shelf sign app.fab --key reviewer       writes app.fab.signatures
-    python -m flhe.apps.shelf trust reviewer.pub ...            prints what --trusted-entities reads
-    python -m flhe.apps.shelf serve DIRECTORY --port 8081       beside the SuperLink
+    python -m flhe_app.shelf sign app.fab --key reviewer       writes app.fab.signatures
+    python -m flhe_app.shelf trust reviewer.pub ...            prints what --trusted-entities reads
+    python -m flhe_app.shelf serve DIRECTORY --port 8081       beside the SuperLink
 
 Whoever runs the shelf or the SuperLink need not be trusted: SuperNodes verify the signature over the
 app's SHA-256 themselves. Signing is the reviewer's act, on the reviewer's machine.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from flhe.apps.processes import stop_tagged
+from flhe_app.processes import stop_tagged
 
 
 def main(tag: str, scratch: str) -> None:

@@ -12,6 +12,19 @@ from typer.core import TyperGroup
 from flhe.errors import FlheError
 from flhe.packages import explain
 
+ENTRY_POINT = "flhe.commands"
+"""Entry point through which other distributions add commands: each names a `typer.Typer`."""
+
+_APP = ("flhe-app", "apps")
+_LAB = ("flhe-lab", "sim")
+ELSEWHERE = {
+    "run": _APP,
+    **dict.fromkeys(
+        ("bench", "tables", "corrections", "advise", "audit", "rehearse", "crowd"), _LAB
+    ),
+}
+"""Commands of other distributions: which one, and its folder beside the library's."""
+
 
 class Commands(TyperGroup):
     """A group of commands that suggests the nearest names once."""
@@ -24,6 +37,18 @@ class Commands(TyperGroup):
 
 class OneLineErrors(Commands):
     """A group of commands whose errors are one line, unless FLHE_DEBUG or --verbose is set."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; say where one comes from that is not installed."""
+        if args[0] in ELSEWHERE and args[0] not in self.commands:
+            name, folder = ELSEWHERE[args[0]]
+            typer.echo(
+                f"flhe: `flhe {args[0]}` comes with {name}, which is not installed: install the folder "
+                f"{folder}/ of the project, as docs/install.md says",
+                err=True,
+            )
+            raise typer.Exit(2)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Invoke the command; turn its errors into one line."""

@@ -228,27 +228,6 @@ class CatchUp:
             trouble.setdefault(node, "no initial model in time")
         _nobody("no member made an initial model", trouble)
 
-    def ask_run(self) -> bytes:
-        """Hash of the run's config that most members have: what their apps are told besides ours.
-
-        Raises
-        ------
-        QuorumError
-            Nobody says.
-        """
-        fed, trouble = self.fed, dict[int, str]()
-        content, said = self._status(), list[bytes]()
-        messages = [Message(content, node, "train") for node in fed.present()]
-        for node, reply in fed.ask(messages, self.timeout, trouble):
-            answer = records.find_reply(reply)
-            run = None if answer is None else answer.get("run")
-            if isinstance(run, bytes) and len(run) == 32:
-                said.append(run)
-            else:
-                trouble[node] = "it does not say what the run's config is"
-        self._warn("status", trouble)
-        return max(said, key=said.count) if said else _nobody("nobody answered", trouble)
-
     # --- steps ---
 
     def _sync(self, nodes: list[int], trouble: dict[int, str]) -> dict[int, Stand]:

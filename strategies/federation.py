@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import WARNING, getLogger
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe import records
@@ -21,30 +20,23 @@ from flhe.errors import DriftError, ProtocolError
 from flhe.keys import receipts
 from flhe.keys.masking import Circle, combine, pack
 from flhe.keys.messages import open_detached
-from flhe.keys.pairwise_plan import Plan
-from flhe.keys.seed_plan import degree_of, seed_plan
 from flhe.mods.codes import explain
 from flhe.rounds.model import next_history
 from flhe.rounds.ranges import fitted_layout, own_layout
 from flhe.rounds.reading import ServerReader, finite
 from flhe.rounds.session import THREADS
-from flhe.rounds.start import Start, shared_start
+from flhe.rounds.start import Start
 from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
 from flhe.schemes.sash import Sash
-from flhe.schemes.shprg import Seed
 from flhe.sealed import Sealed, Slot, from_bytes
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
-from flhe.strategies.neighbour_agreement import NeighbourAgreement
 from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport, scalar
 
 log = getLogger("flwr").log
-
-Release = Sequence[bytes] | Seed
-"""What opens a sum: answers of its senders, or the sum of their seeds."""
 
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
@@ -111,10 +103,6 @@ class Federation:
         """What each sender of an update signed of the result that it starts from, by rank."""
         self.barred: set[int] = set()
         """Nodes that are asked for no more updates: others could not open what came with them."""
-        self.run_told = b""
-        """Hash of the run's config, as most nodes say; asked for where neighbours add up seeds."""
-        self.neighbours: NeighbourAgreement | None = None
-        """Who adds up the seeds in this attempt, where members share them with some neighbours only."""
         if ledger.model is not None:
             self.initial = records.from_numpy(ledger.model.arrays())
 
@@ -200,20 +188,6 @@ class Federation:
             agreed.colluders,
             elements,
         )
-
-    def seed_plan(self, told: bytes) -> Plan | None:
-        """The plan by which neighbours add up seeds in this attempt; None where all share with all.
-
-        `told` is the hash of what all apps are going to be told.
-        """
-        ledger = self.ledger
-        assert ledger.agreed is not None
-        degree = degree_of(self.terms.neighbours, len(self.members), ledger.agreed.colluders)
-        if degree is None:
-            return None
-        attempt = ledger.round, ledger.attempt
-        start = shared_start(ledger.history, told)
-        return seed_plan(self.circle, ledger.agreed.epoch, *attempt, start, degree)
 
     def slot(self, start: Start) -> Slot:
         """The slot of the round under way, for those who start there."""
@@ -407,9 +381,7 @@ class Federation:
             raise ProtocolError("the update is masked in another mode than was announced")
         self.check_part(node, answer, part, slot, lanes, "update")
         self._take_receipt(node, answer, slot)
-        if self.neighbours is not None:
-            self.neighbours.take(node, answer)
-        elif self.terms.masked:
+        if self.terms.masked:
             self._take_shares(node, answer)
         self.heard(node, content)
         return part, start
@@ -542,13 +514,12 @@ class Federation:
         self.shares = {}
         self.receipts = {}
         self.missing = set(self.members)
-        self.neighbours = None
         self.ledger.begin(round_, attempt)
 
-    def keep(self, total: Sealed, release: Release = (), told: bytes = b"") -> ArrayRecord:
+    def keep(self, total: Sealed, release: Sequence[bytes] = (), told: bytes = b"") -> ArrayRecord:
         """Keep a round's sum until every member has it, or read it where the server does.
 
-        `release` is what the senders' masking-key agreement released: answers, or the seed itself.
+        `release` holds the answers that the senders' masking-key agreement released.
         `told` is the hash of what the senders' apps were told.
         """
         self.refusers = set()
@@ -557,26 +528,23 @@ class Federation:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)
         else:
-            answers = cast(Sequence[bytes], release)
             history = next_history(self.ledger.history, total.digest())
             self.ledger.told[total.slot.round] = told
             signed = [self.receipts[rank] for rank in total.senders]
             self.ledger.receipts[total.slot.round] = receipts.pack(signed)
-            arrays = self.ledger.keep(total, history, pack(answers) if answers else b"")
+            arrays = self.ledger.keep(total, history, pack(release) if release else b"")
         self.survivors = len(total.senders)
         missing = 1 - self.survivors / len(self.members)
         self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2
         return arrays
 
-    def _read(self, total: Sealed, release: Release) -> ArrayRecord:
+    def _read(self, total: Sealed, release: Sequence[bytes]) -> ArrayRecord:
         """Open the sum and apply it: the next model, for everybody."""
         model, scheme = self.ledger.model, self.scheme
         assert model is not None
         assert isinstance(scheme, Sash)
         began = time.perf_counter()
-        seed = release
-        if not isinstance(seed, np.ndarray):
-            seed = combine(self.circle, total.slot, total.senders, seed)
+        seed = combine(self.circle, total.slot, total.senders, release)
         reader = ServerReader(self.resolved, scheme)
         after, totals = reader.open(model, total, seed, threads=THREADS)
         self.adding_s += time.perf_counter() - began

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
@@ -31,26 +31,24 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flhe import records
 from flhe.coding.select import describe
 from flhe.errors import ConfigError, FlheError, QuorumError
-from flhe.keys.seed_plan import degree_of, min_set
 from flhe.keys.thresholds import Thresholds
 from flhe.packages import check_packages
 from flhe.policy import default_root
 from flhe.rounds.model import Model
 from flhe.rounds.select_terms import clear_warning
-from flhe.rounds.start import Start, told_in_run
+from flhe.rounds.start import Start
 from flhe.rounds.terms import Terms
 from flhe.schemes import masking
 from flhe.sealed import Sealed
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.evaluations import comparable
 from flhe.strategies.exchange import Exchange
-from flhe.strategies.federation import LOST, Federation, Release
+from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS, agree, reasons
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
-from flhe.strategies.neighbour_agreement import NeighbourAgreement
 from flhe.strategies.options import FedAvgOptions, check_names
 from flhe.strategies.overhead import ADD, EVALUATE, Spent
 from flhe.strategies.report import OnRound
@@ -276,8 +274,6 @@ class HEStrategy(FedAvg):
             log(INFO, "\t│\t├──Ring: %s, keys: %s", self.terms.ring, self.terms.keys)
         elif self.terms.masked:
             log(INFO, "\t│\t├──Sums are read by: the %s", self.terms.reader)
-            if self.terms.neighbours and self._fed is not None:
-                log(INFO, "\t│\t├──Seeds are shared: %s", self._graph(self._fed))
         elif self.terms.scheme == "batchcrypt":
             log(INFO, "\t│\t├──Paillier modulus: %d bits", self.terms.key_bits)
         elif self.terms.scheme == "fedml-he":
@@ -300,15 +296,6 @@ class HEStrategy(FedAvg):
         super().summary()
         if warning := clear_warning(self.terms):
             log(WARNING, "%s", warning)
-
-    def _graph(self, fed: Federation) -> str:
-        agreed, asked = fed.ledger.agreed, self.terms.neighbours
-        if agreed is None:
-            return f"among {asked} neighbours"
-        degree = degree_of(asked, len(fed.members), agreed.colluders)
-        if degree is None:
-            return f"with all, {asked} neighbours are too few against {agreed.colluders} colluders"
-        return f"among {degree} neighbours"
 
     def _open(self, grid: StreamGrid, initial: ArrayRecord | None, resume: bool) -> Federation:
         """A new federation, or the one in `state_dir`."""
@@ -382,8 +369,7 @@ class HEStrategy(FedAvg):
         if self._fed is not None and self._fed.members:
             agreed = self._fed.ledger.agreed
             assert agreed is not None
-            degree = degree_of(self.terms.neighbours, members, agreed.colluders)
-            least = min_set(self._fed.circle, degree)
+            least = self._fed.circle.thresholds.min_set
             return max(self.min_replies or 0, least, agreed.min_opening)
         return max(self.min_replies or 0, Thresholds(members, (members - 1) // 3).min_set)
 
@@ -608,7 +594,7 @@ class HEStrategy(FedAvg):
         if self._running().serves or not self.terms.masked:
             self._lose()
 
-    def _release(self, fed: Federation, total: Sealed) -> Release:
+    def _release(self, fed: Federation, total: Sealed) -> Sequence[bytes]:
         """Have the senders of `total` agree on the key of their sum.
 
         Raises
@@ -619,8 +605,6 @@ class HEStrategy(FedAvg):
         agreed = fed.ledger.agreed
         assert agreed is not None
         fed.ledger.spoil(total.slot.round)  # before anybody may have signed its survivors
-        if fed.neighbours is not None:
-            return fed.neighbours.release(total.senders)
         ranks = {node: agreed.rank(node) for node in fed.shares}
         agreement = MaskingAgreement(
             fed.grid,
@@ -651,7 +635,7 @@ class HEStrategy(FedAvg):
         fed.mode = self._mode(fed)
         self._exchanged = exchange = Exchange(fed, self._needed(len(fed.members)))
         asked = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
-        messages = self._among_neighbours(fed, list(asked))
+        messages = list(asked)
         fed.asked = len(messages)
         replies = fed.grid.send_and_receive(messages, timeout=timeout)
         if self.fraction_train == 0.0:
@@ -671,41 +655,6 @@ class HEStrategy(FedAvg):
             nodes = exchange.collect_supports(replies)
             replies = ask("update", nodes)
         return replies
-
-    def _among_neighbours(self, fed: Federation, asked: list[Message]) -> list[Message]:
-        """SASH+: have the members of this attempt share keys; `asked`, each with what was shared.
-
-        Raises
-        ------
-        QuorumError
-            Too few of them did.
-        """
-        agreed = fed.ledger.agreed
-        assert agreed is not None
-        if (
-            not asked
-            or degree_of(self.terms.neighbours, len(fed.members), agreed.colluders) is None
-        ):
-            return asked
-        # Keys are shared for what apps will be told: a node that is told otherwise has none.
-        fed.run_told = fed.run_told or CatchUp(fed, self.stage_timeout).ask_run()
-        shown = records.shown(asked[0].content, self.terms.arrays_key)
-        plan = fed.seed_plan(told_in_run(shown, fed.run_told))
-        assert plan is not None
-        nodes = [message.metadata.dst_node_id for message in asked]
-        fed.neighbours = NeighbourAgreement(
-            fed.grid,
-            plan,
-            {node: agreed.rank(node) for node in nodes},
-            self._stage_fields(fed, nodes),
-            self.stage_timeout,
-            self.retries,
-            fed.explained,
-        )
-        beside = fed.neighbours.prepare()
-        fed.confirmed.update(beside)
-        ready = [message for message in asked if message.metadata.dst_node_id in beside]
-        return [_with(message, beside) for message in ready]
 
     def _stage_fields(self, fed: Federation, nodes: Iterable[int]) -> dict[str, Any]:
         """What stages say that are not about a model."""
@@ -794,7 +743,7 @@ class HEStrategy(FedAvg):
             _too_few(f"round {server_round}: {survivors} updates", needed, trouble)
         for node in sorted(fed.answered - set(senders[chosen]) - set(trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
-        release: Release = self._release(fed, total) if self.terms.masked else ()
+        release: Sequence[bytes] = self._release(fed, total) if self.terms.masked else ()
         return fed.keep(total, release, chosen.told), None
 
     @staticmethod
@@ -908,17 +857,6 @@ class HEStrategy(FedAvg):
         if fed.ledger.base > 0 and behind:
             catch_up.settle(behind)
         return catch_up.fetch_box()
-
-
-def _with(message: Message, beside: Mapping[int, ConfigRecord]) -> Message:
-    """A message with what its node alone is sent; all else is shared with the others' messages."""
-    own = beside.get(message.metadata.dst_node_id)
-    if own is not None:
-        record = records.find_config(message.content, records.STAGE)
-        assert record is not None
-        stage = ConfigRecord({**record, **own})
-        message.content = RecordDict({**message.content, records.STAGE: stage})
-    return message
 
 
 def _too_few(what: str, need: int, trouble: dict[int, str]) -> NoReturn:

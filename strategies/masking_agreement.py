@@ -8,7 +8,7 @@ may read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn
@@ -27,35 +27,6 @@ log = getLogger("flwr").log
 
 Refused = Callable[[int, Message], str]
 """(node, its error reply) -> what it means."""
-
-
-def ask(
-    grid: StreamGrid,
-    messages: list[Message],
-    nodes: Container[int],
-    timeout: float,
-    refused: Refused,
-    trouble: dict[int, str],
-) -> Iterator[tuple[int, ConfigRecord]]:
-    """Send, and yield (node, our record in its reply) of each that answers.
-
-    `trouble` gets refusals, silences and replies without a record; what comes from others than `nodes`
-    belongs to an exchange that is over.
-    """
-    for reply in grid.send_and_receive(messages, timeout=timeout):
-        node = grid.node_of(reply)
-        if node not in nodes:
-            continue
-        if reply.has_error():
-            trouble[node] = refused(node, reply)
-            continue
-        answer = records.find_reply(reply.content)
-        if answer is None:
-            trouble[node] = "the reply holds nothing of ours"
-            continue
-        yield node, answer
-    for node in grid.silent:
-        trouble[node] = "no reply in time"
 
 
 @dataclass(slots=True)
@@ -202,11 +173,26 @@ class MaskingAgreement:
         return Message(RecordDict({records.STAGE: record}), node, "train")
 
     def _ask(self, messages: list[Message]) -> Iterator[tuple[int, ConfigRecord]]:
-        """Send, and yield (node, its record) of each answer, with its seconds noted."""
-        replies = ask(self.grid, messages, self.nodes, self.timeout, self.refused, self._trouble)
-        for node, answer in replies:
+        """Send, and yield (node, its record) of each answer, with its seconds noted.
+
+        `_trouble` gets refusals, silences and replies without a record; what comes from others than
+        `nodes` belongs to an exchange that is over.
+        """
+        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+            node = self.grid.node_of(reply)
+            if node not in self.nodes:
+                continue
+            if reply.has_error():
+                self._trouble[node] = self.refused(node, reply)
+                continue
+            answer = records.find_reply(reply.content)
+            if answer is None:
+                self._trouble[node] = "the reply holds nothing of ours"
+                continue
             self.crypto_s[node] = self.crypto_s.get(node, 0.0) + sound(answer.get("crypto-s"))
             yield node, answer
+        for node in self.grid.silent:
+            self._trouble[node] = "no reply in time"
 
     def _warn(self, stage: str) -> None:
         for node, why in self._trouble.items():

@@ -41,7 +41,7 @@ STAGES = {
     **dict.fromkeys(("advertise", "share", "confirm"), KEYS),
     **dict.fromkeys(("key-pair", "take-pair", "joint", "joint-sum"), KEYS),
     **dict.fromkeys(("status", "initial", "sync", "checkpoint", "verify"), CATCH_UP),
-    **dict.fromkeys(("mask-key", "mask-share", "consist", "unmask"), MASKING),
+    **dict.fromkeys(("consist", "unmask"), MASKING),
     "round": TRAIN,
     **dict.fromkeys(("supports", "update"), EXCHANGE),
     "evaluate": EVALUATE,

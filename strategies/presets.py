@@ -57,7 +57,6 @@ def sash_fedavg(
     *,
     unmask: Unmask = "server",
     preset: str = DEFAULT_SASH,
-    neighbours: int = 0,
     **strategy: Unpack[AverageOptions],
 ) -> HEStrategy:
     """FedAvg under SASH: for many clients, any of which may drop out at any time.
@@ -73,18 +72,12 @@ def sash_fedavg(
         then it never sees the model either, and the result is sealed.
     preset : str
         Parameters of the generator of masks; see `flhe.schemes.presets`.
-    neighbours : int
-        Members among whom each one shares its seed, on a random graph (SASH+), where the server reads;
-        0 for all of them. A client's work then grows with its neighbours and not with the group, for
-        two exchanges more and weaker guarantees: who drops out or colludes must not know the graph.
-        Sharing with all is packed so well that at 500 members it is still less work.
     **strategy
         What all take; `AverageOptions` lists it. By default `bits` are 0: as many as the number of
         members leaves room for, 24 for 10, 18 for 100, 12 for 1000. They cost nothing on the wire.
         `clip` is a number, or numbers by layer.
     """
-    own: dict[str, Any] = {"unmask": unmask, "preset": preset, "neighbours": neighbours}
-    return _strategy(sash_fedavg, "sash", {"bits": 0, **strategy}, **own)
+    return _strategy(sash_fedavg, "sash", {"bits": 0, **strategy}, unmask=unmask, preset=preset)
 
 
 def batchcrypt_fedavg(

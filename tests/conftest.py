@@ -17,7 +17,7 @@ settings.register_profile("flhe", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("flhe")
 
 LONG = (
-    "deploy/test_loopback",
+    "sim/rehearsal/test_loopback",
     "test_end_to_end",
     "apps/test_resume",
     "apps/test_launch",

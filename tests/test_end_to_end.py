@@ -16,18 +16,18 @@ pytest.importorskip("torch")
 from flwr.app import ArrayRecord, Message
 
 from flhe import records
-from flhe.apps import client_app
-from flhe.apps.server_app import make_strategy
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import new_model
 from flhe.checkpoint import open_checkpoint
 from flhe.keys.epoch import Epoch
 from flhe.keys.keyfile import KeyFile
 from flhe.rounds.model import Model
 from flhe.rounds.session import Session
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter, RoundReport
+from flhe.testing import InProcessGrid
+from flhe_app import client_app
+from flhe_app.server_app import make_strategy
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import new_model
 
 NODES, ROUNDS = 5, 5
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.section import Plan
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = (

@@ -21,7 +21,7 @@ def test_every_json_option_takes_a_file() -> None:
         for option in command.params
         if "--json" in option.opts
     }
-    assert set(found) == {"run", "bench", "advise", "doctor"}
+    assert set(found) == {"run", "bench", "advise", "crowd", "doctor", "rehearse"}
     for option in found.values():
         assert (option.metavar, option.is_flag) == ("FILE", False)
         assert "-: standard output" in option.help

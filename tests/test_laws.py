@@ -247,6 +247,22 @@ def test_add_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
 
 
 @some_schemes
+def test_schemes_of_dense_vectors_refuse_sparse_ones(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    if scheme.name == "flashe":
+        return
+    support = Support.of(np.array([1], np.uint32), 30)
+    sparse = numbers(30)._replace(coords=np.arange(30, dtype=np.uint32))
+    for plain, known in ((sparse, None), (numbers(30), support)):
+        with pytest.raises(ProtocolError, match="sparse values"):
+            sealers[0].encrypt(plain, SLOT, support=known)
+    lie = dataclasses.replace(sealers[1].encrypt(numbers(30), SLOT), supports=(support,))
+    for read in (opener.decrypt, lambda sealed: scheme.add(None, sealed)):
+        with pytest.raises(ProtocolError, match="a sparse ciphertext"):
+            read(lie)
+
+
+@some_schemes
 def test_a_refused_part_leaves_the_sum_as_it_was(case: SchemeCase) -> None:
     scheme, sealers, opener = case.roles(3)
     parts = [s.encrypt(numbers(30), SLOT) for s in sealers]
@@ -703,7 +719,6 @@ def test_no_law_is_left_without_its_module() -> None:
     """Every scheme and codec of the library is in a registry here."""
     root = pathlib.Path(__file__).parents[1] / "flhe"
     parts = {"__init__", "base", "masking", "presets", "shell", "shprg", "sparse"}
-    parts |= {"secagg"}  # its sealers are made by an agreement for each sum; see its own tests
     parts |= {
         "eshe_keys",
         "paillier_keys",
@@ -716,8 +731,6 @@ def test_no_law_is_left_without_its_module() -> None:
     parts |= {"ckks_keys", "ckks_masks", "ckks_scheme", "ckks_sizes"}
     # For one size of vector; held to the law of sums over every scheme in a module of its own.
     parts |= {"selective"}
-    # Opened by several parties, each with a message; likewise.
-    parts |= {f.stem for f in (root / "schemes").glob("threshold*.py")}
     # Modules that have another name than their system.
     systems = {"eshe": "esafl", "paillier": "batchcrypt", "ckks": "fedml"}
     schemes = {f.stem for f in (root / "schemes").glob("*.py")} - parts

@@ -17,9 +17,9 @@ from flhe import strategies
 from flhe.cli import app as cli
 from flhe.policy import SETTINGS
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
-from flhe.sim.legacy_parts import EXAMPLES, Client
-from flhe.sim.legacy_secagg import LegacySecAgg, LegacySetting
+from flhe.testing import InProcessGrid
+from flhe_lab.bench.flower_parts import EXAMPLES, Client
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Round
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def test_counts_and_keys_of_flowers_mod_are_where_the_page_says(
         return reply
 
     monkeypatch.setattr(Client, "handle", noted)
-    LegacySecAgg(LegacySetting(5, 10, 5, 3))
+    FlowerSecAgg(Round(5, 10, 5, 3))
     counts = [r["fitres.num_examples"] for r in seen["reply"] if "fitres.num_examples" in r]
     assert [list(count.values()) for count in counts] == [[EXAMPLES]] * 5  # not masked
     (record,) = seen["state"][-1].values()

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from flhe import strategies
 from flhe.checkpoint import open_checkpoint
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 RECIPE = README.partition("\n## In your own Flower app\n")[2].partition("\n### ")[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flhe.apps.tasks.base import Data, Task
+    from flhe_app.tasks.base import Data, Task
 
 INSTALLED = ("digits", "fcn-digits", "cnn-digits")
 """Tasks whose data set comes with scikit-learn."""
@@ -19,26 +19,26 @@ FETCHED = ("lstm", "gru", "cnn")
 
 def task_named(name: str) -> Task:
     """Return the task of that name, importing its module only now."""
-    from flhe.apps.settings import TASKS
+    from flhe_app.settings import TASKS
 
     if name == "digits":
-        from flhe.apps.tasks.digits import DIGITS
+        from flhe_app.tasks.digits import DIGITS
 
         return DIGITS
     if name in ("cifar10", "fashion-mnist"):
-        from flhe.apps.tasks.vision import CIFAR10, FASHION_MNIST
+        from flhe_app.tasks.vision import CIFAR10, FASHION_MNIST
 
         return CIFAR10 if name == "cifar10" else FASHION_MNIST
     if name in TASKS:
-        from flhe.apps.tasks.workloads import WORKLOADS
+        from flhe_app.tasks.workloads import WORKLOADS
 
         return WORKLOADS[name]
     raise ConfigError(f"task={name!r} is unknown; use one of {', '.join(TASKS)}")
 
 
 def generated(task: Task, count: int, seed: int) -> Data:
-    """Random data of a workload's shape; see `flhe.apps.tasks.workloads.generated`."""
-    from flhe.apps.tasks import workloads
+    """Random data of a workload's shape; see `flhe_app.tasks.workloads.generated`."""
+    from flhe_app.tasks import workloads
 
     return workloads.generated(task, count, seed)
 

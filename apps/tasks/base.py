@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe.apps.tasks.proximal import add_pull, anchors
 from flhe.errors import ConfigError
+from flhe_app.tasks.proximal import add_pull, anchors
 
 Stepper = Literal["sgd", "adam", "rmsprop"]
 """What a client steps with: SGD with momentum 0.9, or PyTorch's Adam or RMSprop as they come."""

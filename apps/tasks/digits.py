@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flhe.apps.tasks.base import Data, Examples
+from flhe_app.tasks.base import Data, Examples
 
 TEST_SHARE = 0.2
 

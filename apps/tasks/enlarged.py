@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch.nn import functional
 
-from flhe.apps.tasks.base import Data, Examples
-from flhe.apps.tasks.digits import DIGITS
+from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.digits import DIGITS
 
 
 @dataclass(frozen=True, slots=True)

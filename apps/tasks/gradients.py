@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe.apps.tasks.base import Examples, Score
+from flhe_app.tasks.base import Examples, Score
 
 
 class BatchGradient(NamedTuple):

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flhe.apps.tasks.base import Data, Examples
-from flhe.apps.tasks.hub import fetched
 from flhe.errors import ConfigError
+from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.hub import fetched
 
 TEST_EVERY = 10
 """Of a set that comes without a test half, every so-manyth image is in it: all writers are."""

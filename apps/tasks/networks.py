@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe.apps.tasks.text import CHARACTERS
+from flhe_app.tasks.text import CHARACTERS
 
 
 def fcn() -> nn.Module:

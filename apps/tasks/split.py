@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import Data
 from flhe.errors import ConfigError
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import Data
 
 MIN_PARTITION = 10
 """Fewest training examples of a node under a Dirichlet split."""

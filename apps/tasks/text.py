@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flhe.apps.tasks.base import Data, Examples
-from flhe.apps.tasks.hub import fetched
 from flhe.errors import ConfigError
+from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.hub import fetched
 
 LENGTH = 80
 """Characters of a window, LEAF's."""

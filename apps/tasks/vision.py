@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from flhe.apps.tasks.base import Data
-from flhe.apps.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, Images
+from flhe_app.tasks.base import Data
+from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, Images
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from flhe.apps.tasks import networks
-from flhe.apps.tasks.base import Data, Examples, Task
-from flhe.apps.tasks.enlarged import EnlargedDigits
-from flhe.apps.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES
-from flhe.apps.tasks.text import SHAKESPEARE
-from flhe.apps.tasks.vision import Vision
 from flhe.errors import ConfigError
+from flhe_app.tasks import networks
+from flhe_app.tasks.base import Data, Examples, Task
+from flhe_app.tasks.enlarged import EnlargedDigits
+from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES
+from flhe_app.tasks.text import SHAKESPEARE
+from flhe_app.tasks.vision import Vision
 
 
 class Source(Protocol):

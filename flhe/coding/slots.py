@@ -10,7 +10,7 @@ digit that lies beyond what its senders can add up to says that something else w
 sign says in which direction.
 
 In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
-ones as soon as three parties add (see `flhe.sim.paper_batchcrypt`).
+ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`).
 
 A vector is cut into whole batches from its first value to its last. Layer by layer, as the paper does
 it, the last batch of each layer is part empty: thresholds are kept by layer long before, in `Clip`, so

@@ -37,9 +37,8 @@ UNKNOWN = "unknown"
 _AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"}
 _HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
 _TRAINING = {"round", "supports", "update"}
-_MASKING = {"mask-key", "mask-share"}
 _OPENING = {"consist", "unmask"}
-STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _MASKING | _OPENING | {"evaluate"})
+STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING | {"evaluate"})
 """Stages that are recorded by name."""
 PLAIN = "plain"
 """The stage of a message that has none, and the answer to it where policy allows one."""
@@ -68,7 +67,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 _ANSWER_OF = {
-    **dict.fromkeys(_AGREEMENT | _MASKING, "agreement"),
+    **dict.fromkeys(_AGREEMENT, "agreement"),
     "status": "status",
     "sync": "status",
     "verify": "status",

@@ -14,10 +14,9 @@ from flhe.mods.follow import Follower, follow
 from flhe.mods.node import Node
 from flhe.mods.stages import App, AppError, Stopwatch, reply
 from flhe.rounds.model import Model
-from flhe.rounds.start import run_hash
 
 
-def status(node: Node, _record: ConfigRecord, _message: Message, app: App) -> RecordDict:
+def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Say who this is and how far it has come; all of it is public."""
     model = node.load_model()
     return reply(
@@ -25,7 +24,6 @@ def status(node: Node, _record: ConfigRecord, _message: Message, app: App) -> Re
         epoch=node.usable_epoch() or b"",
         round=-1 if model is None else model.round,
         history=b"" if model is None else model.history,
-        run=run_hash(app.context.run_config),
     )
 
 

@@ -10,7 +10,6 @@ runs/<id>/ranges      the last encrypted mean squares, likewise
 runs/<id>/draft       an update whose round is not over (secret)
 runs/<id>/shares      shares of the last update's seed, and the own one (secret)
 runs/<id>/survivors   the set that was signed last, and the sum of its shares (secret)
-runs/<id>/pairwise    SASH+: how far the masking of the last seed has come (secret)
 runs/<id>/residual    what sparse updates have not sent yet (secret)
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
 errors.log            what was answered with a code only
@@ -58,7 +57,7 @@ Step = Literal["ranges", "supports", "update", "consist"]
 STEPS: tuple[Step, ...] = ("ranges", "supports", "update", "consist")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
 
-_SEEDS = ("shares", "survivors", "pairwise")
+_SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
 _SECRETS = ("draft", "residual", "outbox", "ranges", *_SEEDS)
 """What is destroyed when a node leaves."""
@@ -75,48 +74,6 @@ _STEPS: dict[str, type[Agreement]] = {
     "shared": epoch.Shared,
     "confirmed": epoch.Confirmed,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How far the masking of a seed among neighbours has come.
-
-    Parameters
-    ----------
-    kind : str
-        Step.
-    plan : bytes
-        Hash of the attempt's plan.
-    state : bytes
-        What `flhe.keys.pairwise` remembers, secret.
-    slot : Slot or None
-        Of the update, once there is one.
-    seed : bytes
-        The masked seed as it was sent with the update, while that may be sent again.
-    told : bytes
-        Hash of what the app was told, once there is an update.
-    """
-
-    kind: str
-    plan: bytes
-    state: bytes = field(repr=False)
-    slot: Slot | None = None
-    seed: bytes = field(default=b"", repr=False)
-    told: bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """Encode; the bytes are secret."""
-        slot = None if self.slot is None else list(self.slot.context())
-        return canonical.dumps([2, self.kind, self.plan, self.state, slot, self.seed, self.told])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Kept:
-        """Inverse of `to_bytes`; ProtocolError for anything else."""
-        match canonical.loads(data, 64 << 20, "stored masking"):
-            case [2, str(kind), bytes(plan), bytes(state), slot, bytes(seed), bytes(told)]:
-                at = None if slot is None else Slot.from_fields(slot)
-                return cls(kind, plan, state, at, seed, told)
-        raise ProtocolError("stored masking: malformed, or of another version")
 
 
 def open_store(policy: Policy) -> Store:
@@ -506,16 +463,6 @@ class Node:
     def save_survivors(self, agreed: masking.Agreed) -> None:
         """Keep the set that is about to be signed."""
         self.store.write(self._name("survivors"), agreed.to_bytes())
-
-    def save_pairwise(self, kept: Kept) -> None:
-        """Keep how far a masking among neighbours has come; what was before is overwritten."""
-        self.store.erase(self._name("pairwise"))
-        self.store.write(self._name("pairwise"), kept.to_bytes())
-
-    def load_pairwise(self) -> Kept | None:
-        """What `save_pairwise` kept; None before the first."""
-        name = self._name("pairwise")
-        return Kept.from_bytes(self.store.read(name)) if self.store.exists(name) else None
 
     def claim_set(self, slot: Slot, digest: bytes, write: Callable[[], None]) -> None:
         """Make a set the one set of survivors of its round, on disk, before anybody hears of it.

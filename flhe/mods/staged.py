@@ -48,7 +48,7 @@ def begin(
     if draft is None or not draft.is_of(round_, model, told):
         if session.terms.masked:
             slot = session.slot(model, round_, attempt, told=told, digest=digest)
-            survivors.check_ready(node, session, slot, told)
+            survivors.check_ready(node, session, slot)
         if session.terms.noise is not None and not session.maps(model):
             node.check_unclaimed(session.epoch.id, round_, attempt)
             node.count_release()
@@ -168,11 +168,11 @@ class _Turn:
         node, session, told_app = self.node, self.session, self.draft.told
         slot = self._slot()
         if kept := node.load_output(slot):
-            beside = survivors.dealt(node, session, slot, told_app)
+            beside = survivors.dealt(node, session, slot)
             return update_reply(
                 *kept, self.digest, told_app, self.follower, resent=True, beside=beside
             )
-        survivors.check_ready(node, session, slot, told_app)
+        survivors.check_ready(node, session, slot)
         node.bind_mask(self.model.mask)
         session.scheme_of(self.model).check_mode(mode)
         encoded, support = session.encode_draft(
@@ -192,7 +192,7 @@ class _Turn:
             mode,
             support,
         )
-        beside = survivors.deal(node, session, sealer, slot, told_app, self.record)
+        beside = survivors.deal(node, session, sealer, slot)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
         return update_reply(sealed, envelope, self.digest, told_app, self.follower, beside=beside)

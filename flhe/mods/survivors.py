@@ -10,7 +10,8 @@ more in that round. What it answered it answers again, for the same set only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -18,9 +19,7 @@ from flhe import records
 from flhe.errors import NoKeyError, ProtocolError, SharesError
 from flhe.keys import masking
 from flhe.keys.epoch import Epoch
-from flhe.keys.seed_plan import degree_of
-from flhe.mods import agreement, neighbours
-from flhe.mods.neighbours import Turn, ranks_in, set_digest
+from flhe.mods import agreement
 from flhe.mods.node import Node, log_failure
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.rounds.session import Session
@@ -32,58 +31,37 @@ Fields = Mapping[str, object]
 """What goes into a reply beside the ciphertext."""
 
 
-def check_ready(node: Node, session: Session, slot: Slot, told: bytes) -> None:
+def check_ready(node: Node, session: Session, slot: Slot) -> None:
     """Refuse to train for an attempt in which nothing may be encrypted.
 
     Raises
     ------
     ReuseError
         The round's survivors were signed, or its sum was given up.
-    ProtocolError
-        Neighbours have not shared keys for it.
     """
     if session.terms.masked:
         node.check_unsigned(slot.epoch, slot.round)
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
-        if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
-            turn.check_ready()
 
 
-def deal(
-    node: Node, session: Session, sealer: Sealer, slot: Slot, told: bytes, record: ConfigRecord
-) -> Fields:
+def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> Fields:
     """Share the seed of what was just encrypted; {} where the scheme has none."""
     if not session.terms.masked:
         return {}
     assert isinstance(sealer, SharedSealer)
-    seed = sealer.take_seed(slot)
-    if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
-        return turn.mask(seed, slot, record).fields()
-    dealt = masking.deal(session.epoch, slot, seed)
+    dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
     node.save_dealt(dealt)
     return {"shares": list(dealt.boxes)}
 
 
-def dealt(node: Node, session: Session, slot: Slot, told: bytes) -> Fields:
+def dealt(node: Node, session: Session, slot: Slot) -> Fields:
     """The shares of an update that is sent again; {} where the scheme has none."""
     if not session.terms.masked:
         return {}
-    if turn := Turn.of_slot(node, session.epoch, session.terms, slot, told):
-        return turn.masked().fields()
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
         raise ProtocolError("the shares of this attempt are not kept any more: ask under a new one")
     return {"shares": list(kept.boxes)}
-
-
-def mask_key(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
-    """SASH+: begin an attempt."""
-    return neighbours.mask_key(node, *_epoch(node, record), record)
-
-
-def mask_share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
-    """SASH+: share the secrets of an attempt among neighbours."""
-    return neighbours.mask_share(node, *_epoch(node, record), record)
 
 
 def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
@@ -93,8 +71,6 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
         epoch, terms = _epoch(node, record)
         proposed = ranks_in(record, "survivors")
         node.policy.check_survivors(len(proposed))
-        if found := _among_neighbours(node, epoch, terms, record):
-            return neighbours.consist(*found, record)
         kept = node.load_dealt()
         if kept is None or not _is_of(kept.slot, epoch, record):
             raise ProtocolError(
@@ -118,8 +94,6 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
     watch = Stopwatch()
     with watch:
         epoch, terms = _epoch(node, record)
-        if found := _among_neighbours(node, epoch, terms, record):
-            return neighbours.unmask(*found, record)
         agreed = node.load_survivors()
         if agreed is None or not _is_of(agreed.slot, epoch, record):
             raise ProtocolError("this node has signed no survivors in this attempt")
@@ -151,18 +125,17 @@ def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
     return agreed, terms
 
 
-def _among_neighbours(
-    node: Node, epoch: Epoch, terms: Terms, record: ConfigRecord
-) -> tuple[Turn, Slot] | None:
-    """The turn of the attempt that a message is about, and its slot; None where all share with all."""
-    if degree_of(terms.neighbours, epoch.size, epoch.roster.collusion) is None:
-        return None
-    kept = node.load_pairwise()
-    if kept is None or kept.slot is None or not _is_of(kept.slot, epoch, record):
-        raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
-    turn = Turn.of_slot(node, epoch, terms, kept.slot, kept.told)
-    assert turn is not None
-    return turn, kept.slot
+def set_digest(survivors: Sequence[int]) -> bytes:
+    """What a claim keeps of a set of survivors."""
+    return hashlib.sha256(masking.statement(survivors)).digest()
+
+
+def ranks_in(record: ConfigRecord, name: str) -> list[int]:
+    """A field that is a list of ranks; missing means empty. ProtocolError for anything else."""
+    ranks = record.get(name, [])
+    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+        raise ProtocolError(f"field {name!r} of a stage must be a list of ranks")
+    return [rank for rank in ranks if isinstance(rank, int)]
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:

@@ -21,8 +21,6 @@ STAGES: dict[tuple[str, str], Stage] = {
     ("train", "round"): training.train,
     ("train", "supports"): staged.supports,
     ("train", "update"): staged.update,
-    ("train", "mask-key"): survivors.mask_key,
-    ("train", "mask-share"): survivors.mask_share,
     ("train", "consist"): survivors.consist,
     ("train", "unmask"): survivors.unmask,
     ("evaluate", "evaluate"): training.evaluate,

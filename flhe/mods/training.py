@@ -50,9 +50,9 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
         slot = session.slot(model, round_, attempt, told=told, digest=digest)
     if cached := node.load_output(slot):
-        beside = survivors.dealt(node, session, slot, told)
+        beside = survivors.dealt(node, session, slot)
         return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
-    survivors.check_ready(node, session, slot, told)
+    survivors.check_ready(node, session, slot)
     node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
     node.bind_mask(model.mask)
     sealer = session.sealer(model)
@@ -78,7 +78,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             mode,
         )
         del encoded
-        beside = survivors.deal(node, session, sealer, slot, told, record)
+        beside = survivors.deal(node, session, sealer, slot)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
     return update_reply(sealed, envelope, digest, told, follower, beside=beside)

@@ -53,7 +53,7 @@ def _configs(words: list[str]) -> list[str]:
 
 def _names(written: str, there: Path, home: Path) -> bool:
     """Whether a node config, read in the directory `there`, has this state directory."""
-    from flhe.apps.node_config import as_flower_reads
+    from flhe.provision.flower_config import as_flower_reads
 
     if written.endswith(".toml"):
         written = str(there / written)

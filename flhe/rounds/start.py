@@ -47,11 +47,6 @@ class Start(NamedTuple):
         return start_layout(layout_hash, self.told, self.digest)
 
 
-def run_hash(run_config: Mapping[str, object]) -> bytes:
-    """SHA-256 over a run's config, 32 bytes; ProtocolError as `told_hash`."""
-    return hashlib.sha256(canonical.dumps([PREFIX + "run-config", _pairs(run_config)])).digest()
-
-
 def told_hash(records: Records, run_config: Mapping[str, object]) -> bytes:
     """SHA-256 over what an app is told, 32 bytes.
 
@@ -67,18 +62,10 @@ def told_hash(records: Records, run_config: Mapping[str, object]) -> bytes:
     ProtocolError
         A value that is no number, text or bytes, or list of those.
     """
-    return told_in_run(records, run_hash(run_config))
-
-
-def told_in_run(records: Records, run: bytes) -> bytes:
-    """As `told_hash`, for who knows of the run's config its hash only."""
+    config = canonical.dumps([PREFIX + "run-config", _pairs(run_config)])
+    run = hashlib.sha256(config).digest()
     said = [[name, _pairs(record)] for name, record in sorted(records.items())]
     return hashlib.sha256(canonical.dumps([PREFIX + "told", said, run])).digest()
-
-
-def shared_start(history: bytes, told: bytes) -> bytes:
-    """What all members of an attempt start from, 32 bytes, as a relay that reads sums may know it."""
-    return hashlib.sha256(canonical.dumps([PREFIX + "shared-start", history, told])).digest()
 
 
 def start_layout(layout_hash: bytes, told: bytes, digest: bytes) -> bytes:

@@ -39,7 +39,7 @@ from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash import MAX_COHORT, Sash, Unmask
 from flhe.schemes.selective import Selective
 
-VERSION = 6
+VERSION = 7
 MAX_BYTES = 1 << 20
 MAX_METRICS = 64
 MAX_NAME = 128
@@ -92,8 +92,6 @@ class Terms:
         Who reads SASH's sums; see `Sash`.
     preset : str
         Parameters of SASH's generator; see `flhe.schemes.presets`.
-    neighbours : int
-        Members among whom each one shares its seed (SASH+); 0 for all of them.
     key_bits : int
         BatchCrypt: length of Paillier's modulus; see `Paillier`.
     advance : bool
@@ -130,7 +128,6 @@ class Terms:
     permute: bool = True
     unmask: Unmask = "server"
     preset: str = DEFAULT_SASH
-    neighbours: int = 0
     key_bits: int = DEFAULT_KEY_BITS
     advance: bool = False
     sends: Sends = "update"
@@ -155,15 +152,6 @@ class Terms:
         # Also what has no effect under this scheme, for the same reason.
         Flashe(2, 16, self.masking)
         Sash(2, 0, self.preset, self.unmask)
-        if type(self.neighbours) is not int or self.neighbours not in (0, *range(2, MAX_COHORT)):
-            raise ConfigError(
-                f"Terms(neighbours={self.neighbours!r}): 0 for all members, or 2 to {MAX_COHORT - 1}"
-            )
-        if self.neighbours and (self.scheme, self.unmask) != ("sash", "server"):
-            raise ConfigError(
-                "neighbours are those among whom SASH's seeds are added up for a server that reads the "
-                "sums: use scheme 'sash' with unmask='server', or leave neighbours out"
-            )
         Eshe(2, 16, self.ring, self.keys)
         Ckks(2, 16, self.ckks_ring)
         select_terms.check(self)
@@ -377,7 +365,6 @@ class Terms:
                 "permute": self.permute,
                 "unmask": self.unmask,
                 "preset": self.preset,
-                "neighbours": self.neighbours,
                 "key_bits": self.key_bits,
                 "advance": self.advance,
                 "sends": self.sends,
@@ -417,7 +404,6 @@ class Terms:
                 "permute": bool(permute),
                 "unmask": ("server" | "clients") as unmask,
                 "preset": str(preset),
-                "neighbours": int(neighbours),
                 "key_bits": int(key_bits),
                 "advance": bool(advance),
                 "sends": ("update" | "gradient") as sends,
@@ -431,7 +417,6 @@ class Terms:
                 not rest
                 and all(type(m) is str for m in metrics)
                 and bool not in {type(version), type(bits), type(max_examples), type(warmup)}
-                and type(neighbours) is int
                 and type(key_bits) is int
             ):
                 pass
@@ -466,7 +451,6 @@ class Terms:
             permute,
             unmask,
             preset,
-            neighbours,
             key_bits,
             advance,
             sends,

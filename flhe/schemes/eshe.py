@@ -18,7 +18,7 @@ A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum 
 out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
 
 Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/architecture.md ("ESHE, exactly"); sizes:
-`flhe.schemes.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe.sim`.
+`flhe.schemes.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe_lab`.
 """
 
 from __future__ import annotations

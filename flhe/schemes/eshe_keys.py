@@ -3,7 +3,7 @@
 Both are polynomials with small coefficients: s_i a discrete Gaussian (`flhe.math.sampling`), s the sum
 of N of them. Ternary keys of few non-zero coefficients, as the paper takes, fall to one curious
 member: s minus its own key is the sum of the others', coefficient by coefficient, and shows most of
-them (`flhe.sim.paper_esafl`). So what is not of the right width is refused, wherever it comes from.
+them (`flhe_lab.papers.esafl`). So what is not of the right width is refused, wherever it comes from.
 
 Where members agree on masking keys round by round, s_i is shared: as field elements that hold several
 coefficients each, with room for the sum of all members'.

@@ -1,8 +1,8 @@
 """Named parameter sets of lattice schemes; each says where its security figure comes from.
 
 Figures are bits of classical work, the minimum over the attacks that the lattice-estimator knows (usvp,
-bdd, dual, with the MATZOV cost of gates); the bar is 128. `flhe.sim.lattice` has a cross-check of our
-own that anybody can run.
+bdd, dual, with the MATZOV cost of gates); the bar is 128. `flhe_lab.papers.lattice` cross-checks it in
+a small program of our own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SashPreset:
         if self.security < BAR:
             raise ConfigError(
                 f"SashPreset({self.name!r}): {self.security} bits of security, {BAR} are needed; "
-                "SASH's own mu = 512 has 91 (see flhe.sim), LWR needs mu >= 736"
+                "SASH's own mu = 512 has 91 (see flhe_lab), LWR needs mu >= 736"
             )
         if self.form == "ring" and self.dimension not in (2048, 4096, 8192):
             raise ConfigError(

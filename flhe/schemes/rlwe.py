@@ -10,7 +10,7 @@ so log q grows with `per`, slot by slot, and its last bits are what a value pays
 a preset's bound on log q allows, the one with the fewest bits a value is taken.
 
 p is a power of two and q is odd: were both powers of two, as the paper has them, p e would vanish
-modulo p, and a ciphertext would give the key (`flhe.sim.paper_esafl`).
+modulo p, and a ciphertext would give the key (`flhe_lab.papers.esafl`).
 
 Source: ESAFL, Sec. 5.2 and 8.1.2, with the corrections of docs/architecture.md.
 """

@@ -11,7 +11,7 @@ The server adds and holds nothing. Masking-key agreement (`flhe.keys.masking`) g
 the server (`unmask="server"`, the paper's) or to the clients.
 
 Source: SASH, Fig. 2 and Theorem 1. Where the paper's sum is off by up to N - 1, ours is exact; its
-own form is in `flhe.sim`.
+own form is in `flhe_lab`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What agreeing on masking keys costs one member, and whoever opens the sum, beside the ciphertext.
 
-SASH's seeds, and ESAFL's keys of one round, are shared among all members (`flhe.keys.masking`); SASH+'s
-seeds are added up among neighbours (`flhe.keys.pairwise`). Neither depends on the model's size.
+SASH's seeds, and ESAFL's keys of one round, are shared among all members (`flhe.keys.masking`).
+That does not depend on the model's size.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from flhe.errors import FlheError
 from flhe.keys import masking
 from flhe.math.prg import random_elements
-from flhe.sim.aggregation_contenders import DEGREE, Setting
-from flhe.sim.sash_aggregation import SashMembers, SashNeighbours
+from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.secure_sums import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,6 @@ class Agreement:
     agree_s: float
     release_s: float
     combine_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """One agreement on a graph of `DEGREE` neighbours.
-
-    Parameters
-    ----------
-    client_s, server_s : float
-        Seconds of one member, all stages; of the server, from the answers to the sum of the seeds.
-    before_up, before_down, after_up, after_down : int
-        Bytes of one member's messages, before its update and after it.
-    """
-
-    client_s: float
-    server_s: float
-    before_up: int
-    before_down: int
-    after_up: int
-    after_down: int
 
 
 class Sharing(SashMembers):
@@ -110,30 +90,11 @@ def share_with_all(clients: int, elements: int, repeats: int) -> Agreement:
     return Agreement(**{name: min(one[name] for one in found) for name in found[0]})
 
 
-def share_on_graph(clients: int, repeats: int) -> Graph:
-    """The same of SASH+, among more than `DEGREE` + 1 clients; bytes are of its real messages."""
-    members = SashNeighbours(Setting(clients, 1), DEGREE)
-    members.client(), members.server()
-    near = members.plan.graph.neighbours(0)
-    key = len(members._keys[0])
-    boxes = sum(len(members._boxes[rank]) for rank in near)
-    statement, signed = len(members._statements[0]), len(members._sets[0])
-    return Graph(
-        client_s=min(members.client() for _ in range(repeats)),
-        server_s=min(members.server() for _ in range(repeats)),
-        before_up=key + boxes,
-        before_down=len(near) * key + boxes,
-        after_up=statement + signed + len(members._answers[0]),
-        after_down=len(near) * (statement + signed),
-    )
-
-
 GROUPS = (4, 8, 16, 32, 64)
 """Members whose agreements are measured where a polynomial shares one element..."""
 PACKED = (masking.PACKED_FROM, 128, 256)
 """... and where it shares several."""
 ELEMENTS = (512, 2048)
-GRAPHS = (128, 256)
 
 
 def interpolated(
@@ -152,23 +113,6 @@ def interpolated(
         return max(less + share * (more - less), 0.0)
 
     return Agreement(one("deal_s"), one("agree_s"), one("release_s"), one("combine_s"))
-
-
-def on_graph(found: Mapping[int, Graph], clients: int) -> Graph:
-    """SASH+ among `clients`: a member's part is that of its neighbours, the server's that of all."""
-    rows = [found[group] for group in GRAPHS]
-
-    def line(values: Sequence[float]) -> float:
-        return max(_line(GRAPHS, values, clients), 0.0)
-
-    return Graph(
-        line([row.client_s for row in rows]),
-        line([row.server_s for row in rows]),
-        round(line([row.before_up for row in rows])),
-        round(line([row.before_down for row in rows])),
-        round(line([row.after_up for row in rows])),
-        round(line([row.after_down for row in rows])),
-    )
 
 
 def _line(xs: Sequence[int], ys: Sequence[float], x: int) -> float:

@@ -8,44 +8,32 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from flhe.coding.support import Support
-from flhe.errors import FlheError
-from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.calibration import KEY, POINTS, VERSION, Calibration, Point, installed
-from flhe.sim.advise.cost_model import SHARE
-from flhe.sim.bench import TOLERANCE, Progress, Times, pinned, take_turns
-from flhe.sim.contenders import Contender, Kind, Setting, Timed
-from flhe.sim.tables import phase_costs as who
-from flhe.sim.tables.store import Store
+from flhe_lab.advise import agreement_cost
+from flhe_lab.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
+from flhe_lab.advise.check import HELD_OUT, Line, compare
+from flhe_lab.advise.cost_model import SHARE, Point
+from flhe_lab.bench import Contender, Progress, Setting, pinned
+from flhe_lab.bench import measure as in_turns
+from flhe_lab.tables import phase_costs as who
+from flhe_lab.tables.store import Store
 
 SUPPORT_VALUES = 500_000
 
 
-class Probe:
+def probe(point: Point) -> Contender:
     """A contender under its point's name, in as many turns as the point says."""
-
-    kind: Kind = "scheme"
-
-    def __init__(self, point: Point) -> None:
-        setting = Setting(point.values, point.cohort, point.dropouts)
-        self._made: Contender = who.WHO[point.name].make(setting, setting.updates())
-        self.point, self.name, self.note = point, point.key, self._made.note
-        self.max_repeats = point.repeats
-        self.upload_bytes = self._made.upload_bytes
-        self.encrypt: Timed | None = self._made.encrypt
-        self.add: Timed | None = self._made.add
-        self.decrypt: Timed | None = self._made.decrypt
-
-    def max_error(self) -> float | None:
-        """Of its mean."""
-        return self._made.max_error()
+    setting = Setting(point.values, point.cohort, point.dropouts)
+    made = who.WHO[point.name].make(setting, setting.updates())
+    return replace(made, name=point.key, max_repeats=point.repeats)
 
 
-def timed(probes: Sequence[Probe], progress: Progress | None) -> dict[str, dict[str, float]]:
+def timed(probes: Sequence[Contender], progress: Progress | None) -> dict[str, dict[str, float]]:
     """The least seconds of each phase by point's key, of turns that all take.
 
     Raises
@@ -53,14 +41,10 @@ def timed(probes: Sequence[Probe], progress: Progress | None) -> dict[str, dict[
     FlheError
         A mean that is not the mean.
     """
-    turns = take_turns(probes, max(probe.max_repeats for probe in probes), progress)
-    for probe in probes:
-        error = probe.max_error()
-        if error is None or not error <= TOLERANCE:
-            raise FlheError(f"{probe.name}: its mean is off by {error}; its times mean nothing")
+    found = in_turns(probes, max(probe.max_repeats for probe in probes), progress)
     return {
-        name: {phase: found.min for phase, s in phases.items() if (found := Times.of(s))}
-        for name, phases in turns.items()
+        name: {phase: times.min for phase, times in each.times.items()}
+        for name, each in found.items()
     }
 
 
@@ -86,23 +70,21 @@ def measure(
         probes = []
         for at, point in enumerate([p for p in (*points, *also) if installed(p.name)]):
             tell(at, steps, f"{point.name}, {point.values:,} values: making it ready")
-            probes.append(Probe(point))
+            probes.append(probe(point))
         times = timed(probes, progress)
-        sizes = {probe.name: probe.upload_bytes or 0 for probe in probes}
+        sizes = {each.name: each.upload_bytes or 0 for each in probes}
         tell(steps - 1, steps, "masking keys")
         agreements = {
             (members, length): agreement_cost.share_with_all(members, length, 5)
             for members in (*agreement_cost.GROUPS, *agreement_cost.PACKED)
             for length in agreement_cost.ELEMENTS
         }
-        graphs = {n: agreement_cost.share_on_graph(n, 3) for n in agreement_cost.GRAPHS}
         support_s = _support(SUPPORT_VALUES)
     kept = {point for point in points if installed(point.name)}
     ours = Calibration(
         {point.key: times[point.key] for point in kept},
         tuple(point for point in points if point in kept),
         agreements,
-        graphs,
         support_s,
     )
     more = [point.key for point in also if installed(point.name)]
@@ -153,6 +135,13 @@ def load(
         found, _, _ = measure(progress=progress)
         store.put(KEY, found.to_json())
     return found
+
+
+def checked(progress: Progress | None = None) -> tuple[Calibration, list[Line]]:
+    """Measure anew, keep it, and hold what it predicts against what it was not calibrated on."""
+    found, times, sizes = measure(also=HELD_OUT, progress=progress)
+    Store(cache_folder()).put(KEY, found.to_json())
+    return found, compare(found, HELD_OUT, times, sizes)
 
 
 def _kept(store: Store) -> Calibration | None:

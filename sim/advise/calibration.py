@@ -13,51 +13,21 @@ from typing import Any
 
 from flhe.errors import ConfigError
 from flhe.packages import missing
-from flhe.sim.advise import agreement_cost
-from flhe.sim.advise.agreement_cost import Agreement, Graph
-from flhe.sim.advise.cost_model import Fit, Row, extra, ragged, units
-from flhe.sim.bench import PHASES
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise import agreement_cost
+from flhe_lab.advise.agreement_cost import Agreement
+from flhe_lab.advise.cost_model import CLIENTS, Fit, Point, Row, counts
+from flhe_lab.bench import PHASES
+from flhe_lab.tables import phase_costs as who
 
-VERSION = 1
+VERSION = 2
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
-CLIENTS = 4
 SCHEMES = {
     who.FEDML: "fedml-he",
     who.FEDML_TENTH: "fedml-he",
     who.BATCHCRYPT: "batchcrypt",
 }
 """Scheme of what is measured, where it needs more packages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measurement.
-
-    Parameters
-    ----------
-    name : str
-        Of `phase_costs.WHO`.
-    values, cohort, dropouts : int
-        As in `contenders.Setting`.
-    repeats : int
-        Turns that count.
-    base : bool
-        Whether the curve bends here; the others tell what else work depends on.
-    """
-
-    name: str
-    values: int
-    cohort: int = CLIENTS
-    dropouts: int = 0
-    repeats: int = field(default=5, compare=False)
-    base: bool = field(default=True, compare=False)
-
-    @property
-    def key(self) -> str:
-        """Of its times."""
-        return f"{self.name} | {self.values} | {self.cohort} | {self.dropouts}"
 
 
 def _points() -> tuple[Point, ...]:
@@ -93,7 +63,6 @@ def _points() -> tuple[Point, ...]:
 
 POINTS = _points()
 """What a calibration measures."""
-SUPPORT_VALUES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +86,6 @@ class Calibration:
         Those that have times.
     agreements : mapping
         (members, elements) -> cost, where all share with all.
-    graphs : mapping
-        Members -> cost, where they share among neighbours.
     support_s : float
         Seconds to read one sender's support, a value of the model.
     """
@@ -126,7 +93,6 @@ class Calibration:
     times: Mapping[str, Mapping[str, float]]
     points: tuple[Point, ...]
     agreements: Mapping[tuple[int, int], Agreement] = field(default_factory=dict)
-    graphs: Mapping[int, Graph] = field(default_factory=dict)
     support_s: float = 0.0
     _laws: Mapping[tuple[str, str], Fit] = field(init=False, repr=False, compare=False)
 
@@ -140,8 +106,7 @@ class Calibration:
         more: list[Row] = []
         for point in self.points:
             if point.name == name:
-                counts = _counts(name, phase, point.values, point.cohort, point.dropouts)
-                row = Row(*counts, self.times[point.key][phase])
+                row = Row(*counts(point, phase), self.times[point.key][phase])
                 (base if point.base else more).append(row)
         return Fit.of(base, more)
 
@@ -159,20 +124,12 @@ class Calibration:
         """
         if not self.has(name):
             raise ConfigError(f"{name}: it was not measured here; --calibrate measures it")
-        return Phases(
-            *(
-                self._laws[name, phase].at(*_counts(name, phase, values, cohort, dropouts))
-                for phase in PHASES
-            )
-        )
+        point = Point(name, values, cohort, dropouts)
+        return Phases(*(self._laws[name, phase].at(*counts(point, phase)) for phase in PHASES))
 
     def agreement(self, cohort: int, elements: int) -> Agreement:
         """What agreeing on masking keys takes, all with all."""
         return agreement_cost.interpolated(self.agreements, cohort, elements)
-
-    def graph(self, cohort: int) -> Graph:
-        """What it takes among neighbours."""
-        return agreement_cost.on_graph(self.graphs, cohort)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -181,7 +138,6 @@ class Calibration:
             "times": self.times,
             "points": [asdict(point) for point in self.points],
             "agreements": [[*key, asdict(cost)] for key, cost in self.agreements.items()],
-            "graphs": [[members, asdict(cost)] for members, cost in self.graphs.items()],
             "support_s": self.support_s,
         }
 
@@ -193,7 +149,6 @@ class Calibration:
                 found["times"],
                 tuple(Point(**point) for point in found["points"]),
                 {(n, length): Agreement(**cost) for n, length, cost in found["agreements"]},
-                {members: Graph(**cost) for members, cost in found["graphs"]},
                 found["support_s"],
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -203,13 +158,3 @@ class Calibration:
 def installed(name: str) -> bool:
     """Whether what a scheme needs is there."""
     return not missing(SCHEMES.get(name, ""))
-
-
-def _counts(
-    name: str, phase: str, values: int, cohort: int, dropouts: int
-) -> tuple[float, float, float]:
-    return (
-        float(units(name, values, cohort)),
-        extra(name, phase, values, cohort, dropouts),
-        ragged(name, phase, values, cohort, dropouts),
-    )

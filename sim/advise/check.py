@@ -1,31 +1,22 @@
-"""How far off `flhe advise` is on this machine: what it predicts beside what is then measured.
-
-    python -m flhe.sim.advise.check --json FILE
+"""`flhe advise --check`: what is predicted on this machine beside what is then measured.
 
 It calibrates anew, and in the same turns it times what it was not calibrated on: other sizes,
-between its own and beyond them, of another number of clients. Bytes are those of a real upload. It
-fails, with exit code 1, where a phase is off by more than 30% or bytes by more than 2%; phases of less
-than a tenth of a millisecond are told and not judged.
+between its own and beyond them, of another number of clients. Bytes are those of a real upload. A phase
+must not be off by more than 30%, nor bytes by more than 2%; phases of less than a tenth of a
+millisecond are told and not judged.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-import typer
-from rich.console import Console
 from rich.table import Table
 
-from flhe.json_option import JsonFile, console, write_json
-from flhe.sim.advise.calibrate import measure
-from flhe.sim.advise.calibration import POINTS, Calibration, Point
-from flhe.sim.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
-from flhe.sim.bench import PHASES, machine
-from flhe.sim.bench_table import progress
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise.calibration import Calibration
+from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
+from flhe_lab.bench import PHASES
+from flhe_lab.tables import phase_costs as who
 
 CLIENTS = 6
 """Not those of the calibration: values a coefficient, and a batch, are others."""
@@ -82,14 +73,11 @@ class Line:
         return self.predicted / self.measured - 1
 
     @property
-    def judged(self) -> bool:
-        """Whether it counts: what takes no time says nothing."""
-        return self.what == "bytes" or self.measured >= JUDGED_S
-
-    @property
-    def holds(self) -> bool:
-        """Whether the prediction is as near as is promised."""
-        return abs(self.off) <= (BYTES_OFF if self.what == "bytes" else SECONDS_OFF)
+    def verdict(self) -> str:
+        """Nothing where the prediction is as near as is promised; what takes no time is not judged."""
+        if abs(self.off) <= (BYTES_OFF if self.what == "bytes" else SECONDS_OFF):
+            return ""
+        return "OFF" if self.what == "bytes" or self.measured >= JUDGED_S else "too short"
 
 
 def upload_bytes(point: Point) -> int:
@@ -127,7 +115,6 @@ def table(lines: Sequence[Line]) -> Table:
     for line in lines:
         unit = "{:,.0f} B" if line.what == "bytes" else "{:.3f} ms"
         scale = 1.0 if line.what == "bytes" else 1e3
-        verdict = "" if line.holds else "OFF" if line.judged else "too short"
         out.add_row(
             line.point.name,
             f"{line.point.values:,}",
@@ -135,39 +122,7 @@ def table(lines: Sequence[Line]) -> Table:
             unit.format(line.predicted * scale),
             unit.format(line.measured * scale),
             f"{line.off:+.1%}",
-            verdict,
+            line.verdict,
             end_section=line.what == "bytes",
         )
     return out
-
-
-def to_json(lines: Sequence[Line]) -> str:
-    """Machine and lines, as one JSON document."""
-    rows: list[dict[str, Any]] = [
-        {**asdict(line), "off": line.off, "judged": line.judged, "holds": line.holds}
-        for line in lines
-    ]
-    return json.dumps({"machine": machine(), "lines": rows}, indent=2)
-
-
-def main(
-    json_file: JsonFile = None,
-) -> None:
-    """Calibrate, predict, measure, compare."""
-    with progress(Console(stderr=True)) as advance:
-        speed, times, sizes = measure(POINTS, also=HELD_OUT, progress=advance)
-    lines = compare(speed, HELD_OUT, times, sizes)
-    if json_file is not None:
-        write_json(json_file, to_json(lines))
-    console(json_file).print(table(lines))
-    wrong = [line for line in lines if line.judged and not line.holds]
-    told = (
-        f"{len(lines) - len(wrong)} of {len(lines)} within {SECONDS_OFF:.0%}, bytes {BYTES_OFF:.0%}"
-    )
-    console(json_file).print(told, highlight=False)
-    if wrong:
-        raise typer.Exit(1)
-
-
-if __name__ == "__main__":
-    typer.run(main)

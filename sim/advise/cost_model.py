@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,10 +33,12 @@ from flhe.schemes.paillier import Paillier
 from flhe.schemes.selective import Selective
 from flhe.schemes.sparse import telescoped
 from flhe.sealed import Sealed
-from flhe.sim.contenders import SLOT, Setting
-from flhe.sim.esafl_contender import NARROW
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.bench import SLOT, Setting
+from flhe_lab.bench.schemes import NARROW
+from flhe_lab.tables import phase_costs as who
 
+CLIENTS = 4
+"""Of a measurement, unless it says another number."""
 SHARE = 0.1
 """What FLASHE sends of an update, and FedML-HE encrypts, where it is not all."""
 
@@ -133,6 +135,40 @@ class Fit:
         return self.curve.at(units) + self.extra_s * extra + self.ragged_s * ragged
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement.
+
+    Parameters
+    ----------
+    name : str
+        Of `phase_costs.WHO`.
+    values, cohort, dropouts : int
+        As in `contenders.Setting`.
+    repeats : int
+        Turns that count.
+    base : bool
+        Whether the curve bends here; the others tell what else work depends on.
+    """
+
+    name: str
+    values: int
+    cohort: int = CLIENTS
+    dropouts: int = 0
+    repeats: int = field(default=5, compare=False)
+    base: bool = field(default=True, compare=False)
+
+    @property
+    def key(self) -> str:
+        """Of its times."""
+        return f"{self.name} | {self.values} | {self.cohort} | {self.dropouts}"
+
+    @property
+    def scheme(self) -> tuple[Scheme, int]:
+        """The scheme that it measures, and the lanes that an update has in it."""
+        return scheme_of(TERMS[self.name], self.values, self.cohort)
+
+
 def layout_of(values: int) -> Layout:
     """A model of one array: how values are parted among layers changes nothing here."""
     return Layout((Entry("update", (values,), "float32"),))
@@ -150,53 +186,59 @@ def survivors_of(cohort: int, dropouts: int) -> tuple[int, ...]:
     return Setting(1, cohort, dropouts).survivors
 
 
-def units(name: str, values: int, cohort: int) -> float:
-    """What most of the work of `name` is proportional to."""
-    if name == who.ESAFL_NARROW:
-        return _coefficients(name, values, cohort)
-    if name not in (who.BATCHCRYPT, who.FEDML):
-        return values
-    scheme, lanes = scheme_of(TERMS[name], values, cohort)
+def counts(point: Point, phase: str) -> tuple[float, float, float]:
+    """All three counts of a phase."""
+    return units(point), extra(point, phase), ragged(point, phase)
+
+
+def units(point: Point) -> float:
+    """What most of the work is proportional to."""
+    if point.name == who.ESAFL_NARROW:
+        return _coefficients(point)
+    if point.name not in (who.BATCHCRYPT, who.FEDML):
+        return float(point.values)
+    scheme, lanes = point.scheme
     if isinstance(scheme, Paillier):
-        return scheme.batch.batches(lanes)
+        return float(scheme.batch.batches(lanes))
     assert isinstance(scheme, Ckks)
-    return scheme.sizes.count(lanes)
+    return float(scheme.sizes.count(lanes))
 
 
-def _coefficients(name: str, values: int, cohort: int) -> float:
+def _coefficients(point: Point) -> float:
     """Of all limbs; what a last one that is not full takes is not rounded up."""
-    scheme, _ = scheme_of(TERMS[name], values, cohort)
+    scheme, _ = point.scheme
     assert isinstance(scheme, Eshe)
     slots = scheme.sizes.slots
-    return values / slots.per * len(slots.moduli)
+    return point.values / slots.per * len(slots.moduli)
 
 
-def extra(name: str, phase: str, values: int, cohort: int, dropouts: int) -> float:
+def extra(point: Point, phase: str) -> float:
     """What else there is to do, in counts that one slope goes with; 0 where there is nothing."""
-    if name == who.ESAFL:
-        return _coefficients(name, values, cohort)
-    if phase != "decrypt" or name not in _STREAMED:
+    if point.name == who.ESAFL:
+        return _coefficients(point)
+    if phase != "decrypt" or point.name not in _STREAMED:
         return 0.0
-    survivors = survivors_of(cohort, dropouts)
-    if name == who.FLASHE_TENTH:
-        return float(values * len(survivors))  # each sender's stream is read to its end
+    survivors = survivors_of(point.cohort, point.dropouts)
+    if point.name == who.FLASHE_TENTH:
+        return float(point.values * len(survivors))  # each sender's stream is read to its end
     streams = sum(map(len, telescoped(survivors, "double")))
-    scheme, lanes = scheme_of(TERMS[name], values, cohort)
+    scheme, lanes = point.scheme
     inner = scheme.inner if isinstance(scheme, Selective) else scheme
-    return float(streams * (inner.sizes.count(lanes) if isinstance(inner, Ckks) else values))
+    return float(streams * (inner.sizes.count(lanes) if isinstance(inner, Ckks) else point.values))
 
 
 _STREAMED = (who.FLASHE, who.FLASHE_TENTH, who.FEDML, who.FEDML_TENTH)
 """Whose opening takes more streams as dropouts leave more runs of senders."""
 
 
-def ragged(name: str, phase: str, values: int, cohort: int, dropouts: int) -> float:
+def ragged(point: Point, phase: str) -> float:
     """Bits of what is packed behind the last whole block; in decryption those of the sum."""
-    if name == who.PLAIN:
+    if point.name == who.PLAIN:
         return 0.0
-    scheme, lanes = scheme_of(TERMS[name], values, cohort)
-    if name == who.FLASHE_TENTH:
-        sizes = sparse_bytes(TERMS[name], values, cohort, cohort - dropouts)
+    scheme, lanes = point.scheme
+    if point.name == who.FLASHE_TENTH:
+        senders = point.cohort - point.dropouts
+        sizes = sparse_bytes(TERMS[point.name], point.values, point.cohort, senders)
         lanes = sizes.total_lanes if phase == "decrypt" else sizes.part_lanes
     return float(_ragged(scheme, lanes))
 

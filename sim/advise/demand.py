@@ -11,9 +11,8 @@ from statistics import fmean
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError
 from flhe.keys.roster import Roster
-from flhe.sim.advise.offers import Size
-from flhe.sim.prices import Prices
-from flhe.sim.wan import SERVER, Wan
+from flhe_lab.advise.prices import Prices
+from flhe_lab.advise.wan import SERVER, Wan
 
 ROUNDS = 100
 """Until convergence, where nobody says."""
@@ -96,9 +95,9 @@ class Demand:
         return round(self.dropout * self.clients)
 
     @property
-    def size(self) -> Size:
-        """Of that round."""
-        return Size.of(self.values, self.clients, self.dropouts, self.colluders, self.train_s)
+    def bound(self) -> int:
+        """Members that may collude, as the roster says: by default where none is asked for."""
+        return self.colluders or Roster.default_collusion(self.clients)
 
     def lost(self, needed: int) -> float:
         """Chance that fewer than `needed` updates come."""

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 
 from flhe.errors import FlheError
 from flhe.keys.masking import Circle
-from flhe.keys.roster import Roster
-from flhe.keys.seed_plan import bounds_of, degree_of
 from flhe.keys.thresholds import Thresholds
 from flhe.rounds.terms import Terms
-from flhe.sim.advise.calibration import Calibration, Phases
-from flhe.sim.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
-from flhe.sim.aggregation_contenders import DEGREE
-from flhe.sim.round_model import Exchange, Work
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise.calibration import Calibration, Phases
+from flhe_lab.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.round_model import Exchange, Work
+from flhe_lab.tables import phase_costs as who
 
 SIGNATURE = 64
 SEALING = 48
@@ -62,10 +60,6 @@ class Offer:
         """Whether the server reads the sum of each round."""
         return self.terms.reader == "server"
 
-    def degree(self, cohort: int, colluders: int) -> int | None:
-        """Neighbours of a member in the graph of its masking keys; None where all share with all."""
-        return degree_of(self.terms.neighbours, cohort, colluders)
-
     def min_senders(self, cohort: int, colluders: int) -> int:
         """Fewest updates in a sum that is opened.
 
@@ -74,9 +68,6 @@ class Offer:
         ConfigError
             So many colluders that there is no such number.
         """
-        degree = self.degree(cohort, colluders)
-        if degree is not None:
-            return bounds_of(cohort, degree, colluders).min_set
         if self.terms.masked:
             return Thresholds(cohort, colluders).min_set
         return colluders + 2  # as a roster's `min_opening` has it
@@ -103,13 +94,6 @@ OFFERS: tuple[Offer, ...] = (
         who.SASH,
         replace(TERMS[who.SASH], unmask="clients"),
         'sash_fedavg(unmask="clients")',
-    ),
-    Offer(
-        "SASH+",
-        who.SASH,
-        replace(TERMS[who.SASH], neighbours=DEGREE),
-        f"sash_fedavg(neighbours={DEGREE})",
-        "its guarantees are against members who do not know the graph beforehand",
     ),
     Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "batchcrypt_fedavg(clip=1.0)"),
     Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "esafl_fedavg()"),
@@ -144,47 +128,15 @@ OFFERS: tuple[Offer, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a round.
-
-    Parameters
-    ----------
-    values : int
-        Of the model.
-    cohort : int
-        Clients that are asked.
-    dropouts : int
-        Of them, those whose updates are missing, spread as is worst for masks that telescope.
-    colluders : int
-        Members that may collude, as the roster says.
-    train_s : float
-        Seconds of a client's training.
-    """
-
-    values: int
-    cohort: int
-    dropouts: int
-    colluders: int
-    train_s: float = 0.0
-
-    @classmethod
-    def of(
-        cls, values: int, cohort: int, dropouts: int, colluders: int = 0, train_s: float = 0.0
-    ) -> Size:
-        """With the roster's own bound on collusion where none is said."""
-        return cls(values, cohort, dropouts, colluders or Roster.default_collusion(cohort), train_s)
-
-
-def plain_work(size: Size, speed: Calibration) -> Work:
+def plain_work(demand: Demand, speed: Calibration) -> Work:
     """A round of FedAvg in clear."""
-    phases = speed.phases(who.PLAIN, size.values, size.cohort)
-    nbytes = PLAIN_BYTES * size.values
+    phases = speed.phases(who.PLAIN, demand.values, demand.clients)
+    nbytes = PLAIN_BYTES * demand.values
     # It has nothing to open: whoever adds divides, once.
-    return Work(size.train_s, phases.encrypt_s, 0.0, phases.add_s, nbytes, nbytes)
+    return Work(demand.train_s, phases.encrypt_s, 0.0, phases.add_s, nbytes, nbytes)
 
 
-def work(offer: Offer, size: Size, speed: Calibration) -> tuple[Work, Phases]:
+def work(offer: Offer, demand: Demand, speed: Calibration) -> tuple[Work, Phases]:
     """A round of `offer`, and its phases as they were measured.
 
     Raises
@@ -192,38 +144,36 @@ def work(offer: Offer, size: Size, speed: Calibration) -> tuple[Work, Phases]:
     FlheError
         It cannot be run at this size.
     """
-    phases = speed.phases(offer.measured, size.values, size.cohort, size.dropouts)
-    senders = size.cohort - size.dropouts
+    phases = speed.phases(offer.measured, demand.values, demand.clients, demand.dropouts)
+    senders = demand.clients - demand.dropouts
     if offer.terms.sparse:
-        return _sparse(offer, size, phases, senders, speed), phases
-    up = sealed_bytes(offer.terms, size.values, size.cohort)
-    down = sealed_bytes(offer.terms, size.values, size.cohort, senders)
-    whole = Work(size.train_s, phases.encrypt_s, phases.decrypt_s, phases.add_s, up, down)
+        return _sparse(offer, demand, phases, senders, speed), phases
+    up = sealed_bytes(offer.terms, demand.values, demand.clients)
+    down = sealed_bytes(offer.terms, demand.values, demand.clients, senders)
+    whole = Work(demand.train_s, phases.encrypt_s, phases.decrypt_s, phases.add_s, up, down)
     if not offer.terms.masked:
         return whole, phases
-    if offer.degree(size.cohort, size.colluders) is not None:
-        return _on_graph(whole, size, phases, speed), phases
-    return _masked(offer, whole, size, phases, speed), phases
+    return _masked(offer, whole, demand, phases, speed), phases
 
 
-def _sparse(offer: Offer, size: Size, phases: Phases, senders: int, speed: Calibration) -> Work:
-    sizes = sparse_bytes(offer.terms, size.values, size.cohort, senders)
+def _sparse(offer: Offer, demand: Demand, phases: Phases, senders: int, speed: Calibration) -> Work:
+    sizes = sparse_bytes(offer.terms, demand.values, demand.clients, senders)
     return Work(
-        size.train_s,
+        demand.train_s,
         phases.encrypt_s,
-        phases.decrypt_s + senders * size.values * speed.support_s,
-        phases.add_s + size.values * speed.support_s,
+        phases.decrypt_s + senders * demand.values * speed.support_s,
+        phases.add_s + demand.values * speed.support_s,
         sizes.part,
         sizes.total + senders * sizes.support,
         (Exchange("supports", sizes.support, 0, 0.0, 0.0),),
     )
 
 
-def _masked(offer: Offer, whole: Work, size: Size, phases: Phases, speed: Calibration) -> Work:
+def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Calibration) -> Work:
     """With masking keys that all share with all."""
-    members, senders = size.cohort, len(survivors_of(size.cohort, size.dropouts))
+    members, senders = demand.clients, len(survivors_of(demand.clients, demand.dropouts))
     elements = offer.terms.elements(members)
-    circle = Circle(1, 1, bytes(32), (bytes(32),) * members, size.colluders, elements)
+    circle = Circle(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
     cost = speed.agreement(members, elements)
     signatures = circle.thresholds.threshold * SIGNATURE
     answer = circle.share_bytes + SIGNATURE
@@ -239,37 +189,22 @@ def _masked(offer: Offer, whole: Work, size: Size, phases: Phases, speed: Calibr
         decrypt_s=0.0 if reads else whole.decrypt_s + cost.combine_s,
         upload_bytes=whole.upload_bytes + (members - 1) * circle.box_bytes,
         # What comes back is the model itself where the server reads; else the sum, and all answers.
-        download_bytes=PLAIN_BYTES * size.values
+        download_bytes=PLAIN_BYTES * demand.values
         if reads
         else whole.download_bytes + senders * answer,
         exchanges=(consist, unmask),
     )
 
 
-def _on_graph(whole: Work, size: Size, phases: Phases, speed: Calibration) -> Work:
-    """With seeds that are added up among neighbours, for a server that reads."""
-    cost = speed.graph(size.cohort)
-    seed = 8 * TERMS[who.SASH].elements(size.cohort)
-    before = Exchange("mask-key, mask-share", cost.before_up, cost.before_down, cost.client_s, 0.0)
-    after = Exchange(
-        "consist, unmask", cost.after_up, cost.after_down, 0.0, cost.server_s + phases.decrypt_s
-    )
-    return replace(
-        whole,
-        decrypt_s=0.0,
-        upload_bytes=whole.upload_bytes + seed,
-        download_bytes=PLAIN_BYTES * size.values,
-        exchanges=(before, after),
-    )
-
-
-def refusal(offer: Offer, size: Size) -> str:
+def refusal(offer: Offer, demand: Demand) -> str:
     """What the terms themselves say against this size; "" where nothing."""
     try:
-        scheme_of(offer.terms, size.values, size.cohort)
+        scheme_of(offer.terms, demand.values, demand.clients)
         if offer.terms.sparse:
-            sparse_bytes(offer.terms, size.values, size.cohort, size.cohort - size.dropouts)
-        offer.min_senders(size.cohort, size.colluders)
+            sparse_bytes(
+                offer.terms, demand.values, demand.clients, demand.clients - demand.dropouts
+            )
+        offer.min_senders(demand.clients, demand.bound)
     except FlheError as error:
         return str(error)
     return ""

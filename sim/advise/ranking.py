@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flhe.keys.roster import Roster
-from flhe.sim.advise.calibration import Calibration, Phases
-from flhe.sim.advise.demand import Demand
-from flhe.sim.advise.offers import OFFERS, Offer, plain_work, work
-from flhe.sim.advise.rules import lost_rounds, reasons_against
-from flhe.sim.convergence import project
-from flhe.sim.prices import GB
-from flhe.sim.round_model import Breakdown, Work, simulate, typical
-from flhe.sim.tables import phase_costs as who
+from flhe_lab.advise.calibration import Calibration, Phases
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.offers import OFFERS, Offer, plain_work, work
+from flhe_lab.advise.prices import GB
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.rules import lost_rounds, reasons_against
+from flhe_lab.papers.convergence import project
+from flhe_lab.tables import phase_costs as who
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Advice:
     @property
     def roster(self) -> str:
         """How to make a roster that stands what was asked; "" where it does so by default."""
-        wanted = self.demand.size.colluders
+        wanted = self.demand.bound
         if wanted == Roster.default_collusion(self.demand.clients):
             return ""
         return f"flhe roster new --collusion {wanted}"
@@ -122,7 +122,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
             excluded.append(Exclusion(offer.name, reasons))
         else:
             ranked.append(_predict(offer, demand, speed))
-    in_clear = plain_work(demand.size, speed)
+    in_clear = plain_work(demand, speed)
     phases = speed.phases(who.PLAIN, demand.values, demand.clients)
     plain = _told("plain FedAvg", "FedAvg()", "", in_clear, phases, demand)
     return Advice(
@@ -131,7 +131,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
 
 
 def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
-    asked, phases = work(offer, demand.size, speed)
+    asked, phases = work(offer, demand, speed)
     # Dealt keys are not dealt anew: their rounds that lack somebody are lost.
     anew = offer.terms.joint and offer.terms.keys != "dealt"
     again = demand.lost(demand.clients) if anew else 0.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from flhe.packages import NEEDS, install_hint
-from flhe.sim.advise.calibration import SCHEMES, Calibration, installed
-from flhe.sim.advise.demand import Demand
-from flhe.sim.advise.offers import Offer, refusal, work
-from flhe.sim.memory import NODE_BYTES, VALUE_BYTES
-from flhe.sim.prices import GB
+from flhe_lab.advise.calibration import SCHEMES, Calibration, installed
+from flhe_lab.advise.demand import Demand
+from flhe_lab.advise.offers import Offer, refusal, work
+from flhe_lab.advise.prices import GB
+from flhe_lab.bench.memory import NODE_BYTES, VALUE_BYTES
 
 AGAIN = 0.1
 """Share of rounds that may come to nothing, or have all encrypt anew, before an offer is excluded."""
@@ -21,10 +21,9 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
         return (f"it needs {packages}, not installed here: {install_hint(needs.extra)}",)
     if not speed.has(offer.measured):
         return ("it was not measured on this machine: --calibrate measures it",)
-    if refused := refusal(offer, demand.size):
+    if refused := refusal(offer, demand):
         return (refused,)
     found = (
-        _graph(offer, demand),
         _reader(offer, demand),
         _clear(offer, demand),
         _sparse(offer, demand),
@@ -34,17 +33,6 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
         _memory(offer, demand, speed),
     )
     return tuple(reason for reason in found if reason)
-
-
-def _graph(offer: Offer, demand: Demand) -> str:
-    wanted = offer.terms.neighbours
-    if not wanted or offer.degree(demand.clients, demand.size.colluders) is not None:
-        return ""
-    return (
-        f"its graph of {wanted} neighbours is for more than {wanted + 1} clients, of whom so many "
-        f"collude that it withstands: {demand.clients} with {demand.size.colluders} share all with "
-        "all, which is SASH"
-    )
 
 
 def _reader(offer: Offer, demand: Demand) -> str:
@@ -104,18 +92,18 @@ def _dropouts(offer: Offer, demand: Demand) -> str:
         return (
             f"{told} a whole re-encryption in {again:.0%} of rounds, unless keys are of each round"
         )
-    least = demand.size.colluders + 3  # as a roster's `min_members` has it
+    least = demand.bound + 3  # as a roster's `min_members` has it
     anew = offer.terms.joint and offer.terms.keys != "dealt"
     if anew and again and demand.clients - 1 < least:
         return (
             f"{told} waiting in {again:.0%} of rounds: fewer than c + 3 are left, here {least}, and "
             "cannot agree on keys anew"
         )
-    needed = offer.min_senders(demand.clients, demand.size.colluders)
+    needed = offer.min_senders(demand.clients, demand.bound)
     if (lost := lost_rounds(offer, demand)) > AGAIN:
         return (
             f"{told} no sum in {lost:.0%} of rounds: it opens those of {needed} updates or more, with "
-            f"{demand.size.colluders} that may collude"
+            f"{demand.bound} that may collude"
         )
     return ""
 
@@ -124,13 +112,13 @@ def lost_rounds(offer: Offer, demand: Demand) -> float:
     """Chance that a round comes to nothing, and is run again."""
     if offer.terms.keys == "dealt":
         return demand.lost(demand.clients)
-    return demand.lost(offer.min_senders(demand.clients, demand.size.colluders))
+    return demand.lost(offer.min_senders(demand.clients, demand.bound))
 
 
 def _memory(offer: Offer, demand: Demand, speed: Calibration) -> str:
     if not demand.memory_bytes:
         return ""
-    asked, _ = work(offer, demand.size, speed)
+    asked, _ = work(offer, demand, speed)
     node = NODE_BYTES + VALUE_BYTES * demand.values + 2 * asked.upload_bytes
     # One sum, one reply and one checkpoint, and the sum that somebody lacks.
     server = NODE_BYTES + 2 * asked.upload_bytes + 2 * asked.download_bytes + 4 * demand.values

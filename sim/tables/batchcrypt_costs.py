@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flhe.coding.slots import Slots
 from flhe.schemes.tags import TAG_BITS
-from flhe.sim.contenders import Contender, Setting
-from flhe.sim.tables import turns
-from flhe.sim.tables.batchcrypt_paper import (
+from flhe_lab.bench import Contender, Setting
+from flhe_lab.tables import turns
+from flhe_lab.tables.batchcrypt_paper import (
     BATCH,
     COHORT,
+    LINK,
     MB,
     TABLE_1,
     TABLE_1_VALUES,
 )
-from flhe.sim.tables.batchcrypt_round import LINK, SETTING, everybodys_mb
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.dots import dots
-from flhe.sim.tables.learned import VALUES, batch_s, training_step
-from flhe.sim.tables.marked import counted, published
-from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
-from flhe.sim.tables.result import Entry, Group, Result, ratios
-from flhe.sim.tables.rounds import TOTAL, entries, parts, played
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.turns import Cost
+from flhe_lab.tables.learned import VALUES, batch_s, training_step
+from flhe_lab.tables.marked import counted
+from flhe_lab.tables.phase_costs import PHE, PHE_BATCHED
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.rounds import parts, played
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.turns import Cost
 
 ARITHMETIC, WHOLE = "flhe, a value a ciphertext", "BatchCrypt (flhe), 16 bits"
 KEYS = tuple(line.key_bits for line in TABLE_1)
 KEY_BITS = 2048
 """Of Figure 10, as of all that the paper trains."""
 
-PLAINTEXT, CIPHERTEXT = "plaintext", "ciphertext"
-ENCRYPTION, DECRYPTION = "encryption", "decryption"
 PER = "values a ciphertext"
 
 
@@ -71,64 +69,49 @@ def measure_keys(
     """Time python-paillier, our arithmetic and our batches by length of key; JSON values."""
     from flhe.schemes.paillier_keys import KEY_BITS as ALLOWED
     from flhe.schemes.paillier_keys import SecretKey
-    from flhe.sim.phe_peer import PheValues, phe_keys
-    from flhe.sim.tables.batchcrypt_ways import Batches, PaillierValues
+    from flhe_lab.bench.phe import phe_keys, phe_values
+    from flhe_lab.tables.batchcrypt_ways import batches, paillier_values
 
     setting = Setting(values, 2)
     updates = setting.updates()
     contenders: dict[str, Contender] = {}
     for bits in key_bits:
         say(f"{_key(bits)}, making ready")
-        contenders[f"{PHE}|{bits}"] = PheValues(setting, updates, phe_keys(bits))
-        contenders[f"{ARITHMETIC}|{bits}"] = PaillierValues(setting, updates, bits, count)
+        contenders[f"{PHE}|{bits}"] = phe_values(setting, updates, phe_keys(bits))
+        contenders[f"{ARITHMETIC}|{bits}"] = paillier_values(setting, updates, bits, count)
         if bits in ALLOWED:
             key = SecretKey.generate(bits)
-            batches = Batches(setting, updates, 16, key, sample)
-            batches.name += f", {_key(bits)}"
-            contenders[f"{WHOLE}|{bits}"] = batches
+            made = batches(setting, updates, 16, key, sample)
+            contenders[f"{WHOLE}|{bits}"] = replace(made, name=f"{made.name}, {_key(bits)}")
     return turns.timed(contenders, repeats, say)
 
 
-def report_1(plan: Plan, found: Found) -> list[Result]:
-    """Bytes and seconds of 900,000 values by length of key."""
-    return [table_1(found[_keys_step(plan).key], TABLE_1_VALUES)]
-
-
-def table_1(measured: Mapping[str, Any], values: int) -> Result:
-    """Of what `measure_keys` gave."""
+def table_1(measured: Mapping[str, Any], values: int) -> list[Line]:
+    """Bytes and seconds by length of key, of what `measure_keys` gave for `values`."""
     groups: dict[str, Group] = {name: "peer" for name in measured if name.partition("|")[0] == PHE}
-    out: list[Entry] = []
+    out = []
     for name, cost in turns.costs(measured, groups).items():
         who, _, bits = name.partition("|")
-        row = _key(int(bits))
-        sizes = {PLAINTEXT: counted(4 * values / MB), CIPHERTEXT: cost.upload_bytes / MB}
-        out += entries(row, who, cost.group, sizes, "MB")
-        seconds = {ENCRYPTION: cost.encrypt_s, DECRYPTION: cost.decrypt_s}
-        out += entries(row, who, cost.group, seconds, "s")
+        numbers = {
+            "plaintext": counted(4 * values / MB),
+            "ciphertext": cost.upload_bytes / MB,
+            "encryption": cost.encrypt_s,
+            "decryption": cost.decrypt_s,
+        }
+        out.append(Line(_key(int(bits)), who, cost.group, numbers))
     for line in TABLE_1:
-        told = {PLAINTEXT: line.plain_mb, CIPHERTEXT: line.cipher_mb}
-        times = {ENCRYPTION: line.encrypt_s, DECRYPTION: line.decrypt_s}
-        for numbers, unit in ((told, "MB"), (times, "s")):
-            marked = {what: published(number) for what, number in numbers.items()}
-            out += entries(_key(line.key_bits), PHE, "paper", marked, unit)
-    out.sort(key=lambda e: int(e.row.split()[2]))
-    out += [*ratios(out, ENCRYPTION, ARITHMETIC), *ratios(out, DECRYPTION, ARITHMETIC)]
-    notes = (
-        f"{values:,} values; slots of batches have room for two summands. MB of 2^20 bytes. The "
-        "paper's line is python-paillier too, on a machine of 16 virtual processors: how many of them "
-        "it computed on, the paper does not say; here it is one. Its plaintexts have 8 bytes a value, "
-        "here they are float32.",
-        "flhe refuses keys of 1024 bits (112 bits of security are the least, at 2048), so its "
-        "BatchCrypt has no line there. What is below that policy, the same ciphertexts of a value "
-        "each out of flhe's arithmetic, has: it knows the primes and draws r^n from tables, and "
-        "encrypts integers of 16 bits. That line to python-paillier's is what the arithmetic "
-        "brings, BatchCrypt's to that line what batching brings.",
-        "The paper's text has sizes and times grow linearly with the key. Its own times grow with "
-        "the 2.4th power of it.",
-    )
-    chart = dots(out, (CIPHERTEXT, ENCRYPTION, DECRYPTION), log=True)
-    title = "Paillier by length of key"
-    return Result("batchcrypt-table-1", "BatchCrypt, Table 1", title, tuple(out), chart, notes)
+        told = {
+            "plaintext": line.plain_mb,
+            "ciphertext": line.cipher_mb,
+            "encryption": line.encrypt_s,
+            "decryption": line.decrypt_s,
+        }
+        out.append(Line(_key(line.key_bits), PHE, "paper", told))
+    return sorted(out, key=lambda line: int(line.row.split()[2]))
+
+
+def _table_1(plan: Plan, found: Found) -> list[Line]:
+    return table_1(found[_keys_step(plan).key], TABLE_1_VALUES)
 
 
 def steps_10(plan: Plan) -> list[Step]:
@@ -149,8 +132,8 @@ def _widths_step(plan: Plan) -> Step:
 def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time ours at the paper's widths, python-paillier on batches of 16 bits; JSON values."""
     from flhe.schemes.paillier_keys import SecretKey
-    from flhe.sim.phe_peer import PheBatches, phe_keys
-    from flhe.sim.tables.batchcrypt_ways import Batches
+    from flhe_lab.bench.phe import phe_batches, phe_keys
+    from flhe_lab.tables.batchcrypt_ways import batches
 
     setting = Setting(values, COHORT)
     updates = setting.updates()
@@ -158,9 +141,9 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
     contenders: dict[str, Contender] = {}
     for bits in BATCH:
         say(f"{_bits(bits)}, making ready")
-        contenders[_bits(bits)] = Batches(setting, updates, bits, key, sample)
+        contenders[_bits(bits)] = batches(setting, updates, bits, key, sample)
     say(f"{PHE_BATCHED}, making ready")
-    contenders[PHE_BATCHED] = PheBatches(setting, updates, phe_keys(KEY_BITS))
+    contenders[PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
     return turns.timed(contenders, repeats, say)
 
 
@@ -176,50 +159,26 @@ def by_width(measured: Mapping[str, Any], values: int) -> dict[int, list[Cost]]:
     out = {}
     for bits in BATCH:
         ours, share = read[_bits(bits)], slots(bits).batches(values) / whole
-        theirs = Cost(
-            PHE_BATCHED,
-            "peer",
-            phe.encrypt_s * share,
-            phe.add_s * share,
-            phe.decrypt_s * share,
-            phe.upload_bytes * share,
-        )
+        numbers = (phe.encrypt_s, phe.add_s, phe.decrypt_s, phe.upload_bytes)
+        theirs = Cost(PHE_BATCHED, "peer", *(number * share for number in numbers))
         out[bits] = [ours, theirs]
     return out
 
 
-def report_10(plan: Plan, found: Found) -> list[Result]:
-    """Where an iteration of LSTM goes, and what it transfers, by bits of a value."""
+def _figure_10(plan: Plan, found: Found) -> Iterator[Line]:
     values = VALUES["lstm"]
     train, links = batch_s("lstm", found, plan), LINK.links(COHORT)
-    out: list[Entry] = []
     for bits, costs in by_width(found[_widths_step(plan).key], values).items():
-        row = _bits(bits)
         for cost in costs:
             who = cost.who if cost.group == "peer" else "BatchCrypt (flhe)"
-            out += entries(row, who, cost.group, parts(played(cost, train, links)), "s")
-            traffic = everybodys_mb(cost)
-            out.append(Entry(row, who, cost.group, "traffic", "MB", traffic))
-            out.append(Entry(row, who, cost.group, PER, "", counted(slots(bits).per)))
-        out.append(Entry(row, "BatchCrypt", "paper", PER, "", published(BATCH[bits])))
-    notes = (
-        f"LSTM, {values:,} values, a key of 2048 bits. {SETTING}",
-        "Sampled, ciphertexts being alike. python-paillier's seconds were run at 16 bits and go "
-        "with the number of ciphertexts. Traffic is of all nine clients, MB of 2^20 bytes.",
-        "Fig. 10 is a picture without numbers, but for the batch sizes in its caption. 200 values "
-        "of 8 bits do not fit 2048 bits as the paper lays them out: with two sign bits and two "
-        "zeros they would take 2,400. Here a slot has room for the sum of nine and a ciphertext a "
-        "tag.",
-        "The paper finds 8 bits too few for LSTM and CIFAR (Sec. 6.2).",
-    )
-    chart = Chart("bars", (ENCRYPTION, DECRYPTION, "idle", TOTAL, "traffic"), log=True)
-    title = "an iteration of LSTM by bits of a value"
-    return [
-        Result("batchcrypt-figure-10", "BatchCrypt, Figure 10", title, tuple(out), chart, notes)
-    ]
+            numbers = parts(played(cost, train, links))
+            numbers["traffic"] = cost.upload_bytes * (2 * COHORT) / MB
+            numbers[PER] = counted(slots(bits).per)
+            yield Line(_bits(bits), who, cost.group, numbers)
+        yield Line(_bits(bits), "BatchCrypt", "paper", {PER: BATCH[bits]})
 
 
 SECTIONS: Sequence[Section] = (
-    Section("batchcrypt-table-1", "BatchCrypt", steps_1, report_1, ("Table 1",)),
-    Section("batchcrypt-figure-10", "BatchCrypt", steps_10, report_10, ("Figure 10",)),
+    section(steps_1, Table("batchcrypt-table-1", _table_1)),
+    section(steps_10, Table("batchcrypt-figure-10", _figure_10)),
 )

@@ -1,160 +1,188 @@
-"""BatchCrypt, Figures 7 to 9 and 11 and Table 4: an iteration, its traffic, training to the end.
+"""An iteration of BatchCrypt's evaluation, and of ESAFL's, which is the same.
 
-Table 1 and Figure 10 are in `batchcrypt_costs`, learning curves (Figure 6) in `learned`.
+BatchCrypt's Figures 7 to 9 and 11 and Table 4; ESAFL's Figures 4 to 6 and Table 5: nine clients in five
+data centers. Everybody is measured in one step a model, whichever paper asks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from flhe.sim import prices
-from flhe.sim.tables import batchcrypt_costs
-from flhe.sim.tables.batchcrypt_paper import (
+from flhe_lab.advise import prices, wan
+from flhe_lab.papers.convergence import Projection, project
+from flhe_lab.tables import batchcrypt_costs, esafl_packing
+from flhe_lab.tables import batchcrypt_paper as paper
+from flhe_lab.tables import phase_costs as costs_of
+from flhe_lab.tables.batchcrypt_paper import (
     BATCHCRYPT,
     COHORT,
+    ESAFL,
     FATE,
+    LINK,
+    MB,
     MODELS,
     PLAIN,
-    iteration_s,
     line,
-    traffic_mb,
+    rounds,
 )
-from flhe.sim.tables.batchcrypt_round import (
-    AGGREGATION,
-    GIGABYTES,
-    HOURS,
-    LINK,
-    TRAFFIC,
-    breakdown,
-    convergence,
-    notes,
-    result,
-    steps,
-    to_the_end,
-    told,
-    traffic,
-)
-from flhe.sim.tables.marked import projected, published
-from flhe.sim.tables.phase_costs import BATCHCRYPT as OURS_3072
-from flhe.sim.tables.phase_costs import BATCHCRYPT_2048 as OURS
-from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
-from flhe.sim.tables.phase_costs import PLAIN as OUR_PLAIN
-from flhe.sim.tables.result import Entry, Result, ratios
-from flhe.sim.tables.rounds import TOTAL, entries, row
-from flhe.sim.tables.section import Found, Plan, Section
-from flhe.sim.wan import SERVER
+from flhe_lab.tables.learned import VALUES, batch_s, training_step
+from flhe_lab.tables.marked import Marked, projected
+from flhe_lab.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED
+from flhe_lab.tables.rounds import TOTAL, Round, parts, played, row
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.turns import Cost
 
-ENCRYPTED = (PHE, PHE_BATCHED, OURS, OURS_3072)
-NAMES = (*ENCRYPTED, OUR_PLAIN)
+MODES: Mapping[str, str] = {
+    PHE: FATE,
+    PHE_BATCHED: BATCHCRYPT,
+    BATCHCRYPT_2048: BATCHCRYPT,
+    costs_of.BATCHCRYPT: BATCHCRYPT,
+    costs_of.ESAFL: ESAFL,
+    ESAFL_NARROW: ESAFL,
+    costs_of.PLAIN: PLAIN,
+}
+"""Who is measured -> which of the papers' it stands for, and whose epochs it takes."""
+
+BATCHED = (PHE_BATCHED, BATCHCRYPT_2048, costs_of.BATCHCRYPT)
+TO_ESAFL = (PHE, PHE_BATCHED, BATCHCRYPT_2048, costs_of.ESAFL, ESAFL_NARROW)
+AGGREGATION, TRAFFIC = "server's additions", "traffic"
 BILL = ("instances", "network", "total")
-PAPERS = (FATE, BATCHCRYPT, PLAIN)
-
-EPOCHS = (
-    "Projected as the paper does: an iteration, times the iterations of the epochs that it took "
-    "(stock FATE 40, 285 and 20; batches of 16 bits 68, 279 and 23; plain as FATE), which are "
-    "taken over for whoever stands for them. An epoch has 52, 44 and 174 iterations: the paper "
-    "tells no number, but its FATE's hours by its seconds of an iteration say so. Traffic is of "
-    "all nine clients, up and down, GB of 2^30 bytes."
-)
-WRONG = (
-    "The paper's GB do not go with its iterations: those of CIFAR (AlexNet) and LSTM are of a "
-    "tenth of the iterations that its hours are of, under FATE and BatchCrypt, and plain's are a "
-    "further ninth of that, one client's. FMNIST's (FCN's) are of all nine and of all iterations, "
-    "but for plain's, which are four fifths of those."
-)
-PLAIN_TWICE = (
-    "Of plain the paper has two durations: an iteration of 2.2, 20 and 57 s (Sec. 3.1, shown "
-    "here), and Table 4's hours, which make 5.5, 9.8 and 12.7 s."
-)
 
 
-def report_7(plan: Plan, found: Found) -> list[Result]:
-    """Where an iteration goes."""
-    out = breakdown(plan, found, ENCRYPTED)
-    out += told(TOTAL, "s", iteration_s, (FATE, BATCHCRYPT))
-    out += [*ratios(out, TOTAL, OURS), *ratios(out, TOTAL, BATCHCRYPT, group="paper")]
-    said = notes(
-        plan,
-        "Fig. 7 is a picture without numbers. The paper's iterations are FATE's seconds of Sec. "
-        "3.1, and those divided by Sec. 6.3's speedups (23.3, 70.8, 92.8). It leaves training "
-        "out of the picture; here it is a column. The server's additions happen as uploads "
-        "arrive: only what is left after the last one is in a client's idle time.",
-    )
-    whats = ("encryption", "decryption", "idle", AGGREGATION, TOTAL)
-    return [result("BatchCrypt", "Figure 7", "time of an iteration", out, whats, said)]
-
-
-def report_8(plan: Plan, found: Found) -> list[Result]:
-    """What an iteration transfers."""
-    out = traffic(plan, found, ENCRYPTED)
-    out += told(TRAFFIC, "MB", traffic_mb, (FATE, BATCHCRYPT))
-    out += [*ratios(out, TRAFFIC, OURS), *ratios(out, TRAFFIC, BATCHCRYPT, group="paper")]
-    said = notes(
-        plan,
-        "All nine clients, up and down, MB of 2^20 bytes. Fig. 8 is a picture without numbers: the "
-        "paper's are FATE's GB of Sec. 3.1, and those divided by 66, 71 and 101 (Sec. 6.3). FATE "
-        "sent 625 to 654 bytes a value where python-paillier's ciphertext and exponent have 516: "
-        "each of its numbers carries the public key along (Sec. 6.3).",
-    )
-    return [result("BatchCrypt", "Figure 8", "traffic of an iteration", out, (TRAFFIC,), said)]
-
-
-def report_9(plan: Plan, found: Found) -> list[Result]:
-    """BatchCrypt beside no encryption at all."""
-    names = (PHE_BATCHED, OURS, OURS_3072, OUR_PLAIN)
-    times = [e for e in breakdown(plan, found, names) if e.what == TOTAL]
-    out = [*times, *traffic(plan, found, names)]
-    papers = (BATCHCRYPT, PLAIN)
-    out += told(TOTAL, "s", iteration_s, papers)
-    out += told(TRAFFIC, "MB", traffic_mb, papers)
-    out += [*ratios(out, TOTAL, PLAIN), *ratios(out, TRAFFIC, PLAIN)]
-    said = notes(
-        plan,
-        "Plain is float32 here. Fig. 9 is a picture without numbers; the paper's here are those "
-        "of Figs. 7 and 8, and Sec. 3.1's plain, 8 bytes a value and iteration. Traffic is of all "
-        "nine clients, MB of 2^20 bytes.",
-        PLAIN_TWICE,
-    )
+def steps(plan: Plan) -> list[Step]:
+    """Everybody's costs at each model, in turns, and training."""
+    measured = MODELS[:1] if plan.quick else MODELS
     return [
-        result("BatchCrypt", "Figure 9", "an iteration, beside plain", out, (TOTAL, TRAFFIC), said)
+        *(_step(model, plan) for model in measured),
+        *(training_step(model, plan) for model in MODELS),
     ]
 
 
-def report_table_4(plan: Plan, found: Found) -> list[Result]:
-    """Hours and GB until convergence."""
-    out = convergence("BatchCrypt", plan, found, NAMES, PAPERS)
-    for what, _ in (HOURS, GIGABYTES):
-        out += ratios(out, what, PLAIN)
-    said = notes(plan, EPOCHS, WRONG, PLAIN_TWICE)
-    title = "training to convergence: hours and traffic"
-    return [result("BatchCrypt", "Table 4", title, out, (HOURS[0], GIGABYTES[0]), said)]
+def _step(model: str, plan: Plan) -> Step:
+    return costs_of.step(VALUES[model], COHORT, tuple(MODES), plan)
 
 
-def report_11(plan: Plan, found: Found) -> list[Result]:
-    """What training to convergence costs."""
-    out: list[Entry] = []
+def costs(model: str, plan: Plan, found: Found, names: Iterable[str]) -> list[Cost]:
+    """Costs of those names at one model."""
+    at = MODELS[0] if plan.quick else model
+    read = costs_of.read(found[_step(at, plan).key])
+    return [read[name].scaled(VALUES[model] / VALUES[at]) for name in names]
+
+
+def iterations(
+    model: str, plan: Plan, found: Found, names: Iterable[str]
+) -> Iterator[tuple[Cost, Round]]:
+    """Cost and iteration of those names at one model."""
+    train, links = batch_s(model, found, plan), LINK.links(COHORT)
+    for cost in costs(model, plan, found, names):
+        yield cost, played(cost, train, links)
+
+
+def everybodys_mb(cost: Cost) -> Marked:
+    """What all nine send and receive in an iteration, MB of 2^20 bytes."""
+    return cost.upload_bytes * (2 * COHORT) / MB
+
+
+def ends(
+    whose: str, model: str, plan: Plan, found: Found, names: Iterable[str]
+) -> Iterator[tuple[Cost, Projection]]:
+    """Training to convergence, over the rounds that the paper's table has for whom each stands for."""
+    for cost, seen in iterations(model, plan, found, names):
+        count = rounds(whose, model, MODES[cost.who])
+        yield cost, project(seen.breakdown, count, prices.BATCHCRYPT, LINK, COHORT)
+
+
+# --- what tables are filled with: lines of all models ---
+
+PapersNumbers = Callable[[str], Mapping[str, float]]
+"""Model -> mode -> what a paper tells of it."""
+
+
+def breakdown(plan: Plan, found: Found, names: Sequence[str]) -> Iterator[Line]:
+    """Where an iteration goes: a client's parts, the whole, and what the server adds."""
     for model in MODELS:
-        for name, (cost, end) in to_the_end("BatchCrypt", model, plan, found, NAMES).items():
-            usd = (end.instance_usd, end.network_usd, end.total_usd)
-            numbers = dict(zip(BILL, map(projected, usd), strict=True))
-            out += entries(row(model), name, cost.group, numbers, "USD")
-        for mode in PAPERS:
-            usd = paper_usd(model, mode)
-            numbers = dict(zip(BILL, map(published, usd), strict=True))
-            out += entries(row(model), mode, "paper", numbers, "USD")
-    out += [*ratios(out, BILL[-1], OURS), *ratios(out, BILL[-1], BATCHCRYPT, group="paper")]
-    said = notes(
-        plan,
-        f"Prices: {prices.BATCHCRYPT.source}, of machines of 16 processors, of which one works "
-        "here. Half of the traffic leaves the clients, half the "
-        "server, in Oregon. Fig. 11 is a picture without numbers; the paper's here are its Table "
-        "4's hours and GB at its own prices, so the network of its CIFAR and LSTM is a tenth of "
-        "what its own iterations would cost (see Table 4).",
-        EPOCHS,
-    )
-    title = "price of training to convergence"
-    return [result("BatchCrypt", "Figure 11", title, out, BILL, said)]
+        for cost, seen in iterations(model, plan, found, names):
+            numbers = parts(seen) | {AGGREGATION: cost.add_s * COHORT}
+            yield Line(row(model), cost.who, cost.group, numbers)
+
+
+def traffic(plan: Plan, found: Found, names: Sequence[str]) -> Iterator[Line]:
+    """What an iteration transfers."""
+    for model in MODELS:
+        for cost in costs(model, plan, found, names):
+            yield Line(row(model), cost.who, cost.group, {TRAFFIC: everybodys_mb(cost)})
+
+
+def told(what: str, numbers: PapersNumbers, modes: Sequence[str]) -> Iterator[Line]:
+    """The paper's numbers of `modes`."""
+    for model in MODELS:
+        for mode in modes:
+            yield Line(row(model), mode, "paper", {what: numbers(model)[mode]})
+
+
+def times_of(names: Sequence[str], numbers: PapersNumbers, modes: Sequence[str]) -> Fill:
+    """Where an iteration goes, beside the paper's whole."""
+
+    def fill(plan: Plan, found: Found) -> Iterator[Line]:
+        yield from breakdown(plan, found, names)
+        yield from told(TOTAL, numbers, modes)
+
+    return fill
+
+
+def traffic_of(names: Sequence[str], numbers: PapersNumbers, modes: Sequence[str]) -> Fill:
+    """What an iteration transfers, beside the paper's."""
+
+    def fill(plan: Plan, found: Found) -> Iterator[Line]:
+        yield from traffic(plan, found, names)
+        yield from told(TRAFFIC, numbers, modes)
+
+    return fill
+
+
+def beside_plain(
+    names: Sequence[str], seconds: PapersNumbers, megabytes: PapersNumbers, modes: Sequence[str]
+) -> Fill:
+    """An iteration's time and traffic, plain among them."""
+
+    def fill(plan: Plan, found: Found) -> Iterator[Line]:
+        for each in breakdown(plan, found, names):
+            yield Line(each.row, each.who, each.group, {TOTAL: each.numbers[TOTAL]})
+        yield from traffic(plan, found, names)
+        yield from told(TOTAL, seconds, modes)
+        yield from told(TRAFFIC, megabytes, modes)
+
+    return fill
+
+
+def convergence_of(whose: str, names: Sequence[str], modes: Sequence[str]) -> Fill:
+    """Epochs, hours and all nine clients' GB until convergence: ours, and the paper's of `modes`."""
+
+    def fill(plan: Plan, found: Found) -> Iterator[Line]:
+        for model in MODELS:
+            for cost, end in ends(whose, model, plan, found, names):
+                ours = {"time": projected(end.hours), TRAFFIC: projected(end.traffic_gb * COHORT)}
+                yield Line(row(model), cost.who, cost.group, ours)
+            for mode in modes:
+                said = line(whose, model, mode)
+                theirs = {"time": said.hours, TRAFFIC: said.traffic_gb, "epochs": said.epochs}
+                yield Line(row(model), mode, "paper", theirs)
+
+    return fill
+
+
+def _bill(plan: Plan, found: Found) -> Iterator[Line]:
+    """What training to convergence costs."""
+    for model in MODELS:
+        names = (PHE, *BATCHED, costs_of.PLAIN)
+        for cost, end in ends("BatchCrypt", model, plan, found, names):
+            usd = map(projected, (end.instance_usd, end.network_usd, end.total_usd))
+            yield Line(row(model), cost.who, cost.group, dict(zip(BILL, usd, strict=True)))
+        for mode in (FATE, BATCHCRYPT, PLAIN):
+            numbers = dict(zip(BILL, paper_usd(model, mode), strict=True))
+            yield Line(row(model), mode, "paper", numbers)
 
 
 def paper_usd(model: str, mode: str) -> tuple[float, float, float]:
@@ -162,16 +190,36 @@ def paper_usd(model: str, mode: str) -> tuple[float, float, float]:
     said = line("BatchCrypt", model, mode)
     half = said.traffic_gb / 2
     sites = Counter(site.name for site in LINK.placed(COHORT))
-    leaving = {name: half * count / COHORT for name, count in sites.items()} | {SERVER: half}
+    leaving = {name: half * count / COHORT for name, count in sites.items()} | {wan.SERVER: half}
     bill = prices.cost(prices.BATCHCRYPT.on(LINK), said.hours, leaving, COHORT)
     return bill.instance_usd, bill.network_usd, bill.total
 
 
+ENCRYPTED, CLEAR = (PHE, *BATCHED), (*BATCHED, costs_of.PLAIN)
+ESAFLS = (costs_of.ESAFL, ESAFL_NARROW, costs_of.PLAIN)
+STOCK, FASTER = (FATE, BATCHCRYPT), (FATE, BATCHCRYPT, ESAFL)
+SECONDS, MEGABYTES = paper.iteration_s, paper.traffic_mb
+ESAFL_SECONDS, ESAFL_MEGABYTES = paper.esafl_iteration_s, paper.esafl_traffic_mb
+
+FILLS: Mapping[str, Fill] = {
+    "batchcrypt-figure-7": times_of(ENCRYPTED, SECONDS, STOCK),
+    "batchcrypt-figure-8": traffic_of(ENCRYPTED, MEGABYTES, STOCK),
+    "batchcrypt-figure-9": beside_plain(CLEAR, SECONDS, MEGABYTES, (BATCHCRYPT, PLAIN)),
+    "batchcrypt-table-4": convergence_of(
+        "BatchCrypt", (*ENCRYPTED, costs_of.PLAIN), (*STOCK, PLAIN)
+    ),
+    "batchcrypt-figure-11": _bill,
+    "esafl-figure-4": times_of(TO_ESAFL, ESAFL_SECONDS, FASTER),
+    "esafl-figure-5": traffic_of(TO_ESAFL, ESAFL_MEGABYTES, FASTER),
+    "esafl-figure-6": beside_plain(ESAFLS, ESAFL_SECONDS, ESAFL_MEGABYTES, (ESAFL, PLAIN)),
+    "esafl-table-5": convergence_of("ESAFL", (*TO_ESAFL, costs_of.PLAIN), (*FASTER, PLAIN)),
+}
+"""Table -> what it holds."""
+
+ROUNDS = {name: section(steps, Table(name, fill, by_row=True)) for name, fill in FILLS.items()}
 SECTIONS: Sequence[Section] = (
     *batchcrypt_costs.SECTIONS,
-    Section("batchcrypt-figure-7", "BatchCrypt", steps, report_7, ("Figure 7",)),
-    Section("batchcrypt-figure-8", "BatchCrypt", steps, report_8, ("Figure 8",)),
-    Section("batchcrypt-figure-9", "BatchCrypt", steps, report_9, ("Figure 9",)),
-    Section("batchcrypt-table-4", "BatchCrypt", steps, report_table_4, ("Table 4",)),
-    Section("batchcrypt-figure-11", "BatchCrypt", steps, report_11, ("Figure 11",)),
+    *(found for name, found in ROUNDS.items() if name.startswith("batchcrypt")),
+    *esafl_packing.SECTIONS,
+    *(found for name, found in ROUNDS.items() if name.startswith("esafl")),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from flhe.errors import ConfigError
-from flhe.sim.tables.section import Section
+from flhe_lab.tables.section import Section
 
 MODULES = (
     "headlines",
@@ -14,7 +14,6 @@ MODULES = (
     "flashe_rounds",
     "flashe_masks",
     "batchcrypt_rounds",
-    "esafl_rounds",
     "fedml_costs",
     "fedml_rounds",
     "sash_times",
@@ -35,7 +34,7 @@ def sections(names: Sequence[str] = ()) -> tuple[Section, ...]:
     everything = tuple(
         section
         for module in MODULES
-        for section in import_module(f"flhe.sim.tables.{module}").SECTIONS
+        for section in import_module(f"flhe_lab.tables.{module}").SECTIONS
     )
     if not names:
         return everything

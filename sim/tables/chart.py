@@ -1,4 +1,4 @@
-"""How a result is drawn: bars, stacked bars or lines. What the paper published is drawn pale.
+"""How a result is drawn: bars, stacked bars, lines or dots. What the paper published is drawn pale.
 
 Nothing here measures. A bar or point of which not all was run (sampled, projected) is hollow.
 """
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flhe.sim import figures
+from flhe_lab.bench import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from flhe.sim.tables.result import Entry, Result
+    from flhe_lab.tables.result import Entry, Result
+
+MARKERS = "osD^vP*"
+"""Of rows of dots, in order; colours are theirs too."""
 
 FIRM = ("counted", "measured")
 """Marks of numbers that were run in whole."""
@@ -27,10 +30,11 @@ class Chart:
 
     Parameters
     ----------
-    kind : "bars", "stacked", "lines" or "own"
+    kind : "bars", "stacked", "lines", "dots" or "own"
         bars: rows beside each other, a bar for everybody, a panel for each of `whats`; stacked: one
         panel a row, a bar for everybody, `whats` on top of each other; lines: a line for everybody
-        over Entry.x, a panel for each of `whats`.
+        over Entry.x, a panel for each of `whats`; dots: a line for everybody, a dot for each row, a
+        panel for each of `whats`: for more contenders than bars would hold.
     whats : tuple of str
         Quantities that are drawn.
     log : bool
@@ -43,7 +47,7 @@ class Chart:
         With kind "own": draws the PNG at the path that it is given, of what the section holds.
     """
 
-    kind: Literal["bars", "stacked", "lines", "own"]
+    kind: Literal["bars", "stacked", "lines", "dots", "own"]
     whats: tuple[str, ...]
     log: bool = False
     log_x: bool = False
@@ -57,6 +61,8 @@ def draw(result: Result, path: Path) -> None:
     assert chart is not None
     if chart.own is not None:
         chart.own(path)
+    elif chart.kind == "dots":
+        _dots([e for e in result.entries if e.what in chart.whats], chart, path)
     else:
         _drawn(result, chart, path)
 
@@ -185,3 +191,61 @@ def _lines(
             firm = e.number.mark in (*FIRM, "published")
             face = colour if firm else "white"
             axis.plot(x, e.number.value, marker="o", markersize=4, markerfacecolor=face, **how)
+
+
+def _dots(shown: Sequence[Entry], chart: Chart, path: Path) -> None:
+    from matplotlib.lines import Line2D
+
+    who = list(dict.fromkeys((e.who, e.group) for e in shown))
+    rows = list(dict.fromkeys(e.row for e in shown))
+    panels = [what for what in chart.whats if any(e.what == what for e in shown)]
+    with figures.look():
+        figure = figures.new(2.2 + 2.3 * len(panels), 0.9 + 0.2 * len(who))
+        axes: Any = figure.subplots(1, len(panels), squeeze=False, sharey=True)
+        for axis, panel in zip(axes.flat, panels, strict=True):
+            _dot_panel(axis, _of(shown, panel), who, rows, log=chart.log)
+        names = [_name(*key) for key in who]
+        axes.flat[0].set_yticks(range(len(who)), names)
+        axes.flat[0].set_ylim(len(who) - 0.4, -0.6)
+        handles = [
+            Line2D(
+                [], [], linestyle="", marker=MARKERS[i % 7], color=figures.COLOURS[i % 7], label=row
+            )
+            for i, row in enumerate(rows)
+        ]
+        if len(rows) > 1:
+            figure.legend(handles=handles, loc="outside upper center", ncols=min(len(rows), 3))
+        if any(e.number.mark not in (*FIRM, "published") for e in shown):
+            figure.supxlabel("hollow: sampled or projected; pale: published", fontsize=7)
+        figures.save(figure, path)
+
+
+def _dot_panel(
+    axis: Axes,
+    entries: Sequence[Entry],
+    who: Sequence[tuple[str, str]],
+    rows: Sequence[str],
+    *,
+    log: bool,
+) -> None:
+    for e in entries:
+        i = rows.index(e.row)
+        colour = figures.COLOURS[i % len(figures.COLOURS)]
+        firm = e.number.mark in FIRM or e.group == "paper"
+        axis.plot(
+            e.number.value,
+            who.index((e.who, e.group)),
+            linestyle="",
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=5,
+            color=colour,
+            markerfacecolor=colour if firm else "white",
+            alpha=0.4 if e.group == "paper" else 1.0,
+        )
+    unit = entries[0].unit
+    axis.set_xlabel(f"{entries[0].what}, {unit}" if unit else entries[0].what)
+    if log:
+        axis.set_xscale("log")
+    else:
+        left, right = axis.get_xlim()
+        axis.set_xlim(min(left, 0.0), right + 0.04 * abs(right))

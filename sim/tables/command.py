@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from flhe.errors import FlheError
-from flhe.sim.bench_table import progress
-from flhe.sim.tables.catalog import sections
-from flhe.sim.tables.marked import MARKS
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.runner import Made, run
-from flhe.sim.tables.section import Plan
+from flhe_lab.bench.table import progress
+from flhe_lab.tables.catalog import sections
+from flhe_lab.tables.marked import MARKS
+from flhe_lab.tables.result import Result
+from flhe_lab.tables.runner import Made, run
+from flhe_lab.tables.section import Plan
 
 
 def tables(

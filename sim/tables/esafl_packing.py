@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from flhe.schemes.eshe import Eshe
 from flhe.schemes.presets import DEFAULT_ESHE, ESHE
-from flhe.sim.esafl_contender import NARROW
-from flhe.sim.esafl_tables import COHORT, DIMENSION, MB, MODELS, PAPER_ERRORS, Model, Row, measure
-from flhe.sim.paper_packing import PaperPacking, unpacked
-from flhe.sim.tables.dots import dots
-from flhe.sim.tables.marked import Mark, Marked, counted, published
-from flhe.sim.tables.result import Entry, Group, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.bench.esafl_sizes import (
+    COHORT,
+    DIMENSION,
+    MB,
+    MODELS,
+    PAPER_ERRORS,
+    Model,
+    Row,
+    measure,
+)
+from flhe_lab.bench.schemes import NARROW
+from flhe_lab.papers.packing import PaperPacking, unpacked
+from flhe_lab.tables.marked import Mark, Marked, counted, published
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 PAPERS_RING = "paper-32768"
 RINGS = (DEFAULT_ESHE, NARROW)
@@ -25,12 +33,6 @@ HOW = ("without packing", "with packing")
 CIPHERTEXTS, TRAFFIC = "ciphertexts", "traffic"
 SUM, MEAN = "error of a sum", "error of a mean"
 AS_COUNTED, AS_WRITTEN = "paper, as counted", "paper, as written"
-READINGS = (
-    "The paper's encoding is built as printed, in two readings: 'as counted', n/2 values a "
-    "polynomial and no polynomial left empty, which gives Table 3's counts; 'as written', n values "
-    "and one left empty. Ours has a value a coefficient, in the paper's ring (without packing), and "
-    "packed in flhe's."
-)
 
 
 def _row(model: Model) -> str:
@@ -66,40 +68,21 @@ def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[tuple[st
     return {(row.encoding, row.packed): row for row in rows}
 
 
-def report_3(_plan: Plan, _found: Found) -> list[Result]:
-    """Ciphertexts and traffic of one client."""
-    out: list[Entry] = []
+def _table_3(_plan: Plan, _found: Found) -> Iterator[Line]:
     for model in MODELS:
         at = _row(model)
         for (name, packed), row in counts(model.values).items():
-            some, size = counted(row.ciphertexts), counted(row.traffic_mb)
-            out += _pair(at, name, "ours", HOW[packed], some, size)
-        clear, told = counted(8 * model.values / MB), published(model.plain_traffic)
-        out.append(Entry(at, "plain", "ours", f"{TRAFFIC}, {HOW[0]}", "MB", clear))
-        for how, some_told, size_told in zip(HOW, model.ciphertexts, model.traffic, strict=True):
-            out += _pair(at, "ESAFL", "paper", how, published(some_told), published(size_told))
-        out.append(Entry(at, "plain", "paper", f"{TRAFFIC}, {HOW[0]}", "MB", told))
-    notes = (
-        "One client, up and down, MB of 2^20 bytes; plain is float32. Nothing is run: ciphertexts "
-        "are counted, and tests compare these counts with what is encrypted. A ciphertext of the "
-        "paper's is 1.867 MB, of 32,768 coefficients of 478 bits; of ours, n = 4096 with 64 bits or "
-        "n = 8192 with the bits that nine summands need.",
-        READINGS,
-        "The paper's 1.87 MB of FCN with packing is one way; all its other traffic is both. With "
-        "the down link, too, it is 3.73 MB, and what ESAFL has over BatchCrypt there is gone.",
-    )
-    chart = dots(out, tuple(f"{TRAFFIC}, {how}" for how in HOW), log=True)
-    title = "ciphertexts and traffic of an iteration"
-    return [Result("esafl-table-3", "ESAFL, Table 3", title, tuple(out), chart, notes)]
+            numbers = _pair(HOW[packed], counted(row.ciphertexts), counted(row.traffic_mb))
+            yield Line(at, name, "ours", numbers)
+        clear = f"{TRAFFIC}, {HOW[0]}"
+        yield Line(at, "plain", "ours", {clear: counted(8 * model.values / MB)})
+        for how, some, size in zip(HOW, model.ciphertexts, model.traffic, strict=True):
+            yield Line(at, "ESAFL", "paper", _pair(how, published(some), published(size)))
+        yield Line(at, "plain", "paper", {clear: model.plain_traffic})
 
 
-def _pair(
-    at: str, who: str, group: Group, how: str, ciphertexts: Marked, traffic: Marked
-) -> list[Entry]:
-    return [
-        Entry(at, who, group, f"{CIPHERTEXTS}, {how}", "", ciphertexts),
-        Entry(at, who, group, f"{TRAFFIC}, {how}", "MB", traffic),
-    ]
+def _pair(how: str, ciphertexts: Marked, traffic: Marked) -> dict[str, Marked]:
+    return {f"{CIPHERTEXTS}, {how}": ciphertexts, f"{TRAFFIC}, {how}": traffic}
 
 
 def _turns(plan: Plan) -> list[tuple[Model, int]]:
@@ -139,45 +122,23 @@ def errors(
     return [asdict(row) for row in rows]
 
 
-def report_4(plan: Plan, found: Found) -> list[Result]:
-    """Errors of decrypted sums and means."""
-    out: list[Entry] = []
+def _table_4(plan: Plan, found: Found) -> Iterator[Line]:
     for model, bits in _turns(plan):
         at = f"{_row(model)}, {bits} bits"
-        out += _errors(at, model.values, found[_step(model, bits, plan).key])
+        for row in found[_step(model, bits, plan).key]:
+            error, how = row["error"], HOW[row["packed"]]
+            if error is not None:
+                mark: Mark = "measured" if row["measured"] == model.values else "sampled"
+                both = {SUM: error, MEAN: error / COHORT}
+                numbers = {f"{what}, {how}": Marked(n, mark) for what, n in both.items()}
+                yield Line(at, row["encoding"], "ours", numbers)
     for model in MODELS:
-        for how, error in zip(HOW, PAPER_ERRORS, strict=True):
-            at = f"{_row(model)}, {BITS_4} bits"
-            out.append(Entry(at, "ESAFL", "paper", f"{SUM}, {how}", "", published(error)))
-    notes = (
-        "Mean absolute error over the values of a decrypted sum of nine, values uniform in [0, 1], "
-        "and a ninth of it, the mean's. As printed, encryption takes 0.15 s a ciphertext: of long "
-        "updates only the first plaintexts are run.",
-        READINGS,
-        "The paper has 10^-2 without packing and 10^-9 with it, both at 32 bits. By its text both "
-        "encode alike, and are found equally exact: its 10^-9 is that of a mean at 32 bits, its "
-        "10^-2 what either is off by at 16.",
-        *(("A quick run measures FCN at 32 bits only.",) if plan.quick else ()),
-    )
-    chart = dots(out, tuple(f"{SUM}, {how}" for how in HOW), log=True)
-    title = "error of decrypted sums"
-    return [Result("esafl-table-4", "ESAFL, Table 4", title, tuple(out), chart, notes)]
-
-
-def _errors(at: str, values: int, rows: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    out = []
-    for row in rows:
-        error, how = row["error"], HOW[row["packed"]]
-        if error is None:
-            continue
-        mark: Mark = "measured" if row["measured"] == values else "sampled"
-        for what, number in ((SUM, error), (MEAN, error / COHORT)):
-            entry = Entry(at, row["encoding"], "ours", f"{what}, {how}", "", Marked(number, mark))
-            out.append(entry)
-    return out
+        at = f"{_row(model)}, {BITS_4} bits"
+        numbers_told = {f"{SUM}, {how}": e for how, e in zip(HOW, PAPER_ERRORS, strict=True)}
+        yield Line(at, "ESAFL", "paper", numbers_told)
 
 
 SECTIONS: Sequence[Section] = (
-    Section("esafl-table-3", "ESAFL", lambda _plan: (), report_3, ("Table 3",)),
-    Section("esafl-table-4", "ESAFL", steps_4, report_4, ("Table 4",)),
+    section(lambda _plan: (), Table("esafl-table-3", _table_3)),
+    section(steps_4, Table("esafl-table-4", _table_4)),
 )

@@ -1,24 +1,24 @@
 """FedML-HE's Figure 5: how sensitive each parameter of a LeNet is, layer by layer, drawn.
 
-The network is `flhe.sim.lenet`, fresh, and the data are the sample images of `flhe audit`; the map is
-the paper's, by labels.
+The network is `flhe_lab.audit.lenet`, fresh, and the data are the sample images of `flhe audit`; the
+map is the paper's, by labels.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.sim import figures
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.bench import figures
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import counted, measured
+from flhe_lab.tables.section import Found, Plan, Say, Step
+from flhe_lab.tables.table import Line, Table, section
 
 IMAGES = 8
 LAYERS = ("convolution 1", "convolution 2", "convolution 3", "linear")
@@ -36,8 +36,8 @@ def _measure(_say: Say) -> dict[str, Any]:
     import torch
 
     from flhe.coding.sensitivity import sensitivity
-    from flhe.sim.audit_images import samples
-    from flhe.sim.lenet import lenet
+    from flhe_lab.audit.images import samples
+    from flhe_lab.audit.lenet import lenet
 
     images = samples(IMAGES)
     batch = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
@@ -61,39 +61,40 @@ def read(found: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
     return {layer: np.hstack([weights, biases]) for layer, weights, biases in pairs}
 
 
-def report(plan: Plan, found: Found) -> list[Result]:
-    """Fig. 5 of a step's result."""
+def _border(whole: NDArray[np.float32]) -> float:
+    return float(np.quantile(whole, 1 - TENTH))
+
+
+def _whole(layers: Map) -> NDArray[np.float32]:
+    return np.concatenate([part.reshape(-1) for part in layers.values()])
+
+
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     layers = read(found[_step(plan).key])
-    whole = np.concatenate([part.reshape(-1) for part in layers.values()])
-    border = np.quantile(whole, 1 - TENTH)
-    entries: list[Entry] = []
+    whole = _whole(layers)
+    most, border = whole.max(), _border(whole)
     for layer, part in layers.items():
-        each = (
-            ("parameters", "", counted(part.size)),
-            ("mean", "of the largest", measured(float(part.mean() / whole.max()))),
-            ("median", "of the largest", measured(float(np.median(part) / whole.max()))),
-            ("largest", "of the largest", measured(float(part.max() / whole.max()))),
-            ("in the top tenth", "%", measured(100 * float((part >= border).mean()))),
-            ("part of the whole", "%", measured(100 * float(part.sum() / whole.sum()))),
-        )
-        entries += [Entry(layer, "by labels", "ours", *what) for what in each]
-    top = whole[whole >= border].sum() / whole.sum()
+        numbers = {
+            "parameters": counted(part.size),
+            "mean": measured(float(part.mean() / most)),
+            "median": measured(float(np.median(part) / most)),
+            "largest": measured(float(part.max() / most)),
+            "in the top tenth": measured(100 * float((part >= border).mean())),
+            "part of the whole": measured(100 * float(part.sum() / whole.sum())),
+        }
+        yield Line(layer, "by labels", "ours", numbers)
+
+
+def _told(plan: Plan, found: Found) -> dict[str, object]:
+    whole = _whole(read(found[_step(plan).key]))
+    top = whole[whole >= _border(whole)].sum() / whole.sum()
     low = (whole < 0.1 * whole.max()).mean()
-    notes = (
-        f"A fresh LeNet of {whole.size:,} parameters with sigmoids, as in `flhe audit`, and its "
-        f"{IMAGES} sample images; the paper's LeNet has 88,648 and its images are not told. The most "
-        f"sensitive tenth has {100 * top:.0f}% of all sensitivity; {100 * low:.0f}% of the parameters "
-        "have less than a tenth of the largest. Rows of the picture are outputs of a layer, columns "
-        "its inputs, the last one the bias; darker is more sensitive.",
-        "Sensitive by this map does not mean revealing: docs/fedml_he.md has what attacks found.",
-    )
-    chart = Chart("own", (), own=lambda path: draw(layers, path))
-    return [
-        Result(
-            "fedml-figure-5", "FedML-HE, Figure 5", "the privacy map of LeNet",
-            tuple(entries), chart, notes,
-        )
-    ]  # fmt: skip
+    return {"size": whole.size, "top": 100 * top, "low": 100 * low}
+
+
+def _chart(plan: Plan, found: Found) -> Chart:
+    layers = read(found[_step(plan).key])
+    return Chart("own", (), own=lambda path: draw(layers, path))
 
 
 def draw(layers: Map, path: Path) -> None:
@@ -119,4 +120,4 @@ def draw(layers: Map, path: Path) -> None:
         figures.save(figure, path)
 
 
-FIGURE_5 = Section("fedml-figure-5", "FedML-HE", lambda p: [_step(p)], report, ("Figure 5",))
+FIGURE_5 = section(lambda plan: [_step(plan)], Table("fedml-figure-5", _lines, _told, chart=_chart))

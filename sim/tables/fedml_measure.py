@@ -1,8 +1,8 @@
 """One aggregation of three updates by everybody, in turns: what FedML-HE's tables are made of.
 
-Who takes part: FedAvg in clear; ours with a share p encrypted (`flhe.sim.fedml_ours`); bare TenSEAL
-with the same share encrypted and the rest float32, weighed by the server as in the paper's own TenSEAL
-version; all of it encrypted and weighed by clients, as NVIDIA FLARE does (`flhe.sim.fedml_ways`).
+Who takes part: FedAvg in clear; ours with a share p encrypted; bare TenSEAL with the same share
+encrypted and the rest float32, weighed by the server as in the paper's own TenSEAL version; all of it
+encrypted and weighed by clients, as NVIDIA FLARE does (`flhe_lab.bench.fedml_ways`).
 
 Seconds are of the processor, on one thread: one client's from float32 to bytes, the server's on three
 uploads, one client's from bytes to the float32 mean. Of several turns the minimum of each counts.
@@ -12,26 +12,24 @@ Longer vectors than the longest that is taken are projected from that one: "samp
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from flhe.coding.flatten import Entry as LayoutEntry
-from flhe.coding.flatten import Layout
 from flhe.coding.select import Select
-from flhe.sim.fedml_models import COHORT
-from flhe.sim.fedml_ours import OurWay
-from flhe.sim.fedml_tables import mask_of, updates_of
-from flhe.sim.fedml_ways import Cost, PlainWay, SelectedWay, TensealWay, Vector, Watch, Way
-from flhe.sim.peers import SLOTS
-from flhe.sim.tables import phase_costs, turns
-from flhe.sim.tables.fedml_published import MOBILENET
-from flhe.sim.tables.marked import Marked, counted, measured
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Plan, Say, Step
+from flhe_lab.bench import Contender, Laps, Measured, Vector, fedml_ways
+from flhe_lab.bench import measure as timed
+from flhe_lab.bench.fedml_models import COHORT
+from flhe_lab.bench.fedml_ways import Watch, Way, mask_of, updates_of
+from flhe_lab.bench.peers import SLOTS
+from flhe_lab.bench.schemes import layout_of
+from flhe_lab.tables import phase_costs, turns
+from flhe_lab.tables.fedml_published import MOBILENET
+from flhe_lab.tables.marked import Marked, counted, measured
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Plan, Say, Step
 
 PLAIN, OURS = phase_costs.PLAIN, phase_costs.FEDML
 TENSEAL, FLARE = "TenSEAL, server weighs", "TenSEAL, clients weigh"
@@ -114,15 +112,15 @@ def _measure(values: int, shares: Sequence[float], plan: Plan, say: Say) -> dict
 
 def ways_of(values: int, shares: Sequence[float]) -> dict[str, Way]:
     """Everybody, by name, for vectors of one length."""
-    server = TensealWay(server_weighs=True)
-    ways: dict[str, Way] = {PLAIN: PlainWay()}
+    server = fedml_ways.bare(server_weighs=True)
+    ways: dict[str, Way] = {PLAIN: fedml_ways.plain}
     for share in shares:
         mask = mask_of(values, share)
-        ways[ours(share)] = OurWay(mask)
+        ways[ours(share)] = fedml_ways.ours(mask)
         if share:
-            ways[tenseals(share)] = server if mask is None else SelectedWay(server, mask)
+            ways[tenseals(share)] = server if mask is None else fedml_ways.selected(server, mask)
     if 1.0 in shares:
-        ways[FLARE] = TensealWay(server_weighs=False)
+        ways[FLARE] = fedml_ways.bare(server_weighs=False)
     return ways
 
 
@@ -132,33 +130,33 @@ def in_turns(
     """Time everybody in turns; JSON values that `read` takes."""
     say("warming up")
     _warm_up()
-    costs: dict[str, list[Cost]] = {name: [] for name in ways}
-    began = time.perf_counter()
-    for turn in range(plan.repeats):
-        if turn > 1 and time.perf_counter() - began > ENOUGH_S:
-            break
-        for name, way in ways.items():
-            say(f"turn {turn + 1}: {name}")
-            costs[name].append(way.cost(updates))
-    return {name: _row(found) for name, found in costs.items()}
+    found = timed(
+        [replace(way(updates), name=name) for name, way in ways.items()],
+        plan.repeats,
+        lambda turn, _n, who: say(f"turn {turn}: {who}"),
+        enough_s=ENOUGH_S,
+        warm=False,
+    )
+    return {name: _row(each, updates[0].size) for name, each in found.items()}
 
 
 @functools.cache
 def _warm_up() -> None:
     """Have everything loaded and compiled that the first turn would wait for, once a process."""
-    for way in (PlainWay(), OurWay(), OurWay(mask_of(WARM, 0.5)), TensealWay(True)):
-        way.cost(updates_of(WARM))
+    part = fedml_ways.ours(mask_of(WARM, 0.5))
+    for way in (fedml_ways.plain, fedml_ways.ours(), part, fedml_ways.bare(server_weighs=True)):
+        way(updates_of(WARM)).turn()
 
 
-def _row(costs: Sequence[Cost]) -> dict[str, Any]:
-    phases = ("encrypt", "aggregate", "decrypt")
+def _row(found: Measured, values: int) -> dict[str, Any]:
+    upload, download = found.contender.known_sizes()
     return {
-        **{phase: min(getattr(cost, f"{phase}_s") for cost in costs) for phase in phases},
-        "up": costs[0].upload_bytes,
-        "down": costs[0].download_bytes,
-        "values": costs[0].values,
-        "error": max(cost.error for cost in costs),
-        "turns": len(costs),
+        **{phase: found.times[phase].min for phase in ("encrypt", "aggregate", "decrypt")},
+        "up": upload,
+        "down": download,
+        "values": values,
+        "error": found.error,
+        "turns": found.repeats,
     }
 
 
@@ -180,51 +178,44 @@ def read(found: Mapping[str, Any], values: int) -> dict[str, Aggregation]:
     return out
 
 
-class ReducedWay:
-    """Of each update only the values at agreed coordinates, under some way; the rest is remembered.
+def reduced(way: Way, values: int, count: int) -> Way:
+    """Of each update only the values at agreed coordinates, under `way`; the rest is remembered.
 
     What is not sent is added to the next update, as DoubleSqueeze does. Coordinates are the group's, as
-    `Select(rest="drop")` has them: ciphertexts of different coordinates do not add up.
+    `Select(rest="drop")` has them: ciphertexts of different coordinates do not add up. Choosing values
+    and remembering the others counts.
 
     Parameters
     ----------
-    inner : Way
+    way : Way
         What averages the values that are sent.
     values, count : int
         Of the whole update, and how many are sent.
     """
+    coords = Select(count / values, "random").fixed(layout_of(values)).coords
+    rest = [np.zeros(values, np.float32) for _ in range(COHORT)]
 
-    def __init__(self, inner: Way, values: int, count: int) -> None:
-        self.name = inner.name
-        self._inner = inner
-        layout = Layout((LayoutEntry("update", (values,), "float32"),))
-        support = Select(count / values, "random").fixed(layout)
-        self._coords = support.coords
-        self._rest = [np.zeros(values, np.float32) for _ in range(COHORT)]
+    def make(updates: Sequence[Vector]) -> Contender:
+        watch = Watch()
+        inner = way([update[coords] for update in updates])
 
-    def cost(self, updates: Sequence[Vector]) -> Cost:
-        """Average once; choosing values and remembering the others counts."""
-        watch, chosen = Watch(), []
-        for rank, update in enumerate(updates):
-            watch.start()
-            whole = self._rest[rank]
-            whole += update
-            chosen.append(whole[self._coords])
-            whole[self._coords] = 0
-            watch.stop("encrypt", 1 / COHORT)
-            whole[:] = 0  # every turn begins as the first: what piles up leaves the scheme's bounds
-        cost = self._inner.cost(chosen)
-        watch.start()
-        mean = np.zeros_like(updates[0])
-        mean[self._coords] = chosen[0]
-        watch.stop("decrypt")
-        return replace(
-            cost,
-            encrypt_s=cost.encrypt_s + watch.seconds["encrypt"],
-            decrypt_s=cost.decrypt_s + watch.seconds["decrypt"],
-            values=updates[0].size,
-            measured=updates[0].size,
-        )
+        def turn() -> Laps:
+            for whole, update in zip(rest, updates, strict=True):
+                with watch.client():
+                    np.add(whole, update, out=whole)
+                    chosen = whole[coords]
+                    whole[coords] = 0
+                whole[:] = 0  # turns begin alike: what piles up leaves the scheme's bounds
+            laps = inner.turn()
+            with watch.phase("decrypt"):
+                mean = np.zeros_like(updates[0])
+                mean[coords] = chosen
+            return fedml_ways.added(watch.end(mean, *inner.known_sizes()), laps)
+
+        made = watch.contender(inner.name, turn, updates)
+        return replace(made, error=inner.error)
+
+    return make
 
 
 REDUCED_SHARES = (0.3, 1.0)
@@ -245,11 +236,10 @@ def reduced_step(values: int, count: int, plan: Plan) -> Step:
 
 def _measure_reduced(values: int, count: int, plan: Plan, say: Say) -> dict[str, Any]:
     inner = ways_of(_selected(values, count), REDUCED_SHARES)
-    ways = {name: ReducedWay(way, values, count) for name, way in inner.items()}
+    ways = {name: reduced(way, values, count) for name, way in inner.items()}
     return in_turns(ways, updates_of(values), plan, say)
 
 
 def _selected(values: int, count: int) -> int:
     """How many `Select` takes of so many, which is `count` but for rounding."""
-    layout = Layout((LayoutEntry("update", (values,), "float32"),))
-    return Select(count / values, "random").fixed(layout).count
+    return Select(count / values, "random").fixed(layout_of(values)).count

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.schemes.seal_blocks import tenseal
-from flhe.sim.fedml_models import COHORT
-from flhe.sim.fedml_tables import updates_of
-from flhe.sim.fedml_ways import WEIGHTS, Vector
-from flhe.sim.tables.fedml_published import BATCHES, SCALES
-from flhe.sim.tables.section import Say
+from flhe_lab.bench import Vector
+from flhe_lab.bench.fedml_models import COHORT
+from flhe_lab.bench.fedml_ways import WEIGHTS, updates_of
+from flhe_lab.tables.fedml_published import BATCHES, SCALES
+from flhe_lab.tables.section import Say
 
 BUDGET = {2048: 54, 4096: 109, 8192: 218}
 """Ring dimension -> bits of modulus at 128 bits of security, the homomorphic encryption standard's."""
@@ -199,8 +199,8 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-    from flhe.apps.tasks.base import evaluate, new_model, shuffler, train
-    from flhe.apps.tasks.digits import DIGITS
+    from flhe_app.tasks.base import evaluate, new_model, shuffler, train
+    from flhe_app.tasks.digits import DIGITS
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

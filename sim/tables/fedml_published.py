@@ -1,4 +1,4 @@
-"""What FedML-HE's paper says in its Tables 4 to 8, beside `flhe.sim.fedml_models`.
+"""What FedML-HE's paper says in its Tables 4 to 8, beside `flhe_lab.bench.fedml_models`.
 
 Sizes are taken for multiples of 2**20 bytes. Llama 2's 13.5 GB in clear look like two bytes, of 10**9,
 for each of its values, where every other model has four; the paper's own ratio takes them alike.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flhe.sim.fedml_models import (
+from flhe_lab.bench.fedml_models import (
     CNN,
     GB,
     KB,

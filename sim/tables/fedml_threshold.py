@@ -9,31 +9,27 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from flhe.coding.base import Plain
-from flhe.errors import FlheError
-from flhe.keys import threshold_keys
 from flhe.schemes.ckks_keys import CkksSecret
 from flhe.schemes.presets import DEFAULT_CKKS
 from flhe.schemes.seal_blocks import tenseal
-from flhe.schemes.threshold import ThresholdRlwe
-from flhe.schemes.threshold_answers import Answered
-from flhe.schemes.threshold_opening import Party, combine
-from flhe.schemes.threshold_sealer import ThresholdSealer
 from flhe.sealed import Sealed
-from flhe.sim.bench import PHASES, TOLERANCE, take_turns
-from flhe.sim.contenders import SLOT, Contender, Kind, Setting, Timed, Vector, worst
-from flhe.sim.fedml_contender import FedmlContender
-from flhe.sim.fedml_models import MB
-from flhe.sim.peers import SLOTS, shortest_ckks, shortest_moduli
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.result import Entry, Group, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector
+from flhe_lab.bench import measure as timed
+from flhe_lab.bench.fedml_models import MB
+from flhe_lab.bench.peers import SLOTS, shortest_ckks, shortest_moduli
+from flhe_lab.bench.schemes import Coded, Way, contender, fedml, fedml_terms
+from flhe_lab.tables.marked import counted, measured
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Found, Plan, Say, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold.answers import Answered
+from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.scheme import ThresholdRlwe
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
 
 PARTIES = 2
 CRS = bytes(range(32))
@@ -58,64 +54,32 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
     return dataclasses.replace(scheme, key_id=keys[0].public.key_id), keys, seconds
 
 
-class ThresholdContender:
-    """Two parties' sum under a shared key, from float32 update to float32 mean.
+def threshold_contender(
+    setting: Setting, updates: Sequence[Vector]
+) -> tuple[Contender, Callable[[], int]]:
+    """Two parties' sum under a shared key, float32 to float32; then bytes of an answer, once opened."""
+    scheme, keys, _ = agreed()
+    coded, public = Coded(fedml_terms(1.0).codec(), updates), keys[0].public
+    parties = [Party(scheme, key) for key in keys]
+    theirs: list[Any] = []
 
-    Parameters
-    ----------
-    setting, updates
-        As for every contender, of two clients.
-    like : FedmlContender
-        Whose codec it shares.
-    """
+    def seal(rank: int) -> Sealed:
+        return ThresholdSealer(scheme, public, rank).encrypt(coded.plain(rank), SLOT)
 
-    name = THRESHOLD
-    kind: Kind = "scheme"
-    max_repeats = 1_000_000
-    note = None
-
-    def __init__(self, setting: Setting, updates: Sequence[Vector], like: FedmlContender) -> None:
-        self.scheme, keys, _ = agreed()
-        self._codec, self._state, self._updates = like.codec, like.state, updates
-        self._public = keys[0].public
-        self._extras = like._extras
-        total: Sealed | None = None
-        for rank in range(PARTIES):
-            part = self._encrypt(rank)
-            total = self.scheme.add(total, part)
-        assert total is not None
-        self._total = total
-        self._parties = [Party(self.scheme, key) for key in keys]
-        self._theirs = self._answer(1)
-        self.upload_bytes: int | None = part.data.size + len(part.header())
-        self.answer_bytes = self._theirs.data.size + len(self._theirs.header())
-        self.mean: Vector = np.empty(0, np.float32)
-        more = dataclasses.replace(part, senders=(1,))
-        running = self.scheme.add(None, dataclasses.replace(part, senders=(0,)))
-        self.encrypt: Timed = lambda: self._encrypt(0)
-        self.add: Timed = lambda: self.scheme.add(running, more)
-        self.decrypt: Timed = self._decrypt
-
-    def _encrypt(self, rank: int) -> Sealed:
-        plain, _ = self._codec.encode(Plain(self._updates[rank], self._extras), self._state)
-        return ThresholdSealer(self.scheme, self._public, rank).encrypt(plain, SLOT)
-
-    def _answer(self, rank: int) -> Any:
+    def answer(rank: int, total: Sealed) -> Any:
         # Test data and a state that is not kept: a real party answers once.
-        answer, _ = self._parties[rank].partial(
-            Answered(), self._total, SLOT, range(PARTIES), lambda _state: None
+        given, _ = parties[rank].partial(
+            Answered(), total, SLOT, range(PARTIES), lambda _state: None
         )
-        return answer
+        return given
 
-    def _decrypt(self) -> None:
-        lanes = combine(self.scheme, self._total, [self._answer(0), self._theirs])
-        plain = Plain(lanes[: self._updates[0].size], lanes[self._updates[0].size :])
-        opened, _ = self._codec.decode(plain, self._total.senders, self._state)
-        self.mean = opened.values
+    def opened(total: Sealed) -> Vector:
+        if not theirs:  # in the turn that warms up
+            theirs.append(answer(1, total))
+        return coded.mean(combine(scheme, total, [answer(0, total), theirs[0]]), total)
 
-    def max_error(self) -> float:
-        """Against the float64 mean."""
-        return worst(self.mean, self._updates)
+    made = contender(THRESHOLD, Way(scheme, seal, opened), range(PARTIES), updates)
+    return made, lambda: theirs[0].data.size + len(theirs[0].header())
 
 
 def _single_keys() -> None:
@@ -132,36 +96,40 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time all three in turns; JSON values."""
     setting = Setting(values, PARTIES)
     updates = setting.updates()
-    single = FedmlContender(setting, updates)
-    shared = ThresholdContender(setting, updates, single)
-    contenders: dict[str, Contender] = {
-        SINGLE: single,
+    shared, answer_bytes = threshold_contender(setting, updates)
+    contenders = {
+        SINGLE: fedml(setting, updates),
         THRESHOLD: shared,
         TENSEAL: shortest_ckks(setting, updates),
     }
-    times = take_turns([*contenders.values()], repeats, lambda _n, _m, who: say(who))
-    say("keys")
-    makers: dict[str, Callable[[], None]] = {SINGLE: _single_keys, TENSEAL: _tenseal_keys}
-    keys: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repeats):
-        keys[THRESHOLD].append(agreed()[2])
-        for name, maker in makers.items():
-            began = time.perf_counter()
-            maker()
-            keys[name].append(time.perf_counter() - began)
+    makers = {
+        SINGLE: _single_keys,
+        THRESHOLD: lambda: Laps(keys=agreed()[2]),
+        TENSEAL: _tenseal_keys,
+    }
+    times = timed([*contenders.values()], repeats, lambda _n, _m, who: say(who))
+    keys = timed(
+        [Contender(name, {"keys": make}) for name, make in makers.items()],
+        repeats,
+        lambda _n, _m, who: say(f"{who}, keys"),
+        warm=False,
+    )
     found: dict[str, Any] = {}
-    for name, contender in contenders.items():
-        error = contender.max_error()
-        if error is None or not error <= TOLERANCE:
-            raise FlheError(f"{name}: its mean is off by {error}; its times mean nothing")
-        found[name] = {phase: min(times[contender.name][phase]) for phase in PHASES}
-        found[name] |= {"keys": min(keys[name]), "up": contender.upload_bytes, "error": error}
-    found[THRESHOLD]["answer"] = shared.answer_bytes
+    for name, one in contenders.items():
+        seen = times[one.name]
+        found[name] = {phase: seen.times[phase].min for phase in PHASES}
+        found[name] |= {"keys": keys[name].times["keys"].min, "up": one.upload_bytes}
+        found[name] |= {"error": seen.error}
+    found[THRESHOLD]["answer"] = answer_bytes()
     return found
 
 
+def _values(plan: Plan) -> int:
+    return 1 << (15 if plan.quick else 19)
+
+
 def _step(plan: Plan) -> Step:
-    values = 1 << (15 if plan.quick else 19)
+    values = _values(plan)
     return Step(
         f"fedml-threshold-{values}" + ("-quick" if plan.quick else ""),
         lambda say: measure(values, plan.repeats, say),
@@ -174,32 +142,17 @@ TOLD = {"keys": "keys", "encrypt": "encryption", "add": "addition", "decrypt": "
 """Phases as they are measured -> as tables call them."""
 
 
-def report(plan: Plan, found: Found) -> list[Result]:
-    """Fig. 12 of a step's result."""
-    step = _step(plan)
-    entries: list[Entry] = []
-    for who, row in found[step.key].items():
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
+    for who, row in found[_step(plan).key].items():
         group: Group = "peer" if who == TENSEAL else "ours"
-        for phase, what in TOLD.items():
-            entries.append(Entry("two parties", who, group, what, "s", measured(row[phase])))
-        sizes = {"upload": row["up"]} | ({"answer": row["answer"]} if "answer" in row else {})
-        for what, size in sizes.items():
-            entries.append(Entry("two parties", who, group, what, "MB", counted(size / MB)))
-    values = 1 << (15 if plan.quick else 19)
-    notes = (
-        f"{values:,} values, two parties; seconds of one party, of the server for one upload; MB of "
-        "2^20 bytes. Making a sealer counts as encryption. Decryption under a shared key is one "
-        "party's answer and putting both together; the answer is one more message of each.",
-        "The paper's threshold variant is CKKS, of an estimated precision of 36 bits; ours is exact, "
-        "on integers of 16 bits, as its single key is. Its figure has no numbers in text.",
-    )
-    chart = Chart("stacked", tuple(TOLD.values()))
-    return [
-        Result(
-            "fedml-figure-12", "FedML-HE, Figure 12", "a shared key and one key",
-            tuple(entries), chart, notes,
-        )
-    ]  # fmt: skip
+        numbers = {what: measured(row[phase]) for phase, what in TOLD.items()}
+        numbers["upload"] = counted(row["up"] / MB)
+        if "answer" in row:
+            numbers["answer"] = counted(row["answer"] / MB)
+        yield Line("two parties", who, group, numbers)
 
 
-FIGURE_12 = Section("fedml-figure-12", "FedML-HE", lambda p: [_step(p)], report, ("Figure 12",))
+FIGURE_12 = section(
+    lambda plan: [_step(plan)],
+    Table("fedml-figure-12", _lines, lambda plan, _found: {"values": _values(plan)}),
+)

@@ -15,9 +15,9 @@ from flhe.errors import FlheError
 from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sparse import Mode
 from flhe.sealed import Sealed
-from flhe.sim.contenders import SLOT
-from flhe.sim.mask_counts import CLIENTS, MODES, SEED, sweep
-from flhe.sim.tables.section import Say
+from flhe_lab.bench import SLOT
+from flhe_lab.bench.mask_counts import CLIENTS, MODES, SEED, sweep
+from flhe_lab.tables.section import Say
 
 RATES = tuple(i / 10 for i in range(10))
 """0 to 0.9, as in the paper."""

@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from flhe.sim.mask_counts import CLIENTS, MODES, crossover
-from flhe.sim.tables import flashe_dropouts, flashe_prepared
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.dots import dots
-from flhe.sim.tables.flashe_dropouts import SETS, crossing
-from flhe.sim.tables.flashe_paper import CROSSOVER_80, GAP_80_S, MODELS
-from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.marked import measured, projected, published, sampled
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import proportional
-from flhe.sim.tables.section import Found, Plan, Section, Step
+from flhe_lab.advise.round_model import simulate, typical
+from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover
+from flhe_lab.tables import flashe_dropouts, flashe_prepared
+from flhe_lab.tables.flashe_dropouts import crossing
+from flhe_lab.tables.flashe_paper import (
+    COHORT,
+    CROSSOVER_80,
+    GAP_80_S,
+    LEFT_S,
+    MODELS,
+    SAVED_S,
+)
+from flhe_lab.tables.flashe_rounds import LINK, training, training_steps
+from flhe_lab.tables.learned import NAMES, VALUES
+from flhe_lab.tables.marked import (
+    Marked,
+    counted,
+    measured,
+    projected,
+    proportional,
+    sampled,
+)
+from flhe_lab.tables.rounds import TOTAL, row, work_of
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.turns import Cost
 
 SAMPLE = 100_000
 """Values that a quick run measures for all models."""
 
 MASKS = "masks a value"
 AT, GAP = "crossover", "single less double, no dropout"
+WAYS = ("nothing ahead", "masks ahead")
+CRITICAL, AHEAD, SAVED = "HE on the critical path", "masks, while it waits", "saved"
+
+# --- Figure 12 ---
 
 
-def steps(plan: Plan) -> list[Step]:
+def dropout_steps(plan: Plan) -> list[Step]:
     """Both maskings at all dropout rates: a step a model, or one sample for all of them."""
-    return [_step(model, plan) for model in (MODELS[:1] if plan.quick else MODELS)]
+    return [_dropout_step(model, plan) for model in (MODELS[:1] if plan.quick else MODELS)]
 
 
-def _step(model: str, plan: Plan) -> Step:
+def _dropout_step(model: str, plan: Plan) -> Step:
     values, draws = (SAMPLE, 4) if plan.quick else (VALUES[model], 8)
     return Step(
         f"flashe-dropouts-{values}-{draws}",
@@ -42,88 +62,102 @@ def _step(model: str, plan: Plan) -> Step:
 def _points(model: str, plan: Plan, found: Found) -> tuple[list[dict[str, Any]], float]:
     """What was measured for a model, and how many times larger the model is."""
     factor = VALUES[model] / SAMPLE if plan.quick else 1.0
-    return found[_step(model, plan).key], factor
+    return found[_dropout_step(model, plan).key], factor
 
 
-def _time(model: str) -> str:
+def time_of(model: str) -> str:
+    """The quantity: a model's seconds."""
     return f"HE time, {NAMES[model]}"
 
 
-def report_12(plan: Plan, found: Found) -> list[Result]:
-    """Seconds of both maskings over dropout, and where they cross."""
-    lines: list[Entry] = []
+def _figure_12(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         points, factor = _points(model, plan, found)
         for point in points:
             where, x = f"dropout {point['dropout']:g}", point["dropout"]
             for mode in MODES:
                 who = f"{mode}, {point['clients']} clients"
-                number = proportional(measured(point["seconds"][mode]), factor)
-                lines.append(Entry(where, who, "ours", _time(model), "s", number, x))
-                if model == MODELS[0]:
-                    masks = sampled(point["masks"][mode])
-                    lines.append(Entry(where, who, "ours", MASKS, "", masks, x))
-    whats = (*(_time(model) for model in MODELS), MASKS)
-    chart = Chart("lines", whats, xlabel="dropout rate")
-    notes = (
-        "One surviving client's encryption and opening, from integers to integers, one thread; "
-        "quantization is no part of it. The mean over random sets of survivors; masks are "
-        f"counted, the mean over {SETS} sets, as the paper has it for seconds.",
-        *_sampled(plan),
-        "The paper's picture has no numbers; what its text tells is in the table of crossovers.",
-    )
-    title = "a client's HE time under double and single masking, over dropout"
-    seconds = Result("flashe-figure-12", "FLASHE, Figure 12", title, tuple(lines), chart, notes)
-    return [seconds, _crossovers(plan, found)]
+                seconds = proportional(measured(point["seconds"][mode]), factor)
+                masks = sampled(point["masks"][mode]) if model == MODELS[0] else None
+                yield Line(where, who, "ours", {time_of(model): seconds, MASKS: masks}, x)
 
 
-def _sampled(plan: Plan) -> tuple[str, ...]:
-    if not plan.quick:
-        return ()
-    return (f"A quick run measures {SAMPLE:,} values; the models' seconds are proportional.",)
-
-
-def _crossovers(plan: Plan, found: Found) -> Result:
-    out: list[Entry] = []
+def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
     mark = sampled if plan.quick else measured
     for count in CLIENTS:
         where = f"{count} clients"
-        out.append(Entry(where, "masks, Theorem 2", "ours", AT, "", projected(crossover(count))))
+        yield Line(where, "masks, Theorem 2", "ours", {AT: projected(crossover(count))})
         for model in MODELS:
             points, factor = _points(model, plan, found)
             mine = [p for p in points if p["clients"] == count]
             rates = [p["dropout"] for p in mine]
             if model == MODELS[0]:  # masks are those of any model
                 masks = crossing(rates, *([p["masks"][mode] for p in mine] for mode in MODES))
-                if masks is not None:
-                    out.append(Entry(where, "masks, counted", "ours", AT, "", sampled(masks)))
+                number = None if masks is None else sampled(masks)
+                yield Line(where, "masks, counted", "ours", {AT: number})
             double, single = ([p["seconds"][mode] for p in mine] for mode in MODES)
             at = crossing(rates, double, single)
-            who = f"seconds, {NAMES[model]}"
-            if at is not None:
-                out.append(Entry(where, who, "ours", AT, "", mark(at)))
             gap = proportional(measured(single[0] - double[0]), factor)
-            out.append(Entry(where, who, "ours", GAP, "s", gap))
+            numbers = {AT: None if at is None else mark(at), GAP: gap}
+            yield Line(where, f"seconds, {NAMES[model]}", "ours", numbers)
     largest = f"{CLIENTS[-1]} clients"
-    out.append(Entry(largest, "text", "paper", AT, "", published(CROSSOVER_80)))
+    yield Line(largest, "text", "paper", {AT: CROSSOVER_80})
     for model, gap_s in GAP_80_S.items():
         who = f"text, {'least' if model == MODELS[0] else 'most'} of three"
-        out.append(Entry(largest, who, "paper", GAP, "s", published(gap_s)))
-    notes = (
-        "The dropout rate beyond which single masking takes less, on straight lines between "
-        "tenths.",
-        *_sampled(plan),
-        "By Theorem 2 the crossover is 0.476 for 80 clients and 0.408 for 20; the paper tells "
-        "0.4 for 80. It lies below 0.3 for fewer than nine clients, and for two or three at no "
-        "rate at all; the paper (Sec. 3.6) has it between 0.3 and 0.5.",
+        yield Line(largest, who, "paper", {GAP: gap_s})
+
+
+# --- Figure 13 ---
+
+
+def ahead_steps(plan: Plan) -> list[Step]:
+    """FLASHE at each model, prepared and not, and training."""
+    return [_ahead_step(model, plan) for model in MODELS] + training_steps(plan)
+
+
+def _ahead_step(model: str, plan: Plan) -> Step:
+    values, repeats = VALUES[model], 3 * plan.repeats
+    return Step(
+        f"flashe-ahead-{values}-{repeats}",
+        lambda say: flashe_prepared.measure(values, repeats, say),
+        f"FLASHE with masks computed ahead, {values:,} values",
+        weight=0.5 + values * repeats / 2e7,
     )
-    chart = dots(out, (AT, GAP))
-    title = "where single masking becomes cheaper"
-    name = "flashe-figure-12-crossovers"
-    return Result(name, "FLASHE, Figure 12", title, tuple(out), chart, notes)
+
+
+def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
+    for model in MODELS:
+        where, seen = row(model), found[_ahead_step(model, plan).key]
+        second = {name: measured(seen[name]) for name in seen if name != "bytes"}
+        encrypt_s, add_s, decrypt_s = (second[name] for name in ("encrypt", "add", "decrypt"))
+        cost = Cost("FLASHE", "ours", encrypt_s, add_s, decrypt_s, counted(seen["bytes"]))
+        train = training(model, found, plan)
+        ways = (
+            (cost, 0.0),
+            (replace(cost, encrypt_s=second["encrypt_prepared"]), second["prepare"].value),
+        )
+        for who, (each, prepare) in zip(WAYS, ways, strict=True):
+            work = replace(work_of(each, train.value), prepare_s=prepare)
+            whole = typical(simulate(work, LINK.links(COHORT)))
+            told: dict[str, Marked] = {
+                "encryption": each.encrypt_s,
+                "decryption": each.decrypt_s,
+                CRITICAL: each.encrypt_s + each.decrypt_s,
+                TOTAL: projected(whole.total_s),
+            }
+            if prepare:
+                told[AHEAD] = second["prepare"]
+                told[SAVED] = second["encrypt"] - second["encrypt_prepared"]
+            yield Line(where, who, "ours", told)
+        yield Line(where, WAYS[1], "paper", {SAVED: SAVED_S[model]})
+        yield Line(where, f"{WAYS[1]}, at most", "paper", {CRITICAL: LEFT_S})
 
 
 SECTIONS: Sequence[Section] = (
-    Section("flashe-figure-12", "FLASHE", steps, report_12, ("Figure 12",)),
-    flashe_prepared.SECTION,
+    section(
+        dropout_steps,
+        Table("flashe-figure-12", _figure_12),
+        Table("flashe-figure-12-crossovers", _crossovers),
+    ),
+    section(ahead_steps, Table("flashe-figure-13", _figure_13)),
 )

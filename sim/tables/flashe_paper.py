@@ -1,7 +1,7 @@
 """What FLASHE's text and tables say in numbers; its figures are pictures without any.
 
 Sizes are as the paper has them, in units of 1024. Hours, GB and USD of Table 4, and the rounds of
-Sec. 6.3, are in `flhe.sim.convergence`.
+Sec. 6.3, are in `flhe_lab.papers.convergence`.
 """
 
 from __future__ import annotations

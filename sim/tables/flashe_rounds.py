@@ -1,73 +1,89 @@
-"""FLASHE, Figures 7 and 8 and Table 4: what a round takes, what it transfers, what training costs.
-
-Figures 10 and 11, of a tenth of the values, are in `flashe_sparse`.
-"""
+"""FLASHE, Figures 7, 8, 10 and 11 and Table 4: a round, its traffic, and training to the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from flhe.sim import prices
-from flhe.sim.convergence import Reported, project, reported
-from flhe.sim.tables import flashe_sparse, phase_costs
-from flhe.sim.tables.dots import dots
-from flhe.sim.tables.flashe_paper import COHORT, GIB, MODELS, MODES
-from flhe.sim.tables.flashe_round import (
-    LARGEST,
-    LINK,
-    QUICK,
-    SETTING,
-    iteration,
-    measured_models,
-    stands_for,
-    training,
-    training_steps,
+from flhe_lab.advise import prices, wan
+from flhe_lab.bench import Contender, Setting
+from flhe_lab.papers.convergence import Reported, project, reported
+from flhe_lab.tables import phase_costs, turns
+from flhe_lab.tables.flashe_paper import (
+    COHORT,
+    GIB,
+    MODELS,
+    MODES,
+    SPARSE_PAILLIER,
+    SPARSE_PLAIN,
 )
-from flhe.sim.tables.headlines import cnn_step
-from flhe.sim.tables.learned import NAMES as MODEL_NAMES
-from flhe.sim.tables.learned import VALUES
-from flhe.sim.tables.marked import projected, published
-from flhe.sim.tables.phase_costs import (
+from flhe_lab.tables.headlines import BATCHES, cnn_step
+from flhe_lab.tables.learned import NAMES as MODEL_NAMES
+from flhe_lab.tables.learned import VALUES, batch_s, training_step
+from flhe_lab.tables.marked import Marked, counted, projected, proportional
+from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
     CKKS,
     CKKS_PAPER,
     FLASHE,
+    FLASHE_TENTH,
+    PHE,
     PHE_BATCHED,
     PLAIN,
+    WHO,
 )
-from flhe.sim.tables.result import Entry, Result, ratios
-from flhe.sim.tables.rounds import PARTS, TOTAL, Round, entries, parts, row, scaled
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.turns import Cost
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.rounds import TOTAL, Round, parts, played, row
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.turns import Cost
 
+LINK = wan.named("40mbps")
+"""The slowest of the paper's links: a synchronous round waits for it (Sec. 2.3)."""
+
+LARGEST = MODELS[-1]
 NAMES = (PLAIN, FLASHE, PHE_BATCHED, BFV_PAPER, BFV, CKKS_PAPER, CKKS)
+PLAIN_TENTH, PHE_TENTH = "plain, top 10%", "python-paillier, top 10%"
+TENTHS = (PLAIN_TENTH, FLASHE_TENTH, PHE_TENTH)
+RATIO = "uplink, to plain with all"
+PUBLISHED = {
+    "plain, top 10%": SPARSE_PLAIN,
+    "FLASHE, top 10%": SPARSE_PLAIN,
+    "Pai, top 10%": SPARSE_PAILLIER,
+}
 
-UP, DOWN, BOTH = "up", "down", "traffic"
 
-PLAIN_NOTE = (
-    "Plain is float32, 4 bytes a value. The paper's plain traffic counts 20 bits a value, as "
-    "FLASHE's: 374 rounds of 0.27 million values, up and down, are its 0.47 GB at that width. "
-    "So it finds no overhead where FLASHE here sends 0.625 of plain."
-)
-PEERS_NOTE = (
-    "BFV and CKKS are TenSEAL's, with the paper's parameters, and with the shortest that hold a "
-    "sum of ten: what a user would choose who sends nothing but sums."
-)
-PAPER_7 = (
-    "Fig. 7 is a picture without numbers. The paper's iterations here are the hours of its "
-    "Table 4 by the rounds of its Sec. 6.3 (374, 95, 277). They are longer than 40 Mb/s "
-    "explains: less Table 2's seconds, the CNN's traffic under FV and CKKS passes at some 9 to "
-    "11 Mb/s a client."
-)
-PAPER_8 = (
-    "Fig. 8 is a picture without numbers. The paper's traffic here is that of its Table 4, of "
-    "one client, by the rounds of its Sec. 6.3."
-)
-PREPARED = (
-    "FLASHE computes nothing ahead here; what that saves is in Fig. 13. The paper's text suggests that "
-    "its FLASHE does."
-)
+# --- a round of the paper's evaluation ---
+
+
+def training_steps(plan: Plan) -> list[Step]:
+    """Seconds of a batch of each model."""
+    return [training_step(model, plan) for model in MODELS]
+
+
+def training(model: str, found: Found, plan: Plan) -> Marked:
+    """Seconds that a client trains in an iteration."""
+    return batch_s(model, found, plan) * BATCHES
+
+
+def measured_models(plan: Plan) -> tuple[str, ...]:
+    """Models whose costs are measured: in a quick run the largest, which stands for the others."""
+    return (LARGEST,) if plan.quick else MODELS
+
+
+def stands_for(model: str, plan: Plan) -> tuple[str, float]:
+    """The model that is measured for this one, and how many times its size this one is."""
+    at = model if model in measured_models(plan) else LARGEST
+    return at, VALUES[model] / VALUES[at]
+
+
+def iteration(cost: Cost, train: Marked, down: Marked | None = None) -> Round:
+    """One of ten clients at LINK; what comes down is as long as an upload unless told."""
+    return played(cost, train, LINK.links(COHORT), None if down is None else down.value)
+
+
+# --- all values: Figures 7 and 8, Table 4 ---
 
 
 def steps(plan: Plan) -> list[Step]:
@@ -86,102 +102,143 @@ def costs(model: str, plan: Plan, found: Found) -> dict[str, Cost]:
     """Everybody's costs at one model."""
     at, factor = stands_for(model, plan)
     read = phase_costs.read(found[_step(at, plan).key])
-    return {name: scaled(read[name], factor) for name in NAMES}
+    return {name: read[name].scaled(factor) for name in NAMES}
 
 
-def _rounds(model: str, plan: Plan, found: Found) -> dict[str, tuple[Cost, Round]]:
+def _rounds(model: str, plan: Plan, found: Found) -> Iterator[tuple[Cost, Round]]:
     train = training(model, found, plan)
-    return {n: (cost, iteration(cost, train)) for n, cost in costs(model, plan, found).items()}
+    for cost in costs(model, plan, found).values():
+        yield cost, iteration(cost, train)
 
 
-def _notes(plan: Plan, *notes: str) -> tuple[str, ...]:
-    return (*notes, QUICK) if plan.quick else notes
-
-
-def _lines(model: str) -> list[tuple[str, Reported]]:
+def _papers(model: str) -> list[tuple[str, Reported]]:
     """Table 4's lines of a model, by the paper's names."""
     name = MODEL_NAMES[model]
     return [(said, reported("FLASHE", name, mode)) for mode, said in MODES.items()]
 
 
-def report_7(plan: Plan, found: Found) -> list[Result]:
-    """Where an iteration goes."""
-    out: list[Entry] = []
+def _figure_7(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
-        for name, (cost, seen) in _rounds(model, plan, found).items():
-            out += entries(row(model), name, cost.group, parts(seen), "s")
-        for said, line in _lines(model):
-            seconds = published(line.hours * 3600 / line.epochs)
-            out.append(Entry(row(model), said, "paper", TOTAL, "s", seconds))
-    out += ratios(out, TOTAL, FLASHE)
-    notes = _notes(plan, SETTING, PEERS_NOTE, PREPARED, PAPER_7)
-    title = "time of one iteration at a client"
-    chart = dots(out, (*PARTS[1:], TOTAL), log=True)
-    return [Result("flashe-figure-7", "FLASHE, Figure 7", title, tuple(out), chart, notes)]
+        for cost, seen in _rounds(model, plan, found):
+            yield Line(row(model), cost.who, cost.group, parts(seen))
+        for said, line in _papers(model):
+            yield Line(row(model), said, "paper", {TOTAL: line.hours * 3600 / line.epochs})
 
 
-def report_8(plan: Plan, found: Found) -> list[Result]:
-    """What an iteration transfers."""
-    out: list[Entry] = []
+def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         for name, cost in costs(model, plan, found).items():
             size = cost.upload_bytes / 1e6
-            numbers = {UP: size, DOWN: size, BOTH: size * 2}
-            out += entries(row(model), name, cost.group, numbers, "MB")
-        for said, line in _lines(model):
-            number = published(line.traffic_gb * GIB / 1e6 / line.epochs)
-            out.append(Entry(row(model), said, "paper", BOTH, "MB", number))
-    out += ratios(out, BOTH, FLASHE)
-    notes = _notes(
-        plan, "One client, up and down; MB of 10^6 bytes.", PLAIN_NOTE, PEERS_NOTE, PAPER_8
-    )
-    chart = dots(out, (BOTH,), log=True)
-    title = "traffic of one iteration at a client"
-    return [Result("flashe-figure-8", "FLASHE, Figure 8", title, tuple(out), chart, notes)]
+            numbers = {"up": size, "down": size, "traffic": size * 2}
+            yield Line(row(model), name, cost.group, numbers)
+        for said, line in _papers(model):
+            size_mb = line.traffic_gb * GIB / 1e6 / line.epochs
+            yield Line(row(model), said, "paper", {"traffic": size_mb})
 
 
-def report_table_4(plan: Plan, found: Found) -> list[Result]:
-    """Hours, traffic and money until convergence."""
-    out: list[Entry] = []
-    bills = prices.FLASHE
+def _table_4(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
-        lines = _lines(model)
-        rounds = lines[0][1].epochs
-        for name, (cost, seen) in _rounds(model, plan, found).items():
-            end = project(seen.breakdown, rounds, bills, LINK, COHORT)
-            told = ((HOURS, end.hours), (TRAFFIC, end.traffic_gb), (PRICE, end.total_usd))
-            for (what, unit), value in told:
-                out.append(Entry(row(model), name, cost.group, what, unit, projected(value)))
-        for said, line in lines:
-            assert line.usd is not None
-            told = ((HOURS, line.hours), (TRAFFIC, line.traffic_gb), (PRICE, line.usd))
-            for (what, unit), value in told:
-                out.append(Entry(row(model), said, "paper", what, unit, published(value)))
-    for what, _ in (HOURS, TRAFFIC, PRICE):
-        out += ratios(out, what, PLAIN)
-    notes = _notes(
-        plan,
-        "Projected as the paper does: an iteration times its rounds to convergence (374, 95, "
-        "277), which are taken over for everybody. Traffic is of one client, up and down, GB of "
-        f"2^30 bytes; the price is of all ten, the server, and what leaves them: {bills.source}. It "
-        "is that of machines of 16 processors, of which one works here.",
-        SETTING,
-        PLAIN_NOTE,
-        PEERS_NOTE,
-        "The paper's Sec. 6.3 tells savings of 26 to 73% against Paillier, 49 to 89% against FV "
-        "and 69 to 94% against CKKS. Its Table 4 has 26 to 69%, 64 to 91% and 73 to 94%; the "
-        "ranges told are those of the three models.",
+        papers = _papers(model)
+        for cost, seen in _rounds(model, plan, found):
+            end = project(seen.breakdown, papers[0][1].epochs, prices.FLASHE, LINK, COHORT)
+            told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.total_usd}
+            marked = {what: projected(value) for what, value in told.items()}
+            yield Line(row(model), cost.who, cost.group, marked)
+        for said, line in papers:
+            numbers = {"time": line.hours, "traffic": line.traffic_gb, "price": line.usd}
+            yield Line(row(model), said, "paper", numbers)
+
+
+# --- the largest tenth of each update: Figures 10 and 11 ---
+
+
+def tenth_steps(plan: Plan) -> list[Step]:
+    """Sparse contenders at each model, in turns, and training."""
+    return [_tenth_step(model, plan) for model in measured_models(plan)] + training_steps(plan)
+
+
+def _tenth_step(model: str, plan: Plan) -> Step:
+    values = VALUES[model]
+    return Step(
+        f"flashe-tenth-{values}",
+        lambda say: measure_tenth(values, plan.repeats, say),
+        f"a tenth of {values:,} values",
+        weight=4 + values * plan.repeats / 1e6,
     )
-    chart = dots(out, (HOURS[0], TRAFFIC[0], PRICE[0]), log=True)
-    title = "training to convergence: hours, traffic, price"
-    return [Result("flashe-table-4", "FLASHE, Table 4", title, tuple(out), chart, notes)]
 
 
-HOURS, TRAFFIC, PRICE = ("time", "h"), ("traffic", "GB"), ("price", "USD")
+def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
+    """Time those that send a tenth; JSON values: rows, and what comes down."""
+    from flhe_lab.bench.sparse import sparse
+    from flhe_lab.tables.flashe_peers import SHARE, plain_tenth
+
+    setting = Setting(values, COHORT)
+    updates = setting.updates()
+    (plain, tenth), ours = plain_tenth(setting, updates), sparse(setting, updates, SHARE)
+    say(f"{PHE}, making ready")
+    contenders: Mapping[str, Contender] = {
+        PLAIN_TENTH: plain,
+        FLASHE_TENTH: ours,
+        PHE: WHO[PHE].make(setting, updates),
+    }
+    return {
+        "rows": turns.timed(contenders, repeats, say),
+        "union": tenth.union,
+        "sent": tenth.sent,
+        "support_bytes": tenth.support_bytes,
+        "sum_support_bytes": tenth.sum_support_bytes,
+        "sum_bytes": {PLAIN_TENTH: plain.sum_bytes, FLASHE_TENTH: ours.sum_bytes},
+    }
+
+
+def tenth_costs(model: str, plan: Plan, found: Found) -> dict[str, tuple[Cost, Marked]]:
+    """Everybody's cost of a tenth, and bytes of the sum that comes down."""
+    at, factor = stands_for(model, plan)
+    seen = found[_tenth_step(at, plan).key]
+    read = turns.costs(seen["rows"], {PHE: "peer"})
+    out = {
+        name: (read[name].scaled(factor), proportional(counted(size), factor))
+        for name, size in seen["sum_bytes"].items()
+    }
+    sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
+    whole = read[PHE]
+    tenth = Cost(
+        PHE_TENTH,
+        "peer",
+        whole.encrypt_s * sent,
+        whole.add_s * sent,
+        whole.decrypt_s * union,
+        whole.upload_bytes * sent + seen["support_bytes"],
+    )
+    down = whole.upload_bytes * union + seen["sum_support_bytes"]
+    out[PHE_TENTH] = tenth.scaled(factor), proportional(down, factor)
+    return out
+
+
+def _figure_10(plan: Plan, found: Found) -> Iterator[Line]:
+    for model in MODELS:
+        train = training(model, found, plan)
+        for name, (cost, down) in tenth_costs(model, plan, found).items():
+            yield Line(row(model), name, cost.group, parts(iteration(cost, train, down)))
+
+
+def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
+    for model in MODELS:
+        values, dense = VALUES[model], counted(4 * VALUES[model])
+        sizes: list[tuple[str, Group, Marked]] = [(PLAIN, "ours", dense)]
+        for cost, _ in tenth_costs(model, plan, found).values():
+            sizes.append((cost.who, cost.group, cost.upload_bytes))
+        for who, group, size in sizes:
+            each = {"uplink": size / 1e6, "uplink a value of the model": size / values}
+            yield Line(row(model), who, group, {**each, RATIO: size / dense})
+        for who, ratio in PUBLISHED.items():
+            yield Line(row(model), who, "paper", {RATIO: ratio})
+
 
 SECTIONS: Sequence[Section] = (
-    Section("flashe-figure-7", "FLASHE", steps, report_7, ("Figure 7",)),
-    Section("flashe-figure-8", "FLASHE", steps, report_8, ("Figure 8",)),
-    Section("flashe-table-4", "FLASHE", steps, report_table_4, ("Table 4",)),
-    *flashe_sparse.SECTIONS,
+    section(steps, Table("flashe-figure-7", _figure_7)),
+    section(steps, Table("flashe-figure-8", _figure_8)),
+    section(steps, Table("flashe-table-4", _table_4)),
+    section(tenth_steps, Table("flashe-figure-10", _figure_10)),
+    section(tenth_steps, Table("flashe-figure-11", _figure_11)),
 )

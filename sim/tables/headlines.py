@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flhe.sim.aggregation_contenders import SECAGG
-from flhe.sim.tables import phase_costs as costs
-from flhe.sim.tables.learned import batch_s, training_step
-from flhe.sim.tables.marked import Marked, published
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import played
-from flhe.sim.tables.sash_times import NOTE, ratio_of, ratio_step
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.wan import uniform
+from flhe_lab.advise.wan import uniform
+from flhe_lab.bench.secure_sums import SECAGG
+from flhe_lab.tables import phase_costs as costs
+from flhe_lab.tables.learned import batch_s, training_step
+from flhe_lab.tables.marked import Marked
+from flhe_lab.tables.rounds import played
+from flhe_lab.tables.sash_times import ratio_of, ratio_step
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 CNN, COHORT, MBPS = 1_200_000, 10, 40.0
 """FLASHE's CNN and cohort; the slowest link that its paper measured (Sec. 2.3)."""
@@ -137,46 +137,24 @@ def headlines(plan: Plan, found: Found) -> list[Headline]:
     return out
 
 
-def _whole(plan: Plan, found: Found) -> tuple[float, float]:
-    """Everything encrypted to a tenth, what is in clear included: seconds, bytes."""
-    part = costs.read(found[selected_step(plan).key])
-    _, whole, tenth = (part[name] for name in SELECTED)
-    seconds, nbytes = whole.work_s(3) / tenth.work_s(3), whole.upload_bytes / tenth.upload_bytes
-    return seconds.value, nbytes.value
-
-
-def _report(plan: Plan, found: Found) -> list[Result]:
-    entries: list[Entry] = []
-    tenths = _whole(plan, found)
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     for line in headlines(plan, found):
         bound = f"{'at most' if line.most else 'at least'} {line.bound:g}"
         said = f"{bound}: {'holds' if line.holds else 'does NOT hold'}"
-        entries.append(Entry(line.row, f"here, {said}", "ours", "ratio", "x", line.here))
+        yield Line(line.row, f"here, {said}", "ours", {"ratio": line.here})
         if line.paper is not None:
             who, ratio = line.paper
-            entries.append(Entry(line.row, who, "paper", "ratio", "x", published(ratio)))
-    notes = (
-        f"FLASHE's CNN ({CNN:,} values) with {COHORT} clients, each on a link of {MBPS:g} Mbps both "
-        f"ways, the slowest that FLASHE's authors measured; {BATCHES} batches of 128 examples a round, "
-        "trained on one processor here. Key agreement, once an epoch, is left out there for everybody. "
-        "Plain FedAvg sends float32, FLASHE 16 bits a value and 4 more for the sum: what it gains on "
-        "plain is quantization's, and it costs a quarter more than those integers in clear.",
-        "python-paillier has keys of 2048 bits, as in the paper. TenSEAL's peers are set up as in "
-        "FLASHE, Sec. 5.4 (n = 8192, 218 bits of modulus), and once more with the shortest moduli "
-        "that hold a sum: who knows what to choose pays that.",
-        NOTE,
-        "With a tenth encrypted, the other nine travel as quantized integers in clear, which cost what "
-        "they cost without encryption; they are timed alone in the same run, and taken off. In all, "
-        f"encrypting a tenth takes {tenths[0]:.1f} times fewer seconds and {tenths[1]:.1f} times fewer "
-        "bytes than encrypting everything.",
-    )
-    return [
-        Result(
-            "headlines", "Headlines, each of one run", "what to quote", tuple(entries), None, notes
-        )
-    ]
+            yield Line(line.row, who, "paper", {"ratio": ratio})
+
+
+def _told(plan: Plan, found: Found) -> dict[str, object]:
+    """Everything encrypted to a tenth, what is in clear included: seconds, bytes."""
+    part = costs.read(found[selected_step(plan).key])
+    _, whole, tenth = (part[name] for name in SELECTED)
+    nbytes = whole.upload_bytes / tenth.upload_bytes
+    return {"seconds": (whole.work_s(3) / tenth.work_s(3)).value, "nbytes": nbytes.value}
 
 
 SECTIONS: Sequence[Section] = (
-    Section("headlines", "headlines", _steps, _report, ("the ratios that one would quote",)),
+    section(_steps, Table("headlines", _lines, _told), paper="headlines"),
 )

@@ -6,19 +6,17 @@ FLASHE's Fig. 9, BatchCrypt's Fig. 6, ESAFL's Fig. 3 (d-f) and SASH's Fig. 5 are
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import Marked, measured
-from flhe.sim.tables.result import Entry, Group, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import Marked, measured
+from flhe_lab.tables.result import Entry, Group, Result
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 
 if TYPE_CHECKING:
-    from flhe.sim.learning import Curve
+    from flhe_lab.papers.learning import Curve
 
 VALUES = {
     "fcn": 101_770,
@@ -62,8 +60,8 @@ def batch_s(model: str, found: Found, plan: Plan) -> Marked:
 def _train(model: str, repeats: int) -> dict[str, Any]:
     import torch
 
-    from flhe.apps.tasks import generated, task_named
-    from flhe.apps.tasks.base import new_model, shuffler, train
+    from flhe_app.tasks import generated, task_named
+    from flhe_app.tasks.base import new_model, shuffler, train
 
     torch.set_num_threads(1)
     task, batch = task_named(model), BATCH[model]
@@ -100,22 +98,20 @@ QUICK_ROUNDS = 3
 
 
 def curves_step(model: str, plan: Plan) -> Step:
-    """Learning curves of a model, plain and encrypted on the same batches; as `sim.curves` has them."""
+    """Learning curves of a model, plain and encrypted on the same batches."""
     data_dir = plan.data_dir
     key = f"curves-{_how(model, data_dir)}" + ("-quick" if plan.quick else "")
 
     def work(say: Say) -> Any:
-        from flhe.sim.paper_curves import compare
+        from flhe_lab.papers.curves import compare
 
-        with tempfile.TemporaryDirectory(prefix="flhe-learned-") as scratch:
-            found = compare(
-                Path(scratch),
-                model,
-                data_dir=data_dir,
-                rounds=QUICK_ROUNDS if plan.quick else 0,
-                workers=2,
-                progress=lambda _done, _all, what: say(what),
-            )
+        found = compare(
+            model,
+            data_dir=data_dir,
+            rounds=QUICK_ROUNDS if plan.quick else 0,
+            workers=2,
+            progress=lambda _done, _all, what: say(what),
+        )
         return {"task": _task(model, data_dir), "curves": [curve.to_json() for curve in found]}
 
     return Step(key, work, f"{NAMES[model]}: learning curves", 6.0 if plan.quick else 240.0, 0)
@@ -123,20 +119,20 @@ def curves_step(model: str, plan: Plan) -> Step:
 
 def _how(model: str, data_dir: str) -> str:
     """The task, which names its data, and a digest of how it is trained and encrypted."""
-    from flhe.sim.paper_curves import COMPARISONS, learned
+    from flhe_lab.papers.curves import COMPARISONS, learned
 
     digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
     return f"{learned(model, data_dir).name}-{digest[:8]}"
 
 
 def _task(model: str, data_dir: str) -> str:
-    from flhe.sim.paper_curves import learned
+    from flhe_lab.papers.curves import learned
 
     return learned(model, data_dir).source.title
 
 
 def _models(plan: Plan) -> tuple[str, ...]:
-    from flhe.sim.paper_curves import learned
+    from flhe_lab.papers.curves import learned
 
     if plan.quick:
         return ("fcn",)  # which learns what is installed, where there is nothing else
@@ -152,7 +148,7 @@ def _reports(plan: Plan, found: Found) -> list[Result]:
 
 
 def _figure(model: str, found: Any) -> Result:
-    from flhe.sim.learning import Curve
+    from flhe_lab.papers.learning import Curve
 
     curves = [Curve.from_json(each) for each in found["curves"]]
     entries: list[Entry] = []
@@ -175,7 +171,7 @@ def _figure(model: str, found: Any) -> Result:
 
 def _setting(model: str) -> str:
     """How it was trained, and what differs from the papers', in words."""
-    from flhe.sim.paper_curves import COMPARISONS
+    from flhe_lab.papers.curves import COMPARISONS
 
     how = COMPARISONS[model].setting
     work = f"{how.batches} batches" if how.batches else f"{how.local_epochs} epoch"
@@ -189,7 +185,7 @@ def _setting(model: str) -> str:
 
 def _apart(curves: Sequence[Curve]) -> str:
     """How far the encrypted curves lie from the plain one, in words."""
-    from flhe.sim.learning import SETTLED
+    from flhe_lab.papers.learning import SETTLED
 
     plain, *others = curves
     said = [

@@ -126,3 +126,10 @@ def projected(value: float) -> Marked:
 def published(value: float) -> Marked:
     """The paper says so."""
     return Marked(value, "published")
+
+
+def proportional(number: Marked, factor: float) -> Marked:
+    """A number of `factor` times as many values: sampled unless the factor is 1."""
+    if factor == 1.0:
+        return number
+    return Marked(number.value * factor, weakest(number.mark, "sampled"))

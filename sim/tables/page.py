@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe.sim.bench import machine
-from flhe.sim.tables.chart import draw
-from flhe.sim.tables.marked import LEGEND
-from flhe.sim.tables.result import Result, to_csv, to_markdown
-from flhe.sim.tables.section import Plan, Section
+from flhe_lab.bench import machine
+from flhe_lab.tables.chart import draw
+from flhe_lab.tables.marked import LEGEND
+from flhe_lab.tables.result import Result, to_csv, to_markdown
+from flhe_lab.tables.section import Plan, Section
 
 SHORT = 24
 """Lines of a table that the page shows in full; longer ones are linked."""

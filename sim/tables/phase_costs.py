@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.sim.contenders import Contender, Setting, Vector, scheme_named
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Plan, Say, Step
-from flhe.sim.tables.turns import Cost, costs, timed
-
-Maker = Callable[[Setting, Sequence[Vector]], Contender]
+from flhe_lab.bench import Contender, Setting, Vector, peers, phe, schemes
+from flhe_lab.bench.schemes import Make
+from flhe_lab.bench.sparse import sparse
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Plan, Say, Step
+from flhe_lab.tables.turns import Cost, costs, timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,75 +39,16 @@ class Who:
 
     name: str
     group: Group
-    make: Maker
+    make: Make
     sample: int = 0
 
 
-def _ours(name: str) -> Maker:
-    return lambda setting, updates: scheme_named(name, setting, updates)
-
-
-def _narrow(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    from flhe.sim.esafl_contender import NARROW, EsaflContender
-
-    return EsaflContender(setting, updates, NARROW)
-
-
 def _sparse(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    from flhe.sim.sparse_contender import SparseContender
-
-    return SparseContender(setting, updates, 0.1)
+    return sparse(setting, updates, 0.1)
 
 
-def _selected(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    from flhe.sim.fedml_contender import FedmlContender
-
-    return FedmlContender(setting, updates, 0.1)
-
-
-def _clear(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    from flhe.sim.fedml_contender import ClearPart, FedmlContender
-
-    return ClearPart(FedmlContender(setting, updates, 0.1), setting)
-
-
-def _batchcrypt(key_bits: int) -> Maker:
-    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
-        from flhe.sim.batchcrypt_contender import BatchcryptContender
-
-        return BatchcryptContender(setting, updates, key_bits)
-
-    return make
-
-
-def _phe(*, batched: bool) -> Maker:
-    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
-        from flhe.sim.phe_peer import PheBatches, PheValues, phe_keys
-
-        kind = PheBatches if batched else PheValues
-        return kind(setting, updates, phe_keys(2048))
-
-    return make
-
-
-def _ckks(*, as_in_paper: bool) -> Maker:
-    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
-        from flhe.sim.peers import TensealCkks, shortest_ckks
-
-        if as_in_paper:
-            return TensealCkks(setting, updates, ())
-        return shortest_ckks(setting, updates)
-
-    return make
-
-
-def _bfv(*, as_in_paper: bool) -> Maker:
-    def make(setting: Setting, updates: Sequence[Vector]) -> Contender:
-        from flhe.sim.peers import TensealBfv, paper_bfv
-
-        return paper_bfv(setting, updates) if as_in_paper else TensealBfv(setting, updates)
-
-    return make
+def _phe(make: Callable[..., Contender]) -> Make:
+    return lambda setting, updates: make(setting, updates, phe.phe_keys(2048))
 
 
 PLAIN = "plain"
@@ -127,23 +69,23 @@ CKKS_PAPER, CKKS = "TenSEAL CKKS, as in FLASHE", "TenSEAL CKKS, shortest"
 WHO: Mapping[str, Who] = {
     who.name: who
     for who in (
-        Who(PLAIN, "ours", _ours("plain")),
-        Who(FLASHE, "ours", _ours("flashe")),
+        Who(PLAIN, "ours", schemes.plain),
+        Who(FLASHE, "ours", schemes.flashe),
         Who(FLASHE_TENTH, "ours", _sparse),
-        Who(SASH, "ours", _ours("sash")),
-        Who(ESAFL, "ours", _ours("esafl")),
-        Who(ESAFL_NARROW, "ours", _narrow),
-        Who(FEDML, "ours", _ours("fedml-he")),
-        Who(FEDML_TENTH, "ours", _selected),
-        Who(FEDML_CLEAR, "ours", _clear),
-        Who(BATCHCRYPT, "ours", _batchcrypt(3072), 300_000),
-        Who(BATCHCRYPT_2048, "ours", _batchcrypt(2048), 300_000),
-        Who(PHE, "peer", _phe(batched=False)),
-        Who(PHE_BATCHED, "peer", _phe(batched=True)),
-        Who(BFV_PAPER, "peer", _bfv(as_in_paper=True)),
-        Who(BFV, "peer", _bfv(as_in_paper=False)),
-        Who(CKKS_PAPER, "peer", _ckks(as_in_paper=True)),
-        Who(CKKS, "peer", _ckks(as_in_paper=False)),
+        Who(SASH, "ours", schemes.sash),
+        Who(ESAFL, "ours", schemes.esafl),
+        Who(ESAFL_NARROW, "ours", partial(schemes.esafl, ring_name=schemes.NARROW)),
+        Who(FEDML, "ours", schemes.fedml),
+        Who(FEDML_TENTH, "ours", partial(schemes.fedml, share=0.1)),
+        Who(FEDML_CLEAR, "ours", partial(schemes.fedml_clear, share=0.1)),
+        Who(BATCHCRYPT, "ours", schemes.batchcrypt, 300_000),
+        Who(BATCHCRYPT_2048, "ours", partial(schemes.batchcrypt, key_bits=2048), 300_000),
+        Who(PHE, "peer", _phe(phe.phe_values)),
+        Who(PHE_BATCHED, "peer", _phe(phe.phe_batches)),
+        Who(BFV_PAPER, "peer", peers.paper_bfv),
+        Who(BFV, "peer", peers.bfv),
+        Who(CKKS_PAPER, "peer", peers.ckks),
+        Who(CKKS, "peer", peers.shortest_ckks),
     )
 }
 """Everybody who can be timed, by name."""

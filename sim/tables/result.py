@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flhe.errors import ConfigError
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import Mark, Marked
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import Mark, Marked
 
 Group = Literal["ours", "peer", "paper"]
 GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")

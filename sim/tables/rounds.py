@@ -5,15 +5,14 @@ Seconds of work keep their marks; whatever waits for a link is projected, and so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from flhe.sim.round_model import Breakdown, Work, simulate, typical
-from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.marked import Marked, projected, weakest
-from flhe.sim.tables.result import Entry, Group
-from flhe.sim.tables.turns import Cost
-from flhe.sim.wan import Link
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.wan import Link
+from flhe_lab.tables.learned import NAMES, VALUES
+from flhe_lab.tables.marked import Marked, projected
+from flhe_lab.tables.turns import Cost
 
 PARTS = ("training", "encryption", "decryption", "idle")
 """An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""
@@ -86,32 +85,7 @@ def row(model: str) -> str:
     return f"{NAMES[model]} ({VALUES[model] / 1e6:.2f}M)"
 
 
-def proportional(number: Marked, factor: float) -> Marked:
-    """A number of `factor` times as many values: sampled unless the factor is 1."""
-    if factor == 1.0:
-        return number
-    return Marked(number.value * factor, weakest(number.mark, "sampled"))
-
-
-def scaled(cost: Cost, factor: float) -> Cost:
-    """The cost of `factor` times as many values."""
-    return replace(
-        cost,
-        encrypt_s=proportional(cost.encrypt_s, factor),
-        add_s=proportional(cost.add_s, factor),
-        decrypt_s=proportional(cost.decrypt_s, factor),
-        upload_bytes=proportional(cost.upload_bytes, factor),
-    )
-
-
 def parts(seen: Round) -> dict[str, Marked]:
     """PARTS, then TOTAL."""
     numbers = (seen.train_s, seen.encrypt_s, seen.decrypt_s, seen.wait_s, seen.total_s)
     return dict(zip((*PARTS, TOTAL), numbers, strict=True))
-
-
-def entries(
-    where: str, who: str, group: Group, numbers: Mapping[str, Marked], unit: str
-) -> list[Entry]:
-    """One entry a number, named by its key."""
-    return [Entry(where, who, group, what, unit, number) for what, number in numbers.items()]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe.sim.bench import Progress, pinned, quiet
-from flhe.sim.tables import page
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.section import Found, Plan, Section, Step
-from flhe.sim.tables.store import Store
+from flhe_lab.bench import Progress, pinned, quiet
+from flhe_lab.tables import page
+from flhe_lab.tables.result import Result
+from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.store import Store
 
 
 @dataclass(frozen=True, slots=True)

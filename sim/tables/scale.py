@@ -1,98 +1,79 @@
 """SASH among more and more virtual clients on Ray; ten times as many, projected.
 
-Not in the paper, which names thousands of clients (Sec. 1 and 4.1.2) and shows 500. `ray_crowd` runs
+Not in the paper, which names thousands of clients (Sec. 1 and 4.1.2) and shows 500. `flhe crowd` runs
 the same up to 1,000, which takes longer than all tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from flhe.keys.masking import PACKED_FROM
-from flhe.sim.ray_crowd import TIMEOUT_S
-from flhe.sim.ray_crowd import plan as planned
-from flhe.sim.ray_found import Asked
-from flhe.sim.ray_found import Found as Crowd
-from flhe.sim.ray_report import FURTHER, QUANTITIES, kinds
-from flhe.sim.ray_run import RayRun
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import Marked, counted, measured, projected
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.crowd.command import TIMEOUT_S
+from flhe_lab.crowd.found import Asked
+from flhe_lab.crowd.found import Found as Crowd
+from flhe_lab.crowd.report import FURTHER, QUANTITIES
+from flhe_lab.crowd.run import RayRun
+from flhe_lab.tables.marked import counted, measured, projected
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.table import Line, Table, section
 
 VALUES = 10_000
-NEIGHBOURS = 150
-DRAWN = (
-    "client, round",
-    "server, round",
-    "round, all clients",
-    "bytes of a client, round",
-    "server's process",
-    "all processes",
-)
+SASH = "SASH"
 
 
 def asked(plan: Plan) -> list[Asked]:
     """Federations: one that starts at once where it must be quick."""
     if plan.quick:
         return [Asked(12, VALUES, 1)]
-    return planned((50, 100, 150, 200), VALUES, 2, NEIGHBOURS)
+    return [Asked(clients, VALUES, 2) for clients in (50, 100, 150, 200)]
 
 
 def _step(one: Asked) -> Step:
     def work(say: Say) -> dict[str, Any]:
         return asdict(RayRun(one, TIMEOUT_S, lambda _n, what: say(what)).run())
 
-    key = f"ray-{one.clients}-{one.values}-{one.rounds}-{one.neighbours}"
-    about = f"{one.clients} clients on Ray"
-    if one.neighbours:
-        about += f", {one.neighbours} neighbours"
-    return Step(key, work, about, 25.0 + 0.5 * one.clients, threads=0)
+    key = f"ray-{one.clients}-{one.values}-{one.rounds}"
+    return Step(key, work, f"{one.clients} clients on Ray", 25.0 + 0.5 * one.clients, threads=0)
 
 
-def _number(unit: str, value: float) -> Marked:
-    return counted(value) if unit == "kB" else measured(value)
+def _crowds(plan: Plan, found: Found) -> list[Crowd]:
+    return [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
 
 
-def _report(plan: Plan, found: Found) -> list[Result]:
-    crowds = [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
-    out: list[Entry] = []
-    laws: list[str] = []
-    for kind, members in kinds(crowds).items():
-        further = FURTHER * members[-1].asked.clients
-        for quantity in QUANTITIES:
-            for run in members:
-                n, value = run.asked.clients, quantity.of(run)
-                number = _number(quantity.unit, value)
-                out.append(
-                    Entry(f"{n:,} clients", kind, "ours", quantity.name, quantity.unit, number, n)
-                )
-            law = quantity.law(members)
-            if law is None:
-                continue
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
+    members = _crowds(plan, found)
+    further = FURTHER * members[-1].asked.clients
+    for quantity in QUANTITIES:
+        for run in members:
+            n, value = run.asked.clients, quantity.of(run)
+            number = counted(value) if quantity.unit == "kB" else measured(value)
+            yield Line(f"{n:,} clients", SASH, "ours", {quantity.name: number}, n)
+        if law := quantity.law(members):
             number = projected(law.at(further))
-            row = f"{further:,} clients"
-            out.append(Entry(row, kind, "ours", quantity.name, quantity.unit, number, further))
-            laws.append(f"{kind}, {quantity.name}: {law.name}, off by {law.residual:.0%} at most")
-    notes = [
-        f"{VALUES:,} values, Flower's simulation engine, an actor for each processor; the model at "
-        "the end is what the clients' steps make. Seconds of client and server are of their processor; "
-        "an epoch's key agreement is paid once. The server's process is also the engine's: it holds "
-        "all messages. Memory of all processes is projected as the sum of its parts. MB are of 10^6 "
-        "bytes. `python -m flhe.sim.ray_crowd` runs up to 1,000 clients."
+            yield Line(f"{further:,} clients", SASH, "ours", {quantity.name: number}, further)
+
+
+def _growth(plan: Plan, found: Found) -> dict[str, object]:
+    members = _crowds(plan, found)
+    laws = [
+        f"{SASH}, {quantity.name}: {law.name}, off by {law.residual:.0%} at most"
+        for quantity in QUANTITIES
+        if (law := quantity.law(members))
     ]
-    if laws:
-        notes.append(
-            f"Growth as theory says, from {PACKED_FROM} clients on, where shares are packed, and how "
-            "far the points lie from it: " + "; ".join(laws)
-        )
-    chart = Chart("lines", DRAWN, log=True, log_x=True, xlabel="clients")
-    title = "virtual clients on Ray"
-    return [Result("sash-scale", "Scale, SASH", title, tuple(out), chart, tuple(notes))]
+    growth = (
+        f"Growth as theory says, from {PACKED_FROM} clients on, where shares are packed, and how "
+        f"far the points lie from it: {'; '.join(laws)}"
+    )
+    return {"growth": growth if laws else ""}
 
 
 SECTIONS: Sequence[Section] = (
-    Section("sash-scale", "SASH", lambda plan: [_step(one) for one in asked(plan)], _report),
+    section(
+        lambda plan: [_step(one) for one in asked(plan)],
+        Table("sash-scale", _lines, _growth),
+        paper="SASH",
+    ),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.sim.tables.result import Result
+from flhe_lab.tables.result import Result
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.errors import FlheError
-from flhe.sim.bench import PHASES, TOLERANCE, Times, take_turns
-from flhe.sim.contenders import Contender
-from flhe.sim.tables.marked import Mark, Marked
-from flhe.sim.tables.result import Group
-from flhe.sim.tables.section import Say
+from flhe_lab.bench import PHASES, Contender, measure
+from flhe_lab.tables.marked import Mark, Marked, proportional
+from flhe_lab.tables.result import Group
+from flhe_lab.tables.section import Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,47 +37,45 @@ class Cost:
         """A client's encryption and decryption, and the server's additions."""
         return self.encrypt_s + self.decrypt_s + self.add_s * (uploads - 1)
 
+    def scaled(self, factor: float) -> Cost:
+        """The cost of `factor` times as many values."""
+        numbers = (self.encrypt_s, self.add_s, self.decrypt_s, self.upload_bytes)
+        return Cost(self.who, self.group, *(proportional(each, factor) for each in numbers))
+
 
 def timed(
     contenders: Mapping[str, Contender],
     repeats: int,
     say: Say,
     scales: Mapping[str, float] | None = None,
+    sampled: Collection[str] = (),
 ) -> dict[str, Any]:
     """Time everybody in turns; JSON values that `costs` takes.
 
     A contender with a `projection` ran one part in so many, and tells the bytes of all; one in `scales`
-    was given one part in so many, and knows nothing of the rest. One with `bytes_mark` says how it
-    knows its size.
+    was given one part in so many, and knows nothing of the rest. Bytes of those in `sampled` are of a
+    sample, too.
 
     Raises
     ------
     FlheError
         A mean that is not the mean; two contenders of one name.
     """
-    taking = list(contenders.values())
-    if len({contender.name for contender in taking}) < len(taking):
-        raise FlheError("two contenders of one name: their seconds would be mixed")
     # The minimum of seven turns is not to be compared with that of three: all have as many.
-    repeats = min(repeats, *(contender.max_repeats for contender in taking))
-    times = take_turns(taking, repeats, lambda _n, _m, who: say(who))
+    repeats = min(repeats, *(contender.max_repeats for contender in contenders.values()))
+    taken = measure([*contenders.values()], repeats, lambda _n, _m, who: say(who))
     found: dict[str, Any] = {}
     for name, contender in contenders.items():
-        error = contender.max_error()
-        if error is not None and not error <= TOLERANCE:
-            raise FlheError(f"{name}: its mean is off by {error:.3g}; its times mean nothing")
-        scale = (scales or {}).get(name, 1.0)
-        factor = getattr(contender, "projection", 1.0) * scale
-        mark: Mark = "measured" if factor == 1.0 else "sampled"
-        row: dict[str, Any] = {"note": contender.note, "error": error}
+        seen, scale = taken[contender.name], (scales or {}).get(name, 1.0)
+        whole = contender.projection * scale == 1.0
+        mark: Mark = "measured" if whole else "sampled"
+        row: dict[str, Any] = {"note": contender.note, "error": seen.error}
         for phase in PHASES:
-            seconds = Times.of(times[contender.name][phase])
-            assert seconds is not None
-            row[phase] = [seconds.min * factor, mark]
+            row[phase] = [seen.times[phase].min * scale, mark]
         size = contender.upload_bytes
         assert size is not None
-        usual = "counted" if scale == 1.0 else "sampled"
-        row["bytes"] = [size * scale, getattr(contender, "bytes_mark", usual)]
+        usual = "sampled" if scale != 1.0 or name in sampled else "counted"
+        row["bytes"] = [size * scale, usual]
         found[name] = row
     return found
 

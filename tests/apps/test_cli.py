@@ -13,12 +13,11 @@ import typer
 from typer.core import TyperGroup as Group
 from typer.testing import CliRunner
 
-from flhe.apps import launch
-from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.command_group import OneLineErrors
 from flhe.errors import ConfigError
-from flhe.sim import commands
+from flhe_app import launch
+from flhe_app.settings import Settings
 
 
 def test_import_is_light() -> None:
@@ -139,21 +138,6 @@ def test_run_hands_selection_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, ["run", *options]).exit_code == 0
     first = Settings("fedml-he", select=0.1, noise=0.5, noise_scope="all")
     assert seen == [first, Settings(select=0.2, rule="random", rest="drop")]
-
-
-def test_audit_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Path, dict[str, object]]] = []
-    monkeypatch.setattr(commands, "privacy_audit", lambda out, **how: seen.append((out, how)))
-    assert CliRunner().invoke(app, ["audit"]).exit_code == 0
-    options = ["p.png", "--select", "0.3", "--quick", "--images", "D", "--count", "2"]
-    options += ["--clip", "1", "--noise", "0.1", "--seed", "4"]
-    assert CliRunner().invoke(app, ["audit", *options]).exit_code == 0
-    usual = {"select": 0.1, "quick": False, "data": None, "count": None, "clip": None}
-    asked = {"select": 0.3, "quick": True, "data": Path("D"), "count": 2, "clip": 1.0}
-    assert seen == [
-        (Path("privacy_audit.png"), {**usual, "noise": 0.0, "seed": 0}),
-        (Path("p.png"), {**asked, "noise": 0.1, "seed": 4}),
-    ]
 
 
 def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:

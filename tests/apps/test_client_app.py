@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from flhe import records
-from flhe.apps import client_app
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import evaluate, new_model
-from flhe.apps.tasks.split import node_data
+from flhe_app import client_app
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import evaluate, new_model
+from flhe_app.tasks.split import node_data
 
 
 def context(partition: int, **config: object) -> Context:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flhe.apps import flower_run
-from flhe.apps.console import RoundDisplay, round_table
-from flhe.apps.flower_run import FlowerRun
-from flhe.apps.outcome import Outcome, Tail, labelled
-from flhe.apps.settings import Settings
+from flhe_app import flower_run
+from flhe_app.console import RoundDisplay, round_table
+from flhe_app.flower_run import FlowerRun
+from flhe_app.outcome import Outcome, Tail, labelled
+from flhe_app.settings import Settings
 
 SELECTS = Settings("fedml-he", num_rounds=2, select=0.1)
 

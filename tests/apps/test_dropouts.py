@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from flhe import records
-from flhe.apps.dropouts import STAGES, dropout, drops_at, victim
-from flhe.apps.settings import Settings
+from flhe_app.dropouts import STAGES, dropout, drops_at, victim
+from flhe_app.settings import Settings
 
 
 def context(partition: int, **config: Any) -> Context:

@@ -10,19 +10,19 @@ import pytest
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from flhe.apps import client_app
-from flhe.apps.dropouts import victim
-from flhe.apps.server_app import make_strategy
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import new_model
 from flhe.keys.epoch import Epoch
 from flhe.keys.store import Store
 from flhe.math.ring import Q
 from flhe.rounds.model import Model
 from flhe.schemes.eshe_keys import EsheKey
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter, RoundReport
+from flhe.testing import InProcessGrid
+from flhe_app import client_app
+from flhe_app.dropouts import victim
+from flhe_app.server_app import make_strategy
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import new_model
 
 NODES, ROUNDS, KILL = 5, 3, 2
 LIVE = [NODES] * (KILL - 1) + [NODES - 1] * (ROUNDS - KILL + 1)

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flhe.apps.settings import FAIR_LIMIT
-from flhe.apps.tasks.fair import FAIR_BITS, MIN_LIMIT, Fair
 from flhe.coding.base import Plain
 from flhe.coding.flatten import layout_of
 from flhe.errors import ConfigError, RangeError
 from flhe.rounds.terms import Terms
+from flhe_app.settings import FAIR_LIMIT
+from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT, Fair
 
 Model = dict[str, NDArray[Any]]
 RATE = 0.05

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord
 
-from flhe.apps import client_app, server_app
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import new_model
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter, RoundReport
+from flhe.testing import InProcessGrid
+from flhe_app import client_app, server_app
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import new_model
 
 pytest.importorskip("tenseal")
 

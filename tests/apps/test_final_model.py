@@ -11,12 +11,12 @@ import pytest
 from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
-from flhe.apps import server_app
-from flhe.apps.final_model import placed
-from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.errors import ConfigError
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
+from flhe_app import server_app
+from flhe_app.final_model import placed
+from flhe_app.settings import Settings
 from tests.apps.test_overhead import NODES, site
 
 RUN = 81

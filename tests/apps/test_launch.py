@@ -18,11 +18,11 @@ import psutil
 import pytest
 from rich.console import Console
 
-from flhe.apps import launch
-from flhe.apps.console import round_table
-from flhe.apps.processes import Children, tagged
-from flhe.apps.settings import Settings
 from flhe.errors import ConfigError
+from flhe_app import launch
+from flhe_app.console import round_table
+from flhe_app.processes import Children, tagged
+from flhe_app.settings import Settings
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 ORPHANS = [  # a child in a session of its own, that ignores SIGTERM and has one more
@@ -57,7 +57,7 @@ def nothing_left() -> Iterator[None]:
     """No process of this test may survive it; Ray's rename themselves, so all are compared."""
     before = set(psutil.pids())
     yield
-    names = ("flower-super", "flwr", "ray::", "raylet", "gcs_server", "flhe.apps.watch")
+    names = ("flower-super", "flwr", "ray::", "raylet", "gcs_server", "flhe_app.watch")
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         left = []
@@ -173,7 +173,7 @@ def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> Non
             sys.executable,
             "-c",
             "import os, pathlib, sys, time\n"
-            "from flhe.apps.processes import Children\n"
+            "from flhe_app.processes import Children\n"
             f"children = Children(os.environ, pathlib.Path({str(scratch)!r}))\n"
             f"children.start({SLEEPER!r}, log=pathlib.Path(os.devnull), cwd=pathlib.Path('/'))\n"
             "print(children.tag, flush=True); time.sleep(60)",

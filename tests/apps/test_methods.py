@@ -11,14 +11,14 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flhe import records
-from flhe.apps import client_app
-from flhe.apps.server_app import make_strategy
-from flhe.apps.settings import Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import new_model
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies.report import Reporter
+from flhe.testing import InProcessGrid
+from flhe_app import client_app
+from flhe_app.server_app import make_strategy
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import new_model
 
 NODES, ROUNDS = 3, 2
 

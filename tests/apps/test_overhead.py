@@ -18,17 +18,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe import records
-from flhe.apps import launch, node_memory, run_dir, server_app
-from flhe.apps.console import overhead_table
-from flhe.apps.flower_run import FlowerRun
-from flhe.apps.settings import Settings
 from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.mods import HEMod
-from flhe.sim.inproc import InProcessGrid
 from flhe.strategies import tensorboard
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import VERSION
+from flhe.testing import InProcessGrid
+from flhe_app import launch, node_memory, run_dir, server_app
+from flhe_app.console import overhead_table
+from flhe_app.flower_run import FlowerRun
+from flhe_app.settings import Settings
 from tests.strategies.test_tensorboard import written
 
 NODES, ROUNDS = 3, 2

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe.apps.tasks.base import Examples, new_model, shuffler, train
-from flhe.apps.tasks.digits import DIGITS
-from flhe.apps.tasks.proximal import add_pull, anchors
+from flhe_app.tasks.base import Examples, new_model, shuffler, train
+from flhe_app.tasks.digits import DIGITS
+from flhe_app.tasks.proximal import add_pull, anchors
 
 EXAMPLES = Examples(
     torch.linspace(-1, 1, 64 * 64).sin().reshape(64, 1, 8, 8), torch.arange(64).remainder(10)

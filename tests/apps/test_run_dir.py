@@ -16,11 +16,11 @@ import psutil
 import pytest
 from rich.console import Console
 
-from flhe.apps import launch, run_dir
-from flhe.apps.outcome import Outcome
-from flhe.apps.processes import TAG
-from flhe.apps.settings import Settings
 from flhe.errors import ConfigError, FlheError
+from flhe_app import launch, run_dir
+from flhe_app.outcome import Outcome
+from flhe_app.processes import TAG
+from flhe_app.settings import Settings
 
 ROUND = {"event": "round", "round": 1, "accuracy": 0.5, "bytes_up": 7}
 FINISHED = Settings(num_rounds=3)

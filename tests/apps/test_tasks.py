@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from flhe.apps.settings import TASKS, Settings
-from flhe.apps.tasks import task_named
-from flhe.apps.tasks.base import evaluate, new_model, shuffler, train
-from flhe.apps.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid
 from flhe.errors import ConfigError
+from flhe_app.settings import TASKS, Settings
+from flhe_app.tasks import task_named
+from flhe_app.tasks.base import evaluate, new_model, shuffler, train
+from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid
 
 LABELS = np.random.default_rng(0).integers(0, 10, 1000)
 

@@ -14,18 +14,18 @@ from datasets import Image as ImageFeature
 from PIL import Image
 from torch.nn import functional
 
-from flhe.apps.settings import CLASSES, TASKS, Settings
-from flhe.apps.tasks import check_data, generated, task_named
-from flhe.apps.tasks.base import Examples, evaluate, new_model, shuffler, train
-from flhe.apps.tasks.digits import DIGITS
-from flhe.apps.tasks.gradients import batch_gradient
-from flhe.apps.tasks.hub import fetched
-from flhe.apps.tasks.images import FASHION_IMAGES, FEMNIST_IMAGES
-from flhe.apps.tasks.networks import Block
-from flhe.apps.tasks.split import node_data, split_dirichlet, split_pieces
-from flhe.apps.tasks.text import CHARACTERS, LENGTH, SHAKESPEARE, encoded, halved
-from flhe.apps.tasks.workloads import WORKLOADS
 from flhe.errors import ConfigError
+from flhe_app.settings import CLASSES, TASKS, Settings
+from flhe_app.tasks import check_data, generated, task_named
+from flhe_app.tasks.base import Examples, evaluate, new_model, shuffler, train
+from flhe_app.tasks.digits import DIGITS
+from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.hub import fetched
+from flhe_app.tasks.images import FASHION_IMAGES, FEMNIST_IMAGES
+from flhe_app.tasks.networks import Block
+from flhe_app.tasks.split import node_data, split_dirichlet, split_pieces
+from flhe_app.tasks.text import CHARACTERS, LENGTH, SHAKESPEARE, encoded, halved
+from flhe_app.tasks.workloads import WORKLOADS
 
 SIZES = {
     "fcn": 101_770,

@@ -93,6 +93,26 @@ def test_one_check_that_differs_shows(common: int, others: list[int]) -> None:
         assert (totals.check == totals.count * common) == (odd == common)
 
 
+MOST = 2 * LIMIT * POINT
+
+
+@pytest.mark.parametrize(
+    ("total", "reported", "possible"),
+    [
+        *((total, reported, True) for total, reported in ((MOST, 2), (-MOST, 2), (0, 0), (0, 3))),
+        *((total, 2, False) for total in (MOST + 1, -MOST - 1)),
+        *((total, reported, False) for total, reported in ((1, 0), (0, 4), (0, -1))),
+    ],
+)
+def test_a_metric_that_no_clients_could_come_to(total: int, reported: int, possible: bool) -> None:
+    sums = np.array([1, 3, 0, total, reported], np.int64)
+    if possible:
+        assert math.isnan(Extras(("loss",)).decode(sums).metrics["loss"]) == (reported == 0)
+        return
+    with pytest.raises(ProtocolError, match="an impossible metric"):
+        Extras(("loss",)).decode(sums)
+
+
 def test_a_metric_named_twice() -> None:
     with pytest.raises(ConfigError, match="twice"):
         Extras(("loss", "loss"))

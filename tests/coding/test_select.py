@@ -214,7 +214,14 @@ def test_values_at_the_border_of_the_selection_are_told_apart() -> None:
     assert np.unique(np.rint(border * 32767)).size == 40
 
 
-@pytest.mark.parametrize("bad", [[np.nan, 1], [np.inf, 1], [0, 0]])
-def test_a_map_that_says_nothing_is_refused(bad: list[float]) -> None:
-    with pytest.raises(RangeError):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([np.nan, 1], "NaN or infinity"),
+        ([np.inf, 1], "NaN or infinity"),
+        ([0, 0], "zero everywhere"),
+    ],
+)
+def test_a_map_that_says_nothing_is_refused(bad: list[float], message: str) -> None:
+    with pytest.raises(RangeError, match=message):
         Select(0.5).normalized(np.array(bad, np.float32))

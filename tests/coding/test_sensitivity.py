@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
-from flhe.sim.lenet import lenet
+from flhe_lab.audit.lenet import lenet
 
 Loss = Callable[[Any, Tensor], Tensor]
 

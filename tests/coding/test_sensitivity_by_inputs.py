@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError
-from flhe.sim.lenet import lenet
+from flhe_lab.audit.lenet import lenet
 from tests.coding.test_sensitivity import (
     INDICES,
     ROWS,

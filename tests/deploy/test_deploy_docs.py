@@ -10,10 +10,10 @@ import click
 import pytest
 import typer
 
-from flhe.apps import shelf
 from flhe.cli import app
 from flhe.mods import codes
 from flhe.policy import SETTINGS
+from flhe_app import shelf
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -28,9 +28,9 @@ def commands() -> list[list[str]]:
     for line in lines:
         for part in line.split("&&"):
             words = shlex.split(part, comments=True)
-            if words[:3] == ["python", "-m", "flhe.apps.shelf"]:
+            if words[:3] == ["python", "-m", "flhe_app.shelf"]:
                 found.append(["shelf", *words[3:]])
-            elif words[:1] == ["flhe"] and words[1:2] != ["..."]:
+            elif words[:1] in (["flhe"], [".venv/bin/flhe"]) and words[1:2] != ["..."]:
                 found.append(words)
     return found
 

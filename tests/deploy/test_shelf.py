@@ -23,9 +23,9 @@ from flwr.superlink.servicer.control.control_handlers import _format_verificatio
 from flwr.supernode.start_client_internal import _verify_fab
 from typer.testing import CliRunner
 
-from flhe.apps import shelf
 from flhe.errors import ConfigError
-from flhe.sim import loopback_app
+from flhe_app import shelf
+from flhe_lab.rehearsal import app as loopback_app
 
 APP_ID = loopback_app.APP_ID
 

@@ -19,7 +19,6 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import canonical, epoch, masking
 from flhe.keys.messages import Envelope
-from flhe.keys.pairwise_messages import from_bits, to_bits
 from flhe.keys.roster import Roster
 from flhe.mods.audit import Entry as AuditEntry
 from flhe.rounds import optimizers
@@ -30,7 +29,6 @@ from flhe.schemes import eshe_keys, selective
 from flhe.sealed import Sealed, Slot, from_bytes, to_bytes
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import ROSTER, exchange, slot
-from tests.fuzz.masked import PLAN
 
 LIMIT = 1 << 20
 
@@ -142,7 +140,6 @@ def _terms() -> list[bytes]:
         Terms(clip={"w": 0.5, "b": 0.25}, top_k=0.1, optimizer=ServerOptimizer("fedadam")),
         Terms(clip="exchange", masking="adaptive"),
         Terms(scheme="sash", bits=0, unmask="clients"),
-        Terms(scheme="sash", bits=0, neighbours=6),
         Terms(scheme="batchcrypt", clip="history"),
         Terms(scheme="esafl", keys="round"),
         Terms(scheme="esafl", sends="gradient", optimizer=ClientOptimizer("adam")),
@@ -339,13 +336,6 @@ def entries() -> Sequence[Decoder]:
             ],
             _stage,
             ANY,
-        ),
-        Decoder(
-            "set of ranks",
-            lambda: [to_bits(PLAN, (0, 2, 3))],
-            lambda data: from_bits(PLAN, data),
-            lambda ranks: to_bits(PLAN, ranks),
-            covers=(keys + "pairwise_messages.from_bits",),
         ),
         Decoder(
             "release",

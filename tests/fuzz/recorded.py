@@ -73,7 +73,6 @@ CASES: dict[str, Case] = {
     "flashe-sparse": Case(flashe_fedavg, {"top_k": 0.3, "clip": "exchange", "masking": "adaptive"}),
     "sash-server": Case(sash_fedavg),
     "sash-clients": Case(sash_fedavg, {"unmask": "clients"}),
-    "sash-plus": Case(sash_fedavg, {"neighbours": 4}, nodes=6),
     "batchcrypt": Case(
         batchcrypt_fedavg, {"key_bits": 2048}, config={"flhe-key-bits": 2048}, nodes=3
     ),

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.support import Support
-from flhe.keys import dealt, masking, pairwise, states
+from flhe.keys import dealt, masking, states
 from flhe.keys.keyfile import KeyFile
-from flhe.keys.threshold_keys import ThresholdKey, finish
 from flhe.mods.floor import Floor
-from flhe.mods.node import Kept
 from flhe.rounds.draft import MAGIC as DRAFT
 from flhe.rounds.draft import Draft
 from flhe.rounds.model import MAGIC as MODEL
@@ -24,15 +22,12 @@ from flhe.rounds.model import Model
 from flhe.schemes.ckks_keys import CkksPublic, CkksSecret
 from flhe.schemes.eshe_keys import EsheKey
 from flhe.schemes.paillier_keys import PublicKey, SecretKey
-from flhe.schemes.threshold import ThresholdRlwe
-from flhe.schemes.threshold_answers import Answered, Partial
-from tests.fuzz.decoders import ANY, NEVER, Decoder
-from tests.fuzz.group import IDS, ROSTER, exchange, slot, source
-from tests.fuzz.masked import PAIR_EPOCHS, PAIR_IDS, PLAN, agreed, pairwise_run
+from tests.fuzz.decoders import NEVER, Decoder
+from tests.fuzz.group import IDS, ROSTER, exchange, source
+from tests.fuzz.masked import agreed
 from tests.fuzz.masked import dealt as dealt_shares
 from tests.fuzz.plain import LAYOUT
 from tests.fuzz.signed import CKKS, pair
-from tests.schemes.test_threshold import Group, setup
 
 # --- models ---
 
@@ -65,60 +60,8 @@ def drafts() -> list[Draft]:
     return [dense_one, Draft(4, bytes([1]) * 32, values, extras, coords, residual)]
 
 
-# --- threshold keys ---
-
-
-@functools.cache
-def parties() -> Group:
-    return setup(ThresholdRlwe(3, 2, 16, "rns-4096"))
-
-
-@functools.cache
-def opening() -> tuple[Any, list[Partial]]:
-    group = parties()
-    xs = {rank: np.arange(20, dtype=np.int32) - 9 for rank in range(3)}
-    total = group.total(xs)
-    made = [group.party(r).partial(Answered(), total, total.slot, (0, 2), _done)[0] for r in (0, 2)]
-    return total, made
-
-
-def _done(_state: Answered) -> None:
-    """A claim that is kept nowhere."""
-
-
-def _combined(data: bytes) -> Any:
-    from flhe.schemes.threshold_opening import combine
-
-    total, made = opening()
-    return combine(parties().scheme, total, [made[0], Partial.from_bytes(data)])
-
-
-@functools.cache
-def _setup_messages() -> tuple[Any, list[bytes], list[bytes]]:
-    from flhe.keys import threshold_keys
-
-    scheme = ThresholdRlwe(3, 2, 16, "rns-4096")
-    begun = [threshold_keys.begin(scheme, r, bytes(32), source(f"threshold {r}")) for r in range(3)]
-    shown = [threshold_keys.reveal(scheme, state, [c for _, c in begun]) for state, _ in begun]
-    return (scheme, shown[0][0]), [b for _, b, _ in shown], [boxes[0] for _, _, boxes in shown]
-
-
-def _public_part(data: bytes) -> None:
-    (scheme, state), publics, boxes = _setup_messages()
-    finish(scheme, state, [publics[0], data, publics[2]], boxes)
-
-
-def _share_box(data: bytes) -> None:
-    (scheme, state), publics, boxes = _setup_messages()
-    finish(scheme, state, publics, [boxes[0], data, boxes[2]])
-
-
 def _state(kind: Any) -> Callable[[bytes], Any]:
     return lambda data: kind.from_bytes(data, IDS[0])
-
-
-def _pairwise(kind: Any) -> Callable[[bytes], Any]:
-    return lambda data: kind.from_bytes(data, PAIR_IDS[0], PAIR_EPOCHS[0], PLAN)
 
 
 def _steps() -> list[Decoder]:
@@ -140,23 +83,6 @@ def _steps() -> list[Decoder]:
     ]
 
 
-def _pairwise_steps() -> list[Decoder]:
-    untils = {"share": "Shared", "mask": "Masked", "open": "Opened"}
-    out = []
-    for until, name in untils.items():
-        kind = getattr(pairwise, name)
-        make = functools.partial(_pairwise_bytes, until)
-        covers = ("flhe.keys.pairwise_states._State.from_bytes",)
-        out.append(
-            Decoder(f"masking state {name}", make, _pairwise(kind), kind.to_bytes, covers=covers)
-        )
-    return out
-
-
-def _pairwise_bytes(until: str) -> list[bytes]:
-    return [pairwise_run(until).states[0].to_bytes()]
-
-
 def _bytes_of(value: Any) -> list[bytes]:
     return [value.to_bytes()]
 
@@ -169,11 +95,6 @@ def _dealt() -> list[bytes]:
 def _eshe() -> list[bytes]:
     own = np.array([1, -2, 3, 0], np.int8)
     return [EsheKey(own, own.astype(np.int32) * 3).to_bytes()]
-
-
-def _kept() -> list[bytes]:
-    some = Kept("masked", bytes(32), b"state", slot(), b"seed", bytes(32))
-    return [some.to_bytes(), Kept("advertised", bytes(32), b"state").to_bytes()]
 
 
 def _context() -> list[bytes]:
@@ -198,7 +119,6 @@ def entries() -> Sequence[Decoder]:
             states.Epoch.to_bytes,
             covers=(keys + "states.Epoch.from_bytes",),
         ),
-        *_pairwise_steps(),
         Decoder(
             "key file",
             lambda: [
@@ -261,13 +181,6 @@ def entries() -> Sequence[Decoder]:
             covers=(keys + "masking.Agreed.from_bytes",),
         ),
         Decoder(
-            "masking among neighbours",
-            _kept,
-            Kept.from_bytes,
-            Kept.to_bytes,
-            covers=("flhe.mods.node.Kept.from_bytes",),
-        ),
-        Decoder(
             "public key of Paillier",
             lambda: [public],
             PublicKey.from_bytes,
@@ -302,35 +215,4 @@ def entries() -> Sequence[Decoder]:
             NEVER,
             lambda: [CKKS.sizes.seal.context(np.arange(CKKS.sizes.n, dtype=np.uint64))],
         ),
-        Decoder(
-            "threshold key",
-            lambda: [parties().keys[0].to_bytes()],
-            ThresholdKey.from_bytes,
-            ThresholdKey.to_bytes,
-            covers=(keys + "threshold_keys.ThresholdKey.from_bytes",),
-        ),
-        Decoder(
-            "answered",
-            lambda: [Answered(frozenset({bytes(32), bytes([1]) * 32})).to_bytes()],
-            Answered.from_bytes,
-            Answered.to_bytes,
-            covers=("flhe.schemes.threshold_answers.Answered.from_bytes",),
-        ),
-        Decoder(
-            "partial decryption",
-            lambda: [opening()[1][1].to_bytes()],
-            Partial.from_bytes,
-            Partial.to_bytes,
-            covers=(
-                "flhe.schemes.threshold_answers.Partial.from_bytes",
-                "flhe.schemes.threshold_answers.Partial.from_parts",
-            ),
-        ),
-        Decoder(
-            "partial decryption, combined", lambda: [opening()[1][1].to_bytes()], _combined, ANY
-        ),
-        Decoder(
-            "public part of a threshold key", lambda: _setup_messages()[1][1:2], _public_part, NEVER
-        ),
-        Decoder("share of a threshold key", lambda: _setup_messages()[2][1:2], _share_box, ANY),
     )

@@ -64,7 +64,7 @@ def _decoders() -> Iterator[str]:
     packages = [(flhe.__path__, "flhe."), (flhe.strategies.__path__, "flhe.strategies.")]
     for path, prefix in packages:
         for info in pkgutil.walk_packages(path, prefix):
-            if "kernels" in info.name or info.name.startswith(("flhe.sim", "flhe.apps")):
+            if "kernels" in info.name or info.name.startswith(("flhe_lab", "flhe_app")):
                 continue
             module = importlib.import_module(info.name)
             for name, member in vars(module).items():

@@ -12,7 +12,6 @@ from flhe.errors import FlheError, ProtocolError
 from flhe.keys.canonical import dumps, loads
 from flhe.keys.states import Advertised, Confirmed, Epoch
 from flhe.rounds.draft import MAGIC, Draft
-from flhe.schemes.threshold_answers import Answered
 from tests.fuzz.decoders import Decoder
 from tests.fuzz.group import IDS, exchange
 from tests.fuzz.registry import all_decoders
@@ -39,14 +38,6 @@ def test_a_damaged_version_does_not_cost_a_state_its_keys(version: int) -> None:
         Epoch.from_bytes(changed(exchange().epochs[0].to_bytes(), v=version))
     with pytest.raises(ProtocolError):
         Advertised.from_bytes(changed(exchange().advertised[0].to_bytes(), v=version), IDS[0])
-
-
-def test_what_was_answered_is_listed_once() -> None:
-    name = bytes(32)
-    with pytest.raises(ProtocolError):
-        Answered.from_bytes(dumps([1, "threshold-answered", [name, name]]))
-    with pytest.raises(ProtocolError):
-        Answered.from_bytes(dumps([1, "threshold-answered", [bytes([1]) * 32, name]]))
 
 
 def test_a_dense_draft_has_no_residual() -> None:

@@ -62,7 +62,7 @@ def stages() -> dict[str, list[str]]:
 STAGES = (
     *("advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"),
     *("status", "initial", "sync", "checkpoint", "verify", "evaluate"),
-    *("round", "supports", "update", "mask-key", "mask-share", "consist", "unmask"),
+    *("round", "supports", "update", "consist", "unmask"),
 )
 
 

@@ -9,8 +9,8 @@ from flwr.app import ConfigRecord, RecordDict
 from flhe import records
 from flhe.keys import masking
 from flhe.math.prg import random_elements
-from flhe.sim.aggregation_contenders import Setting
-from flhe.sim.sash_aggregation import SashMembers
+from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.secure_sums import Setting
 
 
 @pytest.mark.parametrize(("members", "most"), [(64, 2_300_000), (100, 150_000), (1000, 500_000)])

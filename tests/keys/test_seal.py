@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.seal import BOUND, peek, seal, seal_stream, unseal, unseal_stream
+from flhe.keys.canonical import dumps
+from flhe.keys.seal import (
+    BOUND,
+    CHUNK,
+    MAX_HEAD,
+    peek,
+    seal,
+    seal_stream,
+    unseal,
+    unseal_stream,
+)
 from flhe.keys.store import Store
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/seal.json"
@@ -150,12 +160,32 @@ def test_own_mistakes() -> None:
         seal(KEY, HEADER, b"x", lambda n: bytes(n - 1))
 
 
+def boxed(length: int, *fields: dict[str, Any]) -> bytes:
+    """The start of a box with a head of `fields`, which says that it has `length` bytes more."""
+    head = dumps({"header": HEADER, "salt": bytes(32), "chunk_bytes": 9, **dict(*fields)})
+    return b"flhe-seal/2\n" + (len(head) + length).to_bytes(4, "big") + head
+
+
 @pytest.mark.parametrize(
-    "data", [b"", b"flhe-seal/2\n", b"flhe-seal/2\n\x00\x00\x00\x00", bytes(99)]
+    ("data", "message"),
+    [
+        (b"", "does not start like one"),
+        (b"flhe-seal/2\n", "does not start like one"),
+        (bytes(99), "does not start like one"),
+        (b"flhe-seal/2\n\x00\x00\x00\x00", "CBOR ends early"),
+        (boxed(1), "head is longer than it may be"),
+        (boxed(MAX_HEAD) + bytes(MAX_HEAD), "head is longer than it may be"),
+        (boxed(0, {"salt": bytes(31)}), "salt or chunk size"),
+        (boxed(0, {"chunk_bytes": 0}), "salt or chunk size"),
+        (boxed(0, {"chunk_bytes": CHUNK + 1}), "salt or chunk size"),
+        (boxed(0, {"header": HEADER | {"round": "4"}}), "header field round must be int"),
+        (boxed(0, {"more": 1}), "sealed box"),
+    ],
 )
-def test_no_box_at_all(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        unseal(KEY, data)
+def test_no_box_at_all(data: bytes, message: str) -> None:
+    for read in (peek, lambda data: unseal(KEY, data)):
+        with pytest.raises(ProtocolError, match=message):
+            read(data)
 
 
 # --- chunk by chunk, from pieces ---

@@ -46,12 +46,12 @@ STAGES = (
     "round",
     "supports",
     "update",
-    "mask-key",
-    "mask-share",
     "consist",
     "unmask",
     "evaluate",
 )
+KEYS = ("key-pair", "take-pair", "joint", "joint-sum")
+MASKS = ("mask-key", "mask-share", "consist", "unmask")
 
 
 @pytest.fixture
@@ -110,6 +110,24 @@ def test_a_round_with_confirms_left_out(group: Group) -> None:
     assert not site.app.seen
     assert not (site.home / "epochs").exists()  # no key was stored
     update(group.ask(site))
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        *((stage, "and the scheme has none") for stage in KEYS),
+        *((stage, "this scheme does not have") for stage in MASKS),
+    ],
+)
+def test_stages_that_the_scheme_has_not(group: Group, stage: str, message: str) -> None:
+    site = group.agree().sites[0]
+    update(group.ask(site))
+    group.agree()
+    fields = {"confirms": group.confirms, "messages": [b"x"], "key-pair": b"x"}
+    if stage in MASKS:
+        update(group.ask(site))
+    refused(site.ask(stage, **group.stage(**fields)), 1014)
+    assert message in site.log
 
 
 def test_a_second_advertise_starts_over(group: Group) -> None:
@@ -303,7 +321,6 @@ OTHER: dict[str, Any] = {
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
-    "neighbours": 50,
     "key_bits": 2048,
     "advance": True,
     "sends": "gradient",
@@ -314,7 +331,6 @@ OTHER: dict[str, Any] = {
     "noise": Laplace(0.5, "all"),
 }
 ALSO: dict[str, dict[str, Any]] = {
-    "neighbours": {"scheme": "sash"},
     "sends": {"optimizer": ClientOptimizer("adam")},
     **{name: {"scheme": "batchcrypt"} for name in ("key_bits", "advance")},
     **{name: {"scheme": "esafl"} for name in ("ring", "keys")},

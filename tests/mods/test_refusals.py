@@ -22,7 +22,7 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster import Member, Roster
 from flhe.mods import HEMod
 from flhe.mods.codes import APP, INTERNAL, Refusal, explain, refusal_for
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 from tests.mods.harness import (
     RUN,
     SECRET,

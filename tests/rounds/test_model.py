@@ -298,12 +298,30 @@ MALFORMED: dict[str, bytes] = {
 }
 
 
+SAYS = {
+    "magic alone": "not a model of flhe",
+    "a head longer than the file": "model: cut short",
+    "too little data": "model: cut short",
+    "too much data": "shorter or longer than its head says",
+    "version 5": "another version",
+    "history of 31 bytes": "another version",
+    "more steps than rounds": "malformed head$",
+    "a field more": "malformed head$",
+    "mask true": "malformed head$",
+    "a mask that is too long": "malformed mask",
+    "a mask that is too short": "malformed mask",
+    "memory twice of nothing": "malformed memory",
+    "length of more than the layers": "malformed memory",
+}
+"""What some of them are refused with, for the guards that others would stand in for."""
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed(name: str) -> None:
     assert Model.from_bytes(head(GOOD, bytes(8))).round == 0
     whole = head(remembering(*([name, 1] for name in "abcdefgh")), bytes(8 * 9))
     assert len(Model.from_bytes(whole).memory) == 8
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=SAYS.get(name)):
         Model.from_bytes(MALFORMED[name])
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
+from flhe.coding.base import COUNT, Plain
+from flhe.coding.extras import CHECK
 from flhe.coding.flatten import Layout
+from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import (
     ClippedError,
@@ -38,7 +40,7 @@ from flhe.rounds.model import Model, next_history
 from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.ranges import RANGES, encode, fit, fitted_layout, own_layout
 from flhe.rounds.reading import finite
-from flhe.rounds.session import SUM, Session
+from flhe.rounds.session import MAX_AHEAD, SUM, Session, check_ahead
 from flhe.rounds.start import UNTOLD, start_layout
 from flhe.rounds.terms import Terms
 from flhe.sealed import Sealed, Slot
@@ -961,6 +963,30 @@ def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
         fit(played.first, played.model, 1, total, ignore, digest)
 
 
+@pytest.mark.parametrize(("more", "message"), [(1, "one part from each"), (0, "another model")])
+def test_mean_squares_of_a_member_that_lies(more: int, message: str) -> None:
+    """Of its count, with the check to match, or of the model alone; its tags are right."""
+    played = stage(3, "sparse, exchange")
+    liar, model, digest = played.first, played.model, played.first.digest(played.model)
+    quantize = Quantize(liar.terms.bits)
+    plain = encode(liar, model, played.drafts[0], digest)
+    told = quantize.join(plain.extras.astype(np.int64))
+    told[COUNT] += more
+    told[CHECK] += liar.check_of(digest) if more else 1
+    lie = plain._replace(extras=quantize.split(told))
+    part = liar.seal(liar.sealer(), lie, liar.ranges_slot(model, 1, 0), ignore)
+    with pytest.raises(ProtocolError, match=message):
+        fit(liar, model, 1, played.sum_of([part, *played.squares[1:]]), ignore, digest)
+
+
+def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = stage(3, "sparse, exchange")
+    digest, honest = played.first.digest(played.model), ranges_module.opened
+    monkeypatch.setattr(ranges_module, "opened", lambda *told: honest(*told) + 3 * 32767 + 1)
+    with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
+        fit(played.first, played.model, 1, played.ranges, ignore, digest)
+
+
 def test_updates_clipped_otherwise_do_not_add_up() -> None:
     """The sum that thresholds were fitted on is in the slot."""
     one = stage(4, "sparse, exchange")
@@ -986,6 +1012,14 @@ def test_supports_that_a_relay_changed(kind: str) -> None:
     for lie in lies:
         with pytest.raises(ProtocolError, match=r"refused|another length"):
             played.open(lie)
+
+
+def test_supports_of_another_model_are_refused() -> None:
+    played = stage(3, "sparse")
+    total = played.total(0, 1, 2)
+    longer = tuple(Support.of(support.coords, 16) for support in total.supports)
+    with pytest.raises(ProtocolError, match="of another model"):
+        played.open(dataclasses.replace(total, supports=longer))
 
 
 @pytest.mark.parametrize("masking", ["double", "single"])
@@ -1130,3 +1164,15 @@ def test_no_repr_shows_a_key() -> None:
 
 def test_metrics_that_nobody_reported_are_left_out() -> None:
     assert finite({"loss": 0.5, "accuracy": math.nan}) == {"loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("reached", "refused"), [(0, (3, 4, 37)), (4, (4, 37)), (5, (4, 38)), (40, (4, 73))]
+)
+def test_rounds_that_are_past_or_far_ahead(reached: int, refused: tuple[int, ...]) -> None:
+    model = dataclasses.replace(Model.initial(arrays()), round=4)
+    for round_ in (5, max(4, reached) + MAX_AHEAD):
+        check_ahead(model, round_, reached)
+    for round_ in refused:
+        with pytest.raises(ProtocolError, match=f"round {round_} is not one of the 32 after"):
+            check_ahead(model, round_, reached)

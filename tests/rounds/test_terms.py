@@ -19,10 +19,13 @@ from flhe.rounds.optimizer import ServerOptimizer
 from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.schemes.presets import SASH
 from flhe.schemes.sash import Sash, most_bits
+from tests.laws import paillier_key
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 ALPHA = st.floats(1e-3, 1e3)
 SASH_: dict[str, Any] = {"scheme": "sash"}
+HALF: dict[str, Any] = {"select": Select(0.5, rest="drop")}
+NOISE: dict[str, Any] = {"noise": Laplace(0.1, "all")}
 GRADIENT: dict[str, Any] = {"sends": "gradient", "optimizer": ClientOptimizer("sgd")}
 
 TERMS = st.builds(
@@ -79,7 +82,6 @@ CHANGES: dict[str, Any] = {
     "permute": False,
     "unmask": "clients",
     "preset": "lwr-736",
-    "neighbours": 40,
     "key_bits": 2048,
     "advance": True,
     "sends": "gradient",
@@ -90,8 +92,7 @@ CHANGES: dict[str, Any] = {
     "noise": Laplace(0.01, "all"),
 }
 SCHEME_OF = (
-    {"neighbours": "sash"}
-    | dict.fromkeys(("key_bits", "advance"), "batchcrypt")
+    dict.fromkeys(("key_bits", "advance"), "batchcrypt")
     | dict.fromkeys(("ring", "keys"), "esafl")
     | {"ckks_ring": "fedml-he"}
 )
@@ -112,8 +113,6 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"scheme": "sash", "bits": 8},
     {"scheme": "sash", "unmask": "clients"},
     {"scheme": "sash", "preset": "lwr-736"},
-    {"scheme": "sash", "neighbours": 40},
-    {"scheme": "sash", "neighbours": 41},
     {"scheme": "sash", "bits": 0, "unmask": "clients", "preset": "lwr-1024"},
     {"scheme": "batchcrypt"},
     {"scheme": "batchcrypt", "key_bits": 2048},
@@ -276,6 +275,17 @@ def test_lanes_of_mean_squares(bits: int) -> None:
             "keys='round': thresholds are fitted.*give clip as a number",
         ),
         ({"bits": 0}, "bits must be 2 to 32"),
+        ({"key_bits": 1024}, "key_bits=1024: 3072 has 128 bits"),
+        ({"ckks_ring": "8192"}, "ckks_ring is FedML-HE's"),
+        ({"permute": 1}, r"permute=1\): must be True or False"),
+        ({"select": 0.5}, r"select=0.5\): give a Select"),
+        ({"noise": 0.5}, r"noise=0.5\): give Laplace"),
+        (HALF | {"top_k": 0.1}, "select with top_k"),
+        (HALF | SASH_, 'select with unmask="server"'),
+        ({"select": Select(0.5)}, "select with weighted=True"),
+        (NOISE | {"clip": "history"}, "noise with clip='history'"),
+        (NOISE | {"top_k": 0.1}, "noise with top_k"),
+        ({"noise": Laplace(0.1, "clear")}, 'noise of scope "clear"'),
         ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
         ({"sends": "gradient"}, "optimizer 'fedavg', which steps with a mean update"),
         ({"optimizer": ClientOptimizer("adam")}, "which steps with a mean gradient"),
@@ -335,6 +345,13 @@ def test_a_cohort_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(MisfitError, match="63 bits"):
         terms.for_cohort(16)
     dataclasses.replace(terms, weighted=False).for_cohort(1024)
+
+
+def test_a_public_key_of_another_length_is_refused() -> None:
+    public = paillier_key(bytes(32)).public
+    terms = Terms(scheme="batchcrypt", key_bits=4096)
+    with pytest.raises(ProtocolError, match=f"has {public.bits} bits, the terms say 4096"):
+        terms.for_cohort(3, public=public.to_bytes())
 
 
 # --- SASH's ---
@@ -418,7 +435,7 @@ MALFORMED: dict[str, Any] = {
     "version 2": {**BODY, "v": 2},
     "version 3 as it was": {k: v for k, v in BODY.items() if k not in ("ring", "keys")} | {"v": 3},
     "version 5": {**BODY, "v": 5},
-    "version 7": {**BODY, "v": 7},
+    "version 8": {**BODY, "v": 8},
     "ring as bytes": {**BODY, "ring": b"rns-8192"},
     "no ring": {k: v for k, v in BODY.items() if k != "ring"},
     "keys true": {**BODY, "keys": True},
@@ -468,9 +485,18 @@ MALFORMED: dict[str, Any] = {
 }
 
 
+SAYS = {
+    "version 5": "version 5, this flhe reads",
+    "clip in decimal": "not written as flhe writes them",
+    "clip by number": "not written as flhe writes them",
+    "a field more": "malformed, or of another version",
+}
+"""What some of them are refused with, for the guards that others would stand in for."""
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_terms(name: str) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=SAYS.get(name)):
         Terms.from_bytes(canonical.dumps(MALFORMED[name]))
 
 

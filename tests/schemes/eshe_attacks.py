@@ -1,6 +1,6 @@
 """Attacks on ESHE as printed: what the attacker of each has goes in, what he should not have comes out.
 
-Source of what is attacked: `flhe.sim.paper_esafl`; of the attacks: docs/architecture.md.
+Source of what is attacked: `flhe_lab.papers.esafl`; of the attacks: docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flhe.math.ring import Q, Ring
 from flhe.schemes.eshe import Eshe, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey, draw_own
 from flhe.sealed import Sealed, Slot
-from flhe.sim.paper_esafl import Poly, multiply, times_ones
+from flhe_lab.papers.esafl import Poly, multiply, times_ones
 
 SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 NOTHING = np.empty(0, np.int64)

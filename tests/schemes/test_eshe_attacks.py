@@ -20,8 +20,8 @@ from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.eshe_keys import EsheKey
 from flhe.schemes.presets import ESHE
 from flhe.sealed import Sealed
-from flhe.sim.paper_esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply
-from flhe.sim.paper_packing import PaperPacking
+from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply
+from flhe_lab.papers.packing import PaperPacking
 from tests.keys.test_key_pair import confirmed
 from tests.schemes.eshe_attacks import (
     SLOT,

@@ -38,13 +38,13 @@ from flhe.rounds.model import Model, next_history
 from flhe.rounds.session import Session
 from flhe.schemes import flashe
 from flhe.sealed import Sealed, Slot
-from flhe.sim.inproc import UNAVAILABLE, InProcessGrid, _Packed
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies import federation as federation_module
 from flhe.strategies import grid as grid_module
 from flhe.strategies import he_strategy as strategy_module
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
+from flhe.testing import UNAVAILABLE, InProcessGrid, _Packed
 from tests.strategies.puppets import COUNTS, Arrays, Node, stage_of, trained
 
 MAX = 64

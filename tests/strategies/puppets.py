@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flhe import records
 from flhe.mods import HEMod
 from flhe.rounds.model import Model
-from flhe.sim.inproc import InProcessGrid
+from flhe.testing import InProcessGrid
 
 Fate = Literal["dead", "silent"] | None
 Arrays = dict[str, NDArray[Any]]

@@ -129,6 +129,17 @@ def test_a_release_that_is_gone_is_not_resumed_without(ledger: Ledger) -> None:
         again(ledger)
 
 
+@pytest.mark.parametrize("size", [2, 40])
+def test_a_sum_cut_short_in_its_header_is_named(ledger: Ledger, size: int) -> None:
+    assert ledger.directory is not None
+    ledger.begin(1, 0)
+    ledger.keep(sealed(1), bytes([1]) * 32)
+    path = ledger.directory / "sum-1"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(StoreError, match="a kept sum was cut short"):
+        again(ledger)
+
+
 def test_a_round_whose_survivors_may_be_signed_stays_spoiled(ledger: Ledger) -> None:
     ledger.begin(3, 1)
     ledger.spoil(3)

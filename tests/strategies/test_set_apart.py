@@ -10,12 +10,10 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from flhe.coding.laplace import Laplace
-from flhe.errors import QuorumError
 from flhe.strategies import HEStrategy, esafl_fedavg, flashe_fedavg, sash_fedavg
 from tests.strategies.puppets import Reference, initial
 from tests.strategies.test_he_strategy import MAX, close, same
 from tests.strategies.test_membership import Changing
-from tests.strategies.test_sash_plus import NEIGHBOURS, NODES
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -64,22 +62,6 @@ def test_one_that_is_told_otherwise_is_in_no_sum(
     grid.close()
     assert "told other settings than most" in caplog.text
     assert [report.survivors for report in grid.reports] == [size, size - 1, size]
-
-
-def test_keys_among_neighbours_are_for_what_was_announced(tmp_path: Path) -> None:
-    """SASH+: keys are shared before the round; an app that is told otherwise encrypts nothing."""
-    grid = Partial(tmp_path, NODES, {102})
-    strategy = sash_fedavg(
-        neighbours=NEIGHBOURS, clip=8.0, max_examples=64, on_round=grid.after, retries=0
-    )
-    with pytest.raises(QuorumError, match="updates"):
-        strategy.start(grid, initial(), num_rounds=2)
-    grid.close()
-    assert strategy._fed is not None
-    assert strategy._fed.seed_plan(bytes(32)) is not None  # on a graph, not among all
-    assert [report.survivors for report in grid.reports] == [NODES]
-    logs = [(home / "errors.log").read_text() for home in grid.homes]
-    assert all("out of order" in log for log in logs)
 
 
 def test_settings_that_all_are_told_change_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from flhe import records
-from flhe.schemes.threshold import ThresholdRlwe
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,
@@ -67,10 +66,5 @@ def test_stages_of_a_round(
     assert set(asked.values()) == {1}
 
 
-STAGES_OF_A_ROUND = ("round", "supports", "update", "consist", "unmask", "mask-key", "mask-share")
+STAGES_OF_A_ROUND = ("round", "supports", "update", "consist", "unmask")
 """Not evaluation, and nothing that happens once an epoch."""
-
-
-def test_threshold_decryption_takes_an_update_and_an_answer() -> None:
-    """It is no part of rounds yet; `tests/schemes/test_threshold.py` opens sums by these two."""
-    assert ThresholdRlwe(5, 3).phases == ("partial",)

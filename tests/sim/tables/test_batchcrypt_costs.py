@@ -4,52 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from flhe.errors import ConfigError
 from flhe.schemes.paillier_keys import SecretKey
-from flhe.sim.contenders import Setting
-from flhe.sim.tables import batchcrypt_costs
-from flhe.sim.tables.batchcrypt_costs import (
+from flhe_lab.bench import Setting
+from flhe_lab.tables import batchcrypt_costs
+from flhe_lab.tables.batchcrypt_costs import (
     ARITHMETIC,
     WHOLE,
     by_width,
     measure_keys,
     measure_widths,
     slots,
-    table_1,
 )
-from flhe.sim.tables.batchcrypt_paper import BATCH, TABLE_1
-from flhe.sim.tables.batchcrypt_ways import LEVELS, Batches, PaillierValues, short_key
-from flhe.sim.tables.learned import VALUES
-from flhe.sim.tables.phase_costs import PHE, PHE_BATCHED
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.batchcrypt_paper import BATCH, TABLE_1
+from flhe_lab.tables.batchcrypt_ways import LEVELS, batches, paillier_values, short_key
+from flhe_lab.tables.learned import VALUES
+from flhe_lab.tables.phase_costs import PHE, PHE_BATCHED
+from flhe_lab.tables.section import Plan
+from tests.sim.tables.made_up import quietly, result
 
 pytest.importorskip("phe")
 gmpy2 = pytest.importorskip("gmpy2")
 
 
-def quietly(_what: str) -> None:
-    """Nobody watches."""
-
-
 def test_a_value_each_is_paillier_and_nothing_else() -> None:
     setting = Setting(40, 3)
     updates = setting.updates()
-    way = PaillierValues(setting, updates, 512, 8)
-    way.decrypt()
-    exact = sum(np.rint(u[:8].astype(np.float64) * LEVELS) for u in updates) / (3 * LEVELS)
-    assert np.allclose(way.mean, exact, atol=1e-8)
+    way = paillier_values(setting, updates, 512, 8)
+    way.turn()
+    assert (way.checked() or 0) < 1 / LEVELS
     assert way.projection == 5
     assert way.upload_bytes == 40 * 128
-    # As printed: c = (1 + m n) r^n, which opens by lambda.
-    key, ciphertexts = way._key, way._encrypt(updates[0][:8])
-    n, order = key.public.n, (key.p - 1) * (key.q - 1)
-    for c, x in zip(ciphertexts, updates[0][:8], strict=True):
-        opened = (pow(int(c), order, n * n) - 1) // n * pow(order, -1, n) % n
-        assert opened == round(float(x) * LEVELS) % n
-    assert len(set(ciphertexts)) == 8
+    one, other = (way.phases["encrypt"]() for _ in range(2))
+    assert len({*one, *other}) == 16  # type: ignore[misc]
 
 
 def test_short_keys_are_below_the_policy() -> None:
@@ -70,8 +59,10 @@ def test_table_1_is_of_what_is_run(keys: dict[str, Any]) -> None:
     """A refused key has no batches; who batches sends less."""
     names = [f"{who}|{bits}" for bits in (512, 2048) for who in (PHE, ARITHMETIC, WHOLE)]
     assert list(keys) == [name for name in names if name != f"{WHOLE}|512"]
-    result = table_1(keys, 300)
-    found = {(e.row, e.who, e.group, e.what): e for e in result.entries}
+    plan = Plan(quick=True)
+    [step] = batchcrypt_costs.steps_1(plan)
+    table = result("batchcrypt-table-1", plan, {step.key: keys})
+    found = {(e.row, e.who, e.group, e.what): e for e in table.entries}
     at = "key of 2048 bits"
     sizes = [
         found[at, who, group, "ciphertext"].number
@@ -123,12 +114,10 @@ def test_batches_open_to_the_mean() -> None:
     updates, key = setting.updates(), SecretKey.generate(2048)
     errors = []
     for bits in BATCH:
-        way = Batches(setting, updates, bits, key, 200)
-        assert way.mean.size == 0
-        way.decrypt()
-        assert 200 <= way.mean.size < 200 + slots(bits).per
+        way = batches(setting, updates, bits, key, 200)
+        way.phases["decrypt"]()
         assert way.projection == slots(bits).batches(700) / -(-200 // slots(bits).per)
-        errors.append(way.max_error())
+        errors.append(way.checked() or 0)
     assert errors[0] > 100 * errors[1] > errors[2]
     assert errors[0] < 1e-3
 
@@ -140,14 +129,14 @@ def test_figure_10_is_an_iteration_by_width(widths: dict[str, Any]) -> None:
         step.key: widths,
         training.key: {"seconds_per_batch": 0.5, "batch": 64, "parameters": VALUES["lstm"]},
     }
-    [result] = batchcrypt_costs.report_10(plan, found)
-    assert {e.row for e in result.entries} == {"8 bits", "16 bits", "32 bits"}
-    told = [e.number.value for e in result.entries if e.group == "paper"]
+    table = result("batchcrypt-figure-10", plan, found)
+    assert {e.row for e in table.entries} == {"8 bits", "16 bits", "32 bits"}
+    told = [e.number.value for e in table.entries if e.group == "paper"]
     assert told == [200, 100, 50]
     for bits in BATCH:
         for who in ("BatchCrypt (flhe)", PHE_BATCHED):
             mine = {
-                e.what: e.number for e in result.entries if (e.row, e.who) == (f"{bits} bits", who)
+                e.what: e.number for e in table.entries if (e.row, e.who) == (f"{bits} bits", who)
             }
             parts = ("training", "encryption", "decryption", "idle")
             assert sum(mine[p].value for p in parts) == pytest.approx(mine["iteration"].value)

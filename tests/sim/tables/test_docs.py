@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.tables.catalog import sections
-from flhe.sim.tables.marked import LEGEND, MARKS
-from flhe.sim.tables.result import Result, to_csv, to_markdown
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.catalog import sections
+from flhe_lab.tables.marked import LEGEND, MARKS
+from flhe_lab.tables.result import Result, to_csv, to_markdown
+from flhe_lab.tables.section import Plan
 
 DOCS = Path(__file__).parents[3] / "docs"
 FOLDER = DOCS / "results"

@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.esafl_tables import MODELS, Model
-from flhe.sim.tables import esafl_packing
-from flhe.sim.tables.esafl_packing import AS_COUNTED, RINGS, counts, errors
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.section import Plan
+from flhe_lab.bench.esafl_sizes import MODELS, Model
+from flhe_lab.tables import esafl_packing
+from flhe_lab.tables.esafl_packing import AS_COUNTED, RINGS, counts, errors
+from flhe_lab.tables.result import Result
+from tests.sim.tables.made_up import FULL, QUICK, quietly, result
 
-QUICK, FULL = Plan(quick=True), Plan(quick=False)
 TINY = Model("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    return errors(TINY, 32, 1, lambda _what: None, 64)
+    return errors(TINY, 32, 1, quietly, 64)
 
 
 def test_what_is_counted_is_what_is_encrypted(rows: list[dict[str, Any]]) -> None:
@@ -29,15 +28,15 @@ def test_what_is_counted_is_what_is_encrypted(rows: list[dict[str, Any]]) -> Non
         assert (same.ciphertexts, same.upload_bytes) == (row["ciphertexts"], row["upload_bytes"])
 
 
-def by_name(result: Result) -> dict[tuple[str, str, str, str], Any]:
-    return {(e.row, e.who, e.group, e.what): e.number for e in result.entries}
+def by_name(table: Result) -> dict[tuple[str, str, str, str], Any]:
+    return {(e.row, e.who, e.group, e.what): e.number for e in table.entries}
 
 
 def test_table_3_has_the_papers_counts_and_ours() -> None:
-    [result] = esafl_packing.report_3(QUICK, {})
-    found = by_name(result)
+    table = result("esafl-table-3", QUICK, {})
+    found = by_name(table)
     assert not esafl_packing.SECTIONS[0].steps(QUICK)
-    assert result.marks() == {"counted", "published"}
+    assert table.marks() == {"counted", "published"}
     for model, row in zip(MODELS, ("FCN (0.10M)", "AlexNet (1.25M)", "LSTM (4.02M)"), strict=True):
         for how, ciphertexts in zip(esafl_packing.HOW, model.ciphertexts, strict=True):
             mine = found[row, AS_COUNTED, "ours", f"ciphertexts, {how}"]
@@ -58,13 +57,13 @@ def test_table_4_keeps_marks_and_names_all_models(rows: list[dict[str, Any]]) ->
     for plan, measured in ((QUICK, 1), (FULL, 6)):
         steps = esafl_packing.steps_4(plan)
         assert len({step.key for step in steps}) == measured
-        [result] = esafl_packing.report_4(plan, {step.key: rows for step in steps})
-        ours = {e.row for e in result.entries if e.group == "ours"}
+        table = result("esafl-table-4", plan, {step.key: rows for step in steps})
+        ours = {e.row for e in table.entries if e.group == "ours"}
         assert len(ours) == measured
-        papers = {e.row for e in result.entries if e.group == "paper"}
-        assert papers == {e.row for e in result.entries if "32 bits" in e.row}
+        papers = {e.row for e in table.entries if e.group == "paper"}
+        assert papers == {e.row for e in table.entries if "32 bits" in e.row}
         assert len(papers) == 3
-        found = by_name(result)
+        found = by_name(table)
         at = "FCN (0.10M), 32 bits"
         what = "error of a sum, with packing"
         total = found[at, AS_COUNTED, "ours", what]

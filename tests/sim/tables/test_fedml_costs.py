@@ -8,42 +8,43 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.sim.fedml_models import CNN, MB, TABLE_7, VIT
-from flhe.sim.fedml_tables import updates_of
-from flhe.sim.fedml_ways import WEIGHTS, PlainWay
-from flhe.sim.tables import fedml_measure, fedml_parameter_table
-from flhe.sim.tables.fedml_costs import SECTIONS
-from flhe.sim.tables.fedml_measure import (
+from flhe_lab.bench.fedml_models import CNN, MB, TABLE_7, VIT
+from flhe_lab.bench.fedml_ways import WEIGHTS, plain, updates_of
+from flhe_lab.tables import fedml_measure
+from flhe_lab.tables.fedml_costs import (
+    SECTIONS,
+    SHARES_7,
+    model_step,
+    selective,
+    selective_of,
+    share_step,
+)
+from flhe_lab.tables.fedml_measure import (
     FLARE,
     OURS,
     PLAIN,
     TENSEAL,
     Aggregation,
-    ReducedWay,
     ours,
     read,
+    reduced,
     reduced_step,
     step,
     tenseals,
     ways_of,
 )
-from flhe.sim.tables.fedml_models_table import model_step
-from flhe.sim.tables.fedml_parameters import BUDGET, Ckks, accuracy, cost_of_setups, setups
-from flhe.sim.tables.fedml_published import LLAMA, MODELS, RESNET_50, TABLE_6, TABLE_8
-from flhe.sim.tables.fedml_selection import SHARES_7, selective, selective_of, share_step
-from flhe.sim.tables.marked import counted, measured
-from flhe.sim.tables.result import Result, to_markdown
-from flhe.sim.tables.runner import steps_of
-from flhe.sim.tables.section import Plan
+from flhe_lab.tables.fedml_parameter_table import parameter_steps
+from flhe_lab.tables.fedml_parameters import BUDGET, Ckks, accuracy, cost_of_setups, setups
+from flhe_lab.tables.fedml_published import LLAMA, MODELS, RESNET_50, TABLE_6, TABLE_8
+from flhe_lab.tables.marked import counted, measured
+from flhe_lab.tables.result import Result, to_markdown
+from flhe_lab.tables.runner import steps_of
+from flhe_lab.tables.section import Plan
+from tests.sim.tables.made_up import FULL, QUICK
+from tests.sim.tables.made_up import quietly as say
 
 pytest.importorskip("tenseal")
 pytest.importorskip("torch")
-
-QUICK, FULL = Plan(quick=True), Plan(quick=False)
-
-
-def say(_what: str) -> None:
-    """Nobody listens."""
 
 
 def turns(values: int, shares: tuple[float, ...]) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def everything(plan: Plan) -> dict[str, Any]:
     found = {s.key: turns(min(m.values, longest), (0, 0.1, 0.5, 1)) for m in MODELS
              for s in [model_step(m, plan)]}  # fmt: skip
     found[share_step(plan).key] = turns(longest, SHARES_7)
-    costs, learned = fedml_parameter_table._steps(plan)
+    costs, learned = parameter_steps(plan)
     found[costs.key] = cost_of_setups(100, 1, say)
     encrypted = [{"ring": 8192, "scale": 14, "best": 0.75}]
     found[learned.key] = {"clear": 0.8, "rounds": 3, "encrypted": encrypted}
@@ -151,13 +152,14 @@ def test_models_beyond_the_longest_share_a_step() -> None:
 
 
 def test_what_is_not_sent_costs_no_bytes_and_the_mean_is_checked() -> None:
-    way = ReducedWay(PlainWay(), 1_000, 100)
+    way = reduced(plain, 1_000, 100)(updates_of(1_000))
     for _ in range(2):  # nothing piles up between turns
-        cost = way.cost(updates_of(1_000))
-        assert (cost.upload_bytes, cost.values, cost.measured) == (400, 1_000, 1_000)
-    assert cost.error < 1e-6
-    inner = ways_of(100, (1.0,))
-    assert ReducedWay(inner[OURS], 1_000, 100).cost(updates_of(1_000)).error < 5e-5
+        way.turn()
+        assert way.known_sizes() == (400, 400)
+        assert (way.checked() or 1) < 1e-6
+    inner = reduced(ways_of(100, (1.0,))[OURS], 1_000, 100)(updates_of(1_000))
+    inner.turn()
+    assert (inner.checked() or 1) < 5e-5
     assert reduced_step(1_600_000, 160_000, QUICK).key == "fedml-reduced-100000-10000-quick"
 
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flhe.errors import FlheError
-from flhe.sim.contenders import PlainContender, Setting
-from flhe.sim.tables import flashe_costs, turns
-from flhe.sim.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
-from flhe.sim.tables.flashe_peers import SAMPLE, SHARE, FlasheTenth, PlainTenth, TensealValues
-from flhe.sim.tables.marked import weakest
-from flhe.sim.tables.phase_costs import FLASHE
-from flhe.sim.tables.result import to_csv, to_markdown
-from flhe.sim.tables.section import Plan
-
-
-def quietly(_what: str) -> None:
-    """Nobody watches."""
+from flhe_lab.bench import Setting
+from flhe_lab.bench.schemes import plain as plain_fedavg
+from flhe_lab.bench.sparse import sparse
+from flhe_lab.tables import flashe_costs, turns
+from flhe_lab.tables.flashe_paper import COHORT, PLAIN_BYTES, TABLE_2
+from flhe_lab.tables.flashe_peers import SAMPLE, SHARE, plain_tenth, tenseal_values
+from flhe_lab.tables.marked import weakest
+from flhe_lab.tables.phase_costs import FLASHE
+from flhe_lab.tables.result import to_csv, to_markdown
+from flhe_lab.tables.section import Plan
+from tests.sim.tables.made_up import PLANS, quietly, result
 
 
 def made_up(plan: Plan) -> dict[str, Any]:
     """What steps would leave: seconds by place in the list."""
     found: dict[str, Any] = {}
-    for step in flashe_costs.table_2(plan):
+    for step in flashe_costs.steps(plan):
         found[step.key] = {
             name: {
                 "encrypt": [0.1 * i, "measured"],
@@ -38,24 +38,23 @@ def made_up(plan: Plan) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_table_2_has_everybody_at_every_size(quick: bool) -> None:
-    plan = Plan(quick=quick)
-    [result] = flashe_costs.report_table_2(plan, made_up(plan))
-    sizes = flashe_costs.SIZES[:2] if quick else flashe_costs.SIZES
-    rows = list(dict.fromkeys(e.row for e in result.entries))
+@PLANS
+def test_table_2_has_everybody_at_every_size(plan: Plan) -> None:
+    table = result("flashe-table-2", plan, made_up(plan))
+    sizes = flashe_costs.SIZES[:2] if plan.quick else flashe_costs.SIZES
+    rows = list(dict.fromkeys(e.row for e in table.entries))
     assert rows == [f"{values:,} values" for values in sizes]
     for row, values in zip(rows, sizes, strict=True):
-        here = [e for e in result.entries if e.row == row]
+        here = [e for e in table.entries if e.row == row]
         ours = {e.who for e in here if e.group != "paper"}
         assert ours == {*flashe_costs.NAMES, "plain, float32"}
         papers = {e.who for e in here if e.group == "paper"}
         assert papers == {line.method for line in TABLE_2 if line.values == values} | {"plaintext"}
-    added = next(e for e in result.entries if e.who == FLASHE and e.what == "addition of 10")
+    added = next(e for e in table.entries if e.who == FLASHE and e.what == "addition of 10")
     assert added.number.value == pytest.approx(9 * 0.01 * len(flashe_costs.NAMES))
     assert added.number.mark == "sampled"
-    assert "published" in to_csv(result)
-    assert "*paper:* CKKS+bat" in to_markdown(result)
+    assert "published" in to_csv(table)
+    assert "*paper:* CKKS+bat" in to_markdown(table)
 
 
 def test_the_papers_own_sizes_are_what_its_parameters_make() -> None:
@@ -72,8 +71,8 @@ def test_the_papers_own_sizes_are_what_its_parameters_make() -> None:
 def test_a_value_a_ciphertext_is_a_sample_of_the_whole(bfv: bool) -> None:
     setting = Setting(10 * SAMPLE, COHORT)
     updates = setting.updates()
-    peer, plain = TensealValues(setting, updates, bfv=bfv), PlainContender(setting, updates)
-    found = turns.timed({"peer": peer, "plain": plain}, 1, quietly)
+    peer, plain = tenseal_values(setting, updates, bfv=bfv), plain_fedavg(setting, updates)
+    found = turns.timed({"peer": peer, "plain": plain}, 1, quietly, sampled=["peer"])
     cost = turns.costs(found, {"peer": "peer"})
     assert weakest(cost["peer"].encrypt_s.mark, cost["peer"].upload_bytes.mark) == "sampled"
     assert cost["plain"].encrypt_s.mark == "measured"
@@ -85,8 +84,7 @@ def test_a_value_a_ciphertext_is_a_sample_of_the_whole(bfv: bool) -> None:
 
 def test_a_wrong_mean_is_refused() -> None:
     setting = Setting(50, COHORT)
-    plain = PlainContender(setting, setting.updates())
-    plain.decrypt = lambda: setattr(plain, "mean", np.ones(50, np.float32))
+    plain = replace(plain_fedavg(setting, setting.updates()), error=lambda: 1.0)
     with pytest.raises(FlheError, match="its mean is off"):
         turns.timed({"plain": plain}, 1, quietly)
 
@@ -94,19 +92,19 @@ def test_a_wrong_mean_is_refused() -> None:
 def test_a_tenth_in_clear_is_the_mean_of_the_largest() -> None:
     setting = Setting(3000, COHORT)
     updates = setting.updates()
-    plain, flashe = PlainTenth(setting, updates), FlasheTenth(setting, updates)
-    exact = np.zeros(3000)
+    (plain, tenth), flashe = plain_tenth(setting, updates), sparse(setting, updates, SHARE)
     touched = np.zeros(3000, bool)
     for update in updates:
         largest = np.argsort(-np.abs(update))[:300]
-        exact[largest] += update[largest].astype(np.float64) / COHORT
         touched[largest] = True
-    plain.decrypt()
-    np.testing.assert_allclose(plain.mean, exact, atol=1e-7)
-    assert plain.union == touched.sum()
-    assert plain.sent == round(SHARE * 3000)
-    assert plain.upload_bytes == 4 * 300 + plain.support_bytes
-    flashe.decrypt()
-    assert flashe.max_error() < 1e-3
-    assert flashe.upload_bytes < plain.upload_bytes
-    assert 20 * plain.union / 8 < flashe.sum_bytes < plain.sum_bytes + COHORT * 300
+    for made, least in ((plain, 1e-7), (flashe, 1e-3)):
+        made.turn()
+        error = made.checked()
+        assert error is not None
+        assert error < least
+    assert tenth.union == touched.sum()
+    assert tenth.sent == round(SHARE * 3000)
+    assert plain.known_sizes()[0] == 4 * 300 + tenth.support_bytes
+    (up, down), (other, most) = flashe.known_sizes(), plain.known_sizes()
+    assert up < other
+    assert 20 * tenth.union / 8 < down < most + COHORT * 300

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flhe.errors import ReuseError
 from flhe.schemes.masking import expected
-from flhe.sim.contenders import SLOT, Setting
-from flhe.sim.mask_counts import CLIENTS
-from flhe.sim.tables import flashe_dropouts, flashe_masks, flashe_prepared
-from flhe.sim.tables.dots import dots
-from flhe.sim.tables.flashe_dropouts import RATES, crossing
-from flhe.sim.tables.flashe_masks import SECTIONS
-from flhe.sim.tables.flashe_paper import MODELS, SAVED_S
-from flhe.sim.tables.flashe_prepared import AHEAD, CRITICAL, SAVED, WAYS
-from flhe.sim.tables.learned import NAMES, VALUES
-from flhe.sim.tables.result import Entry
-from flhe.sim.tables.rounds import TOTAL
-from flhe.sim.tables.section import Plan
-
-QUICK, FULL = Plan(quick=True), Plan(quick=False)
-PLANS = pytest.mark.parametrize("plan", [QUICK, FULL], ids=["quick", "full"])
+from flhe.sealed import Sealed
+from flhe_lab.bench import Setting
+from flhe_lab.bench.mask_counts import CLIENTS
+from flhe_lab.bench.schemes import flashe, nbytes
+from flhe_lab.tables import flashe_dropouts, flashe_masks
+from flhe_lab.tables.flashe_dropouts import RATES, crossing
+from flhe_lab.tables.flashe_masks import SECTIONS
+from flhe_lab.tables.flashe_paper import MODELS
+from flhe_lab.tables.learned import NAMES, VALUES
+from flhe_lab.tables.section import Plan
+from tests.sim.tables.made_up import PLANS
 
 
 def made_up(plan: Plan) -> dict[str, Any]:
@@ -75,9 +70,9 @@ def test_lines_cross_where_they_do_and_noise_moves_that_little() -> None:
 
 @PLANS
 def test_figure_12_has_both_maskings_of_all_models_at_all_rates(plan: Plan) -> None:
-    lines, crossovers = flashe_masks.report_12(plan, made_up(plan))
+    lines, crossovers = flashe_masks.SECTIONS[0].report(plan, made_up(plan))
     whats = {e.what for e in lines.entries}
-    assert whats == {*map(flashe_masks._time, MODELS), flashe_masks.MASKS}
+    assert whats == {*map(flashe_masks.time_of, MODELS), flashe_masks.MASKS}
     assert len(lines.entries) == len(whats) * 2 * len(CLIENTS) * len(RATES)
     assert {e.x for e in lines.entries} == set(RATES)
     timed = {e.number.mark for e in lines.entries if e.what != flashe_masks.MASKS}
@@ -100,52 +95,10 @@ def test_figure_12_has_both_maskings_of_all_models_at_all_rates(plan: Plan) -> N
 
 def test_masks_that_were_made_ahead_are_used_and_only_once() -> None:
     setting = Setting(700, 3)
-    contender = flashe_prepared.Prepared(setting, setting.updates())
-    contender.prepare()
-    assert list(contender._next._ready) == [(SLOT, contender.length, "")]
-    sealed = contender.encrypt_prepared()
-    assert not contender._next._ready
-    assert sealed.data.size == contender._part.data.size
+    made = flashe(setting, setting.updates(), ahead=True)
+    made.phases["prepare"]()
+    sealed = made.phases["encrypt_prepared"]()
     with pytest.raises(ReuseError):
-        contender.encrypt_prepared()
-    # It is the upload of client 0 as any other: the sum opens to the mean of all.
-    total = contender.scheme.add(None, sealed)
-    for rank in (1, 2):
-        total = contender.scheme.add(total, contender._encrypt(rank))
-    contender._total = total
-    contender.decrypt()
-    assert contender.max_error() < 1e-4
-
-
-def test_figure_13_measures_and_reports_both_ways() -> None:
-    found = made_up(FULL)
-    measured = flashe_prepared.measure(900, 1, lambda _what: None)
-    assert all(seconds > 0 for name, seconds in measured.items() if name != "bytes")
-    assert measured["bytes"] > 900 * 21 / 8 - 900  # ten clients: 20 bits a value
-    [result] = flashe_prepared.report(FULL, found)
-    for model in MODELS:
-        row = flashe_prepared.row(model)
-        here = {(e.who, e.what, e.group): e for e in result.entries if e.row == row}
-        plain, ahead = (here[way, CRITICAL, "ours"].number.value for way in WAYS)
-        assert (plain, ahead) == (0.75, 0.375)
-        assert here[WAYS[1], AHEAD, "ours"].number.value == 0.375
-        assert here[WAYS[1], SAVED, "ours"].number.value == 0.375
-        assert here[WAYS[1], SAVED, "paper"].number.value == SAVED_S[model]
-        totals = [here[way, TOTAL, "ours"].number for way in WAYS]
-        assert {number.mark for number in totals} == {"projected"}
-        # 1 MB a way takes 0.4 s of waiting, in which masks of 0.375 s find their time.
-        assert totals[0].value - totals[1].value == pytest.approx(0.375)
-
-
-def test_dots_are_drawn_for_what_is_shown(tmp_path: Path) -> None:
-    lines, crossovers = flashe_masks.report_12(QUICK, made_up(QUICK))
-    chart = crossovers.chart
-    assert chart is not None
-    assert chart.own is not None
-    chart.own(tmp_path / "one.png")
-    entries: list[Entry] = [e for e in lines.entries if e.what == flashe_masks.MASKS]
-    other = dots(entries, (flashe_masks.MASKS,), log=True)
-    assert other.own is not None
-    other.own(tmp_path / "two.png")
-    for name in ("one.png", "two.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        made.phases["encrypt_prepared"]()
+    assert isinstance(sealed, Sealed)
+    assert nbytes(sealed) == made.upload_bytes

@@ -6,20 +6,18 @@ from typing import Any
 
 import pytest
 
-from flhe.sim import prices
-from flhe.sim.convergence import project
-from flhe.sim.tables import flashe_rounds, flashe_sparse
-from flhe.sim.tables.flashe_paper import COHORT, MODELS
-from flhe.sim.tables.flashe_round import LINK, iteration, training
-from flhe.sim.tables.headlines import AT_CNN
-from flhe.sim.tables.learned import VALUES
-from flhe.sim.tables.phase_costs import CKKS_PAPER, FLASHE, FLASHE_TENTH, PHE, PLAIN
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.rounds import PARTS, TOTAL, row
-from flhe.sim.tables.section import Plan
+from flhe_lab.advise import prices
+from flhe_lab.papers.convergence import project
+from flhe_lab.tables import flashe_rounds
+from flhe_lab.tables.flashe_paper import COHORT, MODELS
+from flhe_lab.tables.flashe_rounds import LINK, RATIO, TENTHS, iteration, training
+from flhe_lab.tables.headlines import AT_CNN
+from flhe_lab.tables.learned import VALUES
+from flhe_lab.tables.phase_costs import CKKS_PAPER, FLASHE, FLASHE_TENTH, PHE, PLAIN
+from flhe_lab.tables.rounds import PARTS, TOTAL
+from flhe_lab.tables.section import Plan
+from tests.sim.tables.made_up import FULL, PLANS, QUICK, of, result
 
-QUICK, FULL = Plan(quick=True), Plan(quick=False)
-PLANS = pytest.mark.parametrize("plan", [QUICK, FULL], ids=["quick", "full"])
 WIDTH = {PLAIN: 4.0, FLASHE: 2.5}
 """Bytes of a value; 10 of everybody else's."""
 
@@ -46,11 +44,10 @@ def made_up(plan: Plan) -> dict[str, Any]:
 
 
 def sparse(values: int) -> dict[str, Any]:
-    names = (flashe_sparse.PLAIN_TENTH, FLASHE_TENTH, PHE)
+    names = (flashe_rounds.PLAIN_TENTH, FLASHE_TENTH, PHE)
     rows = {}
     for name, width in zip(names, (0.45, 0.3, 516.0), strict=True):
-        seconds = 1e-3 if name != PHE else values / 100
-        mark = "measured" if name != PHE else "sampled"
+        seconds, mark = (1e-3, "measured") if name != PHE else (values / 100, "sampled")
         phases = {phase: [seconds, mark] for phase in ("encrypt", "add", "decrypt")}
         rows[name] = {**phases, "bytes": [values * width, "counted"]}
     return {
@@ -63,106 +60,70 @@ def sparse(values: int) -> dict[str, Any]:
     }
 
 
-def of(result: Result, model: str, who: str, what: str, *, paper: bool = False) -> Entry:
-    [entry] = [
-        e
-        for e in result.entries
-        if (e.row, e.who, e.what, e.group == "paper") == (row(model), who, what, paper)
-    ]
-    return entry
-
-
 @PLANS
 def test_parts_of_an_iteration_add_up_for_everybody(plan: Plan) -> None:
     found = made_up(plan)
-    for report, names in (
-        (flashe_rounds.report_7, flashe_rounds.NAMES),
-        (flashe_sparse.report_10, flashe_sparse.NAMES),
-    ):
-        [result] = report(plan, found)
+    for name, names in (("flashe-figure-7", flashe_rounds.NAMES), ("flashe-figure-10", TENTHS)):
+        table = result(name, plan, found)
         for model in MODELS:
-            for name in names:
-                parts = [of(result, model, name, part).number for part in PARTS]
-                total = of(result, model, name, TOTAL).number
+            for who in names:
+                parts = [of(table, model, who, part).number for part in PARTS]
+                total = of(table, model, who, TOTAL).number
                 assert sum(p.value for p in parts) == pytest.approx(total.value)
-                assert (parts[0].mark, parts[-1].mark, total.mark) == (
-                    "measured",
-                    "projected",
-                    "projected",
-                )
+                marks = (parts[0].mark, parts[-1].mark, total.mark)
+                assert marks == ("measured", "projected", "projected")
 
 
 def test_a_quick_run_says_which_models_it_did_not_measure() -> None:
-    [quick] = flashe_rounds.report_8(QUICK, made_up(QUICK))
-    [full] = flashe_rounds.report_8(FULL, made_up(FULL))
+    quick, full = (result("flashe-figure-8", plan, made_up(plan)) for plan in (QUICK, FULL))
     for model in MODELS:
-        a, b = (of(result, model, FLASHE, "up").number for result in (quick, full))
+        a, b = (of(table, model, FLASHE, "up").number for table in (quick, full))
         assert a.value == pytest.approx(b.value)
         assert b.mark == "counted"
         assert a.mark == ("counted" if model == "cnn" else "sampled")
-    assert any("quick run" in note for note in quick.notes)
+    assert quick.notes[-1].startswith("A quick run measures CNN")
     assert not any("quick run" in note for note in full.notes)
 
 
 @PLANS
 def test_ours_and_the_papers_ratios_are_each_of_their_own(plan: Plan) -> None:
-    [result] = flashe_rounds.report_7(plan, made_up(plan))
-    what = f"{TOTAL}, to {FLASHE}"
+    table, what = result("flashe-figure-7", plan, made_up(plan)), f"{TOTAL}, to {FLASHE}"
     for model in MODELS:
-        assert of(result, model, FLASHE, what).number.value == 1
-        assert of(result, model, CKKS_PAPER, what).number.value > 1
+        assert of(table, model, FLASHE, what).number.value == 1
+        assert of(table, model, CKKS_PAPER, what).number.value > 1
     # FLASHE, Sec. 6.2: up to 15.1 times, on the CNN; 3.4 on ResNet-20.
-    assert of(result, "cnn", "CKKS+bat", what, paper=True).number.value == pytest.approx(15.1, 0.01)
-    least = of(result, "resnet20", "CKKS+bat", what, paper=True).number
-    assert least.value == pytest.approx(3.4, 0.02)
-    assert least.mark == "published"
+    assert of(table, "cnn", "CKKS+bat", what, paper=True).number.value == pytest.approx(15.1, 0.01)
+    least = of(table, "resnet20", "CKKS+bat", what, paper=True).number
+    assert (least.value, least.mark) == (pytest.approx(3.4, 0.02), "published")
 
 
 def test_the_papers_plain_traffic_is_of_20_bits_a_value() -> None:
-    [result] = flashe_rounds.report_8(FULL, made_up(FULL))
+    table = result("flashe-figure-8", FULL, made_up(FULL))
     for model in MODELS:
-        megabytes = of(result, model, "plain", "traffic", paper=True).number.value
+        megabytes = of(table, model, "plain", "traffic", paper=True).number.value
         assert 8e6 * megabytes / (2 * VALUES[model]) == pytest.approx(20, rel=0.02)
-        ours = of(result, model, PLAIN, "traffic").number.value
+        ours = of(table, model, PLAIN, "traffic").number.value
         assert 8e6 * ours / (2 * VALUES[model]) == pytest.approx(32)
 
 
 def test_table_4_is_the_iteration_by_the_papers_rounds() -> None:
     found = made_up(FULL)
-    [result] = flashe_rounds.report_table_4(FULL, found)
-    cost = flashe_rounds.costs("cnn", FULL, found)[CKKS_PAPER]
-    seen = iteration(cost, training("cnn", found, FULL))
+    table = result("flashe-table-4", FULL, found)
+    seen = iteration(
+        flashe_rounds.costs("cnn", FULL, found)[CKKS_PAPER], training("cnn", found, FULL)
+    )
     end = project(seen.breakdown, 277, prices.FLASHE, LINK, COHORT)
-    for what, value in (
-        ("time", end.hours),
-        ("traffic", end.traffic_gb),
-        ("price", end.total_usd),
-    ):
-        number = of(result, "cnn", CKKS_PAPER, what).number
+    for what, value in (("time", end.hours), ("traffic", end.traffic_gb), ("price", end.total_usd)):
+        number = of(table, "cnn", CKKS_PAPER, what).number
         assert (number.value, number.mark) == (value, "projected")
     assert end.hours == pytest.approx(seen.total_s.value * 277 / 3600)
-
-
-def test_the_papers_savings_are_those_of_models_and_not_of_peers() -> None:
-    """What the notes of Table 4 say: 26 to 73, 49 to 89 and 69 to 94 percent are told of the peers."""
-    [result] = flashe_rounds.report_table_4(FULL, made_up(FULL))
-
-    def saved(model: str, who: str) -> float:
-        ours = of(result, model, "FLASHE", "price", paper=True).number.value
-        return 100 * (1 - ours / of(result, model, who, "price", paper=True).number.value)
-
-    peers = ("Pai+bat", "FV+bat", "CKKS+bat")
-    models = [[round(saved(m, who)) for who in peers] for m in MODELS]
-    assert [(min(line), max(line)) for line in models] == [(26, 73), (49, 89), (69, 94)]
-    turned = zip(*models, strict=True)
-    assert [(min(line), max(line)) for line in turned] == [(26, 69), (64, 91), (73, 94)]
 
 
 @PLANS
 def test_paillier_of_a_tenth_is_a_tenth_of_paillier(plan: Plan) -> None:
     found = made_up(plan)
     for model in MODELS:
-        cost, down = flashe_sparse.costs(model, plan, found)[flashe_sparse.PHE_TENTH]
+        cost, down = flashe_rounds.tenth_costs(model, plan, found)[flashe_rounds.PHE_TENTH]
         values = VALUES[model]
         assert cost.encrypt_s.value == pytest.approx(0.1 * values / 100, rel=1e-3)
         assert cost.decrypt_s.value == pytest.approx(0.65 * values / 100, rel=1e-3)
@@ -173,12 +134,9 @@ def test_paillier_of_a_tenth_is_a_tenth_of_paillier(plan: Plan) -> None:
 
 @PLANS
 def test_figure_11_has_dense_and_sparse_and_the_papers_text(plan: Plan) -> None:
-    [result] = flashe_sparse.report_11(plan, made_up(plan))
+    table = result("flashe-figure-11", plan, made_up(plan))
     for model in MODELS:
-        assert of(result, model, PLAIN, flashe_sparse.RATIO).number.value == 1
-        sparse_ones = [
-            of(result, model, n, flashe_sparse.RATIO).number for n in flashe_sparse.NAMES
-        ]
+        assert of(table, model, PLAIN, RATIO).number.value == 1
+        sparse_ones = [of(table, model, name, RATIO).number for name in TENTHS]
         assert sparse_ones[1].value < sparse_ones[0].value < 1 < sparse_ones[2].value
-        paper = of(result, model, "Pai, top 10%", flashe_sparse.RATIO, paper=True).number
-        assert (paper.value, paper.mark) == (20.0, "published")
+        assert of(table, model, "Pai, top 10%", RATIO, paper=True).number.value == 20

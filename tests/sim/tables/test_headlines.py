@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.aggregation_contenders import LEGACY, SECAGG
-from flhe.sim.sash_aggregation import SASH
-from flhe.sim.tables import headlines, phase_costs
-from flhe.sim.tables.learned import training_step
-from flhe.sim.tables.sash_times import ratio_step
-from flhe.sim.tables.section import Plan
+from flhe_lab.bench.secure_sums import FLOWERS, SASH, SECAGG
+from flhe_lab.tables import headlines, phase_costs
+from flhe_lab.tables.learned import training_step
+from flhe_lab.tables.sash_times import ratio_step
+from flhe_lab.tables.section import Plan
 
 PLANS = [Plan(quick=True), Plan(quick=False)]
 BYTES = {
@@ -39,7 +38,7 @@ def found(plan: Plan, *, sash_s: float = 0.01, seconds: float = 0.001) -> dict[s
     """Everybody as fast as everybody else; bytes as they are."""
     points = {
         name: {"client": s, "server": s, "sampled": False}
-        for name, s in ((SASH.name, sash_s), (SECAGG.name, 0.05), (LEGACY.name, 5.0))
+        for name, s in ((SASH.name, sash_s), (SECAGG.name, 0.05), (FLOWERS.name, 5.0))
     }
     return {
         training_step("cnn", plan).key: {"seconds_per_batch": 0.2, "batch": 128, "parameters": 1},

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flhe.sim import paper_curves
-from flhe.sim.learning import SERIES
-from flhe.sim.tables import learned
-from flhe.sim.tables.section import Plan
+from flhe_lab.papers import curves as paper_curves
+from flhe_lab.papers.learning import SERIES
+from flhe_lab.tables import learned
+from flhe_lab.tables.section import Plan
 
 FULL = Plan(quick=False)
 

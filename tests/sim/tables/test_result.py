@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.sim.tables.chart import Chart, draw
-from flhe.sim.tables.marked import MARKS, counted, measured, projected, published, sampled
-from flhe.sim.tables.result import Entry, Result, ratios, short, to_csv, to_markdown
+from flhe_lab.tables.chart import Chart, draw
+from flhe_lab.tables.marked import MARKS, counted, measured, projected, published, sampled
+from flhe_lab.tables.result import Entry, Result, ratios, short, to_csv, to_markdown
 
 ENTRIES = (
     Entry("CNN", "ours", "ours", "time", "s", measured(2.0), 1.0),
@@ -84,6 +84,8 @@ def test_numbers_are_short(value: float, said: str) -> None:
         Chart("bars", ("time", "size"), log=True),
         Chart("stacked", ("time", "size")),
         Chart("lines", ("time",), log=True, log_x=True, xlabel="clients"),
+        Chart("dots", ("time", "size"), log=True),
+        Chart("dots", ("size",)),
     ],
 )
 def test_each_kind_of_chart_is_drawn(chart: Chart, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sim.tables.chart import Chart
-from flhe.sim.tables.marked import LEGEND, measured
-from flhe.sim.tables.result import Entry, Result
-from flhe.sim.tables.runner import run, steps_of
-from flhe.sim.tables.section import Found, Plan, Say, Section, Step
-from flhe.sim.tables.store import Store
+from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.marked import LEGEND, measured
+from flhe_lab.tables.result import Entry, Result
+from flhe_lab.tables.runner import run, steps_of
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.store import Store
 
 QUICK = Plan(quick=True)
 

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from flhe.sim.aggregation_contenders import LEGACY, SECAGG, Setting
-from flhe.sim.ray_found import Asked, Found
-from flhe.sim.tables import sash_times, scale
-from flhe.sim.tables.result import Result
-from flhe.sim.tables.sash_times import FLOWER, OURS, ratio_of, ratio_step
-from flhe.sim.tables.section import Plan, Section
+from flhe_lab.bench.secure_sums import FLOWERS, SECAGG, Setting
+from flhe_lab.crowd.found import Asked, Found
+from flhe_lab.tables import sash_times, scale
+from flhe_lab.tables.result import Result
+from flhe_lab.tables.sash_times import FLOWER, OURS, ratio_of, ratio_step
+from flhe_lab.tables.section import Plan, Section
 
 PLANS = [Plan(quick=True), Plan(quick=False)]
 
 
 def made_up(plan: Plan) -> dict[str, Any]:
     """Everybody where they take part: SASH a second and a second, SecAgg ten, Flower's a hundred."""
-    seconds = {"SASH": 1.0, "SASH+": 2.0, "SecAgg": 10.0, "SecAgg+": 5.0, LEGACY.name: 100.0}
+    seconds = {"SASH": 1.0, "SASH+": 2.0, "SecAgg": 10.0, "SecAgg+": 5.0, FLOWERS.name: 100.0}
     found: dict[str, Any] = {}
     for section in sash_times.SECTIONS:
         for step in section.steps(plan):
             found[step.key] = {
-                name: {"client": s, "server": s, "sampled": name == LEGACY.name and plan.quick}
+                name: {"client": s, "server": s, "sampled": name == FLOWERS.name and plan.quick}
                 for name, s in seconds.items()
             }
     found["sash-bytes"] = {
@@ -105,8 +105,8 @@ def test_a_point_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(quick=True)
     step = ratio_step(plan)
     data = json.loads(json.dumps(step.work(lambda _what: None)))
-    assert set(data) == {"SASH", "SecAgg", LEGACY.name}  # all are neighbours of all
-    assert data[LEGACY.name]["sampled"]
+    assert set(data) == {"SASH", "SecAgg", FLOWERS.name}  # all are neighbours of all
+    assert data[FLOWERS.name]["sampled"]
     assert not data["SASH"]["sampled"]
     assert ratio_of(plan, {step.key: data}).value > 1
 

@@ -1,0 +1,100 @@
+"""`flhe run`: what the app adds to `flhe ...`, through the entry point `flhe.commands`."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flhe.json_option import JsonFile
+from flhe_app.option import about
+from flhe_app.settings import Settings
+
+app = typer.Typer()
+
+_ABOUT_RUN: dict[str, tuple[Any, Any]] = {
+    "ctx": (typer.Context, inspect.Parameter.empty),
+    "json_path": (JsonFile, None),
+    "report_path": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--report",
+                metavar="FILE",
+                help="Append a JSON line after each round: what each phase of it took.",
+            ),
+        ],
+        None,
+    ),
+    "resumed": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--resume",
+                metavar="DIR",
+                help="Go on with the run whose directory this is; --rounds may add to its rounds.",
+            ),
+        ],
+        None,
+    ),
+    "timeout": (
+        Annotated[float, typer.Option(help="Longest time for it all, in seconds.")],
+        7200.0,
+    ),
+    "verbose": (
+        Annotated[bool, typer.Option("--verbose", help="Show Flower's log, and tracebacks.")],
+        False,
+    ),
+}
+"""What the command line says beside the settings: name -> (type, default)."""
+
+
+def _parameters() -> dict[str, tuple[Any, Any]]:
+    """Every parameter of the command, by name: those above, and the settings that have a flag."""
+    kinds = {"str": str, "int": int, "float": float, "bool": bool}
+    found: dict[str, tuple[Any, Any]] = {}
+    for field in fields(Settings):
+        said = about(field)
+        if said.flag is not None:
+            shown = typer.Option(said.flag, help=said.help, **said.extra)
+            found[field.name] = (Annotated[kinds[str(field.type)], shown], field.default)
+    return found | _ABOUT_RUN
+
+
+def run(ctx: typer.Context, **given: Any) -> None:
+    """Train a real model across a simulated federation."""
+    from flhe_app import launch
+    from flhe_app.signals import Stopped, exit_stopped
+
+    own = ("json_path", "report_path", "timeout", "verbose")
+    how = {name: given.pop(name) for name in own}
+    resumed = given.pop("resumed")
+    ctx.find_root().meta["flhe.verbose"] = how["verbose"]
+    try:
+        if resumed is None:
+            launch.run(Settings(**given), **how)
+        else:
+            said = {name: value for name, value in given.items() if _said(ctx, name)}
+            launch.resume(resumed, said, **how)
+    except Stopped as stopped:
+        exit_stopped(stopped)
+
+
+def _said(ctx: typer.Context, name: str) -> bool:
+    """Whether the user said an option, rather than leave its default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+_FOUND = _parameters()
+run.__annotations__ = {name: kind for name, (kind, _) in _FOUND.items()} | {"return": None}
+run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what Typer reads
+    [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _FOUND.items()
+    ]
+)
+app.command()(run)

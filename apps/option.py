@@ -1,0 +1,98 @@
+"""One setting of the app, declared once: for the run config, the command line and the checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
+
+from flhe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is said of a setting beside its type and default.
+
+    Parameters
+    ----------
+    help : str
+        What it does, for the command line.
+    flag : str or None
+        Its name on the command line; None where only the run config has it.
+    known : tuple of str
+        Values of a text, where it takes no others.
+    least, most : float
+        Smallest and largest number.
+    above : float
+        A number must be more than that.
+    only : tuple of (str, tuple of str), optional
+        Another setting, and its values beside which this one has an effect.
+    extra : mapping
+        More arguments of `typer.Option`.
+    """
+
+    help: str
+    flag: str | None = None
+    known: tuple[str, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    only: tuple[str, tuple[str, ...]] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
+    """Declare a setting as the field of a dataclass; `about` are parameters of `Option`."""
+    return field(default=default, metadata={"option": Option(help, **about)})
+
+
+def about(setting: Field[Any]) -> Option:
+    """Return what was declared of a field."""
+    found: Option = setting.metadata["option"]
+    return found
+
+
+def key_of(name: str) -> str:
+    """Return the run config's key of a field."""
+    return name.replace("_", "-")
+
+
+def check(settings: Any) -> None:
+    """Refuse values out of range, one by one, and those that have no effect beside the others.
+
+    Raises
+    ------
+    ConfigError
+        The text names the key, its value, and what to say instead.
+    """
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        _check_value(key_of(setting.name), value, about(setting))
+    for setting in fields(settings):
+        given, found = getattr(settings, setting.name), about(setting).only
+        assert setting.default is not MISSING
+        if found is None or given == setting.default:
+            continue
+        other, values = found
+        if getattr(settings, other) not in values:
+            raise ConfigError(
+                f"{key_of(setting.name)}={given!r} has no effect with {key_of(other)}="
+                f"{getattr(settings, other)!r}: leave it out, or use {key_of(other)}="
+                f"{' or '.join(map(repr, values))}"
+            )
+
+
+def _check_value(key: str, value: Any, said: Option) -> None:
+    if said.known and value not in said.known:
+        raise ConfigError(
+            f"{key}={value!r} is unknown; use one of {', '.join(filter(None, said.known))}"
+        )
+    if isinstance(value, str | bool):
+        return
+    if not (math.isfinite(value) and said.least <= value <= said.most and value > said.above):
+        bounds = [f"more than {said.above:g}"] if said.above > -math.inf else []
+        bounds += [f"{said.least:g} or more"] if said.least > -math.inf else []
+        bounds += [f"at most {said.most:g}"] if said.most < math.inf else []
+        finite = "finite and " if isinstance(value, float) else ""
+        raise ConfigError(f"{key}={value}: must be {finite}{' and '.join(bounds)}")

@@ -1,0 +1,274 @@
+"""Test your own app: a whole federation inside one process, in seconds.
+
+No Ray and no SuperLink, yet every message goes through Flower's own wire format both ways, so that
+what arrives is what would have arrived, and every node keeps its keys on disk as a deployed one does:
+
+    from my_app.client_app import app
+    from my_app.server_app import initial_arrays
+
+    from flhe.checkpoint import open_checkpoint
+    from flhe.strategies import sash_fedavg, save_sealed
+    from flhe.testing import InProcessGrid
+
+
+    def test_my_app_trains(tmp_path):
+        with InProcessGrid(app, 4, homes=tmp_path) as grid:
+            strategy = sash_fedavg(unmask="clients", min_train_nodes=4)
+            result = strategy.start(grid, initial_arrays(), num_rounds=2)
+        save_sealed(result, tmp_path / "model.flhe")
+        model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
+        assert set(model.masters) == set(initial_arrays())
+
+Nodes can be dead (an error reply) or silent (none), from any round on. A `tap` sees every byte that a
+SuperLink would see.
+
+This is the one module that uses Flower's internals: its wire format has no public entry.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+Tap = Callable[[str, int, bytes], None]
+"""(direction "up" or "down", node id, bytes of one object on the wire) -> None."""
+
+UNAVAILABLE = 5
+"""Flower's error code of a node that is away."""
+RAISED = 2
+"""Flower's error code of an app that raised."""
+
+
+class InProcessGrid(Grid):
+    """A Grid whose nodes run in threads of this process; close it, or use it in a `with`.
+
+    A message that waits is no copy: it is unpacked when its receiver has come to it.
+
+    Parameters
+    ----------
+    app : ClientApp
+        What every node runs.
+    nodes : int
+        How many nodes; their ids are 100, 101, ...
+    homes : Path, optional
+        Where nodes keep keys and state: `homes/node-0` and so on. They then trust each other at first
+        use, without a roster. Without it `node_config` says where, or all share $FLHE_HOME.
+    run_id : int
+        Flower's run id.
+    run_config : mapping, optional
+        Run config of every node.
+    node_config : callable, optional
+        Partition id -> node config beyond partition-id and num-partitions; it wins over `homes`.
+    workers : int
+        Threads that nodes run on.
+    tap : callable, optional
+        Sees every object on the wire, as bytes.
+
+    Attributes
+    ----------
+    dead, silent : set of int
+        Ids of nodes that answer with an error, or not at all; change them at any time.
+    contexts : dict of int to Context
+        Of each node, by id.
+    """
+
+    nodes_work_here = True
+    """What a strategy may set up for a process of its own is left as it is."""
+
+    def __init__(
+        self,
+        app: ClientApp,
+        nodes: int,
+        *,
+        homes: Path | None = None,
+        run_id: int = 7,
+        run_config: Mapping[str, Any] | None = None,
+        node_config: Callable[[int], Mapping[str, Any]] | None = None,
+        workers: int = 1,
+        tap: Tap | None = None,
+    ) -> None:
+        self.app = app
+        self.dead: set[int] = set()
+        self.silent: set[int] = set()
+        self.tap = tap
+        self._homes = homes
+        self._run = Run.create_empty(run_id=run_id)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+        self.contexts = {
+            100 + i: Context(
+                run_id=run_id,
+                node_id=100 + i,
+                node_config={
+                    "partition-id": i,
+                    "num-partitions": nodes,
+                    **self._home(i),
+                    **(node_config(i) if node_config else {}),
+                },
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for i in range(nodes)
+        }
+        self._box: dict[str, _Packed] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="node")
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for nodes that still work."""
+        self._pool.shutdown(wait=True)
+
+    def _home(self, index: int) -> dict[str, Any]:
+        if self._homes is None:
+            return {}
+        return {"flhe-home": str(self._homes / f"node-{index}"), "flhe-trust": "first-use"}
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Not part of what strategies of today use."""
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        """Ids of all nodes, dead ones included, as a SuperLink would for a while."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Start the nodes on `messages`; returns their ids."""
+        ids = []
+        for message in messages:
+            with self._lock:
+                self._count += 1
+                message_id = f"{self._count:064x}"
+            ids.append(message_id)
+            node = message.metadata.dst_node_id
+            packed = self._pack("down", node, message, message_id)
+            if node in self.dead:
+                self._put(message_id, self._error(packed.unpack(), UNAVAILABLE, "Node unavailable"))
+            elif node not in self.silent:
+                self._pool.submit(self._work, node, packed, message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Replies that are there, each given once."""
+        with self._lock:
+            there = [self._box.pop(i) for i in list(message_ids) if i in self._box]
+        return [packed.unpack() for packed in there]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push, then wait for all replies or for `timeout` seconds (an hour by default)."""
+        pending = set(self.push_messages(messages))
+        replies: list[Message] = []
+        deadline = time.monotonic() + (3600 if timeout is None else timeout)
+        while pending and time.monotonic() < deadline:
+            for reply in self.pull_messages(pending):
+                replies.append(reply)
+                pending.discard(reply.metadata.reply_to_message_id)
+            if pending:
+                time.sleep(0.001)
+        return replies
+
+    def _work(self, node: int, packed: _Packed, message_id: str) -> None:
+        message = packed.unpack()
+        try:
+            reply = self.app(message, self.contexts[node])
+        except Exception as error:  # as Flower does: its text goes to the server
+            reply = self._error(message, RAISED, f"{type(error)}:<'{error}'>")
+        self._put(message_id, reply)
+
+    def _put(self, message_id: str, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        packed = self._pack("up", node, reply, message_id + "-reply")
+        with self._lock:
+            self._box[message_id] = packed
+
+    @staticmethod
+    def _error(message: Message, code: int, reason: str) -> Message:
+        return Message(Error(code=code, reason=reason), reply_to=message)
+
+    def _pack(self, direction: str, node: int, message: Message, message_id: str) -> _Packed:
+        packed = _Packed(message, message_id)
+        if self.tap is not None:
+            for content in packed.contents():
+                self.tap(direction, node, content)
+        return packed
+
+
+class _Packed:
+    """A message taken apart into the objects that travel; whoever receives it puts it together."""
+
+    def __init__(self, message: Message, message_id: str) -> None:
+        self._message_id = message_id
+        with no_object_id_recompute():
+            objects = get_all_nested_objects(message)
+            self._head = message.object_id
+            # A chunk is a view of bytes, which do not change: all else may, once the sender goes on.
+            self._contents = _Contents(
+                (name, part if isinstance(part, ArrayChunk) else part.deflate())
+                for name, part in objects.items()
+            )
+
+    def contents(self) -> Iterator[bytes]:
+        """The objects as they travel, one at a time."""
+        return (self._contents[name] for name in self._contents)
+
+    def unpack(self) -> Message:
+        """The message, as Flower unpacks it; to be called once."""
+        arrived = inflate_object_from_contents(
+            self._head,
+            self._contents,  # type: ignore[arg-type]  # its items are bytes
+            keep_object_contents=True,
+            objects=_Objects(),
+        )
+        self._contents = _Contents()
+        assert isinstance(arrived, Message)
+        arrived.metadata.__dict__["_message_id"] = self._message_id
+        return arrived
+
+
+class _Contents(dict[str, "bytes | ArrayChunk"]):
+    """Objects by name, whose items are bytes: chunks turn into them one at a time."""
+
+    def __getitem__(self, name: str) -> bytes:
+        item = super().__getitem__(name)
+        return item.deflate() if isinstance(item, ArrayChunk) else item
+
+
+class _Objects(dict[str, InflatableObject]):
+    """What Flower has unpacked so far, without the chunks: an array has copied its own."""
+
+    def __setitem__(self, name: str, item: InflatableObject) -> None:
+        if not isinstance(item, ArrayChunk):
+            super().__setitem__(name, item)

@@ -1,0 +1,268 @@
+"""One synchronous round on a network: who works, who sends, who waits.
+
+A round runs from the sum of the last one, in the server's hands, to its own. The server sends that sum
+to everybody at once; each client receives it, opens it (`decrypt_s`), trains, encodes and encrypts, and
+uploads; the server adds uploads one after the other as they arrive; stages that follow, such as SASH's
+unmasking, begin when all of that is done.
+Beside its stages, a round so has one download and one upload a client, and nobody waits between
+opening a sum and training.
+
+What is assumed:
+
+- A transfer takes the link's latency, and its bytes at the link's speed. Links are full duplex. A
+  server's link of finite speed is shared fairly among transfers that are under way at a time: each has
+  an equal part, or as much as its client's link takes, and the rest is for the others (max-min). A
+  message of no bytes is none, and takes no time.
+- The server adds on one thread, in the order of arrival. Nothing else of it takes time but `server_s`
+  of the stages.
+- All clients work alike, and nobody drops out.
+- Work that needs no update, such as masks computed ahead (`prepare_s`), is done while a client would
+  wait: in its transfers, in the server's time, and while others are slower. Only where that is too
+  short for it does it show, as encryption. How that in turn shifts others' waiting is not followed up.
+- Key agreement, evaluation and Flower's own time for a message are no part of it.
+
+Fair sharing has an effect that surprises: where the server's link limits, a client that becomes faster
+can make the round longer, since its upload then takes a part of the link while a slow one needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flhe.errors import ConfigError
+from flhe_lab.advise.toml_files import check_amounts
+from flhe_lab.advise.wan import MEGABIT, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One more stage of a round: the server asks everybody, who answer.
+
+    Parameters
+    ----------
+    name : str
+    up_bytes, down_bytes : int
+        Of one client's answer, and of what it is asked.
+    client_s, server_s : float
+        Seconds of one client's work before it answers, of the server's after the last answer.
+    """
+
+    name: str
+    up_bytes: int
+    down_bytes: int
+    client_s: float
+    server_s: float
+
+    def __post_init__(self) -> None:
+        amounts = {"up_bytes": self.up_bytes, "down_bytes": self.down_bytes}
+        seconds = {"client_s": self.client_s, "server_s": self.server_s}
+        check_amounts(f"Exchange {self.name}", **amounts, **seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a round asks of each client, and of the server.
+
+    Parameters
+    ----------
+    train_s, encrypt_s, decrypt_s : float
+        Seconds of one client that is as fast as it was measured: training; encoding and encrypting
+        its update; opening and decoding a sum.
+    add_s : float
+        Seconds of the server for each upload.
+    upload_bytes, download_bytes : int
+        One client's update, and the sum or model that it receives.
+    exchanges : tuple[Exchange, ...]
+        Further stages, in order.
+    prepare_s : float
+        Seconds of one client that can be spent at any time before it encrypts.
+    """
+
+    train_s: float
+    encrypt_s: float
+    decrypt_s: float
+    add_s: float
+    upload_bytes: int
+    download_bytes: int
+    exchanges: tuple[Exchange, ...] = ()
+    prepare_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        names = ("train_s", "encrypt_s", "decrypt_s", "add_s", "prepare_s")
+        amounts = {name: getattr(self, name) for name in (*names, "upload_bytes", "download_bytes")}
+        check_amounts("Work", **amounts)
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where one client's round went; its seconds but `total_s` add up to that.
+
+    Parameters
+    ----------
+    train_s, encrypt_s, decrypt_s : float
+        Its own work; that of exchanges counts as decryption.
+    transfer_s : float
+        Its own messages under way, both ways.
+    idle_s : float
+        It waits for others.
+    server_s : float
+        All wait for the server: additions after the last upload, and its part of exchanges.
+    total_s : float
+        The round.
+    bytes_up, bytes_down : int
+        What it sent and received.
+    """
+
+    train_s: float
+    encrypt_s: float
+    decrypt_s: float
+    transfer_s: float
+    idle_s: float
+    server_s: float
+    total_s: float
+    bytes_up: int
+    bytes_down: int
+
+
+def simulate(
+    work: Work, links: Sequence[Link], *, server: Link | None = None
+) -> tuple[Breakdown, ...]:
+    """Play one round, of many alike; returns where each client's time went.
+
+    Parameters
+    ----------
+    work : Work
+    links : sequence of Link
+        One a client, at least one; else ConfigError.
+    server : Link, optional
+        Shared by all; None where it never limits.
+    """
+    if not links:
+        raise ConfigError("links: a round has at least one client")
+    ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
+    found = _play(work, links, server, ahead)
+    if work.prepare_s:
+        for rank, seen in enumerate(found):
+            rest = work.prepare_s - seen.transfer_s - seen.server_s
+            ahead[rank] = rest if rest > seen.idle_s else 0.0
+        found = _play(work, links, server, ahead)
+    return found
+
+
+def typical(breakdowns: Iterable[Breakdown]) -> Breakdown:
+    """One client for all: who waits least for others."""
+    return min(breakdowns, key=lambda b: b.idle_s)
+
+
+class _Client:
+    """One client's round so far: where its time went."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.now_s = self.idle_s = 0.0
+        self.spent = dict.fromkeys(("train_s", "encrypt_s", "decrypt_s", "transfer_s"), 0.0)
+        self.bytes = {"up": 0, "down": 0}
+
+    def spend(self, what: str, seconds: float) -> None:
+        """Be busy with `what` that long."""
+        self.spent[what] += seconds
+        self.now_s += seconds
+
+    def wait(self, until_s: float) -> None:
+        """Be idle until then."""
+        self.idle_s += until_s - self.now_s
+        self.now_s = until_s
+
+
+def _play(
+    work: Work, links: Sequence[Link], server: Link | None, ahead: Sequence[float]
+) -> tuple[Breakdown, ...]:
+    clients = [_Client(link) for link in links]
+    _send(clients, "down", work.download_bytes, server)
+    for client, more in zip(clients, ahead, strict=True):
+        client.spend("decrypt_s", work.decrypt_s)
+        client.spend("train_s", work.train_s)
+        client.spend("encrypt_s", work.encrypt_s + more)
+    _send(clients, "up", work.upload_bytes, server)
+    arrivals = sorted(client.now_s for client in clients)
+    now = 0.0
+    for arrival in arrivals:
+        now = max(now, arrival) + work.add_s
+    server_s = now - arrivals[-1]
+    for client in clients:
+        client.wait(arrivals[-1])
+        client.now_s = now
+    for exchange in work.exchanges:
+        _send(clients, "down", exchange.down_bytes, server)
+        for client in clients:
+            client.spend("decrypt_s", exchange.client_s)
+        _send(clients, "up", exchange.up_bytes, server)
+        last = max(client.now_s for client in clients)
+        now, server_s = last + exchange.server_s, server_s + exchange.server_s
+        for client in clients:
+            client.wait(last)
+            client.now_s = now
+    return tuple(
+        Breakdown(
+            **client.spent,
+            idle_s=client.idle_s,
+            server_s=server_s,
+            total_s=now,
+            bytes_up=client.bytes["up"],
+            bytes_down=client.bytes["down"],
+        )
+        for client in clients
+    )
+
+
+def _send(
+    clients: Sequence[_Client], way: Literal["up", "down"], nbytes: int, server: Link | None
+) -> None:
+    """Move a message of each client, all of one size."""
+    if not nbytes:
+        return
+    speeds = [getattr(client.link, f"{way}_mbps") * MEGABIT / 8 for client in clients]
+    capacity, latency = math.inf, 0.0
+    if server is not None:
+        other = server.down_mbps if way == "up" else server.up_mbps
+        capacity, latency = other * MEGABIT / 8, server.latency_s
+    ends = _ends([client.now_s for client in clients], speeds, nbytes, capacity)
+    for client, end in zip(clients, ends, strict=True):
+        client.bytes[way] += nbytes
+        client.spend("transfer_s", end + client.link.latency_s + latency - client.now_s)
+
+
+def _ends(
+    starts: Sequence[float], speeds: Sequence[float], nbytes: int, capacity: float
+) -> list[float]:
+    """When each transfer's last byte is through; speeds and `capacity`, which all share, in bytes/s."""
+    left = [float(nbytes)] * len(starts)
+    ends = [math.inf] * len(starts)
+    now = min(starts)
+    while open_ := [i for i, end in enumerate(ends) if end == math.inf]:
+        under_way = [i for i in open_ if starts[i] <= now]
+        rates = _fair([speeds[i] for i in under_way], capacity)
+        due = [left[i] / rate for i, rate in zip(under_way, rates, strict=True)]
+        step = min([starts[i] - now for i in open_ if starts[i] > now] + due)
+        for i, rate, wait in zip(under_way, rates, due, strict=True):
+            if wait <= step:
+                left[i], ends[i] = 0.0, now + step
+            else:
+                left[i] = max(left[i] - rate * step, 0.0)
+        now += step
+    return ends
+
+
+def _fair(speeds: Sequence[float], capacity: float) -> list[float]:
+    """Max-min fair parts of `capacity` for transfers that take no more than their own speed."""
+    if capacity == math.inf:
+        return list(speeds)
+    parts = [0.0] * len(speeds)
+    slowest_first = sorted(range(len(speeds)), key=speeds.__getitem__)
+    for done, i in enumerate(slowest_first):
+        parts[i] = min(speeds[i], capacity / (len(speeds) - done))
+        capacity -= parts[i]
+    return parts

@@ -1,0 +1,246 @@
+"""Who is how far from the server: the papers' networks, and a user's own.
+
+A network is sites; at each, some clients with one link apiece, and a price for what leaves it. The
+papers tell speeds and no latencies, so theirs are zero. One's own is a TOML file:
+
+    name = "our four hospitals"
+    source = "iperf3, ten runs a day, median of March"
+
+    [server]                        # optional; without it the server's own link never limits
+    up_mbps = 1000
+    down_mbps = 1000
+    egress_usd_per_gb = 0.09        # optional: 0
+
+    [[site]]
+    name = "north"
+    clients = 3                     # its weight, where a round has more or fewer
+    up_mbps = 100
+    down_mbps = 250
+    latency_s = 0.015               # optional: 0, one way
+    egress_usd_per_gb = 0           # optional: 0
+
+    [[site]]
+    name = "south"
+    clients = 1
+    up_mbps = 40
+    down_mbps = 100
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flhe.errors import ConfigError
+from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
+
+MEGABIT = 1e6
+"""Bits; of a second, Mbps."""
+
+EGRESS = "egress_usd_per_gb"
+"""The field that tells what leaving costs, in files of networks and of prices."""
+
+SERVER = "server"
+"""Where prices and traffic are told by site, the server's own entry."""
+
+_SPEEDS = {"up_mbps": float, "down_mbps": float}
+_OPTIONAL = {"latency_s": float, EGRESS: float}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One machine's way to the network.
+
+    Parameters
+    ----------
+    up_mbps, down_mbps : float
+        What it sends and receives, in 10**6 bits a second; infinite where it never limits.
+    latency_s : float
+        Seconds a message is under way beside what its size takes, one way.
+    """
+
+    up_mbps: float
+    down_mbps: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("up_mbps", "down_mbps"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"Link: {name}={getattr(self, name)} must be positive")
+        check_amounts("Link", latency_s=self.latency_s)
+
+    def seconds(self, nbytes: float, way: Literal["up", "down"]) -> float:
+        """How long a message of `nbytes` takes with the link to itself."""
+        speed = self.up_mbps if way == "up" else self.down_mbps
+        return self.latency_s + 8 * nbytes / (speed * MEGABIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Clients in one place.
+
+    Parameters
+    ----------
+    name : str
+    link : Link
+        Of each client there; they do not share it.
+    clients : int
+        How many; its weight where a round has another number in all.
+    egress_usd_per_gb : float
+        Price of what leaves it, USD a billed gigabyte (`prices.GB`).
+    """
+
+    name: str
+    link: Link
+    clients: int
+    egress_usd_per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name in {"", SERVER}:
+            raise ConfigError(f"Site: name={self.name!r} is empty, or stands for the server")
+        if self.clients < 1:
+            raise ConfigError(f"Site {self.name}: clients={self.clients} must be 1 or more")
+        check_amounts(f"Site {self.name}", egress_usd_per_gb=self.egress_usd_per_gb)
+
+
+@dataclass(frozen=True, slots=True)
+class Wan:
+    """A network between clients and one server.
+
+    Parameters
+    ----------
+    name, source : str
+        Of it, and where its speeds come from.
+    sites : tuple[Site, ...]
+        At least one, of different names.
+    server : Link, optional
+        Shared by all transfers; None where it never limits.
+    server_egress_usd_per_gb : float
+        Price of what leaves the server.
+    """
+
+    name: str
+    source: str
+    sites: tuple[Site, ...]
+    server: Link | None = None
+    server_egress_usd_per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.sites:
+            raise ConfigError(f"Wan {self.name}: it has no site; add one with a client")
+        names = [site.name for site in self.sites]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"Wan {self.name}: more than one site is named {min(twice)!r}")
+        check_amounts(f"Wan {self.name}", server_egress_usd_per_gb=self.server_egress_usd_per_gb)
+
+    @property
+    def clients(self) -> int:
+        """How many clients its sites have."""
+        return sum(site.clients for site in self.sites)
+
+    def placed(self, cohort: int) -> tuple[Site, ...]:
+        """The site of each of `cohort` clients.
+
+        Sites take turns by their share: `clients` of them are placed as the sites say, and one more
+        client never moves those before it.
+        """
+        if cohort < 1:
+            raise ConfigError(f"cohort={cohort}: must be 1 or more")
+        due = [0] * len(self.sites)  # what each is owed, in 1 / clients of a client
+        found = []
+        for _ in range(cohort):
+            due = [owed + site.clients for owed, site in zip(due, self.sites, strict=True)]
+            first = due.index(max(due))
+            due[first] -= self.clients
+            found.append(self.sites[first])
+        return tuple(found)
+
+    def links(self, cohort: int) -> tuple[Link, ...]:
+        """The link of each of `cohort` clients; see `placed`."""
+        return tuple(site.link for site in self.placed(cohort))
+
+    @property
+    def egress(self) -> dict[str, float]:
+        """USD a billed gigabyte, by site, and by SERVER."""
+        prices = {site.name: site.egress_usd_per_gb for site in self.sites}
+        return {**prices, SERVER: self.server_egress_usd_per_gb}
+
+
+def uniform(up_mbps: float, down_mbps: float | None = None, cohort: int = 10) -> Wan:
+    """All clients alike; what they receive is as fast as what they send unless told otherwise."""
+    down = up_mbps if down_mbps is None else down_mbps
+    name = f"{up_mbps:g}mbps" if down == up_mbps else f"{up_mbps:g}-{down:g}mbps"
+    return Wan(name, "as asked for", (Site("all", Link(up_mbps, down), cohort),))
+
+
+def _batchcrypt() -> Wan:
+    table = (  # Mbps up and down, clients, USD a GB that leaves
+        ("Oregon", 9841, 9841, 1, 0.042),
+        ("Tokyo", 116, 122, 2, 0.050),
+        ("N. Virginia", 165, 151, 2, 0.042),
+        ("London", 97, 84, 2, 0.048),
+        ("Hong Kong", 81, 84, 2, 0.055),
+    )
+    sites = tuple(Site(name, Link(up, down), n, usd) for name, up, down, n, usd in table)
+    source = "BatchCrypt, Table 2, Sec. 6.1 and 6.5 (the same speeds: ESAFL, Table 2)"
+    return Wan("batchcrypt", source, sites, server_egress_usd_per_gb=0.042)
+
+
+def _flashe_tail() -> Wan:
+    # Fig. 1 is a picture; its slowest link is in the text, and a synchronous round waits for that.
+    # What leaves costs what AWS took between regions, which Table 4 bears out: see prices.FLASHE
+    egress = {"London": 0.02, "Tokyo": 0.09, "Ohio": 0.02, "N. California": 0.02, "Sydney": 0.098}
+    sites = tuple(Site(name, Link(40, 40), 2, usd) for name, usd in egress.items())
+    source = "FLASHE, Sec. 2.3: the slowest of its links, 40 Mb/s, for all of them"
+    return Wan("40mbps", source, sites, server_egress_usd_per_gb=egress["Ohio"])
+
+
+def _megabytes(name: str, speed: float, source: str) -> Wan:
+    """Ten clients at `speed` times 10**6 bytes a second."""
+    return Wan(name, f"FedML-HE, {source}", uniform(8 * speed).sites)
+
+
+PUBLISHED: Mapping[str, Wan] = {
+    wan.name: wan
+    for wan in (
+        _batchcrypt(),
+        _flashe_tail(),
+        _megabytes("fedml-infiniband", 5000, "App. D.5: within a data center, 5 GB/s"),
+        _megabytes("fedml-region", 592, "App. D.5: within one AWS region, 592 MB/s"),
+        _megabytes("fedml-regions", 15.6, "App. D.5: US-WEST and EU-NORTH, 15.6 MB/s"),
+        _megabytes("fedml-200", 200, "Fig. 8: within one AWS region, 200 MB/s"),
+    )
+}
+"""The papers' networks by name. FedML-HE tells one speed for both ways and no number of clients."""
+
+
+def named(name: str) -> Wan:
+    """One of PUBLISHED, or a user's own where `name` is the path of a .toml; else ConfigError."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    if name.endswith(".toml"):
+        return read(Path(name))
+    raise ConfigError(f"no network {name!r}: have {', '.join(PUBLISHED)}, or the path of a .toml")
+
+
+def read(path: Path) -> Wan:
+    """A user's own, from a file as in this module's docstring; ConfigError names what is wrong."""
+    where = str(path)
+    found = take(load_toml(path), where, {"name": str, "source": str, "site": list}, {SERVER: dict})
+    if not found["site"]:
+        raise ConfigError(f"{where}: it has no site; add a [[site]] table")
+    sites = tuple(_site(table, f"{where}, site {i}") for i, table in enumerate(found["site"], 1))
+    server, price = None, 0.0
+    if SERVER in found:
+        mine = take(found[SERVER], f"{where}, {SERVER}", _SPEEDS, _OPTIONAL)
+        price = mine.pop(EGRESS, price)
+        server = made(f"{where}, {SERVER}", Link, **mine)
+    return made(where, Wan, found["name"], found["source"], sites, server, price)
+
+
+def _site(table: object, where: str) -> Site:
+    found = take(table, where, {"name": str, "clients": int, **_SPEEDS}, _OPTIONAL)
+    speeds = {name: found.pop(name) for name in (*_SPEEDS, "latency_s") if name in found}
+    return made(where, Site, link=made(where, Link, **speeds), **found)

@@ -1,0 +1,60 @@
+"""`flhe audit`: the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def audit(
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.png", help="The picture; its data and a curve go beside it."),
+    ] = Path("privacy_audit.png"),
+    select: Annotated[
+        float, typer.Option("--select", help="Share encrypted in the picture.")
+    ] = 0.1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images and a weaker attack: half a minute.")
+    ] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Your own images; else some that come with scikit-learn."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="How many images.")] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="Clipping threshold of what is in clear; none unless said.")
+    ] = None,
+    noise: Annotated[
+        float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the models and the attacks.")] = 0,
+) -> None:
+    """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
+    from rich.console import Console
+
+    from flhe.packages import require
+    from flhe_lab.bench.table import progress
+
+    require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
+    from flhe_lab.audit import report
+
+    with progress(Console(stderr=True)) as advance:
+        found = report.run(
+            out,
+            quick=quick,
+            select=select,
+            data=images,
+            count=count,
+            seed=seed,
+            clip=clip,
+            noise=noise,
+            progress=advance,
+        )
+    console = Console()
+    console.print(report.table(found))
+    for line in report.words(found):
+        console.print(line, highlight=False)
+    console.print(f"Picture: {out}", highlight=False, soft_wrap=True)

@@ -1,0 +1,247 @@
+"""Leakage: what a gradient inversion makes of the part of an update that is left in clear.
+
+The server sees one example's gradient of a fresh LeNet as it arrives: quantized, with noise if there is
+any, without the coordinates that are encrypted. Each way of choosing these is attacked from the same
+starts, at several shares:
+
+    random       another draw for each image
+    labels       most sensitive by labels, the paper's map; see `flhe.coding.sensitivity`
+    inputs       most sensitive by inputs
+    magnitude    the largest gradients, by their mean
+
+The last three maps are those of these very images.
+
+and beside them `none`, where everything is in clear, and `all`, where nothing is and the guess is where
+the attack starts.
+
+One example, a fresh network and sigmoids are what such attacks work best on, and the setting that they
+were published in. What is found is the least that leaks there: who attacks harder finds more.
+
+Source: FedML-HE, Sec. 2.4 (the choice); Zhu et al. (NeurIPS 2019), the attack, see `inversion`.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.mixed_derivatives import Of
+from flhe.coding.select import Select
+from flhe.coding.sensitivity import sensitivity
+from flhe.errors import ConfigError
+from flhe_lab.audit.images import CLASSES, Images
+from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe_lab.audit.lenet import lenet
+from flhe_lab.audit.ssim import ssim
+from flhe_lab.bench import Progress
+
+RULES = ("random", "labels", "inputs", "magnitude")
+NONE, ALL = "none", "all"
+LABELS = {
+    "random": "random",
+    "labels": "most sensitive by labels",
+    "inputs": "most sensitive by inputs",
+    "magnitude": "largest gradients",
+}
+
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Of the curve, unless others are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is audited, and how hard it is attacked.
+
+    Parameters
+    ----------
+    select : float
+        The share in the picture.
+    shares : tuple[float, ...]
+        Of the curve, ascending, between 0 and 1; none or all are always there.
+    attack : Attack
+        What is put into each attack.
+    channel : Channel
+        What happens to values in clear.
+    seed : int
+        Of the model, the random choices, the probes, the starts and the noise.
+    """
+
+    select: float = 0.1
+    shares: tuple[float, ...] = SHARES
+    attack: Attack = field(default_factory=Attack)
+    channel: Channel = field(default_factory=Channel)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.select < 1:
+            raise ConfigError(
+                f"select={self.select}: must be a share between 0 and 1; none and all are shown anyway"
+            )
+        if self.select not in self.shares:
+            object.__setattr__(self, "shares", tuple(sorted({*self.shares, self.select})))
+
+    @property
+    def points(self) -> list[tuple[str, float]]:
+        """Ways and their shares, in the order in which they are attacked."""
+        between = [(rule, share) for share in self.shares for rule in RULES]
+        return [(NONE, 0.0), (ALL, 1.0), *between]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One attack: what was hidden from it, and how near it came.
+
+    Parameters
+    ----------
+    way, share, image
+        What was hidden, and the image's number.
+    ssim, mse
+        Of the guess against the original; pixels in [0, 1].
+    loss, evaluations
+        Of the attack: see `Guess`.
+    label : bool
+        Whether it found the class.
+    """
+
+    way: str
+    share: float
+    image: int
+    ssim: float
+    mse: float
+    loss: float
+    evaluations: int
+    label: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found; guesses (planes, height, width) are by way, share and image."""
+
+    setting: Setting
+    images: Images
+    points: tuple[Point, ...]
+    guesses: dict[tuple[str, float, int], NDArray[np.float64]] = field(repr=False)
+    seconds: float
+
+    def of(self, way: str, share: float) -> list[Point]:
+        """Points of one way and share, image by image."""
+        return [p for p in self.points if (p.way, p.share) == (way, share)]
+
+    def mean(self, way: str, share: float) -> tuple[float, float]:
+        """SSIM and MSE, means over the images."""
+        points = self.of(way, share)
+        return float(np.mean([p.ssim for p in points])), float(np.mean([p.mse for p in points]))
+
+    @property
+    def pictured(self) -> list[tuple[str, float]]:
+        """The ways of the picture, at one share."""
+        select = self.setting.select
+        return [(NONE, 0.0), *((rule, select) for rule in RULES), (ALL, 1.0)]
+
+
+def name(way: str, share: float) -> str:
+    """How a way is called in figures and tables."""
+    return (
+        f"{way} encrypted" if way in (NONE, ALL) else f"{share * 100:g}% encrypted, {LABELS[way]}"
+    )
+
+
+def maps(model: torch.nn.Module, images: Images, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Maps of all images, by rule, each float32 (length,); the seed is of the probes."""
+    pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
+    by: tuple[Of, Of] = ("labels", "inputs")
+    found = {
+        of: sensitivity(
+            model,
+            torch.nn.functional.cross_entropy,
+            [(pixels, labels)],
+            of=of,
+            random=torch.Generator().manual_seed(seed),
+        )
+        for of in by
+    }
+    sizes = [
+        gradient(model, pixels[i : i + 1], labels[i : i + 1]).abs() for i in range(len(images))
+    ]
+    return {
+        of: np.concatenate([part.numpy().reshape(-1) for part in parts.values()])
+        for of, parts in found.items()
+    } | {
+        "magnitude": torch.stack(sizes).mean(0).numpy(),
+    }
+
+
+def hidden(scores: NDArray[Any], share: float) -> NDArray[np.bool_]:
+    """Which coordinates are encrypted: the share with the highest scores, (length,)."""
+    out = np.full(scores.size, share == 1)
+    if 0 < share < 1:
+        layout = Layout((Entry("model", (scores.size,), "float32"),))
+        out[Select(share).of_map(scores, layout).coords] = True
+    return out
+
+
+def audit(images: Images, setting: Setting, progress: Progress | None = None) -> Audit:
+    """Attack every image in every way; depends on nothing but `images` and `setting`."""
+    began = time.perf_counter()
+    model = lenet(setting.seed)
+    exact = copy.deepcopy(model).double()
+    points: list[Point] = []
+    guesses = {}
+    with _one_thread():
+        scores: dict[str, NDArray[Any]] = dict(maps(model, images, setting.seed))
+        for i in range(len(images)):
+            pixels = torch.from_numpy(images.pixels[i : i + 1]).double()
+            label = torch.from_numpy(images.labels[i : i + 1])
+            noise, draws = (np.random.default_rng([setting.seed, i, kind]) for kind in (0, 1))
+            values = setting.channel.seen(gradient(exact, pixels, label).numpy(), noise)
+            scores["random"] = draws.permutation(values.size)
+            for way, share in setting.points:
+                if progress is not None:
+                    done = len(points), len(images) * len(setting.points)
+                    progress(*done, f"image {i + 1}: {way} {share:.0%}")
+                clear = ~hidden(scores.get(way, scores["random"]), share)
+                guess = invert(
+                    exact,
+                    Seen(values, clear),
+                    (3, *images.pixels.shape[2:]),
+                    CLASSES,
+                    setting.attack,
+                    (setting.seed, i),
+                )
+                points.append(_point(way, share, i, guess, images))
+                guesses[way, share, i] = guess.image
+    return Audit(setting, images, tuple(points), guesses, time.perf_counter() - began)
+
+
+def _point(way: str, share: float, i: int, guess: Guess, images: Images) -> Point:
+    original = images.pixels[i]
+    return Point(
+        way,
+        share,
+        i,
+        ssim(guess.image, original),
+        float(np.mean((guess.image - original) ** 2)),
+        guess.loss,
+        guess.evaluations,
+        guess.label == int(images.labels[i]),
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The model is too small for more, and sums come out the same on every machine like this one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

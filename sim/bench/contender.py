@@ -1,0 +1,176 @@
+"""Who takes part in a measurement, and at which size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, FlheError
+from flhe.sealed import Slot
+
+Kind = Literal["scheme", "part", "peer", "limit"]
+Vector = NDArray[np.float32]
+Work = Callable[[], object]
+
+PHASES = ("encrypt", "add", "decrypt")
+"""Update to upload; one upload into a sum; sum to mean."""
+
+TOLERANCE = 1e-3
+"""Largest error of a mean that still counts as the mean: far above any contender's, far below wrong."""
+
+SLOT = Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
+"""Of all that is timed: one key and slot encrypt repeatedly, and protect nothing but random numbers."""
+
+EXAMPLES = 1_000
+"""Example count of every simulated client, and the bound that `Weigh` is given."""
+
+MANY = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is measured.
+
+    Parameters
+    ----------
+    values : int
+        D, length of an update.
+    cohort : int
+        N, clients.
+    dropouts : int
+        Clients whose upload is missing; every other one from rank 1 on, the worst case for masks
+        that telescope.
+    threads : int
+        Threads of one client.
+    """
+
+    values: int = 1_200_000
+    cohort: int = 10
+    dropouts: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.values < 1:
+            raise ConfigError(f"--values {self.values}: must be at least 1")
+        if self.cohort < 2:
+            raise ConfigError(f"--cohort {self.cohort}: must be at least 2")
+        if not 0 <= self.dropouts <= self.cohort - 2:
+            raise ConfigError(
+                f"--dropouts {self.dropouts} of --cohort {self.cohort}: two clients must remain"
+            )
+        if self.threads < 1:
+            raise ConfigError(f"--threads {self.threads}: must be at least 1")
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Ranks of the clients whose uploads are in the sum; rank 0 always is."""
+        order = [*range(1, self.cohort, 2), *range(0, self.cohort, 2)]
+        gone = set(order[: self.dropouts])
+        return tuple(j for j in range(self.cohort) if j not in gone)
+
+    def updates(self) -> list[Vector]:
+        """One update per client: Gaussian, sigma 0.02, always the same."""
+        rng = np.random.default_rng(20)  # test data; keys and masks never come from here
+        return [
+            (rng.standard_normal(self.values, np.float32) * np.float32(0.02))
+            for _ in range(self.cohort)
+        ]
+
+
+class Laps(dict[str, float]):
+    """Seconds by phase that a work has clocked itself: what it made ready first is not in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One that takes part: what it does in each phase, and what is known of it.
+
+    Parameters
+    ----------
+    name : str
+        Of its row; no two in one measurement have the same.
+    phases : mapping of str to callable
+        Phase -> what is clocked; one that returns `Laps` is believed instead. Phases that it has no
+        part in are left out: a limit does the least that anybody must do.
+    kind : {"scheme", "part", "peer", "limit"}
+        What it stands for.
+    note : str or None
+        What one should know when reading its times.
+    upload_bytes, sum_bytes : int or None
+        What one client uploads; what comes back, where that was counted apart.
+    error : callable, optional
+        Largest error of the mean that the last turn gave; absent where there is no mean.
+    max_repeats : int
+        Repeats beyond which waiting for it teaches nothing. With 1 no turn warms it up.
+    projection : float
+        Factor from what is run to what it stands for; names and notes of samples say "projected".
+    before : callable, optional
+        What precedes each turn and is not clocked.
+    threads : int
+        Processors that it has; 0: as many as the others.
+    sizes : callable, optional
+        (upload, sum) in bytes, of who knows them only after a turn.
+    projected : tuple of str
+        Phases whose seconds are added up from those of their parts.
+    """
+
+    name: str
+    phases: Mapping[str, Work]
+    kind: Kind = "scheme"
+    note: str | None = None
+    upload_bytes: int | None = None
+    sum_bytes: int | None = None
+    error: Callable[[], float] | None = None
+    max_repeats: int = MANY
+    projection: float = 1.0
+    before: Work | None = None
+    threads: int = 0
+    sizes: Callable[[], tuple[int, int]] | None = None
+    projected: tuple[str, ...] = ()
+
+    def turn(self, clock: Callable[[], float] = time.perf_counter) -> Laps:
+        """Do everything once; seconds by phase."""
+        if self.before is not None:
+            self.before()
+        laps = Laps()
+        for phase, work in self.phases.items():
+            began = clock()
+            found = work()
+            laps |= found if isinstance(found, Laps) else Laps({phase: clock() - began})
+        return laps
+
+    def known_sizes(self) -> tuple[int, int]:
+        """Bytes of one client's upload and of what comes back, by default as long; 0 if unknown."""
+        if self.sizes is not None:
+            return self.sizes()
+        upload = self.upload_bytes or 0
+        return upload, upload if self.sum_bytes is None else self.sum_bytes
+
+    def checked(self) -> float | None:
+        """Error of its mean, None without one.
+
+        Raises
+        ------
+        FlheError
+            It is not the mean.
+        """
+        if self.error is None:
+            return None
+        error = self.error()
+        if not error <= TOLERANCE:
+            raise FlheError(f"{self.name}: its mean is off by {error:.3g}; its times mean nothing")
+        return error
+
+
+def worst(mean: NDArray[Any], updates: Sequence[NDArray[Any]]) -> float:
+    """Largest absolute difference from the float64 mean."""
+    exact = np.zeros(mean.size, np.float64)
+    for update in updates:
+        exact += update
+    exact /= len(updates)
+    return float(np.max(np.abs(mean - exact)))

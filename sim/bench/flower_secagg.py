@@ -1,0 +1,271 @@
+"""Flower's own SecAgg+, timed as it is installed: what users of Flower have without flhe.
+
+Called is the installed code and nothing in its place: `SecAggPlusWorkflow.setup_stage`,
+`share_keys_stage`, `collect_masked_vectors_stage` and `unmask_stage` of `flwr.server.workflow` with a
+`LegacyContext`, and the whole of `secaggplus_mod` of `flwr.client.mod` for every client. Only the grid
+between them is ours: it hands each message to the mod and each reply back, so no network, no
+serialisation and no waiting for the next poll (three seconds a stage) is in the times.
+
+    client   the mod's four stages for one client: keys, shares of both secrets, sealing and opening
+             them, quantizing, masking, the shares it gives away
+    server   `unmask_stage` after the last reply has come: shares to secrets, secrets to masks, masks
+             off the sum, sum to mean
+
+Unmasking takes minutes to hours for hundreds of clients, because every share that arrives is
+interpolated, in Python. `Projection` runs the same stage for one and two owners of shares, and adds
+up: the loop over owners has no other terms. What it gives is projected, and says so.
+
+Source: Bell et al., CCS 2020 (SecAgg+); flwr 1.41. Its masks come from 32 bits of each seed by a
+Mersenne Twister, it signs nothing, and it uploads 8 bytes a value: a baseline of speed alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import numpy as np
+
+from flhe.errors import FlheError
+from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.flower_parts import (
+    FIRST,
+    Client,
+    Grid,
+    Recorded,
+    Round,
+    configs_of,
+    context_for,
+    message_to,
+    need,
+    workflow_state,
+)
+from flhe_lab.bench.host import quiet
+
+MAX_WEIGHT = 1000.0
+CLIP = 8.0
+LEVELS = 1 << 22
+MODULUS = 1 << 32
+"""Flower's defaults."""
+
+
+class FlowerSecAgg:
+    """A whole round, every client of it real.
+
+    Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
+    give the seconds of one of them; the mean is checked each time that `server` ends.
+
+    Raises
+    ------
+    FlheError
+        The workflow halted, or the mean is not the mean.
+    """
+
+    projected = False
+
+    def __init__(self, setting: Round) -> None:
+        from flwr.server.workflow import SecAggPlusWorkflow
+
+        self.setting = setting
+        self.seconds: dict[int, float] = {}
+        self._workflow = SecAggPlusWorkflow(
+            setting.num_shares,
+            setting.threshold,
+            max_weight=MAX_WEIGHT,
+            clipping_range=CLIP,
+            quantization_range=LEVELS,
+            modulus_range=MODULUS,
+        )
+        self._context, self._strategy = context_for(setting)
+        clients = range(FIRST, FIRST + setting.clients)
+        self._grid = Grid({node: Client(setting, node) for node in clients}, setting.gone)
+        self._state = workflow_state()
+        work: Any = self._workflow
+        with quiet():
+            for stage in (
+                work.setup_stage,
+                work.share_keys_stage,
+                work.collect_masked_vectors_stage,
+            ):
+                need(stage(self._grid, self._context, self._state))
+            kept = copy.deepcopy(self._state)
+            need(work.unmask_stage(self._grid, self._context, self._state))
+        self._check()
+        self._state = kept
+        self._replies = self._grid.replies
+        self.seconds = {node: client.seconds for node, client in self._grid.clients.items()}
+
+    def client(self) -> Laps:
+        """Seconds of one client that stayed, all stages; each call gives another client's."""
+        stayed = [node for node in self.seconds if node not in self.setting.gone]
+        node = stayed[0]
+        seconds = self.seconds.pop(node)
+        self.seconds[node] = seconds  # to the end of the line
+        return Laps(client=seconds)
+
+    def server(self) -> Laps:
+        """Seconds of `unmask_stage` on the replies that were collected."""
+        seconds = _unmask(self._workflow, self._context, self._state, self._replies)
+        self._check()
+        return Laps(server=seconds)
+
+    def _check(self) -> None:
+        error = float(np.abs(self._strategy.found - self.setting.mean()).max())
+        # Each client's rounding errs by less than a level, of a value times its weight's rounding.
+        if not error <= 2 * CLIP / LEVELS * 1.5:
+            raise FlheError(f"legacy SecAgg+: its mean is off by {error:.3g}: times mean nothing")
+
+
+class Projection:
+    """One real client among stand-ins, and the server's time from its parts.
+
+    For numbers of clients at which a whole round takes hours. The client is the whole mod; who sends
+    it keys and shares did nothing else. The server's part is `unmask_stage` for a few owners of
+    shares, as many shares each as neighbours remain on average.
+    """
+
+    projected = True
+
+    def __init__(self, setting: Round) -> None:
+        self.setting = setting
+        self._stayed = setting.clients - setting.dropouts
+        shares = round(setting.num_shares * self._stayed / setting.clients)
+        self._shares = max(shares, setting.threshold)
+        self._parts = _Parts(setting, self._shares)
+
+    def client(self) -> Laps:
+        """Seconds of one client, all stages."""
+        return Laps(client=_lone_client(self.setting))
+
+    def server(self) -> Laps:
+        """Seconds that the whole stage would take; see the module."""
+        one, two, mixed = (self._parts.run(*who) for who in ((1, 0), (2, 0), (1, 1)))
+        stayed, gone = max(two - one, 0.0), max(mixed - one, 0.0)
+        whole = one + (self._stayed - 1) * stayed + self.setting.dropouts * gone
+        return Laps(server=whole)
+
+
+def _lone_client(setting: Round) -> float:
+    """One real client, whose neighbours made keys and nothing else."""
+    from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
+        encrypt,
+        generate_shared_key,
+    )
+    from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
+    from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
+    from flwr.supercore.primitives.asymmetric import (
+        bytes_to_public_key,
+        generate_key_pairs,
+        private_key_to_bytes,
+        public_key_to_bytes,
+    )
+
+    client = Client(setting, FIRST)
+
+    def tell(stage: str, fields: dict[str, Any]) -> Any:
+        return configs_of(client.handle(message_to(FIRST, {Key.STAGE: stage, **fields})))
+
+    publics = tell(
+        Stage.SETUP,
+        {
+            Key.SAMPLE_NUMBER: setting.clients,
+            Key.SHARE_NUMBER: setting.num_shares,
+            Key.THRESHOLD: setting.threshold,
+            Key.CLIPPING_RANGE: CLIP,
+            Key.TARGET_RANGE: LEVELS,
+            Key.MOD_RANGE: MODULUS,
+            Key.MAX_WEIGHT: MAX_WEIGHT,
+        },
+    )
+    mine = [publics[Key.PUBLIC_KEY_1], publics[Key.PUBLIC_KEY_2]]
+    others = range(FIRST + 1, FIRST + setting.num_shares)
+    pairs = {node: (generate_key_pairs(), generate_key_pairs()) for node in others}
+    keys = {str(n): [public_key_to_bytes(p[1]) for p in both] for n, both in pairs.items()}
+    tell(Stage.SHARE_KEYS, {str(FIRST): mine, **keys})
+    # A share is 4 bytes of index and 16 for each of the secret's blocks, padding included.
+    sizes = [
+        4 + 16 * (len(secret) // 16 + 1)
+        for secret in (bytes(32), private_key_to_bytes(pairs[others[0]][0][0]))
+    ]
+    boxes = [
+        encrypt(
+            generate_shared_key(pairs[node][1][0], bytes_to_public_key(mine[1])),
+            share_keys_plaintext_concat(node, FIRST, *(bytes(size) for size in sizes)),
+        )
+        for node in others
+    ]
+    tell(
+        Stage.COLLECT_MASKED_VECTORS,
+        {Key.CIPHERTEXT_LIST: boxes, Key.SOURCE_LIST: list(others)},
+    )
+    gone = round(len(others) * setting.dropouts / setting.clients)
+    nodes = [FIRST, *others]
+    tell(
+        Stage.UNMASK,
+        {
+            Key.ACTIVE_NODE_ID_LIST: nodes[: len(nodes) - gone],
+            Key.DEAD_NODE_ID_LIST: nodes[len(nodes) - gone :],
+        },
+    )
+    return client.seconds
+
+
+class _Parts:
+    """`unmask_stage` for a few owners of shares, of whom the others know nothing."""
+
+    def __init__(self, setting: Round, shares: int) -> None:
+        from flwr.common.secure_aggregation.crypto.shamir import create_shares
+        from flwr.server.workflow import SecAggPlusWorkflow
+        from flwr.supercore.primitives.asymmetric import (
+            generate_key_pairs,
+            private_key_to_bytes,
+            public_key_to_bytes,
+        )
+
+        self._setting = setting
+        self._workflow = SecAggPlusWorkflow(setting.num_shares, setting.threshold)
+        pair = generate_key_pairs()
+        public = public_key_to_bytes(pair[1])
+        nodes = list(range(FIRST, FIRST + setting.num_shares))
+        self._nodes, self._keys = nodes, {key: [public, public] for key in nodes}
+        secret = private_key_to_bytes(pair[0])
+        self._seed = create_shares(bytes(range(32)), setting.threshold, shares)
+        self._key = create_shares(secret, setting.threshold, shares)
+        self._context, _ = context_for(setting)
+
+    def run(self, stayed: int, gone: int) -> float:
+        """Seconds with so many owners that stayed and that are gone."""
+        from flwr.app import Message
+        from flwr.common.secure_aggregation.secaggplus_constants import Key
+
+        owners = self._nodes[: stayed + gone]
+        state = workflow_state()
+        state.sampled_node_ids = set(owners)
+        state.active_node_ids = set(owners[:stayed])
+        state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
+        state.nid_to_publickeys = self._keys
+        state.threshold = self._setting.threshold
+        state.mod_range, state.clipping_range, state.quantization_range = MODULUS, CLIP, LEVELS
+        # As the sum arrives: int64, the weights in front.
+        state.aggregate_ndarrays = [
+            np.array([LEVELS * stayed]),
+            np.arange(self._setting.values, dtype=np.int64),
+        ]
+        replies = []
+        for seed, key, node in zip(self._seed, self._key, self._nodes, strict=False):
+            shares = [seed] * stayed + [key] * gone
+            reply = message_to(node, {Key.NODE_ID_LIST: owners, Key.SHARE_LIST: shares})
+            replies.append(Message(reply.content, reply_to=reply))
+        return _unmask(self._workflow, self._context, state, replies)
+
+
+def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> float:
+    """Seconds of the stage on a copy of `state`, which it uses up."""
+    state = copy.deepcopy(state)
+    with quiet():
+        began = time.perf_counter()
+        done = workflow.unmask_stage(Recorded(replies), context, state)
+        seconds = time.perf_counter() - began
+    need(done)
+    return seconds

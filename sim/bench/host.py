@@ -1,0 +1,70 @@
+"""The machine that measures: what it is, on how many processors, and how quietly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from flhe.errors import ConfigError
+
+
+@contextmanager
+def pinned(threads: int) -> Iterator[None]:
+    """Keep this process on `threads` processors, and libraries to as many threads."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    if threads > len(before):
+        raise ConfigError(f"--threads {threads}: this process may use {len(before)} processors")
+    os.sched_setaffinity(0, sorted(before)[-threads:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Flower's notes of every stage off the terminal; errors still show."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on."""
+    import numpy
+
+    return {
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "numba": version("numba"),
+        "cryptography": version("cryptography"),
+        "flhe": version("flhe"),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

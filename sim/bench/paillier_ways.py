@@ -1,0 +1,269 @@
+"""Ways to encrypt and decrypt under Paillier, from the print to what flhe does.
+
+`flhe_lab.bench.paillier` says what each of them is, and times them.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from flhe.coding.base import Plain
+from flhe.errors import ConfigError, FlheError
+from flhe.math.bigint import Big, from_rows, gmpy
+from flhe.math.crt import Crt, Join
+from flhe.math.fixed_base import GmpTable, LaneTable, window
+from flhe.math.powers import FEW, fits
+from flhe.math.residue_pool import draw
+from flhe.math.residues import exponent_bits, in_lanes
+from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierSealer
+from flhe.schemes.paillier_keys import SecretKey
+from flhe.sealed import Slot
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.phe import library
+
+Group = Literal["encrypt", "decrypt"]
+
+COHORT = 9
+YARDSTICK = "phe"
+
+
+@dataclass(frozen=True, slots=True)
+class Trick:
+    """One way to do it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the row.
+    group : "encrypt" or "decrypt"
+        What it does.
+    count : int
+        Ciphertexts in one turn.
+    work : callable
+        Gives `count` ciphertexts, or decrypts as many; what it gives is checked.
+    threads : int
+        Processors that it has.
+    before : callable, optional
+        What precedes each turn and is not timed.
+    """
+
+    name: str
+    group: Group
+    count: int
+    work: Callable[[], Sequence[Big]]
+    threads: int = 1
+    before: Callable[[], object] | None = None
+
+
+class Tricks:
+    """All of them, under one key.
+
+    Parameters
+    ----------
+    key_bits : int
+        |n|.
+    count : int
+        Ciphertexts that share tables.
+    """
+
+    def __init__(self, key_bits: int = DEFAULT_KEY_BITS, count: int = 2048) -> None:
+        if count < 1:
+            raise ConfigError(f"--count {count}: must be at least 1")
+        mpz = gmpy().mpz
+        self.key = SecretKey.generate(key_bits)
+        self.count = count
+        self.p, self.q = mpz(self.key.p), mpz(self.key.q)
+        self.n = self.p * self.q
+        self._square = self.n * self.n
+        self._join = Join(self.p**2, self.q**2)
+        slots = self._scheme().batch
+        # A vector whose batches are all one plaintext, and this plaintext.
+        part = np.arange(slots.per, dtype=np.int32) * 7 % 1001 - 500
+        self._values = np.tile(part, count)
+        self._batch = slots.pack(part)[0]
+        self.message = self._batch % self.n
+        self.ciphertext = self._sealed(self._textbook())
+        public = library().PaillierPublicKey(int(self.n))
+        self._phe = public, library().PaillierPrivateKey(public, self.key.p, self.key.q)
+        self._ready: PaillierSealer | None = None
+
+    def all(self) -> list[Trick]:
+        """Yardstick first, then from the print to what flhe does."""
+        return [*self._encrypting(), *self._decrypting()]
+
+    def contender(self, trick: Trick) -> Contender:
+        """It, timed a ciphertext; what its last turn gave is checked."""
+        last: Sequence[Big] = []
+
+        def work() -> None:
+            nonlocal last
+            last = trick.work()
+
+        def error() -> float:
+            self.check(trick, last)
+            return 0.0
+
+        return Contender(
+            f"{trick.group}: {trick.name}",
+            {trick.group: work},
+            error=error,
+            projection=1 / trick.count,
+            before=trick.before,
+            threads=trick.threads,
+        )
+
+    def check(self, trick: Trick, found: Sequence[Big]) -> None:
+        """Raise FlheError unless it is what it should be."""
+        if trick.group == "encrypt":
+            found = Crt(self.key.p, self.key.q).decrypt(found[:2])
+        batch, n = self._scheme().batch, self.n
+        # What lies above the slots is a batch's tag, which flhe alone makes.
+        slots, _ = batch.lower([m - n if 2 * m > n else m for m in found])
+        if any(m != self._batch for m in slots):
+            raise FlheError(f"{trick.name}: a wrong result; its times mean nothing")
+
+    def _encrypting(self) -> list[Trick]:
+        g, n, count = gmpy(), self.n, self.count
+        base = g.powmod(self.key.h, n, self._square)
+        halves = [(p * p, base % (p * p)) for p in (self.p, self.q)]
+        bits = exponent_bits(n)
+        exponents = [n % (p * (p - 1)) for p in (self.p, self.q)]
+
+        def many(name: str, size: int, residue: Callable[[], Big]) -> Trick:
+            return Trick(name, "encrypt", size, lambda: self._all(residue() for _ in range(size)))
+
+        def by_python() -> Big:
+            r = secrets.randbelow(int(n))
+            return g.mpz(pow(r, int(n), int(self._square)))
+
+        def by_crt() -> Big:
+            r = secrets.randbelow(int(n))
+            moduli = (self.p**2, self.q**2)
+            powers = zip(exponents, moduli, strict=True)
+            return self._join(*(g.powmod(r, e, m) for e, m in powers))
+
+        def by_half() -> Big:
+            a = secrets.randbits(bits)
+            return self._join(*(g.powmod(u, a, square) for square, u in halves))
+
+        public, message = self._phe[0], int(self.message)
+        tricks = [
+            Trick(
+                YARDSTICK, "encrypt", 16, lambda: [public.raw_encrypt(message) for _ in range(16)]
+            ),
+            many("textbook, Python's pow", 1, by_python),
+            many("textbook, GMP", 16, self._textbook),
+            many("CRT", 16, by_crt),
+            many(
+                "DJN, half-length exponent",
+                16,
+                lambda: g.powmod(base, secrets.randbits(bits), self._square),
+            ),
+            many("DJN, CRT", 16, by_half),
+            self._by_table("tables, entries of half length", GmpTable, False),
+        ]
+        by_lanes = in_lanes(self.key.p, self.key.q)
+        if by_lanes:
+            tricks.append(self._by_table("tables, eight lanes", LaneTable, True))
+        one, two = ("thread", "threads") if by_lanes else ("process", "processes")
+        return [
+            *tricks,
+            Trick("flhe: tables made, verified", "encrypt", count, self._drawn(0)),
+            Trick(f"flhe: on 1 {one} beside", "encrypt", count, self._drawn(1)),
+            Trick(f"flhe: on 2 {two}", "encrypt", count, self._drawn(2), 2),
+            Trick("flhe: drawn ahead, batched", "encrypt", count, self._seal, 1, self._prepare),
+        ]
+
+    def _drawn(self, workers: int) -> Callable[[], Sequence[Big]]:
+        key = self.key
+        return lambda: self._all(draw(key.p, key.q, key.h, self.count, workers))
+
+    def _by_table(self, name: str, kind: type[Any], by_lanes: bool) -> Trick:
+        """Over tables that were made before; on one thread, unverified."""
+        bits, size = exponent_bits(self.n), min(self.count, 256)
+        tables = []
+        for p in (self.p, self.q):
+            base = gmpy().powmod(self.key.h, self.n, p * p)
+            width = window(p, bits, self.count, by_lanes) or 1
+            tables.append(kind(p, base, width, bits))
+
+        def work() -> Sequence[Big]:
+            drawn = np.frombuffer(secrets.token_bytes(size * bits // 8), np.uint8)
+            rows = drawn.reshape(size, bits // 8)
+            pairs = zip(*(table.powers(rows, 1) for table in tables), strict=True)
+            return self._all(self._join(x, y) for x, y in pairs)
+
+        return Trick(f"DJN, CRT, {name}", "encrypt", size, work)
+
+    def _decrypting(self) -> list[Trick]:
+        g, p, q, n = gmpy(), self.p, self.q, self.n
+        secret = math.lcm(int(p) - 1, int(q) - 1)
+        undo = pow(secret, -1, int(n))
+        crt, private = Crt(self.key.p, self.key.q), self._phe[1]
+        c = self.ciphertext
+        back = g.invert(p, q)
+        known = [(a, a * a, g.invert(-b, a)) for a, b in ((p, q), (q, p))]
+
+        def textbook(power: Callable[[Any, Any, Any], Any]) -> Sequence[Big]:
+            x = power(int(c), secret, int(self._square))
+            return [(x - 1) // n * undo % n]
+
+        def unverified() -> Big:
+            x, y = ((g.powmod(c, a - 1, aa) - 1) // a * h_a % a for a, aa, h_a in known)
+            return x + p * ((y - x) * back % q)
+
+        def ours(name: str, size: int, threads: int = 1) -> Trick:
+            return Trick(
+                f"flhe: CRT, verified, {name}",
+                "decrypt",
+                size,
+                lambda: crt.decrypt([c] * size, threads),
+                threads,
+            )
+
+        many = 256 if fits(self.key.p, 256) else 32
+        where = "eight lanes" if many == 256 else "GMP"
+        tricks = [
+            Trick(
+                YARDSTICK, "decrypt", 32, lambda: [private.raw_decrypt(int(c)) for _ in range(32)]
+            ),
+            Trick("textbook, Python's pow", "decrypt", 1, lambda: textbook(pow)),
+            Trick("textbook, GMP", "decrypt", 1, lambda: textbook(g.powmod)),
+            Trick("CRT", "decrypt", 32, lambda: [unverified() for _ in range(32)]),
+            ours("GMP", FEW - 1),  # so few are never computed in lanes
+        ]
+        if many == 256:
+            tricks.append(ours(where, many))
+        return [*tricks, ours(f"{where}, 2 threads", many, 2)]
+
+    def _textbook(self) -> Big:
+        return gmpy().powmod(secrets.randbelow(int(self.n)), self.n, self._square)
+
+    def _sealed(self, residue: Big) -> Big:
+        return (1 + self.message * self.n) * residue % self._square
+
+    def _all(self, residues: Iterable[Big]) -> Sequence[Big]:
+        return [self._sealed(u) for u in residues]
+
+    def _scheme(self) -> Paillier:
+        return Paillier(COHORT, 16, self.key.public.bits, self.key.public)
+
+    def _slot(self) -> Slot:
+        # Always the same: no exponent is derived from it, each encryption draws fresh ones.
+        return Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
+
+    def _prepare(self) -> None:
+        self._ready = PaillierSealer(self._scheme(), self.key, bytes(32), 0)
+        self._ready.prepare(self._slot(), self._values.size)
+
+    def _seal(self) -> Sequence[Big]:
+        assert self._ready is not None
+        plain = Plain(self._values, np.empty(0, np.int64))
+        sealed = self._ready.encrypt(plain, self._slot())
+        return from_rows(sealed.data.reshape(self.count, -1))

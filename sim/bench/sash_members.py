@@ -1,0 +1,151 @@
+"""SASH in `secure_sums`: a client with all it does but quantizing, a server that opens sums.
+
+The other members' shares, signatures and answers are what they would have sent, made without their own
+steps; their ciphertexts are real.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.errors import FlheError
+from flhe.keys import masking
+from flhe.keys.messages import Envelope
+from flhe.math import ring
+from flhe.schemes.sash import Sash, SashOpener, SashSealer
+from flhe.schemes.shprg import Seed
+from flhe.sealed import Sealed, Slot
+from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.secure_sums import BITS, Members, Setting
+
+
+class Uploads:
+    """Everybody's ciphertexts under SASH: their sum, that of their seeds, and what it should open to.
+
+    Parameters
+    ----------
+    scheme : Sash
+        Of the group.
+    setting : Setting
+        Who uploads, and what.
+    slot : Slot
+        For which sum.
+    """
+
+    def __init__(self, scheme: Sash, setting: Setting, slot: Slot) -> None:
+        self._scheme, self._setting, self._slot = scheme, setting, slot
+        self.expected = np.zeros(setting.values, np.int64)
+        self.seeds: Seed = np.zeros(scheme.parameters_of_prg.dimension, np.uint64)
+        total: Sealed | None = None
+        for rank in setting.senders:
+            sealed, seed = self.seal(rank)
+            total = scheme.add(total, sealed)
+            self.seeds = ring.add(self.seeds, seed)
+            self.expected += self.update(rank)
+        assert total is not None
+        self.total = total
+
+    def update(self, rank: int) -> NDArray[np.int32]:
+        """A client's update of 16 bits, cut to as many as there is room for."""
+        bound, cut = self._scheme.space.bound, max(0, BITS - self._scheme.bits)
+        update: NDArray[np.int32] = self._setting.update(rank) >> cut
+        return np.clip(update, -bound, bound, out=update)
+
+    def seal(self, rank: int, update: NDArray[np.int32] | None = None) -> tuple[Sealed, Seed]:
+        """A client's ciphertext, and the seed of its mask; of `update` where that is at hand."""
+        sealer = SashSealer(self._scheme, rank)
+        values = self.update(rank) if update is None else update
+        sealed = sealer.encrypt(Plain(values, np.empty(0, np.int32)), self._slot)
+        return sealed, sealer.take_seed(self._slot)
+
+
+def checked(name: str, found: NDArray[Any], expected: NDArray[Any], seconds: float) -> Laps:
+    """The server's seconds; FlheError unless it found the sum."""
+    if not np.array_equal(found, expected):
+        raise FlheError(f"{name}: the sum is not the sum; its times mean nothing")
+    return Laps(server=seconds)
+
+
+class SashMembers(Members):
+    """One real client, of rank 0, and a real server.
+
+    All clients upload but those of `setting.gone`; the others answer to the end.
+    """
+
+    projected = False
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.scheme = Sash(setting.clients)
+        self._elements = self.scheme.parameters_of_prg.dimension
+        self._upload()
+        self.circle = masking.Circle.of(self._epoch, self._elements)
+        self._agree()
+
+    def _upload(self) -> None:
+        """Everybody's ciphertexts, and what the sum should be."""
+        self._uploads = Uploads(self.scheme, self.setting, self._slot)
+        self._seeds = self._uploads.seeds
+
+    def _agree(self) -> None:
+        """What the others send to rank 0, and what all of them answer in the end."""
+        senders, name = self.setting.senders, self._slot.digest()
+        share = masking.pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
+        self._boxes = [
+            b""
+            if rank == 0
+            else masking.seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
+            for rank in senders
+        ]
+        said = masking.statement(senders)
+        self._signatures = [
+            self._signed(masking.CONSIST, rank, said, b"").signature for rank in senders
+        ]
+        rows = self.circle.sharing.share(self._seeds)
+        self._answers = [
+            masking.answer_of(
+                rank,
+                self._signed(
+                    masking.UNMASK, rank, masking.pack_elements(rows[rank]), masking.about(senders)
+                ),
+            )
+            for rank in senders
+        ]
+        self.client_bytes = sum(map(len, self._boxes)) * 2 + 66 * len(senders)
+
+    def _signed(self, stage: str, rank: int, payload: bytes, about: bytes) -> Envelope:
+        header = self.circle.header(self._slot, stage, rank, about)
+        return Envelope.seal(self._identities[rank], header, payload)
+
+    def client(self) -> Laps:
+        """Seconds of rank 0: the ciphertext, shares, signature and answer."""
+        update, senders = self._uploads.update(0), self.setting.senders
+        began = time.perf_counter()
+        _, seed = self._uploads.seal(0, update)
+        dealt = masking.deal(self._epoch, self._slot, seed)
+        agreed, _ = masking.agree(
+            self._epoch, self._identities[0], dealt, senders, self._boxes, self._elements
+        )
+        masking.release(
+            self._epoch,
+            self._identities[0],
+            agreed,
+            senders[: self.circle.thresholds.threshold],
+            self._signatures[: self.circle.thresholds.threshold],
+            self._elements,
+            sealed=False,
+        )
+        return Laps(client=time.perf_counter() - began)
+
+    def server(self) -> Laps:
+        """Seconds from the answers to the sum."""
+        began = time.perf_counter()
+        seeds = masking.combine(self.circle, self._slot, self.setting.senders, self._answers)
+        found = SashOpener(self.scheme, seeds).decrypt(self._uploads.total)
+        seconds = time.perf_counter() - began
+        return checked("sash", found, self._uploads.expected, seconds)

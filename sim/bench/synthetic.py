@@ -1,0 +1,196 @@
+"""A federation whose model is made up: what memory is measured with.
+
+Values are random, because Flower sends equal blocks once. Clients add a small number and train nothing,
+so that what a process holds is Flower's and ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flhe.resident import resident
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+    from flhe.strategies import HEStrategy
+    from flhe.strategies.report import Reporter, RoundReport
+
+    Work = Callable[[Grid, dict[str, Any], Reporter], dict[str, Any]]
+    """(grid, run config, reporter) -> what the last event says."""
+
+LAYER = 1 << 22
+"""Values in one array at most, as in a matrix of 2048 x 2048."""
+
+EXAMPLES = 16
+STEP = np.float32(2.0**-10)
+"""What client 0 adds to each value; client 1 adds twice as much, and so on."""
+
+APP = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "flhe-memory"
+version = "0.1.0"
+description = "A federation whose model is made up"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "flhe"
+fab-include = ["server_app.py", "client_app.py"]
+
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+
+[tool.flwr.app.config]
+values = 1000
+nodes = 3
+rounds = 2
+timeout = 600.0
+report = ""
+""",
+    "server_app.py": "from flhe_lab.bench.synthetic import server_app\n\napp = server_app()\n",
+    "client_app.py": "from flhe_lab.bench.synthetic import client_app\n\napp = client_app()\n",
+}
+"""Files of the Flower app, by name."""
+
+
+def write_app(directory: Path, files: Mapping[str, str] = APP) -> None:
+    """Write a Flower app into a new directory."""
+    directory.mkdir()
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def initial(values: int) -> ArrayRecord:
+    """A model of `values` float32 numbers, in arrays of at most LAYER; always the same."""
+    from flwr.app import Array, ArrayRecord
+
+    rng = np.random.default_rng(7)  # test data; keys and masks never come from here
+    sizes = [min(LAYER, values - at) for at in range(0, values, LAYER)]
+    arrays = (rng.standard_normal(size, np.float32) for size in sizes)
+    return ArrayRecord({f"layer-{i}": Array(array) for i, array in enumerate(arrays)})
+
+
+def client_app(*before: Any) -> ClientApp:
+    """The client: adds a number to each value. `before` are mods in front of ours."""
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from flhe.mods import HEMod
+
+    app = ClientApp(mods=[*before, HEMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        step = STEP * np.float32(1 + int(context.node_config["partition-id"]))
+        trained = ArrayRecord()
+        for name, array in message.content.array_records["arrays"].items():
+            trained[name] = Array(array.numpy() + step)
+        metrics = MetricRecord({"train_loss": 0.0, "num-examples": EXAMPLES})
+        return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, _context: Context) -> Message:
+        metrics = MetricRecord({"accuracy": 0.0, "num-examples": EXAMPLES})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def server_app() -> ServerApp:
+    """The server of the Flower app; it writes down when it is idle, and each round."""
+
+    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+        warm_up()
+        reporter.emit("idle", pid=os.getpid(), resident=resident())
+        run = strategy(config["nodes"], config["timeout"], reporter.round)
+        run.start(grid, initial(config["values"]), config["rounds"])
+        return {"peak": resident("VmHWM")}
+
+    return reporting_app(work)
+
+
+def reporting_app(work: Work) -> ServerApp:
+    """A ServerApp that does `work`, and reports into the file that the run config names in `report`.
+
+    The last event is "done", with what `work` returns, or "failed", with the error.
+    """
+    from flwr.serverapp import ServerApp
+
+    from flhe.strategies.report import Reporter
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config: dict[str, Any] = dict(context.run_config)
+        reporter = Reporter(config["report"])
+        try:
+            found = work(grid, config, reporter)
+        except Exception as error:
+            reporter.emit("failed", error=f"{type(error).__name__}: {error}")
+            raise
+        reporter.emit("done", **found)
+
+    return app
+
+
+def strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
+    """FLASHE among all nodes, each of them needed."""
+    from flhe.strategies import flashe_fedavg
+
+    return flashe_fedavg(
+        max_examples=EXAMPLES,
+        clip=float(STEP) * nodes,
+        min_available_nodes=nodes,
+        min_train_nodes=nodes,
+        min_evaluate_nodes=nodes,
+        min_replies=nodes,
+        round_timeout=timeout,
+        stage_timeout=timeout,
+        connect_timeout=timeout,
+        on_round=on_round,
+    )
+
+
+def sash_strategy(
+    nodes: int, timeout: float, on_round: Callable[[RoundReport], None]
+) -> HEStrategy:
+    """SASH among all nodes, which any of them may drop out of."""
+    from flhe.strategies import sash_fedavg
+
+    return sash_fedavg(
+        clip=1.0,
+        weighted=False,
+        train_metrics=(),
+        min_train_nodes=nodes,
+        min_evaluate_nodes=3,
+        min_available_nodes=nodes,
+        fraction_evaluate=0.0,
+        round_timeout=timeout,
+        stage_timeout=timeout,
+        connect_timeout=min(timeout, 60.0),
+        on_round=on_round,
+    )
+
+
+def warm_up() -> None:
+    """Load what a server loads later, whatever the size of the model: it belongs to what is idle."""
+    from flhe.coding.pack import Packing
+
+    packing = Packing(16)
+    total = np.zeros(packing.nbytes(packing.block), np.uint8)
+    packing.add(total, total.copy(), packing.block)

@@ -1,0 +1,128 @@
+"""The one way that anything is timed.
+
+All contenders take turns within each repeat, so a machine that slows down slows all of them, and a
+ratio of two rows of one run means something where a single time does not. The first turn is not
+counted. One thread means one processor: `pinned` keeps the process there where the system allows it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from flhe.errors import ConfigError, FlheError
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.host import pinned
+
+Progress = Callable[[int, int, str], None]
+"""(turns done, turns in all, what is running) -> None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one phase over the repeats."""
+
+    min: float
+    median: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Times | None:
+        """Minimum and median; None of nothing."""
+        return cls(min(seconds), statistics.median(seconds)) if seconds else None
+
+    def projected(self, factor: float) -> Times:
+        """Of `factor` times as much work."""
+        return Times(self.min * factor, self.median * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found of one contender.
+
+    Parameters
+    ----------
+    contender : Contender
+        Whose.
+    times : dict of str to Times
+        By phase; of all that it stands for, where it ran a sample.
+    error : float or None
+        Of its mean.
+    repeats : int
+        Turns that counted.
+    """
+
+    contender: Contender
+    times: dict[str, Times]
+    error: float | None
+    repeats: int
+
+
+def measure(
+    contenders: Sequence[Contender],
+    repeats: int,
+    progress: Progress | None = None,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    enough_s: float = float("inf"),
+    warm: bool = True,
+) -> dict[str, Measured]:
+    """Time everybody in turns, and check every mean.
+
+    Parameters
+    ----------
+    contenders : sequence of Contender
+        Who takes part.
+    repeats : int
+        Turns that count.
+    progress : callable, optional
+        Told the turn and who runs.
+    clock : callable
+        What is read before and after a work; `time.process_time` leaves out what others take.
+    enough_s : float
+        Seconds after which two turns that count are enough.
+    warm : bool
+        Whether a turn warms up, unless whoever asks has done so with something shorter.
+
+    Returns
+    -------
+    dict of str to Measured
+        By name, in order.
+
+    Raises
+    ------
+    ConfigError
+        No repeats.
+    FlheError
+        A mean that is not the mean; two contenders of one name.
+    """
+    if repeats < 1:
+        raise ConfigError(f"--repeats {repeats}: must be at least 1")
+    if len({contender.name for contender in contenders}) < len(contenders):
+        raise FlheError("two contenders of one name: their seconds would be mixed")
+    laps: dict[str, list[dict[str, float]]] = {c.name: [] for c in contenders}
+    began = time.perf_counter()
+    for turn in range(0 if warm else 1, repeats + 1):
+        if turn > 2 and time.perf_counter() - began > enough_s:
+            break
+        for contender in contenders:
+            if turn > contender.max_repeats or (turn == 0 and contender.max_repeats == 1):
+                continue
+            if progress is not None:
+                progress(turn, repeats + 1, contender.name)
+            with pinned(contender.threads) if contender.threads else nullcontext():
+                found = contender.turn(clock)
+            if turn > 0:  # the first turn warms up
+                laps[contender.name].append(found)
+    return {c.name: _measured(c, laps[c.name]) for c in contenders}
+
+
+def _measured(contender: Contender, laps: Sequence[dict[str, float]]) -> Measured:
+    times = {}
+    for phase in laps[0]:
+        taken = Times.of([lap[phase] for lap in laps])
+        assert taken is not None
+        times[phase] = taken.projected(contender.projection)
+    return Measured(contender, times, contender.checked(), len(laps))

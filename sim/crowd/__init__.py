@@ -1,0 +1,1 @@
+"""`flhe crowd`: federations that are run to see what they cost, up to a thousand clients."""

@@ -1,0 +1,180 @@
+"""The Flower app of `flhe crowd`: SASH on a made-up model, each node and the server under a clock.
+
+Nodes add known numbers, so that the model tells whether sums were exact. Each actor of Flower's engine
+appends what its nodes took to a file of its own, since what a node tells the server would be part of
+what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flhe import records
+from flhe.coding.quantize import Quantize
+from flhe.errors import FlheError
+from flhe.resident import resident
+from flhe.schemes.sash import most_bits
+from flhe_app.dropouts import dropout, drops_at
+from flhe_lab.bench.synthetic import (
+    APP,
+    STEP,
+    client_app,
+    initial,
+    reporting_app,
+    sash_strategy,
+    warm_up,
+)
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+    from flhe.strategies.report import Reporter
+    from flhe_lab.crowd.phases import PhaseGrid
+
+TELL_S = 0.5
+
+CONFIG = """\
+values = 1000
+nodes = 3
+rounds = 1
+drops = 0
+scheme = "sash"
+timeout = 600.0
+report = ""
+clocks = ""
+"""
+
+FILES = {
+    "pyproject.toml": APP["pyproject.toml"].partition("values =")[0] + CONFIG,
+    "server_app.py": "from flhe_lab.crowd.app import server\n\napp = server()\n",
+    "client_app.py": "from flhe_lab.crowd.app import client\n\napp = client()\n",
+}
+"""Files of the Flower app, by name."""
+
+Next = Callable[["Message", "Context"], "Message"]
+
+
+def clock(message: Message, context: Context, call_next: Next) -> Message:
+    """A mod in front of all others: notes seconds, and processor seconds, of one message."""
+    record = records.find_config(message.content, records.STAGE)
+    began, busy = time.perf_counter(), time.process_time()
+    reply = call_next(message, context)
+    wall, processor = time.perf_counter() - began, time.process_time() - busy
+    line = {
+        "stage": "other" if record is None else str(record["stage"]),
+        "wall_s": wall,
+        "cpu_s": processor,
+        "peak": resident("VmHWM"),
+        "failed": reply.has_error(),
+    }
+    path = Path(str(context.run_config["clocks"])) / f"{os.getpid()}.jsonl"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    return reply
+
+
+def client() -> ClientApp:
+    """The client: adds a number to each value, drops out where it is its turn."""
+    return client_app(clock, dropout)
+
+
+def server() -> ServerApp:
+    """The server: runs the rounds, checks the model, and writes down what each phase took."""
+    from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
+    from flhe_lab.crowd.window import Window
+
+    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+        nodes, rounds = config["nodes"], config["rounds"]
+        warm_up()
+        reporter.emit("idle", pid=os.getpid(), resident=resident())
+        noted = PhaseGrid(Window(grid))
+        start = initial(config["values"])
+        run = sash_strategy(nodes, config["timeout"], reporter.round)
+        with _telling(noted, reporter):
+            result = run.start(noted, start, rounds)
+        noted.end()
+        return {
+            "peak": resident("VmHWM"),
+            "error": error_of(result.arrays, start, nodes, rounds, config["drops"]),
+            "masking_bytes": masking_bytes(noted.phases),
+            "phases": [phase.to_json() for phase in noted.phases],
+        }
+
+    return reporting_app(work)
+
+
+@contextmanager
+def _telling(grid: PhaseGrid, reporter: Reporter) -> Iterator[None]:
+    """Reports, now and then, which phase is running and how many have answered."""
+    stop = threading.Event()
+
+    def tell() -> None:
+        while not stop.wait(TELL_S):
+            if grid.phases:
+                phase = grid.phases[-1]
+                reporter.emit("phase", phase=phase.name, round=phase.round, answers=len(phase.up))
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _stay(clients: int, round_: int, drops: int) -> list[int]:
+    """Clients whose update is in the sum of a round."""
+    if not drops:
+        return list(range(clients))
+    places = [drops_at(0, round_, i, clients, drops) for i in range(clients)]
+    return [i for i, place in enumerate(places) if place not in ("round", "answer")]
+
+
+def error_of(
+    arrays: ArrayRecord, start: ArrayRecord, clients: int, rounds: int, drops: int
+) -> float:
+    """Largest difference of the final model from the one that the survivors' steps make.
+
+    A rounded value may be off by a step of the grid; the mean over all values of one round by no more
+    than chance allows, which finds one missing client of a thousand.
+
+    Parameters
+    ----------
+    arrays, start : ArrayRecord
+        The final model, and the initial one.
+    clients, rounds, drops : int
+        Whose steps, how often, and how many of them drop out of a round.
+
+    Raises
+    ------
+    FlheError
+        It is another model.
+    """
+    step, variance = 0.0, 0.0
+    grain = 1 / Quantize(most_bits(clients)).levels
+    values = sum(array.numpy().size for array in start.values())
+    for round_ in range(1, rounds + 1):
+        there = _stay(clients, round_, drops)
+        step += float(np.mean([float(STEP) * (1 + i) for i in there]))
+        variance += grain**2 / 4 / len(there) / values
+    off = [arrays[name].numpy().astype(np.float64) - start[name].numpy() - step for name in start]
+    worst = max(float(np.abs(each).max()) for each in off)
+    mean = abs(sum(float(each.sum()) for each in off)) / values
+    if not (worst <= rounds * (grain + 1e-6) and mean <= 8 * variance**0.5 + 1e-6):
+        raise FlheError(
+            f"the model is off by {worst:.3g}, {mean:.3g} on average: its sums were not the "
+            "survivors'"
+        )
+    return worst

@@ -1,0 +1,179 @@
+"""`flhe crowd`: SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
+
+For each number of clients: seconds of one client and of the server in each phase, seconds of a round,
+memory of the server's process, of an actor and of all processes, bytes of a client. The model at the
+end must be what the clients' steps make.
+
+Ten times as many clients are projected, by the growth that theory says of each quantity. `--redraw`
+runs nothing: it projects and draws again from the runs that `--json` names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flhe.errors import ConfigError
+from flhe.json_option import STDOUT, JsonFile, console, write_json
+
+if TYPE_CHECKING:
+    from flhe_lab.crowd.found import Asked, Found
+
+FORMAT, VERSION = "flhe clients on ray", 1
+CLIENTS = "50,100,200,500,1000"
+TIMEOUT_S = 3600.0
+"""Longest time for one run."""
+
+
+def crowd(
+    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = CLIENTS,
+    values: Annotated[int, typer.Option(help="Values in the model.")] = 10_000,
+    rounds: Annotated[int, typer.Option(help="Rounds.")] = 2,
+    drops: Annotated[float, typer.Option(help="Share of clients that drop out of a round.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Longest time for one run, s.")] = TIMEOUT_S,
+    json_file: JsonFile = None,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE", help="Draw them into FILE, a .png.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take what is in --json and run the rest.")
+    ] = False,
+    redraw: Annotated[
+        bool,
+        typer.Option("--redraw", help="Run nothing: project and draw what is in --json again."),
+    ] = False,
+) -> None:
+    """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
+    from flhe_lab.bench import figures
+    from flhe_lab.crowd.found import Asked
+    from flhe_lab.crowd.plot import plot
+    from flhe_lab.crowd.report import table
+
+    for option, given in (("--redraw", redraw), ("--resume", resume)):
+        if given and json_file is None:
+            raise ConfigError(f"{option} needs --json: the file that holds the runs")
+    if figure is not None:
+        figures.check(figure)
+
+    def keep(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> None:
+        if json_file is not None:
+            write_json(json_file, json.dumps(to_data(runs, where), indent=1))
+
+    def keep_file(runs: Sequence[Found]) -> None:
+        if json_file != STDOUT:  # which takes one document, at the end
+            keep(runs)
+
+    if redraw and json_file is not None:
+        runs, where = stored(json_file)
+    else:
+        asked = [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]
+        known = read(json_file) if resume and json_file is not None else []
+        runs, where = crowds(asked, _watched(timeout), keep_file, known), None
+    keep(runs, where)
+    if figure is not None:
+        plot(runs, figure)
+    console(json_file, 130).print(table(sorted(runs, key=lambda run: run.asked.clients)))
+
+
+def _watched(timeout: float) -> Callable[[Asked], Found]:
+    """What runs one federation, under a bar of its progress."""
+    from rich.console import Console
+
+    from flhe_lab.bench.table import progress
+    from flhe_lab.crowd.run import RayRun
+
+    def run(each: Asked) -> Found:
+        with progress(Console(stderr=True)) as advance:
+            return RayRun(each, timeout, lambda n, what: advance(n, each.clients, what)).run()
+
+    return run
+
+
+def crowds(
+    asked: Sequence[Asked],
+    run: Callable[[Asked], Found],
+    keep: Callable[[Sequence[Found]], None],
+    known: Sequence[Found],
+) -> list[Found]:
+    """Run what is not known yet, each kept when it is over; returns all in the order asked for."""
+    found = {one.asked: one for one in known}
+    for each in asked:
+        if each not in found:
+            found[each] = run(each)
+            keep(list(found.values()))
+    return [found[each] for each in asked]
+
+
+def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return runs and laws as JSON values; `where` is the machine, by default this one."""
+    from flhe_lab.bench import machine
+    from flhe_lab.crowd.report import FURTHER, QUANTITIES
+
+    laws = []
+    members = sorted(runs, key=lambda run: run.asked.clients)
+    for quantity in QUANTITIES:
+        law = quantity.law(members)
+        if law is not None:
+            further = FURTHER * members[-1].asked.clients
+            said = {"quantity": quantity.name, "unit": quantity.unit}
+            beyond = {"clients": further, "projected": law.at(further)}
+            laws.append({"kind": "SASH", **said, **asdict(law), "law": law.name, **beyond})
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "machine": machine() if where is None else dict(where),
+        "runs": [asdict(run) for run in runs],
+        "laws": laws,
+    }
+
+
+def read(path: Path) -> list[Found]:
+    """Runs of this machine and release in a file that `to_data` made; none where there is no file.
+
+    Raises
+    ------
+    ConfigError
+        The file is something else.
+    """
+    from flhe_lab.bench import machine
+
+    if not path.exists():
+        return []
+    runs, there = stored(path)
+    here = machine()
+    same = all(there.get(name) == here[name] for name in ("processor", "processors", "flhe"))
+    return runs if same else []
+
+
+def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
+    """Return the runs in a file that `to_data` made, and the machine that made them.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or is something else.
+    """
+    from flhe_lab.crowd.found import Asked, Found
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if (data["format"], data["version"]) != (FORMAT, VERSION):
+            raise ValueError
+        runs = [Found(**{**run, "asked": Asked(**run["asked"])}) for run in data["runs"]]
+        return runs, dict(data["machine"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{path}: holds no runs of version {VERSION}; name another file with --json"
+        ) from None
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return sorted({int(part) for part in text.replace(",", " ").split()})
+    except ValueError:
+        raise ConfigError(f"--clients {text!r}: name numbers with commas, as in 50,100") from None

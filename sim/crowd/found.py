@@ -1,0 +1,110 @@
+"""A federation of virtual clients on Ray: what is asked for, and what it took."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from flhe.errors import ConfigError
+from flhe.keys.roster import MAX_MEMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A federation.
+
+    Parameters
+    ----------
+    clients : int
+        N, 3 to 1024.
+    values : int
+        M, values in the model.
+    rounds : int
+        Rounds, at least 1.
+    drops : int
+        Clients that drop out of each round.
+    """
+
+    clients: int
+    values: int
+    rounds: int
+    drops: int = 0
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.clients <= MAX_MEMBERS:
+            raise ConfigError(f"--clients {self.clients}: a group has 3 to {MAX_MEMBERS} members")
+        for name, value, least in (
+            ("values", self.values, 1),
+            ("rounds", self.rounds, 1),
+            ("drops", self.drops, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"--{name} {value}: must be {least} at least")
+
+
+@dataclass(slots=True)
+class Found:
+    """What one federation took; seconds of clients are medians over all messages of a stage.
+
+    Parameters
+    ----------
+    asked : Asked
+        The federation.
+    wall_s : float
+        From the start of Flower's processes to the last event.
+    rounds_s : list of float
+        Seconds of each round.
+    client_s, client_cpu_s : dict of str to float
+        By stage: seconds of one client, and of its processor.
+    phases : list of dict
+        What the server noted; see `phases.Phase`.
+    masking_bytes : int
+        What the masking-key agreement of a round moved for one client, at most.
+    idle_bytes, server_bytes, actor_bytes, tree_bytes : int
+        Resident: the server's process when idle and at most, one actor at most, and all processes
+        together at most, shared pages counted once.
+    error : float
+        Largest error of the final model.
+    """
+
+    asked: Asked
+    wall_s: float = 0.0
+    rounds_s: list[float] = field(default_factory=list)
+    survivors: list[int] = field(default_factory=list)
+    client_s: dict[str, float] = field(default_factory=dict)
+    client_cpu_s: dict[str, float] = field(default_factory=dict)
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    masking_bytes: int = 0
+    idle_bytes: int = 0
+    server_bytes: int = 0
+    actor_bytes: int = 0
+    tree_bytes: int = 0
+    error: float = 0.0
+
+    @property
+    def other_bytes(self) -> int:
+        """What all processes hold but the server's and one actor.
+
+        A process's own peak counts shared pages in full, and peaks need not coincide: where little
+        else runs, this may come out below the truth, but never below 0.
+        """
+        return max(self.tree_bytes - self.server_bytes - self.actor_bytes, 0)
+
+    def read_clocks(self, directory: Path) -> None:
+        """Take in what the actors noted of each message (`app.clock`); refusals are left out."""
+        lines = [
+            json.loads(line)
+            for path in sorted(directory.glob("*.jsonl"))
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ]
+        stages: dict[str, list[dict[str, Any]]] = {}
+        for line in lines:
+            if not line["failed"]:
+                stages.setdefault(line["stage"], []).append(line)
+        for stage, of_it in stages.items():
+            self.client_s[stage] = median(line["wall_s"] for line in of_it)
+            self.client_cpu_s[stage] = median(line["cpu_s"] for line in of_it)
+        self.actor_bytes = max((line["peak"] for line in lines), default=0)

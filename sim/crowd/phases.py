@@ -1,0 +1,186 @@
+"""A grid that notes what each phase of a run costs the server, and what travels for it.
+
+A phase is what the server asks for: "advertise", "round", "consist", ...; what it asks apps without
+our record is "other". A phase lasts from its first message to the first of the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flhe import records
+from flhe.strategies.report import MeteredGrid
+
+AGREEMENT = ("consist", "unmask")
+"""Phases of the masking-key agreement; its shares come with the update."""
+
+PER_ROUND = ("round", *AGREEMENT)
+"""Phases of a round; all others are of an epoch."""
+
+
+@dataclass(slots=True)
+class Phase:
+    """One phase of one round.
+
+    Parameters
+    ----------
+    name : str
+        What was asked for.
+    round : int
+        0 before the first.
+    wall_s : float
+        Seconds from its first message to that of the next phase.
+    server_s : float
+        Seconds of processor of the server's thread, for messages and replies.
+    grid_s : float
+        The same in Flower's grid, and looking for replies.
+    up, down : dict of int to int
+        Payload of each node.
+    uploads : dict of int to int
+        Of `up`, the ciphertext.
+    beside : dict of int to int
+        Of `down`, config beside the stage's own.
+    """
+
+    name: str
+    round: int
+    wall_s: float = 0.0
+    server_s: float = 0.0
+    grid_s: float = 0.0
+    up: dict[int, int] = field(default_factory=dict)
+    down: dict[int, int] = field(default_factory=dict)
+    uploads: dict[int, int] = field(default_factory=dict)
+    beside: dict[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; of what travelled, by client the median and in all."""
+        moved = {"up": self.up, "down": self.down, "upload": self.uploads}
+        return {
+            "name": self.name,
+            "round": self.round,
+            "wall_s": self.wall_s,
+            "server_s": self.server_s,
+            "grid_s": self.grid_s,
+            "answers": len(self.up),
+            **{f"{way}_bytes": median([*counts.values()] or [0]) for way, counts in moved.items()},
+            **{f"{way}_bytes_total": sum(counts.values()) for way, counts in moved.items()},
+        }
+
+
+class PhaseGrid(MeteredGrid):
+    """Wraps any grid; to be used by one thread.
+
+    Parameters
+    ----------
+    grid : Grid
+        What carries the messages.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        self.phases: list[Phase] = []
+        self.nodes_work_here = getattr(grid, "nodes_work_here", False)
+        self._by_message: dict[str, tuple[int, Phase]] = {}
+        self._works = True
+        """Whether the server works on a message or a reply, and does not look for one."""
+        self._mark = self._now()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """As the grid's, noted."""
+        ids: list[str] = []
+        for message in messages:
+            node, phase = message.metadata.dst_node_id, self._enter(message)
+            content = message.content
+            _count(phase.down, node, records.message_bytes(content))
+            configs = {n: c for n, c in content.config_records.items() if n != records.STAGE}
+            _count(phase.beside, node, records.message_bytes(RecordDict({**configs})))
+            self._pass(phase)
+            sent = list(self._grid.push_messages([message]))
+            self._works = False
+            self._pass(phase)
+            self._works = True
+            self._by_message |= dict.fromkeys(sent, (node, phase))
+            ids += sent
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """As the grid's, noted; a look that finds nothing costs no look at the clock."""
+        current = self.phases[-1]
+        if self._works:
+            self._pass(current)
+            self._works = False
+        replies = list(self._grid.pull_messages(message_ids))
+        if not replies:
+            return replies
+        self._pass(current)
+        self._works = True
+        for reply in replies:
+            node, phase = self._by_message.pop(reply.metadata.reply_to_message_id, (0, current))
+            if reply.has_error():
+                continue
+            _count(phase.up, node, records.message_bytes(reply.content))
+            arrays = reply.content.array_records.get(records.UPDATE)
+            if arrays is not None:
+                _count(phase.uploads, node, sum(len(array.data) for array in arrays.values()))
+        return replies
+
+    def end(self) -> None:
+        """The last phase is over."""
+        if self.phases:
+            self._pass(self.phases[-1])
+
+    def _enter(self, message: Message) -> Phase:
+        """The phase that a message is of: the last one, or a new one."""
+        record = records.find_config(message.content, records.STAGE)
+        name = "other" if record is None else str(record["stage"])
+        last = self.phases[-1] if self.phases else None
+        number = 0 if last is None else last.round
+        if record is not None and name in PER_ROUND:
+            number = int(str(record["round"]))
+        if last is None or (last.name, last.round) != (name, number):
+            if last is not None:
+                self._pass(last)
+            last = Phase(name, number)
+            self.phases.append(last)
+            self._mark = self._now()
+        return last
+
+    def _pass(self, phase: Phase) -> None:
+        """Book what has passed since the last mark."""
+        wall, processor = self._now()
+        phase.wall_s += wall - self._mark[0]
+        if self._works:
+            phase.server_s += processor - self._mark[1]
+        else:
+            phase.grid_s += processor - self._mark[1]
+        self._mark = wall, processor
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), time.thread_time()
+
+
+def _count(counts: dict[int, int], node: int, count: int) -> None:
+    counts[node] = counts.get(node, 0) + count
+
+
+def masking_bytes(phases: Iterable[Phase]) -> int:
+    """What the masking-key agreement of a round moved for one client, up and down, at most."""
+    moved: dict[tuple[int, int], int] = {}
+    for phase in phases:
+        if phase.name not in PER_ROUND:
+            continue
+        agreeing = phase.name in AGREEMENT
+        for node in phase.down.keys() | phase.up.keys():
+            down = (phase.down if agreeing else phase.beside).get(node, 0)
+            up = phase.up.get(node, 0) - phase.uploads.get(node, 0)
+            key = phase.round, node
+            moved[key] = moved.get(key, 0) + up + down
+    return max(moved.values(), default=0)

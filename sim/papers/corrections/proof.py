@@ -1,0 +1,172 @@
+"""What a correction of a paper is made of: what it says, what is wrong, and something that runs.
+
+A proof takes no input and draws nothing at random: it says the same on every machine, so that
+docs/corrections.md can quote it, and a test can hold the page to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module, resources
+from typing import Any, Literal
+
+import numpy as np
+
+from flhe.errors import ConfigError, FlheError
+
+Paper = Literal["FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "SASH"]
+Verdict = Literal["breaks secrecy", "wrong result", "wrong figure", "left open"]
+
+VERDICTS: dict[Verdict, str] = {
+    "breaks secrecy": "somebody reads what the paper says is hidden",
+    "wrong result": "what comes out is not what should",
+    "wrong figure": "a number, or what is said of it, does not hold",
+    "left open": "the text does not say it, and it matters",
+}
+"""What each verdict means."""
+
+TEXTS = "corrections.toml"
+MODULES = (
+    "flashe",
+    "sparse",
+    "esafl",
+    "claims",
+    "packing",
+    "batchcrypt",
+    "fedml",
+    "sash",
+    "hours",
+    "tables",
+)
+"""Modules of this package that have proofs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one run of a proof found.
+
+    Parameters
+    ----------
+    text : str
+        In words, with the numbers.
+    shown : bool
+        Whether that is what the correction claims.
+    """
+
+    text: str
+    shown: bool
+
+
+Shown = Callable[[], Found]
+_SHOWN: dict[str, Shown] = {}
+
+
+def shows(name: str) -> Callable[[Shown], Shown]:
+    """Mark the function that shows the correction of this name, within a second or so."""
+
+    def keep(function: Shown) -> Shown:
+        _SHOWN[name] = function
+        return function
+
+    return keep
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One thing that a paper gets wrong or leaves open.
+
+    Parameters
+    ----------
+    name : str
+        Under which it is run.
+    paper : Paper
+        Whose.
+    where : str
+        Section, equation or table.
+    verdict : Verdict
+        See `VERDICTS`.
+    claim : str
+        What stands there, in a few words.
+    wrong : str
+        What is wrong with it.
+    instead : str
+        What flhe does.
+    module : str
+        Where in the project, a path or more.
+    run : callable
+        Shows it.
+    more : str
+        A command that shows more of it, or shows it in full.
+    """
+
+    name: str
+    paper: Paper
+    where: str
+    verdict: Verdict
+    claim: str
+    wrong: str
+    instead: str
+    module: str
+    run: Shown
+    more: str = ""
+
+    @property
+    def command(self) -> str:
+        """What prints it."""
+        return f"flhe corrections {self.name}"
+
+    def found(self) -> Found:
+        """Run it; FlheError where it does not show what it claims."""
+        found = self.run()
+        if not found.shown:
+            raise FlheError(f"{self.name} shows something else: {found.text}")
+        return found
+
+
+@functools.cache
+def proofs() -> Mapping[str, Proof]:
+    """All of them, by name."""
+    for module in MODULES:
+        import_module(f"{__package__}.{module}")
+    texts: dict[str, dict[str, Any]] = tomllib.loads(
+        resources.files(__package__).joinpath(TEXTS).read_text(encoding="utf-8")
+    )
+    if set(texts) != set(_SHOWN):
+        raise ConfigError(f"{TEXTS}: without a text or a proof: {set(texts) ^ set(_SHOWN)}")
+    return {name: Proof(name, run=_SHOWN[name], **text) for name, text in texts.items()}
+
+
+def named(name: str) -> Proof:
+    """The proof of that name; ConfigError for one that there is not."""
+    if name not in proofs():
+        raise ConfigError(
+            f"there is no proof {name!r}; `flhe corrections` lists all {len(proofs())}"
+        )
+    return proofs()[name]
+
+
+def of_paper(paper: Paper) -> list[Proof]:
+    """A paper's proofs, what breaks secrecy first."""
+    weights = list(VERDICTS)
+    mine = [proof for proof in proofs().values() if proof.paper == paper]
+    return sorted(mine, key=lambda proof: weights.index(proof.verdict))
+
+
+class Fixed:
+    """Bytes that are always the same, where a scheme takes random ones; they guard nothing.
+
+    Parameters
+    ----------
+    seed : int
+        Which bytes.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)  # keys of made-up clients, in proofs only
+
+    def __call__(self, count: int) -> bytes:
+        """`count` bytes."""
+        return self._rng.bytes(count)

@@ -1,0 +1,266 @@
+"""A federation that learns a task in this process, and its accuracy and loss round by round.
+
+Flower's own FedAvg and encrypted strategies train the same models on the same batches: a client's
+batches depend on the seed, the client and the round alone. So what two curves differ by is what the
+encryption's encoding does: clipping, quantization, sparsification.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flhe.errors import ConfigError, FlheError
+
+if TYPE_CHECKING:
+    from flhe.strategies.report import RoundReport
+    from flhe_app.tasks.base import Data, Task
+
+Arguments = Mapping[str, Any]
+"""Keyword arguments of a preset of `flhe.strategies`; beside them `scheme`, whose preset it is,
+FLASHE's unless said, and `rounds`, fewer of them than the setting's."""
+
+SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+SPLITS = ("iid", "pieces")
+
+SETTLED = 10
+"""Last rounds whose mean accuracy stands for a curve: one round's goes up and down."""
+
+SERIES = ("accuracy", "loss", "bytes_up", "bytes_down", "crypto_s", "round_s")
+"""Fields of RoundReport that a curve keeps."""
+
+SUMMED = ("bytes_up", "bytes_down", "crypto_s", "round_s")
+"""Those of a round for the map of what is encrypted: they count with the first round of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What every federation of a comparison trains alike, all clients in every round.
+
+    Parameters
+    ----------
+    images : int
+        Training examples of one client; 0 for all of its even share.
+    local_epochs, batch_size, learning_rate
+        A client's training in one round.
+    seed : int
+        Of the initial model, the split and the batches.
+    test_images : int
+        Test examples of one client; 0 for all of its even share.
+    batches : int
+        Batches of an epoch, other ones in each round; 0 for all.
+    optimizer : str
+        What a client steps with: "sgd" (momentum 0.9), "adam" or "rmsprop".
+    split : str
+        "iid", after a shuffle, or "pieces", contiguous ones: of a text, its chapters.
+    """
+
+    clients: int = 5
+    rounds: int = 50
+    images: int = 0
+    local_epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.01
+    seed: int = 0
+    test_images: int = 0
+    batches: int = 0
+    optimizer: str = "sgd"
+    split: str = "iid"
+
+    def __post_init__(self) -> None:
+        if self.clients < 3:
+            raise ConfigError(f"clients={self.clients}: an encrypted federation has 3 or more")
+        least = {"rounds": 1, "local_epochs": 1, "batch_size": 1, "images": 0, "seed": 0}
+        for name, bound in {**least, "test_images": 0, "batches": 0}.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be {bound} or more")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ConfigError(f"learning_rate={self.learning_rate}: must be finite and positive")
+        for name, known in (("optimizer", ("sgd", "adam", "rmsprop")), ("split", SPLITS)):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(known)}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What one federation reached, and what it took, by round.
+
+    Parameters
+    ----------
+    arguments : dict or None
+        As of `Arguments`, as JSON values; None for plain FedAvg.
+    series : dict[str, list]
+        One number a round under each name of SERIES, as in RoundReport.
+    """
+
+    name: str
+    arguments: dict[str, Any] | None
+    series: dict[str, list[Any]]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it has."""
+        return len(self.series["accuracy"])
+
+    @property
+    def settled(self) -> float:
+        """Mean accuracy over the last SETTLED rounds."""
+        return self.settled_after(self.rounds)
+
+    def settled_after(self, rounds: int) -> float:
+        """Mean accuracy over the last SETTLED of the first `rounds` rounds."""
+        return statistics.fmean(self.series["accuracy"][:rounds][-SETTLED:])
+
+    def gap(self, other: Curve, series: str = "accuracy") -> float:
+        """Largest difference, up or down, to another curve in a round that both have."""
+        pairs = zip(self.series[series], other.series[series], strict=False)
+        return float(max(abs(mine - theirs) for mine, theirs in pairs))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "name": self.name,
+            "strategy": "FedAvg" if self.arguments is None else preset_name(self.arguments),
+            "arguments": self.arguments,
+            "settled_accuracy": self.settled,
+            **self.series,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Curve:
+        """Read what `to_json` gave."""
+        series = {name: list(found[name]) for name in SERIES}
+        return cls(found["name"], found["arguments"], series)
+
+
+def as_json(arguments: Arguments | None) -> dict[str, Any] | None:
+    """Arguments as JSON values; what has none, such as an optimizer, by its repr."""
+    return None if arguments is None else json.loads(json.dumps(dict(arguments), default=repr))
+
+
+def preset_name(arguments: Arguments) -> str:
+    """Name of the preset that `arguments` are for."""
+    scheme = arguments.get("scheme", SCHEMES[0])
+    if scheme not in SCHEMES:
+        raise ConfigError(f"scheme={scheme!r} is unknown; use one of {', '.join(SCHEMES)}")
+    return f"{scheme.replace('-', '_')}_fedavg"
+
+
+def rounds_of(setting: Setting, arguments: Arguments | None) -> int:
+    """How many rounds a federation trains."""
+    rounds = setting.rounds if arguments is None else arguments.get("rounds", setting.rounds)
+    if not (type(rounds) is int and 1 <= rounds <= setting.rounds):
+        raise ConfigError(f"rounds={rounds!r}: must be 1 to the setting's {setting.rounds}")
+    return rounds
+
+
+def learn(
+    name: str,
+    task: Task,
+    data: Data,
+    setting: Setting,
+    arguments: Arguments | None,
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    on_round: Callable[[RoundReport], None] | None = None,
+) -> Curve:
+    """Run one federation to its end.
+
+    Parameters
+    ----------
+    name, setting
+        Of the curve; how it is trained.
+    task, data
+        The model, and the data set that is split over the clients.
+    arguments : mapping or None
+        Of its preset, over those that follow from the setting; None for plain FedAvg.
+    workers : int
+        Clients that train at a time. With more than one, FedAvg adds up in the order of arrival, and
+        runs of one seed differ in last bits.
+    threads : int
+        Threads of torch, which clients that train at a time share. How many changes last bits too.
+    on_round : callable, optional
+        Receives each round's report, without that of a round for a map.
+
+    Raises
+    ------
+    ConfigError
+        Arguments that the strategy refuses, or more images than there are.
+    FlheError
+        A round without all clients, or without accuracy: it cannot be compared.
+    """
+    from flhe.testing import InProcessGrid
+    from flhe_lab.papers.learners import Learners, allowing, parts_of, quiet
+
+    learners = Learners(task, parts_of(data, setting), setting)
+    reports: list[RoundReport] = []
+    mapped = 0
+
+    def note(report: RoundReport) -> None:
+        if report.survivors != setting.clients or report.accuracy is None:
+            there = f"{report.survivors} of {setting.clients} clients, accuracy {report.accuracy}"
+            raise FlheError(f"{name}, round {report.round}: {there}; it cannot be compared")
+        reports.append(report)
+        if on_round is not None and len(reports) > mapped:
+            on_round(report)
+
+    with quiet(threads), tempfile.TemporaryDirectory(prefix="flhe-curves-") as scratch:
+        grid = InProcessGrid(
+            learners.app(encrypted=arguments is not None),
+            setting.clients,
+            node_config=lambda i: allowing(Path(scratch) / f"node-{i}"),
+            workers=workers,
+        )
+        try:
+            run = strategy(setting, learners.most, arguments, note)
+            mapped = 0 if arguments is None else int(run.terms.mapped)
+            run.start(
+                grid=grid,
+                initial_arrays=learners.initial(),
+                num_rounds=rounds_of(setting, arguments),
+            )
+        finally:
+            grid.close()
+    return Curve(name, as_json(arguments), _series(reports, mapped))
+
+
+def _series(reports: list[RoundReport], mapped: int) -> dict[str, list[Any]]:
+    """By name, a number a round of training."""
+    series = {key: [getattr(report, key) for report in reports] for key in SERIES}
+    if not mapped:
+        return series
+    first = {key: [sum(series[key][: mapped + 1])] for key in SUMMED}
+    return {
+        key: first.get(key, found[mapped : mapped + 1]) + found[mapped + 1 :]
+        for key, found in series.items()
+    }
+
+
+def strategy(setting: Setting, most: int, arguments: Arguments | None, note: Any = None) -> Any:
+    """The strategy; `most` is a client's largest example count. ConfigError where it refuses."""
+    sizes: dict[str, Any] = dict.fromkeys(
+        ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"), setting.clients
+    )
+    if arguments is None:
+        from flhe.strategies.plain import MeteredFedAvg
+
+        return MeteredFedAvg(on_round=note, **sizes)
+    from flhe import strategies
+
+    rounds_of(setting, arguments)
+    preset = preset_name(arguments)
+    given = {key: value for key, value in arguments.items() if key not in ("scheme", "rounds")}
+    known = {"max_examples": most, "on_round": note, **sizes}
+    try:
+        return getattr(strategies, preset)(**{**known, **given})
+    except TypeError as error:
+        raise ConfigError(f"{preset} with {', '.join(given)}: {error}") from None

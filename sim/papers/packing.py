@@ -1,0 +1,236 @@
+"""EP.EcdPack and EP.DcdUnpk: reals in the coefficients of packed polynomials, as ESAFL's paper has it.
+
+    z_i(X) = [round(Delta phi^-1(z_i))]_q0              z_i: n/2 complex numbers              (Eq. 7)
+    beta_j = 0_pad a_1,j | ... | 0_pad a_(T-1),j | 0_pad 0      in binary                  (Eq. 8, 9)
+    pad >= ceil(log2 N) + 1,    T <= floor(log2 p / (log2 q0 + pad))
+
+phi is CKKS's canonical embedding: the values of a polynomial at the roots zeta^(5^j) of x^n + 1.
+Sums of packed polynomials are the packed sums, so long as N digits of log2 q0 bits do not leave their
+log2 q0 + pad. Every coefficient is rounded, and a decoded value is made of all n of them: its real and
+its imaginary part are off by sqrt(n / 24) units, or sqrt(n / 12) where all numbers are real, whose
+polynomials are antisymmetric, roundings too. Rounding values one by one costs sqrt(1 / 12). For
+additions alone the embedding gives nothing in return: `flhe.coding.coefficients` has none.
+
+What the text leaves open or gets wrong, and what is built here:
+
+- *Scale.* Eq. 7 has p for Delta, and reduces modulo q0 far below p: nothing would be left. Coefficients
+  are averages of the numbers encoded, so Delta as large as Z_q0 has room for is taken, see `scale`.
+- *Signs.* Coefficients are negative half of the time, fields of beta_j are not. q0 / 2 is added to each
+  of them, and N times as much taken off a sum, which serves the paper best. `offset=False` takes [.]_q0
+  in [0, q0) at its word: sums are then known modulo q0, so Delta must leave room for N summands in it,
+  and what the padding catches is thrown away.
+- *Which fields?* Unpacking shifts by (pad + log2 q0)(T + 1 - i) in Eq. 10, one field too far for i = 1:
+  T - i is taken, which is where Eq. 9 puts a_i. "R_(q0 - 2pad)" in the text beside it is not used.
+- *How many numbers a polynomial?* n by the text, two in a complex number. Table 3 counts as if n/2:
+  `halves=False` has n/2 real numbers instead.
+- *The zero polynomial.* T - 1 polynomials carry numbers, the last field is zero; `zero=False` fills it.
+  Table 3's count for LSTM needs that, or padding of 4 bits where the text asks for 5.
+
+Arithmetic is complex128, by NumPy's FFT. Its relative error, about 2^-51, is a coefficient's rounding
+only where q0 comes near 2^50: at 16 and 32 bits it adds nothing that can be seen.
+
+Source: Wu, Zhang, Luo, "ESAFL", Sec. 4.5 and 5.2.2; embedding: Cheon, Kim, Kim, Song, ASIACRYPT 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, RangeError
+from flhe_lab.papers.esafl import Poly
+
+Reals = NDArray[np.float64]
+
+MOST_BITS = 48
+"""log2 q0 up to which complex128 rounds coefficients as exact arithmetic would, nearly always."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperPacking:
+    """The paper's encoding for sums of up to `cohort` vectors.
+
+    Parameters
+    ----------
+    cohort : int
+        N.
+    log_q0 : int
+        Bits of an encoded coefficient, the paper's precision.
+    n : int
+        Dimension, a power of two.
+    log_p : int
+        Bits of a plaintext coefficient.
+    pad : int
+        Zeros above each coefficient; 0 for ceil(log2 N) + 1.
+    fields : int
+        T; 0 for as many as there is room for, 1 for no packing: one polynomial, as it is.
+    halves : bool
+        Whether both halves of a complex number carry a value.
+    zero : bool
+        Whether the last of several fields is left empty.
+    offset : bool
+        Whether coefficients are made positive by q0 / 2, or reduced modulo q0.
+    """
+
+    cohort: int
+    log_q0: int = 16
+    n: int = 1 << 15
+    log_p: int = 460
+    pad: int = 0
+    fields: int = 0
+    halves: bool = True
+    zero: bool = True
+    offset: bool = True
+    _slots: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.cohort < 1 or self.n < 4 or self.n & (self.n - 1):
+            raise ConfigError(
+                f"PaperPacking(cohort={self.cohort}, n={self.n}): takes 1 client or more, and a power "
+                "of two from 4 on"
+            )
+        least = (self.cohort - 1).bit_length() + 1
+        if self.pad == 0:
+            object.__setattr__(self, "pad", least)
+        if self.pad < least or not least < self.log_q0 <= MOST_BITS:
+            raise ConfigError(
+                f"PaperPacking(log_q0={self.log_q0}, pad={self.pad}): {self.cohort} summands take "
+                f"padding of {least} bits or more, and coefficients of {least + 1} to {MOST_BITS}"
+            )
+        most = self.log_p // self.width
+        if self.fields == 0:
+            object.__setattr__(self, "fields", most)
+        if not 1 <= self.fields <= most:
+            raise ConfigError(
+                f"PaperPacking(fields={self.fields}): {self.log_p} bits have room for {most} fields of "
+                f"{self.width}"
+            )
+        # zeta^(5^j) is value (5^j - 1) / 2 of the transform; its conjugate is another half's.
+        exponents, power = np.empty(self.n // 2, np.int64), 1
+        for j in range(self.n // 2):
+            exponents[j], power = power, power * 5 % (2 * self.n)
+        object.__setattr__(self, "_slots", (exponents - 1) // 2)
+
+    @property
+    def width(self) -> int:
+        """Bits of a field: pad + log2 q0."""
+        return self.pad + self.log_q0
+
+    @property
+    def carrying(self) -> int:
+        """Fields that carry values: T - 1, or all of them."""
+        return self.fields - (self.zero and self.fields > 1)
+
+    @property
+    def values(self) -> int:
+        """Values of one polynomial before packing: n or n/2."""
+        return self.n if self.halves else self.n // 2
+
+    @property
+    def capacity(self) -> int:
+        """Values of one plaintext."""
+        return self.carrying * self.values
+
+    @property
+    def scale(self) -> float:
+        """Delta: coefficients of numbers within [-1, 1], rounded, stay below q0 / 2 in magnitude.
+
+        Where they are reduced modulo q0, the sum of N does.
+        """
+        largest = 2**0.5 if self.halves else 1.0
+        room = (1 << (self.log_q0 - 1)) / (1 if self.offset else self.cohort)
+        return (room - 1) / largest
+
+    def plaintexts(self, length: int) -> int:
+        """Plaintexts that `length` values take."""
+        return -(-length // self.capacity)
+
+    # --- EP.EcdPack ---
+
+    def pack(self, values: Reals) -> list[Poly]:
+        """Plaintexts m(X), coefficients below 2^log_p, of `values` within [-1, 1], shape (length,).
+
+        Raises
+        ------
+        RangeError
+            A value that is not a number, or beyond 1.
+        """
+        if not np.all(np.abs(values) <= 1):
+            raise RangeError("PaperPacking: values are not within [-1, 1]; normalize them")
+        whole = np.zeros(self.plaintexts(values.size) * self.capacity)
+        whole[: values.size] = values
+        out = []
+        for block in whole.reshape(-1, self.carrying, self.values):
+            packed = np.zeros(self.n, object)
+            for row in block:
+                digits = self.encode(row) + self._shift & (1 << self.log_q0) - 1
+                packed = packed * (1 << self.width) + digits
+            out.append((packed * (1 << self.width * (self.fields - self.carrying))).tolist())
+        return out
+
+    def encode(self, values: Reals) -> NDArray[np.int64]:
+        """z(X) before it is reduced modulo q0: signed coefficients, shape (n,), of one polynomial."""
+        z = values[::2] + 1j * values[1::2] if self.halves else values.astype(np.complex128)
+        spectrum = np.empty(self.n, np.complex128)
+        spectrum[self._slots] = z
+        spectrum[self.n - 1 - self._slots] = np.conj(z)
+        turned = np.fft.fft(spectrum) / self.n * self._roots().conj()
+        return np.rint(self.scale * turned.real).astype(np.int64)
+
+    # --- EP.DcdUnpk ---
+
+    def unpack(self, plaintexts: Sequence[Poly], length: int, senders: int) -> Reals:
+        """Values of the sum of `senders` packed vectors, shape (length,).
+
+        Raises
+        ------
+        RangeError
+            Another number of plaintexts than `length` values take; more senders than N.
+        """
+        if len(plaintexts) != self.plaintexts(length) or not 1 <= senders <= self.cohort:
+            raise RangeError(
+                f"PaperPacking: {len(plaintexts)} plaintexts of {senders} senders; {length} values "
+                f"take {self.plaintexts(length)}, and there are {self.cohort} clients"
+            )
+        q0, half, mask = 1 << self.log_q0, 1 << (self.log_q0 - 1), (1 << self.width) - 1
+        out = []
+        for plaintext in plaintexts:
+            beta = np.array(plaintext, object)
+            for i in range(1, self.carrying + 1):
+                found = ((beta >> self.width * (self.fields - i)) & mask).astype(np.int64)
+                signed = found - senders * half if self.offset else (found + half) % q0 - half
+                out.append(self.decode(signed))
+        return np.concatenate(out)[:length] if out else np.empty(0)
+
+    def decode(self, coefficients: NDArray[np.int64]) -> Reals:
+        """Values of one polynomial with signed coefficients: n, or n/2, of them."""
+        spectrum = np.fft.ifft(coefficients * self._roots()) * (self.n / self.scale)
+        z = spectrum[self._slots]
+        parts = [z.real, z.imag] if self.halves else [z.real]
+        return np.column_stack(parts).ravel()
+
+    @property
+    def _shift(self) -> int:
+        return 1 << (self.log_q0 - 1) if self.offset else 0
+
+    def _roots(self) -> NDArray[np.complex128]:
+        """zeta^j for j = 0 to n - 1, zeta = exp(i pi / n)."""
+        roots: NDArray[np.complex128] = np.exp(1j * np.pi / self.n * np.arange(self.n))
+        return roots
+
+
+def unpacked(packing: PaperPacking) -> PaperPacking:
+    """The same encoding, one polynomial a plaintext."""
+    return replace(packing, fields=1)
+
+
+def added(plaintexts: Iterable[Sequence[Poly]], log_p: int) -> list[Poly]:
+    """EP.Eval: sums of packed vectors, plaintext by plaintext (Eq. 12)."""
+    mask = (1 << log_p) - 1
+    return [
+        [sum(column) & mask for column in zip(*parts, strict=True)]
+        for parts in zip(*plaintexts, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""`flhe rehearse`: a real deployment on this machine, and a search of its traffic for secrets."""

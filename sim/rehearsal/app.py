@@ -1,0 +1,218 @@
+"""The Flower app of the loopback deployment: made-up updates, and a note of everything secret in them.
+
+An update is random, of its site and round, so that a search of the wire cannot find it by chance, and
+so that it is known afterwards whose updates are in a sum. Nothing here needs torch.
+
+A client writes what the server must not see into the directory that its node config names in
+`loopback-notes`. A file `hold` there stops it in the middle of its second round, until the file is
+gone or the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, QuorumError
+from flhe_lab.bench import synthetic
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+    from flhe.strategies import HEStrategy
+    from flhe.strategies.report import Reporter, RoundReport
+
+Floats = NDArray[np.float32]
+
+CLIP = 2.0**-6
+"""Largest change of a value in an update."""
+
+MAX_EXAMPLES = (1 << 28) - 1
+"""Largest example count of a site; in the run config, where a search must find it."""
+HOLD, HELD = "hold", "held"
+"""A file that stops a client in its round HOLD_ROUND, and the one with which it says that it waits."""
+HOLD_ROUND = 2
+GATE = "gate"
+"""A file without which the server does not begin round HOLD_ROUND."""
+WAIT_S = 240.0
+"""Longest wait for any of those, seconds, unless the run config says another."""
+_LOOK_S = 0.05
+
+APP_ID, NAME, _THEIR_NAME = "@flhe/flhe-loopback", "flhe-loopback", "flhe-memory"
+_CONFIG = "[tool.flwr.app.config]\n"
+_OWN = """\
+scheme = "flashe"
+unmask = "clients"
+values = 1000
+nodes = 3
+rounds = 3
+max-examples = 1000
+wait-s = 240.0
+place = ""
+report = ""
+"""
+
+SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+
+
+def write_app(directory: Path) -> None:
+    """Write the Flower app into a new directory."""
+    directory.mkdir()
+    for name, text in synthetic.APP.items():
+        head, config, _ = text.partition(_CONFIG)
+        ours = head.replace(synthetic.__name__, __name__).replace(_THEIR_NAME, NAME)
+        ours += config + _OWN if config else ""
+        (directory / name).write_text(ours, encoding="utf-8")
+
+
+def examples(site: int) -> int:
+    """Example count of a site: large, so that it is told from other numbers on the wire."""
+    return MAX_EXAMPLES - 1_000_003 * (site + 1)
+
+
+def update(scheme: str, site: int, number: int, values: int) -> Floats:
+    """Update of a site in a round of a run, shape (values,), within CLIP."""
+    rng = np.random.default_rng(
+        [SCHEMES.index(scheme), site, number]
+    )  # test data; keys and masks never come from here
+    return rng.uniform(-CLIP, CLIP, values).astype(np.float32)
+
+
+def mean(scheme: str, sites: list[int], number: int, values: int) -> NDArray[np.float64]:
+    """Mean of the sites' updates by their example counts, shape (values,)."""
+    weights = [examples(site) for site in sites]
+    updates = [update(scheme, site, number, values).astype(np.float64) for site in sites]
+    return np.average(updates, axis=0, weights=weights)
+
+
+def client_app() -> ClientApp:
+    """The client."""
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from flhe import records
+    from flhe.mods import HEMod
+
+    app = ClientApp(mods=[HEMod()])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        site, number = int(context.node_config["partition-id"]), _round(message)
+        arrays = records.to_numpy(message.content.array_records["arrays"])
+        received = np.concatenate([array.reshape(-1) for array in arrays.values()])
+        scheme = str(context.run_config["scheme"])
+        trained = received + update(scheme, site, number, received.size)
+        notes = Path(str(context.node_config["loopback-notes"]))
+        _note(notes / f"{context.run_id}-{number}.npz", received=received, trained=trained)
+        if number == HOLD_ROUND and (notes / HOLD).exists():
+            (notes / HELD).touch()
+            until = float(context.run_config["wait-s"])
+            _wait("to be killed", lambda: not (notes / HOLD).exists(), until)
+        reply, start = ArrayRecord(), 0
+        for name, array in arrays.items():
+            reply[name] = Array(trained[start : start + array.size].reshape(array.shape))
+            start += array.size
+        metrics = MetricRecord({"train_loss": 0.0, "num-examples": examples(site)})
+        return Message(RecordDict({"arrays": reply, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def server_app() -> ServerApp:
+    """The server: reports each round, and writes the model into the directory `place`."""
+
+    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+        place, nodes, wait_s = Path(config["place"]), config["nodes"], float(config["wait-s"])
+
+        def finished(report: RoundReport) -> None:
+            reporter.round(report)
+            if report.round == HOLD_ROUND - 1:
+                _wait("for the other runs", (place / GATE).exists, wait_s)
+            # A round begins with whoever is there: this one waits for who was away.
+            _wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
+
+        most = config["max-examples"]
+        run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s)
+        result = run.start(grid, synthetic.initial(config["values"]), config["rounds"])
+        save(result, place / "model", sealed=run.terms.reader == "clients")
+        return {}
+
+    return synthetic.reporting_app(work)
+
+
+def strategy(
+    scheme: str,
+    unmask: str,
+    nodes: int,
+    max_examples: int,
+    on_round: Callable[[RoundReport], None],
+    wait_s: float = WAIT_S,
+) -> HEStrategy:
+    """FedAvg under `scheme`; one node may be missing from a round.
+
+    Raises
+    ------
+    ConfigError
+        An unknown scheme.
+    """
+    from flhe import strategies
+
+    own: dict[str, dict[str, Any]] = {name: {} for name in SCHEMES}
+    own["sash"] = {"unmask": unmask}
+    own["esafl"] = {"per_round_keys": True}  # keys that last take all sites in every sum
+    if scheme not in own:
+        raise ConfigError(f"scheme {scheme!r} is unknown; use one of {', '.join(SCHEMES)}")
+    make = getattr(strategies, f"{scheme.replace('-', '_')}_fedavg")
+    found: HEStrategy = make(
+        clip=CLIP,
+        max_examples=max_examples,
+        min_available_nodes=nodes,
+        min_train_nodes=nodes,
+        fraction_evaluate=0.0,
+        round_timeout=wait_s,
+        stage_timeout=wait_s,
+        connect_timeout=wait_s,
+        on_round=on_round,
+        **own[scheme],
+    )
+    return found
+
+
+def save(result: Any, path: Path, *, sealed: bool) -> None:
+    """Write the final model: `<path>.flhe`, sealed, or `<path>.npz` where the server has it."""
+    from flhe import records
+    from flhe.strategies import save_sealed
+
+    if sealed:
+        save_sealed(result, path.with_suffix(".flhe"))
+    else:
+        np.savez(path.with_suffix(".npz"), allow_pickle=False, **records.to_numpy(result.arrays))
+
+
+def _note(path: Path, **arrays: Floats) -> None:
+    beside = path.with_name(f".{path.name}")
+    with beside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    beside.replace(path)
+
+
+def _round(message: Message) -> int:
+    number = message.content.config_records["config"]["server-round"]
+    assert isinstance(number, int)
+    return number
+
+
+def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not there():
+        if time.monotonic() > until:
+            raise QuorumError(f"process {os.getpid()} waited {seconds:g} s {what}")
+        time.sleep(_LOOK_S)

@@ -1,0 +1,149 @@
+"""`flhe rehearse`: progress, a table, a report, an exit status that is true."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flhe.errors import FlheError
+from flhe.json_option import JsonFile, console, write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flhe_lab.rehearsal.logs import Logs
+    from flhe_lab.rehearsal.plan import Plan
+    from flhe_lab.rehearsal.verdict import Report
+
+Say = Callable[[str], None]
+
+
+def rehearse(
+    scheme: Annotated[
+        list[str] | None, typer.Option(help="A scheme to run; again for another. All at once.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 3,
+    values: Annotated[int, typer.Option(help="Values of the model.")] = 5_000,
+    server_reads: Annotated[
+        bool, typer.Option("--server-reads", help="SASH: the server reads the sums.")
+    ] = False,
+    kill: Annotated[
+        bool, typer.Option("--kill/--no-kill", help="Kill a SuperNode in round 2.")
+    ] = True,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything up until Ctrl-C, and say where it is.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for the runs.")] = 600.0,
+    patience: Annotated[
+        float,
+        typer.Option(metavar="FACTOR", help="Multiply every time limit, for a busy machine."),
+    ] = 1.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Bring up a SuperLink and three SuperNodes on this machine, run federations, search the traffic.
+
+    TLS, SuperNode authentication, signed apps and a pinned roster, as between organisations. Ends
+    with 0 only if every sum is right and no secret was on the wire.
+    """
+    from flhe_app.environment import temporary
+    from flhe_app.signals import Stopped, signals
+    from flhe_lab.rehearsal.logs import kept_logs
+    from flhe_lab.rehearsal.plan import Plan
+
+    out = console(json_file)
+    began = time.monotonic()
+
+    def print_line(line: str) -> None:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        print_line(f"[{time.monotonic() - began:5.0f} s] {text}")
+
+    schemes = tuple(scheme or Plan().schemes)
+    plan = Plan(schemes, rounds, values, server_reads, kill, timeout, patience)
+    try:
+        with signals(), temporary() as scratch, kept_logs(scratch, say) as logs:
+            report = _work(plan, scratch, logs, say, keep=keep)
+            logs.failed = bool(report.wrong)
+    except Stopped as stopped:
+        raise typer.Exit(128 + stopped.number) from None
+    if json_file is not None:
+        write_json(json_file, json.dumps(asdict(report), indent=2))
+    out.print(table(report))
+    for line in summary(report):
+        print_line(line)
+    if report.wrong:
+        raise typer.Exit(1)
+
+
+def _work(plan: Plan, scratch: Path, logs: Logs, say: Say, *, keep: bool) -> Report:
+    from flhe_lab.rehearsal.loopback import Loopback
+    from flhe_lab.rehearsal.verdict import check
+
+    began = time.monotonic()
+    loopback = Loopback(plan, scratch, logs, say)
+
+    def stay(what: str) -> None:
+        """Leave everything as it is until a signal ends it, which is raised as Stopped."""
+        say(f"{what} in {scratch}; end it with Ctrl-C, which skips the search of the traffic")
+        for line in loopback.another_run():
+            say(line)
+        threading.Event().wait()
+
+    with loopback.up():
+        try:
+            loopback.work()
+        except FlheError as error:
+            logs.failed = True  # also where Ctrl-C ends the wait below
+            if keep:
+                stay(f"failed: {error}; what is left is")
+            raise
+        seconds = time.monotonic() - began
+        if keep:
+            stay("done; all is left up")
+        loopback.machines.end()
+        say("searching the traffic")
+        return check(loopback, seconds)
+
+
+def table(report: Report) -> Table:
+    """A line a round."""
+    from rich.table import Table
+
+    out = Table(title=f"three sites, {report.seconds:.0f} s in all")
+    for heading in ("scheme", "round", "seconds", "updates of", "error of the mean"):
+        out.add_column(heading, justify="right" if heading in ("round", "seconds") else "left")
+    for result in report.results:
+        name = f"{result.scheme} ({result.seconds:.0f} s)"
+        for each in result.rounds:
+            sites, error = ", ".join(each.sites), f"{each.error:.1e}"
+            out.add_row(name, str(each.number), f"{each.seconds:.0f}", sites, error)
+            name = ""
+        out.add_section()
+    return out
+
+
+def summary(report: Report) -> list[str]:
+    """What happened besides, in words; what is wrong comes last."""
+    lines = []
+    if report.killed:
+        lines.append(
+            f"{report.killed} was killed after {report.killed_s:.0f} s, and back after "
+            f"{report.back_s:.0f} s, at its start no. {report.starts}"
+        )
+    traffic = report.traffic
+    megabytes = (traffic.bytes_up + traffic.bytes_down) / 1e6
+    lines.append(
+        f"searched {megabytes:.1f} MB ({traffic.requests:,} requests, {traffic.arrays} arrays) for "
+        + ", ".join(f"{count} x {kind}" for kind, count in traffic.searched.items() if count)
+    )
+    lines.append(f"controls found: {sum(traffic.controls.values())} of {len(traffic.controls)}")
+    wrong = [f"WRONG: {what}" for what in report.wrong]
+    return [*lines, *(wrong or ["all is as it must be"])]

@@ -1,0 +1,209 @@
+"""Updates that travel without encryption: as each scheme would pack them under masks of zero.
+
+A wire that carries quantized integers shows no float32. So the integers are looked for too, rounded to
+nearest, in every layout that they take on the way into a ciphertext. Clients round at random, so of
+their integers about three in four are the nearest ones: of the windows of 8 bytes, which hold up to
+five lanes, a quarter or more still match, thousands in a vector.
+
+Where a ciphertext holds noise or powers too, a window says nothing. But the scheme itself tells: what
+opens under a key of zeros, within the noise that it allows, was encrypted under nothing
+(`open_without_keys`). FLASHE has no noise, and its lanes are searched for as they are.
+
+A part that travels in clear by agreement is no leak: of such an update the encrypted part is looked
+for, by the scheme inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import COUNT, WEIGHT, Plain
+from flhe.coding.chain import Chain
+from flhe.coding.flatten import Layout
+from flhe.coding.pack import Packing
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
+from flhe.errors import FlheError
+from flhe.math.bigint import gmpy, to_rows
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Scheme
+from flhe.schemes.ckks_scheme import Ckks
+from flhe.schemes.eshe import Eshe
+from flhe.schemes.flashe import Flashe
+from flhe.schemes.paillier import Paillier
+from flhe.schemes.sash import Sash, SashOpener
+from flhe.schemes.selective import Selective, pack_clear
+from flhe.sealed import Sealed
+from flhe_lab.rehearsal.writings import floats
+
+Integers = NDArray[np.integer]
+
+
+def quantized(terms: Terms, layout: Layout, update: NDArray[np.float32], examples: int) -> Integers:
+    """An update clipped, weighed and rounded to nearest, shape (layout.floats,).
+
+    Parameters
+    ----------
+    terms : Terms
+        Of the run, with a threshold that is given.
+    layout : Layout
+        The model's arrays.
+    update : NDArray[float32]
+        Shape (layout.floats,).
+    examples : int
+        The site's example count.
+    """
+    codecs = (
+        replace(codec, rounding="nearest") if isinstance(codec, Quantize) else codec
+        for codec in terms.codec().codecs
+    )
+    chain = Chain(tuple(codecs))
+    extras = np.zeros(max(COUNT, WEIGHT) + 1, np.int64)
+    extras[[COUNT, WEIGHT]] = 1, examples if terms.weighted else 1
+    plain, _ = chain.encode(Plain(update, extras), chain.init(layout))
+    values: Integers = plain.values
+    return values
+
+
+def unencrypted(
+    scheme: Scheme, values: Integers, *, mask: Support | None = None, trailer: int = 0
+) -> Iterator[bytes]:
+    """What of a vector of integers would be on the wire if nothing hid it.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        What was to encrypt them.
+    values : NDArray of signed integers
+        Shape (length,).
+    mask : Support, optional
+        Which of them are encrypted, where the scheme is for a part of them.
+    trailer : int
+        Integers that travel behind them: blocks are cut as if they were there.
+    """
+    if isinstance(scheme, Selective):
+        assert mask is not None
+        chosen = values[mask.coords]
+        yield floats(pack_clear(scheme.packing, chosen))
+        yield from unencrypted(scheme.inner, chosen, trailer=trailer)
+        return
+    if int(np.abs(values).max(initial=0)) < 1 << 15:
+        for order in "<>":
+            yield floats(values.astype(f"{order}i2"))
+    for order in "<>":
+        yield floats(values.astype(f"{order}i4"))
+    yield from _packed(scheme, values, trailer)
+
+
+def _packed(scheme: Scheme, values: Integers, trailer: int) -> Iterator[bytes]:
+    if isinstance(scheme, Flashe):
+        yield _lanes(scheme.packing, values, trailer)
+    elif isinstance(scheme, Sash):
+        yield floats(values.astype("<i4") << scheme.guard)
+    elif isinstance(scheme, Paillier):
+        batch = scheme.batch
+        span = gmpy().mpz(1) << (8 * (batch.width * batch.per // 8))
+        batches = [number % span for number in batch.pack(values.astype(np.int32))]
+        rows = to_rows(batches, batch.width * batch.per // 8, len(batches))
+        yield floats(rows)
+        yield floats(rows)[::-1]
+    elif isinstance(scheme, Eshe):
+        slots = scheme.sizes.slots
+        count = slots.count(values.size)
+        residues = np.zeros((len(slots.moduli), count), np.uint64)
+        slots.lift(values.astype(np.int32), np.zeros(count, np.int8), residues)
+        data = np.zeros(scheme.limbs.nbytes(count), np.uint8)
+        for limb, at, end in scheme.limbs.pieces(count):
+            scheme.limbs.write(residues[limb, at:end], data, count, limb, at)
+        yield floats(data)
+    elif isinstance(scheme, Ckks):
+        whole = np.zeros(-(-values.size // scheme.sizes.per) * scheme.sizes.per, np.int64)
+        whole[: values.size] = values
+        joined = scheme.sizes.join(whole)
+        yield floats(joined.astype("<i8"))
+        yield floats(joined.astype("<f8"))
+
+
+def _lanes(packing: Packing, values: Integers, trailer: int) -> bytes:
+    """Lanes as they travel, without those of the trailer where they are the last."""
+    length = values.size + trailer
+    whole = np.zeros(length, packing.signed)
+    whole[: values.size] = values
+    data = packing.pack(whole, np.zeros(length, packing.lane))
+    start = length // packing.block * packing.block
+    end = (max(start, values.size) * packing.bits) // 8
+    return floats(data[:end])
+
+
+def open_without_keys(scheme: Scheme, sealed: Sealed) -> Integers | None:
+    """What a ciphertext holds, shape (length,), if it opens with no key at all; None if it does not.
+
+    Of FLASHE it cannot be told: any lanes are a vector.
+    """
+    try:
+        return _opened(scheme, sealed)
+    except FlheError:
+        return None
+
+
+def _opened(scheme: Scheme, sealed: Sealed) -> Integers | None:
+    found: Integers | None = None
+    if isinstance(scheme, Selective):
+        inside, _ = scheme.split(sealed)
+        found = _opened(scheme.inner, inside)
+    elif isinstance(scheme, Paillier):
+        found = _trivial_paillier(scheme, sealed)
+    elif isinstance(scheme, Ckks):
+        found = _unmasked_ckks(scheme, sealed)
+    elif isinstance(scheme, Eshe):
+        found = _keyless_eshe(scheme, sealed)
+    elif isinstance(scheme, Sash):
+        found = SashOpener(scheme, np.zeros(scheme.elements, np.uint64)).decrypt(sealed)
+    return found
+
+
+def _keyless_eshe(scheme: Eshe, sealed: Sealed) -> Integers:
+    """Under a key of zeros a residue is p e + m, whatever `a` is; what holds more noise is refused."""
+    scheme.check(sealed)
+    slots = scheme.sizes.slots
+    count = slots.count(sealed.length)
+    residues = np.empty((len(slots.moduli), count), np.uint64)
+    for limb, at, end in scheme.limbs.pieces(count):
+        scheme.limbs.read(sealed.data, count, limb, at, residues[limb, at:end])
+    return slots.lower(residues, sealed.length, len(sealed.senders))[0]
+
+
+def _trivial_paillier(scheme: Paillier, sealed: Sealed) -> Integers | None:
+    """(1 + m n) r^n with r = 1: who knows n divides by it."""
+    n = gmpy().mpz(scheme.public.n) if scheme.public is not None else None
+    numbers = scheme.ciphertexts(sealed)
+    if n is None or any((c - 1) % n for c in numbers):
+        return None
+    plain = [(c - 1) // n for c in numbers]
+    slots, _ = scheme.batch.lower([m - n if m > n >> 1 else m for m in plain])
+    return scheme.batch.digits(slots, sealed.length, len(sealed.senders)).values
+
+
+def _unmasked_ckks(scheme: Ckks, sealed: Sealed) -> Integers | None:
+    """Under masks of zero every key opens a block, and slots lie on the grid."""
+    from flhe.schemes.ckks_keys import CkksSecret
+    from flhe.schemes.seal_blocks import Blocks
+
+    scheme.check(sealed)
+    sizes = scheme.sizes
+    blocks = Blocks.of(sizes, CkksSecret.generate(scheme.ring))
+    count = sizes.count(sealed.length)
+    found = []
+    for at in range(0, count, sizes.step):
+        c = np.empty(min(sizes.step, count - at), np.uint64)
+        sizes.limbs.read(sealed.data, count, 0, at, c)
+        rows = c.reshape(-1, sizes.n)
+        slots = blocks.decrypt(rows, np.zeros_like(rows))
+        if np.abs(slots - np.rint(slots)).max() > sizes.residual(len(sealed.senders)):
+            return None
+        found.append(sizes.split(np.rint(slots).astype(np.int64), len(sealed.senders))[0])
+    return np.concatenate(found)[: sealed.length]

@@ -1,0 +1,79 @@
+"""Logs of a loopback deployment: removed where all went well, kept where something failed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flhe_app.outcome import last_exception
+
+
+class Logs:
+    """A directory with a log for each process, and what else explains a failure.
+
+    Parameters
+    ----------
+    folder : Path
+        The directory, which is there.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether they must be kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.failed = False
+
+    def path(self, name: str) -> Path:
+        """Path of the log `name`; made, for this user alone, where it is missing."""
+        path = self.folder / f"{name}.log"
+        path.touch(mode=0o600)
+        return path
+
+    def all(self) -> list[Path]:
+        """Every log, by name."""
+        return sorted(self.folder.glob("*.log"))
+
+    def why(self, *names: str) -> str:
+        """Where each of these logs is, and its last exception: the end of an error's text."""
+        found = []
+        for name in names:
+            path = self.path(name)
+            why = last_exception(path)
+            found.append(f"{path}" + (f" ends with {why}" if why else ""))
+        return f"; see {', '.join(found)}"
+
+    def gather(self, scratch: Path) -> None:
+        """Copy what nodes and runs noted of themselves, before the directory `scratch` is removed."""
+        for path in (*scratch.glob("homes/*/errors.log"), *scratch.glob("run-*/report.jsonl")):
+            shutil.copyfile(path, self.folder / f"{path.parent.name}-{path.name}")
+
+
+@contextmanager
+def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
+    """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
+
+    Parameters
+    ----------
+    scratch : Path
+        The deployment's files, which are still there at the end.
+    say : callable
+        Told where the logs are.
+    """
+    logs = Logs(Path(tempfile.mkdtemp(prefix="flhe-loopback-logs-")))
+    try:
+        yield logs
+    except Exception:
+        logs.failed = True
+        raise
+    finally:
+        if logs.failed:
+            logs.gather(scratch)
+            say(f"logs are kept in {logs.folder}")
+        else:
+            shutil.rmtree(logs.folder, ignore_errors=True)

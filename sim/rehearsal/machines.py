@@ -1,0 +1,236 @@
+"""The processes of a loopback deployment: a SuperLink, SuperNodes, the commands that speak to them.
+
+All traffic of SuperNodes and commands passes a relay that writes it down; see `wiretap`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flhe.errors import FlheError
+from flhe_app import launch
+from flhe_app.processes import Children, describe_exit, script, stop_tagged
+from flhe_lab.crowd.deployment import Value, pairs, start_superlink
+from flhe_lab.rehearsal.logs import Logs
+from flhe_lab.rehearsal.trust import Trust
+from flhe_lab.rehearsal.wiretap import wiretap
+
+COMMAND_S = 60.0
+CHUNK = 8192
+"""Bytes of Flower's chunks of arrays: small, so that a small model crosses their borders."""
+
+_TAKEN = "SuperNode ID: "
+"""What a SuperNode prints when it is let in."""
+
+
+@dataclass(slots=True)
+class SuperNode:
+    """One site's SuperNode: what runs now, how often it was started, what it has printed since then.
+
+    `taken`: whether the SuperLink has let it in since its last start.
+    """
+
+    name: str
+    config: dict[str, Value]
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    log: launch.Tail | None = None
+    taken: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does not run."""
+        return self.process is None or self.process.poll() is not None
+
+
+class Machines:
+    """The SuperLink and its SuperNodes.
+
+    Parameters
+    ----------
+    trust : Trust
+        Their keys and certificates.
+    scratch : Path
+        Directory for their files; removed when `up` is left.
+    configs : mapping of str to dict
+        Node config of each site.
+    logs : Logs
+        Where they print.
+    patience : float
+        What time limits are multiplied by.
+    """
+
+    def __init__(
+        self,
+        trust: Trust,
+        scratch: Path,
+        configs: Mapping[str, dict[str, Value]],
+        logs: Logs,
+        patience: float = 1.0,
+    ) -> None:
+        self._trust, self._scratch = trust, scratch
+        self.logs, self._patience = logs, patience
+        self.nodes = {name: SuperNode(name, config) for name, config in configs.items()}
+
+    @property
+    def captured(self) -> Path:
+        """Where the relay writes."""
+        return self._scratch / "captured"
+
+    @contextmanager
+    def up(self, hub: str) -> Iterator[None]:
+        """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end.
+
+        Parameters
+        ----------
+        hub : str
+            URL of the hub that it takes apps from.
+        """
+        env = launch.environment(self._scratch / "unused", self._scratch)
+        env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)
+        env["FLWR_SUPERGRID_API_URL"] = hub
+        self._children = Children(env, self._scratch)
+        try:
+            port = self._start_superlink()
+            with wiretap(self._trust.tls, port, self.captured) as self.relay:
+                authority = f'root-certificates = "{self._trust.tls.authority}"'
+                config = launch.FLOWER_CONFIG.format(port=self.relay)
+                config = config.replace("insecure = true", authority)
+                (self._scratch / "config.toml").write_text(config, encoding="utf-8")
+                self._register()
+                yield
+        finally:
+            self._children.stop()
+
+    def end(self) -> None:
+        """End SuperNodes and SuperLink; what they wrote stays until `up` is left."""
+        stop_tagged(self._children.tag)
+
+    def _start_superlink(self) -> int:
+        tls, patience = self._trust.tls, self._patience
+        options = ["--enable-supernode-auth", "--ssl-ca-certfile", str(tls.authority)]
+        options += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
+        began = start_superlink(
+            self._children,
+            self.logs.path("superlink"),
+            self._scratch,
+            *options,
+            answers=lambda port: launch.answers(port, tls.client_context()),
+            patience=patience,
+        )
+        if began is None:
+            raise FlheError(
+                f"waited {launch.SUPERLINK_S * patience:g} s for flower-superlink to answer; "
+                f"--patience gives it more{self.logs.why('superlink')}"
+            )
+        port, self._superlink = began
+        return port
+
+    def _register(self) -> None:
+        """Tell the SuperLink the keys of the SuperNodes that may connect."""
+
+        def one(name: str) -> None:
+            key = self._trust.node_keys[name].public
+            words = ("supernode", "register", str(key), "flhe")
+            if not self.flwr(*words, log=f"flwr-register-{name}").get("success"):
+                why = self.logs.why(f"flwr-register-{name}", "superlink")
+                raise FlheError(f"`flwr supernode register` failed for {name}{why}")
+
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(one, self.nodes))
+
+    def start(self, name: str) -> None:
+        """Start a site's SuperNode."""
+        node, trust = self.nodes[name], self._trust
+        command = [script("flower-supernode"), "--superlink", f"127.0.0.1:{self.relay}"]
+        command += ["--root-certificates", str(trust.tls.authority)]
+        command += ["--auth-supernode-private-key", str(trust.node_keys[name].private)]
+        command += ["--trusted-entities", str(trust.reviewers)]
+        command += ["--host", "127.0.0.1", "--port", str(launch.free_port())]
+        command += ["--node-config", pairs(node.config)]
+        node.log, node.taken = launch.Tail.from_end(self.logs.path(name)), False
+        node.process = self._start_child(command, name)
+        node.starts += 1
+
+    def taken(self, name: str) -> bool:
+        """Whether the SuperLink has let a site's SuperNode in, since it was started last."""
+        node = self.nodes[name]
+        assert node.log is not None
+        node.taken = node.taken or any(_TAKEN in line for line in node.log.lines())
+        return node.taken
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a SuperNode, its group and all below it, as when a machine loses power."""
+        process = self.nodes[name].process
+        assert process is not None
+        with suppress(psutil.Error):
+            below = psutil.Process(process.pid).children(recursive=True)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for child in below:
+                with suppress(psutil.Error):
+                    child.kill()
+            psutil.wait_procs(below, timeout=COMMAND_S * self._patience)
+        self._ended(process, f"the killed SuperNode of {name}", name)
+
+    def check(self, away: str = "") -> None:
+        """Refuse to go on where a process has ended; `away` names a SuperNode that may.
+
+        Raises
+        ------
+        FlheError
+            Which, and why.
+        """
+        if self._superlink.poll() is not None:
+            how = describe_exit(self._superlink.returncode)
+            raise FlheError(f"flower-superlink {how}{self.logs.why('superlink')}")
+        for name, node in self.nodes.items():
+            if node.process is not None and node.ended and name != away:
+                how = describe_exit(node.process.returncode)
+                raise FlheError(f"the SuperNode of {name} {how}{self.logs.why(name)}")
+
+    def flwr(self, *words: str, log: str) -> dict[str, Any]:
+        """What a `flwr` command says, as JSON; nothing where it failed.
+
+        Raises
+        ------
+        FlheError
+            It did not end in time: how long it was waited for, and its log, which is called `log`.
+        """
+        path = self.logs.path(log)
+        before = path.stat().st_size
+        process = self._start_child([script("flwr"), *words, "--format", "json"], log)
+        what = f"`flwr {' '.join(words[:2])}`"
+        if self._ended(process, what, log) != 0:
+            return {}
+        said = path.read_bytes()[before:].decode("utf-8", "replace")
+        try:
+            found: dict[str, Any] = json.loads(said[said.index("{") : said.rindex("}") + 1])
+        except ValueError:
+            return {}
+        return found
+
+    def _ended(self, process: subprocess.Popen[bytes], what: str, log: str) -> int:
+        """Wait for the end of a process and return its exit status; FlheError if it takes too long."""
+        seconds = COMMAND_S * self._patience
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise FlheError(
+                f"waited {seconds:g} s for {what} to end; --patience gives it more"
+                f"{self.logs.why(log)}"
+            ) from None
+
+    def _start_child(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+        return self._children.start(command, log=self.logs.path(name), cwd=self._scratch)

@@ -1,0 +1,141 @@
+"""The secrets in a node's state directory: everything there that nobody but its site may know.
+
+With them, what follows from them for all of an epoch (`derived_secrets`), and all forms of vectors
+(`writings`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
+which of them were never seen (`missing`).
+
+Read through the classes that the node itself uses, while it works: most of it is erased on the way, so
+whoever wants it all looks often. What is half written, or gone meanwhile, is left for the next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flhe.errors import FlheError
+from flhe.keys import canonical
+from flhe.keys.epoch import Advertised, Confirmed, Epoch, Shared
+from flhe.keys.store import Store
+from flhe.mods.node import Node
+from flhe.policy import Policy
+from flhe_lab.rehearsal import derived_secrets
+from flhe_lab.rehearsal.derived_secrets import DERIVED
+from flhe_lab.rehearsal.search import Secrets
+from flhe_lab.rehearsal.writings import of_update, of_vector
+
+IDENTITY, GROUP, PAIR, SCHEME = "identity seed", "group key", "pair key", "scheme's key"
+EPHEMERAL, CONTRIBUTION = "ephemeral key", "share of the group key"
+SEED_SHARE, SEED_SUM = "share of a seed", "sum of shares"
+MODEL, UPDATE = "model", "update"
+MEMBER = "member of an epoch"
+"""No secret: the members that there were, whose keys must have been seen."""
+OWED = (EPHEMERAL, CONTRIBUTION, GROUP, PAIR)
+"""Keys that every member of an epoch has had in its state directory."""
+_FIELDS = {"secret": EPHEMERAL, "contribution": CONTRIBUTION, "group_key": GROUP}
+_LONG = 64
+"""Bytes above which a part of a scheme's key is secret; shorter ones are names of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of one epoch of one run; `identity` is its public key."""
+
+    identity: bytes
+    run_id: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"member {self.identity.hex()[:8]}, run {self.run_id}, key agreement {self.number}"
+
+
+def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> None:
+    """Add what is in the state directory `home` now; nothing before there is one.
+
+    Runs in `server_reads` show the server their sums, so neither those nor models are secret there.
+    """
+    if not home.is_dir():
+        return
+    with _there():
+        store = Store(home)
+        if not store.exists("identity.key"):
+            return
+        identity = store.identity()
+        secrets.add(IDENTITY, identity.seed)
+        for epoch_id in store.epochs():
+            with _there():
+                _epoch(Epoch.from_bytes(store.peek_epoch(epoch_id)), secrets)
+        for run in sorted((home / "runs").glob("[0-9]*")):
+            policy = Policy(home, trust="first-use")  # it says no more here than whose home it is
+            node = Node(policy, store, identity, int(run.name))
+            _run(node, secrets)
+            if node.run_id not in server_reads:
+                _sums(node, secrets)
+
+
+def missing(secrets: Secrets) -> Iterator[str]:
+    """Keys that members must have had, and that no look has found, in words."""
+    for member in sorted(secrets.sources.get(MEMBER, set()), key=str):
+        for kind in OWED:
+            if member not in secrets.sources.get(kind, set()):
+                yield f"{kind} of {member}"
+
+
+def _run(node: Node, secrets: Secrets) -> None:
+    with _there():
+        _keys(node.load_agreement(Advertised), secrets)
+    with _there():
+        _keys(node.load_agreement(Shared), secrets)
+    with _there():
+        _keys(node.load_agreement(Confirmed), secrets)
+    with _there():
+        if (dealt := node.load_dealt()) is not None:
+            secrets.add(SEED_SHARE, dealt.own)
+    with _there():
+        if (draft := node.load_draft()) is not None:
+            secrets.add(UPDATE, *of_update(draft.values))
+
+
+def _sums(node: Node, secrets: Secrets) -> None:
+    with _there():
+        if (agreed := node.load_survivors()) is not None:
+            secrets.add(SEED_SUM, agreed.share)
+    with _there():
+        if (model := node.load_model()) is not None and model.steps:
+            for master in model.masters.values():
+                secrets.add(MODEL, *of_vector(master))
+
+
+def _epoch(epoch: Epoch, secrets: Secrets) -> None:
+    _keys(epoch, secrets)
+    secrets.add(DERIVED, *derived_secrets.of_epoch(epoch))
+    members = (Member(public, epoch.run_id, epoch.number) for public in epoch.members)
+    secrets.sources.setdefault(MEMBER, set()).update(members)
+
+
+def _keys(state: Advertised | Shared | Confirmed | Epoch, secrets: Secrets) -> None:
+    own = state.members[state.rank] if isinstance(state, Epoch) else state.identity.public
+    member = Member(own, state.run_id, state.number)
+    for name, kind in _FIELDS.items():
+        secrets.add(kind, getattr(state, name, b""), source=member)
+    if secret := getattr(state, "scheme_secret", b""):
+        secrets.add(SCHEME, *_long_strings(canonical.loads(secret, 1 << 24, SCHEME)))
+    pairs: Iterable[bytes] = getattr(state, "pair_keys", ())
+    secrets.add(PAIR, *pairs, source=member)
+
+
+def _long_strings(value: object) -> list[bytes]:
+    """The byte strings in a scheme's key that are its secret."""
+    if isinstance(value, bytes):
+        return [value] if len(value) >= _LONG else []
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [found for each in value for found in _long_strings(each)]
+    return []
+
+
+def _there() -> suppress:
+    return suppress(FlheError, OSError)

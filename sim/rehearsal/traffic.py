@@ -1,0 +1,213 @@
+"""Whether a loopback deployment's traffic and logs hold a secret, and whether a search would tell.
+
+What is looked for: every secret that was ever in a state directory, keys that are derived from those,
+SuperNodes' private keys, all models but the initial one, all updates, as floats and as the integers
+that they are encrypted as, and example counts. No ciphertext may open without a key. What must be
+found, or the search is worth nothing: things that are on the wire for certain, one in each form that a
+secret might have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
+
+from flhe import records
+from flhe.schemes.base import Scheme
+from flhe.sealed import Sealed, Slot
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import counts as leak_counts
+from flhe_lab.rehearsal import node_secrets, wire
+from flhe_lab.rehearsal import updates as loopback_updates
+from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
+from flhe_lab.rehearsal.lanes import open_without_keys
+from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
+from flhe_lab.rehearsal.plan import SITES
+from flhe_lab.rehearsal.search import Found, Search, share_seen
+from flhe_lab.rehearsal.writings import floats
+
+COUNT = "example count"
+OPEN = "ciphertext that opens without a key"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What was captured, and what a search found in it.
+
+    Parameters
+    ----------
+    connections, requests, bytes_up, bytes_down, arrays : int
+        What the relay wrote down, and the arrays in it.
+    searched : dict of str to int
+        Secrets that were looked for, by kind.
+    found : tuple of Found
+        Those that were there.
+    controls : dict of str to bool
+        What a search must find, and whether it did.
+    missing : tuple of str
+        Secrets that there must have been, and that were not collected.
+    """
+
+    connections: int
+    requests: int
+    bytes_up: int
+    bytes_down: int
+    arrays: int
+    searched: dict[str, int]
+    found: tuple[Found, ...]
+    controls: dict[str, bool]
+    missing: tuple[str, ...] = ()
+
+
+def search(loopback: Loopback) -> Traffic:
+    """Search everything that passed the relay, and all logs, for everything that was secret."""
+    secrets = loopback.secrets
+    loopback_updates.note(loopback)
+    connections = wire.read(loopback.machines.captured)
+    up, down = wire.objects(connections)
+    contexts, values = Contexts(), dict(wire.records({**up, **down}))
+    contexts.take(list(values.values()))
+    schemes = list(loopback_updates.schemes(loopback))
+    groups, pairs = (secrets.kinds.get(kind, set()) for kind in (GROUP, PAIR))
+    secrets.add(DERIVED, *of_traffic(groups, pairs, contexts, schemes, len(SITES)))
+    arrays = dict(wire.arrays({**up, **down}))
+    places = list(_places(loopback, connections, arrays))
+    found = [
+        *Search(secrets).find(places),
+        *counts([loopback_app.examples(site) for site in range(len(SITES))], places, values),
+        *_counts_in_calls(connections),
+        *opened(schemes, contexts.lengths, arrays),
+    ]
+    return Traffic(
+        connections=len(connections),
+        requests=sum(len(each.requests) for each in connections),
+        bytes_up=sum(len(each.up) for each in connections),
+        bytes_down=sum(len(each.down) for each in connections),
+        arrays=len(arrays),
+        searched={**secrets.counts(), COUNT: len(SITES), OPEN: len(schemes)},
+        found=tuple(found),
+        controls={
+            **dict(_controls(loopback, connections, up, down, arrays)),
+            "slots of ciphertexts": bool(contexts.slots and contexts.headers),
+        },
+        missing=(
+            *node_secrets.missing(secrets),
+            *loopback_updates.missing(secrets, loopback.plan),
+        ),
+    )
+
+
+def _places(
+    loopback: Loopback, connections: Sequence[wire.Connection], arrays: dict[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
+    """All bytes that are searched: streams, bodies that were cut by HTTP or by Flower, logs."""
+    for each in connections:
+        for way, stream, parts in (
+            ("up", each.up, each.requests),
+            ("down", each.down, each.responses),
+        ):
+            yield f"connection {each.name} {way}", stream
+            if any("transfer-encoding" in part.headers for part in parts):
+                yield f"bodies of {each.name} {way}", b"".join(part.body for part in parts)
+    for name, data in arrays.items():
+        yield f"array {name[:8]}", data
+    for path in loopback.logs.all():
+        yield f"log {path.name}", path.read_bytes()
+
+
+def counts(
+    numbers: Sequence[int],
+    places: Iterable[tuple[str, bytes]],
+    values: Mapping[str, Sequence[object]],
+) -> Iterator[Found]:
+    """Where example counts stand: anywhere in long forms, in records in all forms."""
+    for place, data in places:
+        if hits := sum(leak_counts.anywhere(data, number) for number in numbers):
+            yield Found(COUNT, place, hits)
+    for name, said in values.items():
+        if hits := sum(leak_counts.in_values(said, number) for number in numbers):
+            yield Found(COUNT, f"record {name[:8]}", hits)
+
+
+def _counts_in_calls(connections: Sequence[wire.Connection]) -> Iterator[Found]:
+    for way, bodies in wire.calls(connections):
+        sites = range(len(SITES))
+        if hits := sum(leak_counts.in_body(bodies, loopback_app.examples(i)) for i in sites):
+            yield Found(COUNT, f"calls {way}", hits)
+
+
+def opened(
+    schemes: Iterable[Scheme], lengths: Collection[int], arrays: Mapping[str, bytes]
+) -> Iterator[Found]:
+    """Arrays that are ciphertexts under no key, and how many integers are in each.
+
+    Parameters
+    ----------
+    schemes : iterable of Scheme
+        What may have made them.
+    lengths : collection of int
+        Integers that ciphertexts have.
+    arrays : mapping of str to bytes
+        Data by name.
+    """
+    slot = Slot(
+        0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)
+    )  # of none: it has no key either
+    for scheme, length in itertools.product(schemes, lengths):
+        size = scheme.nbytes(length)
+        for name, data in arrays.items():
+            if len(data) == size:
+                senders = tuple(range(scheme.cohort))  # a sum has the most noise
+                body = np.frombuffer(data, np.uint8)
+                integers = open_without_keys(
+                    scheme, Sealed(scheme.name, slot, senders, length, body)
+                )
+                if integers is not None:
+                    yield Found(OPEN, f"array {name[:8]}", integers.size)
+
+
+def _controls(
+    loopback: Loopback,
+    connections: Sequence[wire.Connection],
+    up: dict[str, bytes],
+    down: dict[str, bytes],
+    arrays: dict[str, bytes],
+) -> Iterator[tuple[str, bool]]:
+    """What is on the wire for certain, each in another form: a search that misses it finds nothing."""
+    ups, downs = [each.up for each in connections], [each.down for each in connections]
+    first = b"".join(map(floats, records.to_numpy(initial(loopback.plan.values)).values()))
+    yield "initial model, in streams", share_seen(first, downs) > 0.9
+    yield "initial model, whole, over chunks' borders", share_seen(first, arrays.values()) == 1.0
+    publics = loopback.trust.roster.publics
+    yield (
+        "identities' public keys, raw",
+        all(share_seen(public, ups) == 1.0 for public in publics),
+    )
+    keys = [key.public for key in loopback.trust.node_keys.values()]
+    yield (
+        "SuperNodes' public keys, in base64",
+        all(share_seen(_as_sent(key), ups) == 1.0 for key in keys),
+    )
+    some = next(iter(sorted(down)), "")
+    yield "an object's id, in hex", bool(some) and share_seen(bytes.fromhex(some), ups) == 1.0
+    sealed = records.SEALED.encode()
+    yield "heads of ciphertexts", sum(sealed in content for content in up.values()) > 0
+    number = leak_counts.forms(loopback_app.MAX_EXAMPLES)["record"]
+    yield "a number of the run config", any(number in stream for stream in ups)
+
+
+def _as_sent(public: Path) -> bytes:
+    """A SuperNode's public key as Flower sends it, before base64."""
+    key = load_ssh_public_key(public.read_bytes())
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

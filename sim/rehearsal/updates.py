@@ -1,0 +1,127 @@
+"""What only the apps of a loopback deployment knew: models, what they trained, updates.
+
+Updates are known as floats, and as the integers that each run's scheme encrypts (`lanes`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe import records
+from flhe.coding.flatten import Layout, layout_of
+from flhe.errors import FlheError
+from flhe.keys.states import Epoch
+from flhe.keys.store import Store
+from flhe.rounds.terms import Terms
+from flhe.schemes.base import Scheme
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.lanes import quantized, unencrypted
+from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.node_secrets import MODEL, UPDATE
+from flhe_lab.rehearsal.plan import SITES, Plan
+from flhe_lab.rehearsal.search import Secrets
+from flhe_lab.rehearsal.writings import of_update, of_vector
+
+Floats = NDArray[np.float32]
+
+TRAINED = "trained model"
+LANES = "quantized update"
+
+
+def terms_of(plan: Plan, scheme: str) -> Terms:
+    """Terms of the plan's run of `scheme`."""
+    unmask = "server" if plan.reads(scheme) else "clients"
+    most = loopback_app.MAX_EXAMPLES
+    return loopback_app.strategy(scheme, unmask, len(SITES), most, lambda _: None).terms
+
+
+def layout(values: int) -> Layout:
+    """The layout of the model that runs start from."""
+    return layout_of(records.to_numpy(initial(values)))
+
+
+def schemes(loopback: Loopback) -> Iterator[Scheme]:
+    """The scheme of each run, for each size that its group may have had.
+
+    BatchCrypt's has the public key of each epoch that is still there.
+    """
+    for name in loopback.plan.schemes:
+        terms = terms_of(loopback.plan, name)
+        for cohort in range(2, len(SITES) + 1):
+            for public in {b"", *_publics(loopback)} if terms.keyed else (b"",):
+                try:
+                    yield terms.for_cohort(cohort, public)
+                except FlheError:  # the public key of another run
+                    continue
+
+
+def _publics(loopback: Loopback) -> Iterator[bytes]:
+    for name in SITES:
+        store = Store(loopback.home(name))
+        for epoch_id in store.epochs():
+            yield Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_public
+
+
+def notes_of(loopback: Loopback, run: int, number: int) -> list[dict[str, Floats]]:
+    """What apps wrote down in a round."""
+    found = []
+    for name in SITES:
+        path = loopback.notes(name) / f"{run}-{number}.npz"
+        if path.exists():
+            with np.load(path, allow_pickle=False) as arrays:
+                found.append(dict(arrays))
+    return found
+
+
+def note(loopback: Loopback) -> None:
+    """Add all of it to the deployment's secrets."""
+    secrets, plan = loopback.secrets, loopback.plan
+    for run in loopback.runs:
+        for number in range(1, plan.rounds + 1):
+            for index, found in enumerate(notes_of(loopback, run.id, number)):
+                source = run.scheme, number, index
+                change = found["trained"] - found["received"]
+                secrets.add(TRAINED, *of_vector(found["trained"]), source=source)
+                secrets.add(UPDATE, *of_update(change, loopback_app.CLIP), source=source)
+                if number > 1 and not plan.reads(run.scheme):
+                    secrets.add(MODEL, *of_vector(found["received"]), source=source)
+    rounds = range(1, plan.rounds + 1)
+    for name, site, number in itertools.product(plan.schemes, range(len(SITES)), rounds):
+        made = loopback_app.update(name, site, number, plan.values)
+        secrets.add(UPDATE, *of_update(made, loopback_app.CLIP))
+        add_integers(secrets, terms_of(plan, name), made, loopback_app.examples(site))
+
+
+def add_integers(
+    secrets: Secrets, terms: Terms, update: NDArray[np.float32], examples: int
+) -> None:
+    """Add the integers that an update is encrypted as, as groups of two to all sites pack them."""
+    arrays = layout(update.size)
+    for cohort in range(2, len(SITES) + 1):
+        own = terms.resolved(cohort)
+        integers = quantized(own, arrays, update, examples)
+        scheme = own.for_cohort(cohort)
+        trailer = own.trailer_lanes(arrays)
+        secrets.add(LANES, *unencrypted(scheme, integers, trailer=trailer))
+
+
+def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:
+    """Notes that apps must have written, and that are not there, in words."""
+    for kind, name, number in itertools.product(
+        (TRAINED, UPDATE, MODEL), plan.schemes, range(1, plan.rounds + 1)
+    ):
+        if kind == MODEL and (number == 1 or plan.reads(name)):
+            continue
+        away = plan.kill and number == loopback_app.HOLD_ROUND  # it may have died before it wrote
+        told = [of for of in secrets.sources.get(kind, ()) if _is(of, name, number)]
+        if len(told) < len(SITES) - away:
+            yield f"{kind} of {name}, round {number}: {len(told)} of {len(SITES) - away} sites"
+
+
+def _is(source: object, name: str, number: int) -> bool:
+    return isinstance(source, tuple) and source[:2] == (name, number)

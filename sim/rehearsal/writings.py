@@ -1,0 +1,193 @@
+r"""What text may stand for: bytes, as logs, JSON, certificates and error messages write them.
+
+hex           in either case, with colons, blanks, commas, dashes or 0x between the bytes, or in lines
+base64        with either alphabet, in lines too; base32 in either case; both base85 of Python
+escapes       \x1f, \u001f, \037 and \n, as repr(), JSON and protobuf write them, or twice; %1f
+numbers       lists of numbers below 256; one decimal integer, in either byte order
+decimals      numbers with a point, as `printed` rounds them
+Latin-1       characters below 256 in UTF-8
+zlib, gzip    wherever a stream begins
+
+All of it at every alignment, one layer deep: hex of hex is not seen through.
+
+And the forms that a vector may have before anybody writes it down: float32, float64, float16 and
+printed decimals; an update also negated, in the other byte order and divided by the clipping threshold.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import urllib.parse
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+SHORTEST = 8
+"""Bytes that a writing stands for at least: fewer are no window."""
+
+_RUN = re.compile(rb"[\t\n\r -~]{10,}")  # what base85 takes for that; all others take more
+_HEX = re.compile(rb"[0-9A-Fa-f]{16,}")
+_BASE64 = re.compile(rb"[0-9A-Za-z+/_-]{11,}")
+_BASE32 = re.compile(rb"[A-Z2-7]{13,}|[a-z2-7]{13,}")
+_BASE85 = re.compile(rb"[!-~]{10,}")
+_ESCAPE = re.compile(
+    rb"\\(?:x([0-9A-Fa-f]{2})|u00([0-9A-Fa-f]{2})|([0-3]?[0-7]{1,2})|([abtnvfr\\'\"]))"
+)
+_LIST = re.compile(rb"(?:-?\d{1,3}[\s,;]+){7,}-?\d{1,3}")
+_INTEGER = re.compile(rb"(?<!\d)\d{18,4000}(?!\d)")
+_DECIMAL = re.compile(rb"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d{1,3})?")
+_BETWEEN = re.compile(rb"0x|[\s:,\-]")
+_LATIN = re.compile(rb"(?:[\x00-\x7f]|[\xc2\xc3][\x80-\xbf]){8,}")
+_PACKED = re.compile(rb"\x78[\x01\x5e\x9c\xda]|\x1f\x8b\x08")
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_LETTERS = dict(zip(b"abtnvfr\\'\"", b"\a\b\t\n\v\f\r\\'\"", strict=True))
+_ALPHABET32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_ALPHABETS85 = (
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    bytes(range(33, 118)),
+)
+_APART = b"\x00"
+_INFLATED = 1 << 20
+_BOTH_ENDS = 47
+"""zlib's word for: zlib or gzip, whichever it is."""
+DIGITS = 6
+"""Significant digits that a printed number is compared by."""
+
+
+def decoded(data: bytes) -> Iterator[bytes]:
+    """What the text in `data` may stand for, decoded."""
+    if text := _APART.join(_RUN.findall(data)):
+        yield from _text(text)
+    for match in _LATIN.finditer(data):
+        if b"\xc2" in match[0] or b"\xc3" in match[0]:
+            yield match[0].decode().encode("latin-1")
+    for match in _PACKED.finditer(data):
+        try:
+            unpacked = zlib.decompressobj(_BOTH_ENDS).decompress(
+                data[match.start() : match.start() + _INFLATED], _INFLATED
+            )
+        except zlib.error:
+            continue
+        yield unpacked
+
+
+def printed(values: NDArray[np.floating]) -> bytes:
+    """Numbers as they are compared with printed ones: rounded to DIGITS digits, float32."""
+    wide = values.astype(np.float64).reshape(-1)
+    wide = wide[np.isfinite(wide)]
+    exponent = np.floor(np.log10(np.abs(wide), where=wide != 0, out=np.zeros_like(wide)))
+    scale = 10.0 ** (exponent - (DIGITS - 1))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return (np.rint(wide / scale) * scale).astype("<f4").tobytes()
+
+
+def _text(text: bytes) -> Iterator[bytes]:
+    """What runs of text may stand for, all at once: alignments are tried on all of them together."""
+    unbroken = text.translate(None, b"\t\n\r ")
+    for each in {text, _BETWEEN.sub(b"", text)}:
+        yield from _hex(_of(_HEX, each))
+    for each in {text, unbroken}:
+        yield from _base64(_of(_BASE64, each).translate(_URL_SAFE))
+    yield from _groups(_of(_BASE32, text).upper(), _ALPHABET32, 8, 5)
+    for alphabet in _ALPHABETS85:
+        yield from _groups(_of(_BASE85, text), alphabet, 5, 4)
+    if b"\\" in text:
+        once = _ESCAPE.sub(_unescaped, text)
+        yield once
+        yield _ESCAPE.sub(_unescaped, once)
+    if b"%" in text:
+        yield urllib.parse.unquote_to_bytes(text)
+    for match in _LIST.finditer(text):
+        yield bytes(_below_256(re.findall(rb"-?\d+", match[0])))
+    for match in _INTEGER.finditer(text):
+        number = int(match[0])
+        written = number.to_bytes((number.bit_length() + 7) // 8, "big")
+        yield written
+        yield written[::-1]
+    decimals = [float(number) for number in _DECIMAL.findall(text)]
+    if len(decimals) > 1:
+        yield printed(np.array(decimals))
+
+
+def _of(pattern: re.Pattern[bytes], text: bytes) -> bytes:
+    return b"".join(pattern.findall(text))
+
+
+def _hex(digits: bytes) -> Iterator[bytes]:
+    for start in (0, 1):
+        yield binascii.unhexlify(digits[start : len(digits) - (len(digits) - start) % 2])
+
+
+def _base64(letters: bytes) -> Iterator[bytes]:
+    for start in range(4 if letters else 0):
+        part = letters[start:]
+        yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
+
+
+def _groups(text: bytes, alphabet: bytes, letters: int, size: int) -> Iterator[bytes]:
+    """`letters` digits for `size` bytes, at each alignment; what is no digit counts as the last one."""
+    base = len(alphabet)
+    table = np.full(256, base - 1, np.uint64)
+    table[np.frombuffer(alphabet, np.uint8)] = np.arange(base)
+    digits = table[np.frombuffer(text, np.uint8)]
+    places = np.array([base**k for k in reversed(range(letters))], np.uint64)
+    for start in range(letters if text else 0):
+        part = digits[start:]
+        # Python's own decoders fill the last group up with the last digit, or take zeros: same bytes.
+        filled = np.append(part, np.full(-part.size % letters, base - 1, np.uint64))
+        words = filled.reshape(-1, letters) @ places
+        rows: Bytes = words.astype(">u8").view(np.uint8).reshape(-1, 8)
+        yield rows[:, 8 - size :].tobytes()
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    code, point, octal, letter = match.groups()
+    if letter is not None:
+        return bytes([_LETTERS[letter[0]]])
+    if octal is not None:
+        return bytes([int(octal, 8) & 0xFF])
+    return bytes([int(code or point, 16)])
+
+
+def _below_256(numbers: Iterable[bytes]) -> Iterator[int]:
+    """Bytes; signed ones too, as Java writes them. What is larger stands as 0."""
+    for number in map(int, numbers):
+        yield number & 0xFF if -128 <= number < 256 else 0
+
+
+MOST = 1 << 14
+"""Values of a vector that are looked for in all forms; the others as they are."""
+
+
+def floats(array: NDArray[np.generic]) -> bytes:
+    """An array's bytes as they would travel."""
+    return np.ascontiguousarray(array).tobytes()
+
+
+def of_vector(values: NDArray[Any]) -> Iterator[bytes]:
+    """A model, or anything else of floats; of other numbers as they are."""
+    yield floats(values)
+    if values.dtype.kind != "f":
+        return
+    some = values.reshape(-1)[:MOST]
+    yield floats(some.astype("<f8"))
+    with np.errstate(over="ignore"):
+        yield floats(some.astype("<f2"))
+    yield printed(some)
+
+
+def of_update(update: NDArray[np.float32], clip: float = 0.0) -> Iterator[bytes]:
+    """An update: float32 differences, of either sign, and in units of the threshold `clip`."""
+    for sign in (1, -1):
+        yield from of_vector(np.multiply(update, sign, dtype=update.dtype))
+    some = update.reshape(-1)[:MOST]
+    yield floats(some.astype(">f4"))
+    if clip:
+        yield floats((some / clip).astype("<f4"))

@@ -1,0 +1,1 @@
+"""Contenders that flhe measures and does not ship: SecAgg, SASH+, threshold decryption."""

@@ -1,0 +1,1 @@
+"""SecAgg and SecAgg+: pairwise masks on the vectors themselves, beside which SASH is measured."""

@@ -1,0 +1,104 @@
+"""Graph: who masks with whom, and who holds whose shares.
+
+Complete: everybody with everybody, as in SecAgg. Regular: everybody with `degree` others, as in
+SecAgg+, on a Harary graph (members on a circle, each joined to the degree / 2 on either side, and to
+the one opposite where the degree is odd) whose places are dealt out by a permutation. The permutation
+comes from a public seed that no single party chose, such as the epoch's id, after the members are
+fixed. Then the neighbours of one member are a uniformly random set of the others.
+
+Source: Bell et al., CCS 2020, Sec. 3.1 and Definition 3.2 (good graphs); Harary, 1962.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys.derive import hkdf
+from flhe.keys.roster import MAX_MEMBERS
+from flhe.math.permutation import uniform
+from flhe.math.prg import AesCtr
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """An undirected graph on ranks 0 to members - 1, without loops, every degree the same.
+
+    Parameters
+    ----------
+    members : int
+        N, 3 to 1024.
+    degree : int
+        k, neighbours of each, 2 to N - 1; even, or N is. N - 1 is the complete graph.
+    seed : bytes
+        Public, 16 bytes or more; not needed for the complete graph.
+    """
+
+    members: int
+    degree: int
+    seed: bytes = b""
+    _circle: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _place: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.members) is not int or not 3 <= self.members <= MAX_MEMBERS:
+            raise ConfigError(f"Graph(members={self.members}): 3 to {MAX_MEMBERS}")
+        if type(self.degree) is not int or not 2 <= self.degree < self.members:
+            raise ConfigError(f"Graph(degree={self.degree}): 2 to {self.members - 1}")
+        if self.degree % 2 and self.members % 2:
+            raise ConfigError(
+                f"Graph(members={self.members}, degree={self.degree}): no graph has an odd number of "
+                f"members of an odd degree; take degree {self.degree + 1}"
+            )
+        if not self.complete and len(self.seed) < 16:
+            raise ConfigError("Graph: a seed of 16 bytes is needed, such as the epoch's id")
+        circle = tuple(range(self.members)) if self.complete else self._dealt()
+        place = [0] * self.members
+        for at, rank in enumerate(circle):
+            place[rank] = at
+        object.__setattr__(self, "_circle", circle)
+        object.__setattr__(self, "_place", tuple(place))
+
+    @classmethod
+    def full(cls, members: int) -> Graph:
+        """The complete graph."""
+        return cls(members, members - 1)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody masks with everybody."""
+        return self.degree == self.members - 1
+
+    @property
+    def holders(self) -> int:
+        """Who holds shares of one member's secrets, itself included: k + 1."""
+        return self.degree + 1
+
+    def neighbours(self, rank: int) -> tuple[int, ...]:
+        """Ranks that `rank` masks with, ascending. ProtocolError for one that is no member's."""
+        return tuple(r for r in self.around(rank) if r != rank)
+
+    def around(self, rank: int) -> tuple[int, ...]:
+        """`rank` and its neighbours, ascending; a holder's place in it is that of its shares."""
+        if type(rank) is not int or not 0 <= rank < self.members:
+            raise ProtocolError(f"Graph: there is no rank {rank} among {self.members} members")
+        if self.complete:
+            return self._circle
+        at, half = self._place[rank], self.degree // 2
+        found = {self._circle[(at + step) % self.members] for step in range(-half, half + 1)}
+        if self.degree % 2:
+            found.add(self._circle[(at + self.members // 2) % self.members])
+        return tuple(sorted(found))
+
+    def _dealt(self) -> tuple[int, ...]:
+        """Ranks in the order of their places: a uniform shuffle (Fisher-Yates)."""
+        key = hkdf(self.seed, "pairwise-graph", self.members, self.degree)
+        # Stream 0: safe because the key is derived for this graph alone, and hides nothing.
+        bounds = np.arange(1, self.members + 1, dtype=np.uint64)
+        picks = uniform(AesCtr().stream(key, 0), bounds).tolist()
+        ranks = list(range(self.members))
+        for last in range(self.members - 1, 0, -1):
+            ranks[last], ranks[picks[last]] = ranks[picks[last]], ranks[last]
+        return tuple(ranks)

@@ -1,0 +1,185 @@
+"""The server's part of a pairwise masking: carry messages, and take the masks off the sum.
+
+It holds no secret before the answers come, and then those of members who dropped out, and seeds of
+those who did not; the plan is all that it needs to know. Every answer is verified before a mask is
+made: a rebuilt key must belong to the public one that was signed, a rebuilt seed to its commitment.
+
+Source: Bonawitz et al., CCS 2017, Fig. 4, Round 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from flhe.errors import ProtocolError, QuorumError
+from flhe.keys.canonical import loads
+from flhe.keys.identity import Secret
+from flhe.keys.messages import Envelope
+from flhe_lab.variants.secagg.masks import (
+    Lanes,
+    Term,
+    agree,
+    apply,
+    check_lanes,
+    commitment,
+    self_key,
+    towards,
+)
+from flhe_lab.variants.secagg.messages import MAX_ANSWER, OPEN, from_bits, read_key, to_bits
+from flhe_lab.variants.secagg.plan import Plan
+from flhe_lab.variants.secagg.states import SEED
+
+_Check = Callable[[int, bytes], bool]
+"""(owner, secret) -> whether it is that owner's."""
+
+WORDS = SEED // 8
+"""Field elements in a share of one secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One "mask-open": shares of seeds for owners in the set, of keys for the others."""
+
+    rank: int
+    owners: tuple[int, ...]
+    shares: NDArray[np.uint64] = field(repr=False)
+
+
+def unmask_sum(
+    plan: Plan,
+    total: Lanes,
+    *,
+    keys: Mapping[int, bytes],
+    sharers: Iterable[int],
+    senders: Sequence[int],
+    answers: Iterable[bytes],
+) -> Lanes:
+    """The sum of the senders' vectors, shape (plan.length,); `total` is used up.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was agreed.
+    total : NDArray
+        The sum of their masked vectors, uint32 or field elements; masks are taken off in place.
+    keys : mapping of int to bytes
+        "mask-key" messages by rank, of all sharers.
+    sharers : iterable of int
+        U2: who sent shares, and whose shares were carried to all neighbours.
+    senders : sequence of int
+        U3, ascending: whose vectors are in `total`.
+    answers : iterable of bytes
+        "mask-open" messages.
+
+    Raises
+    ------
+    QuorumError
+        Fewer shares of somebody's secret than the threshold: names the owner's rank.
+    ProtocolError
+        An answer about another set, or by another than a sender; shares that do not fit together, or
+        are not of the secret that its owner committed to.
+    AuthenticationError
+        A bad signature.
+    """
+    check_lanes(plan, total)
+    chosen, gone = frozenset(senders), frozenset(sharers) - frozenset(senders)
+    publics, committed = {}, {}
+    for rank in chosen | gone:
+        if rank not in keys:
+            raise ProtocolError(f"rank {rank} sent no mask key")
+        owner, publics[rank], committed[rank] = read_key(plan, keys[rank])
+        if owner != rank:
+            raise ProtocolError(f"the mask key of rank {rank} was sent by rank {owner}")
+    held = _held(plan, senders, answers)
+    seeds = _rebuild(
+        plan,
+        sorted(chosen),
+        held,
+        lambda owner, secret: commitment(secret, plan, owner) == committed[owner],
+    )
+    secrets = _rebuild(plan, sorted(gone), held, lambda owner, s: _public(s) == publics[owner])
+
+    def terms() -> Iterator[Term]:
+        for rank, seed in seeds.items():
+            yield False, self_key(seed, plan, rank)
+        for rank, secret in secrets.items():
+            private = X25519PrivateKey.from_private_bytes(secret)
+            for other in plan.graph.neighbours(rank):
+                if other in chosen:
+                    # What `rank` would have added is what `other` took away, and the reverse.
+                    key = agree(private, publics[other], plan, rank, other)
+                    yield towards(rank, other), key
+
+    apply(plan, total, terms())
+    return total
+
+
+def read_answer(plan: Plan, chosen: bytes, allowed: Collection[bytes], message: bytes) -> Answer:
+    """Verify a "mask-open" by one of `allowed` (keys) about the set `chosen`, as bits."""
+    envelope = Envelope.from_bytes(message, MAX_ANSWER)
+    rank = plan.rank(envelope.header.sender)
+    envelope.verify(plan.expect(OPEN), senders=allowed)
+    match loads(envelope.payload, MAX_ANSWER, OPEN):
+        case [bytes(bits), bytes(about), bytes(data)] if bits == chosen:
+            owners = from_bits(plan, about)
+            if not set(owners) <= set(plan.graph.around(rank)) or len(data) != SEED * len(owners):
+                raise ProtocolError(f"{OPEN} message of rank {rank}: shares of others than its own")
+            shares = np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, WORDS)
+            return Answer(rank, owners, shares)
+    raise ProtocolError(f"{OPEN} message of rank {rank}: not an answer about this set of senders")
+
+
+def _held(
+    plan: Plan, senders: Sequence[int], answers: Iterable[bytes]
+) -> dict[int, dict[int, NDArray[np.uint64]]]:
+    """Shares by owner and holder."""
+    held: dict[int, dict[int, NDArray[np.uint64]]] = {}
+    seen: set[int] = set()
+    chosen, allowed = to_bits(plan, senders), {plan.members[sender] for sender in senders}
+    for message in answers:
+        answer = read_answer(plan, chosen, allowed, message)
+        if answer.rank in seen:
+            raise ProtocolError(f"{OPEN}: two messages of rank {answer.rank}")
+        seen.add(answer.rank)
+        for owner, row in zip(answer.owners, answer.shares, strict=True):
+            held.setdefault(owner, {})[answer.rank] = row
+    return held
+
+
+def _rebuild(
+    plan: Plan,
+    owners: Sequence[int],
+    held: Mapping[int, Mapping[int, NDArray[np.uint64]]],
+    right: _Check,
+) -> dict[int, Secret]:
+    """The owners' secrets. Those whose shares have the same places are interpolated together."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for owner in owners:
+        holders = held.get(owner, {})
+        if len(holders) < plan.threshold:
+            raise QuorumError(
+                f"{len(holders)} shares of a secret of rank {owner}, {plan.threshold} are needed"
+            )
+        around = plan.graph.around(owner)
+        at = tuple(place for place, rank in enumerate(around) if rank in holders)
+        groups.setdefault(at, []).append(owner)
+    out: dict[int, Secret] = {}
+    for places, group in groups.items():
+        rows = [np.stack([held[owner][h] for h in sorted(held[owner])]) for owner in group]
+        shares = np.concatenate(rows, axis=1)
+        found = plan.shamir.combine(places, shares, shares.shape[1])
+        for i, owner in enumerate(group):
+            secret = found[WORDS * i : WORDS * (i + 1)].astype("<u8").tobytes()
+            if not right(owner, secret):
+                raise ProtocolError(f"shares of a secret of rank {owner} are wrong")
+            out[owner] = Secret(secret)
+    return {owner: out[owner] for owner in owners}
+
+
+def _public(secret: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()

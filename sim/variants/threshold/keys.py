@@ -1,0 +1,223 @@
+"""A key that nobody has: each party draws a part of it, and holds a share of the whole.
+
+    COMMIT   i -> all   H(crs | i | b_i)                  b_i = p e_i - a s_i
+    REVEAL   i -> all   b_i                               checked against COMMIT
+             i -> j     f_i(j + 1), r_ij                  for j alone: to be sealed by the caller
+
+    b = sum of b_i,   S_j = sum of f_i(j + 1),   k_ij = HKDF(r_ij | r_ji)
+
+f_i is a polynomial of degree t - 1 over Z_q, for each coefficient of s_i = f_i(0), so S_j is a value of
+the sum of all: t values give s = sum of s_i, fewer give nothing. q is a product of primes above the
+number of parties; polynomials are drawn, and points inverted, modulo each of them.
+
+Without COMMIT, the last one to speak could choose b_i as a key of its own less all others', and
+would open everything alone. k_ij blinds partial decryptions (`opening`).
+
+A state asked twice answers the same. After `finish` nobody needs s_i and f_i: forget the states. Wrong
+shares make sums that do not open; nothing here tells whose they are.
+
+Source: Shamir, 1979; Asharov et al., EUROCRYPT 2012 (joint keys); Mouchet et al., J. Cryptology 2023
+(shares of a sum of keys).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flhe.coding.limb_packing import Residues
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import canonical
+from flhe.keys.derive import hkdf
+from flhe.keys.identity import Secret
+from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.sampling import Gaussian
+from flhe.schemes.eshe_keys import Own, check_own, draw_own
+from flhe.schemes.rlwe import lifted
+from flhe.sealed import check_senders
+from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
+from flhe_lab.variants.threshold.sharing import scaled, shares
+
+Box = tuple[Residues, Secret]
+"""What one party has for another: f_i(j + 1), uint64 (limbs, n), and r_ij."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One party before the others' commitments are known; secret, to be forgotten in the end.
+
+    Parameters
+    ----------
+    rank : int
+        Its rank.
+    crs : bytes
+        What `a` is expanded from.
+    own : NDArray[int8]
+        s_i, shape (n,).
+    b : NDArray[uint64]
+        b_i, shape (limbs, n).
+    key : bytes
+        What f_i and r_ij are derived from, 32 bytes.
+    """
+
+    rank: int
+    crs: bytes
+    own: Own = field(repr=False)
+    b: Residues = field(repr=False)
+    key: Secret = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Revealed:
+    """One party that has seen all commitments.
+
+    Parameters
+    ----------
+    drawn : Drawn
+        What it drew.
+    commitments : tuple of bytes
+        Everyone's, by rank.
+    """
+
+    drawn: Drawn
+    commitments: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThresholdKey:
+    """What a party holds.
+
+    Parameters
+    ----------
+    rank : int
+        Its rank.
+    share : NDArray[uint64]
+        S_j, shape (limbs, n).
+    pairs : tuple of bytes
+        k_jk by rank, 32 bytes each; empty for itself.
+    public : PublicKey
+        The joint public key.
+    """
+
+    rank: int
+    share: Residues = field(repr=False)
+    pairs: tuple[bytes, ...] = field(repr=False)
+    public: PublicKey
+
+
+def begin(scheme: ThresholdRlwe, rank: int, crs: bytes) -> tuple[Drawn, bytes]:
+    """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all.
+
+    Parameters
+    ----------
+    scheme : ThresholdRlwe
+        Parameters without a key's id.
+    rank : int
+        Own rank.
+    crs : bytes
+        32 public bytes which nobody chose alone, such as a hash of a nonce of each party.
+    """
+    check_senders((rank,), scheme.cohort)
+    if len(crs) != 32 or scheme.key_id:
+        raise ConfigError(
+            "threshold keys: takes a crs of 32 bytes, and parameters without a key_id"
+        )
+    own = draw_own(scheme.sizes.n)
+    check_own(own)
+    error, rows = Gaussian().draw(scheme.sizes.n, secrets.token_bytes), []
+    for ring, a_hat in zip(scheme.rings, common_hats(scheme, crs), strict=True):
+        product = ring.products(ring.forward(lifted(own, ring.q)), a_hat[np.newaxis])[0]
+        noise = scaled(lifted(error, ring.q), 1 << scheme.slots.log_p, ring.q)
+        rows.append(ring.subtract(noise, product))
+    drawn = Drawn(rank, crs, own, np.array(rows), Secret(secrets.token_bytes(32)))
+    return drawn, _commitment(crs, rank, drawn.b)
+
+
+def reveal(
+    scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes]
+) -> tuple[Revealed, Residues, tuple[Box, ...]]:
+    """Once all have committed: the state to keep, b_i for all, and what each rank alone may see.
+
+    Raises
+    ------
+    ProtocolError
+        Not as many commitments as parties; the own one was changed.
+    """
+    if len(commitments) != scheme.cohort or any(len(c) != 32 for c in commitments):
+        raise ProtocolError(
+            f"threshold keys: {len(commitments)} commitments, all {scheme.cohort} parties must send "
+            "one of 32 bytes: start over"
+        )
+    own = _commitment(drawn.crs, drawn.rank, drawn.b)
+    if not hmac.compare_digest(commitments[drawn.rank], own):
+        raise ProtocolError("threshold keys: own commitment was changed on the way: start over")
+    moduli, n, prg = scheme.slots.moduli, scheme.sizes.n, AesCtr()
+    terms = [
+        [
+            FieldElements(prg, hkdf(drawn.key, "threshold-share", degree, limb), q).block(0, n)
+            for limb, q in enumerate(moduli)
+        ]
+        for degree in range(1, scheme.threshold)
+    ]
+    values = shares([lifted(drawn.own, q) for q in moduli], moduli, scheme.cohort, terms)
+    boxes = tuple((value, _seed(drawn, rank)) for rank, value in enumerate(values))
+    return Revealed(drawn, tuple(commitments)), drawn.b, boxes
+
+
+def finish(
+    scheme: ThresholdRlwe, state: Revealed, publics: Sequence[Residues], boxes: Sequence[Box]
+) -> ThresholdKey:
+    """The party's key, out of everyone's b_i and of what everyone had for it, own ones included.
+
+    Parameters
+    ----------
+    scheme, state
+        As `reveal` had and gave them.
+    publics, boxes : sequence
+        What `reveal` had for all, and for this rank; by rank of the sender.
+
+    Raises
+    ------
+    ProtocolError
+        Something is missing, or not what was committed to.
+    """
+    drawn = state.drawn
+    if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:
+        raise ProtocolError(
+            f"threshold keys: {len(publics)} public parts and {len(boxes)} shares, all "
+            f"{scheme.cohort} parties must send both: start over"
+        )
+    b, share = (np.zeros((len(scheme.rings), scheme.sizes.n), np.uint64) for _ in range(2))
+    pairs = []
+    for rank, (public, (value, seed)) in enumerate(zip(publics, boxes, strict=True)):
+        told = _commitment(drawn.crs, rank, public)
+        if not hmac.compare_digest(told, state.commitments[rank]):
+            raise ProtocolError(
+                f"threshold keys: the public part of rank {rank} is not the one that it committed to: "
+                "start over"
+            )
+        for total, part in ((b, public), (share, value)):
+            for limb, ring in enumerate(scheme.rings):
+                ring.add_into(total[limb], part[limb])
+        if rank == drawn.rank:
+            pairs.append(b"")
+            continue
+        # The lower rank's half first, so that both derive the same.
+        (low, first), (high, second) = sorted([(drawn.rank, _seed(drawn, rank)), (rank, seed)])
+        pairs.append(hkdf(first + second, "threshold-pair", drawn.crs, low, high))
+    return ThresholdKey(drawn.rank, share, tuple(pairs), PublicKey(drawn.crs, b))
+
+
+def _seed(drawn: Drawn, rank: int) -> Secret:
+    """r_ij for the party of that rank."""
+    return hkdf(drawn.key, "threshold-pair-seed", rank)
+
+
+def _commitment(crs: bytes, rank: int, b: Residues) -> bytes:
+    data = canonical.dumps(["flhe/v1/threshold-commit", crs, rank, b.astype("<u8").tobytes()])
+    return hashlib.sha256(data).digest()

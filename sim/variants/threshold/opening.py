@@ -1,0 +1,266 @@
+"""Opening a sum by t parties: each answers once, under noise, and what is combined is the sum alone.
+
+    d_j = lambda_j(T) c1 S_j + p E_j + sum over k > j of Z_jk - sum over k < j of Z_kj     j, k in T
+    c0 + sum over T of d_j = p (E + sum of E_j) + M
+
+T is a set of exactly t parties that all of them know beforehand, lambda_j(T) the Lagrange coefficient
+at 0 modulo q. E_j, uniform in [-B, B), hides E, which would give s: c1 s = p E + M - c0.
+
+Z_jk, uniform under the pair's key, is there because lambda_j is a fraction modulo q and no small
+number. Whoever holds t - 1 shares knows each S_j as an affine function of s, and without Z would see
+
+    lambda_j(T) c1 S_j + p E_j = (v / w) (p E + M - c0) + p E_j + something known
+
+of which w times, less what is known, is p (v E + w E_j): E modulo w. Of 5 parties that open by 3, w is
+up to 64; of 16 by 5 it reaches 7,203,735, which is all of E, so four parties outside T would find s.
+Only where those t - 1 are in T, as for t = N, w is 1. Z cancels in the sum over T and in no other: what
+honest parties' answers show is their sum, in which v / w is 1. Z is bound to the ciphertext, its slot
+and T: parties that were shown different ones open nothing.
+
+Who asks for two answers on one c1, with other noise each time, averages the noise away, whatever c0 is;
+so a party answers once a slot, and once a c1, whatever became of the answer.
+
+Nothing here tells a sum from what was made up: d_j is a function of c1, and the sum of answers to a
+constant c1 = floor(q / 2^(k+1)) shows bit k of s. Servers and senders are to follow the protocol.
+
+An answer that is of another opening, or all wrong, is found: noise is beyond its bound, or the zeros
+after the values are none. One that is wrong in few places may not be, nor may a sum: messages are to be
+signed, as those of `flhe.keys` are.
+
+Source: Asharov et al., EUROCRYPT 2012 (partial decryption, flooding); Boneh et al., CRYPTO 2018 (Shamir
+shares of lattice keys); Mouchet et al., J. Cryptology 2023 (coefficients applied before noise); the
+masks: Bonawitz et al., CCS 2017.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.limb_packing import Residues
+from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
+from flhe.keys.derive import hkdf
+from flhe.math.buffers import empty
+from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prime_ring import PrimeRing
+from flhe.sealed import Sealed, Slot
+from flhe_lab.variants.threshold.answers import Answered, Claim, Partial, opening_name
+from flhe_lab.variants.threshold.keys import ThresholdKey
+from flhe_lab.variants.threshold.scheme import CHECKS, NAME, ThresholdRlwe
+from flhe_lab.variants.threshold.sharing import at_zero, scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One party's side of openings.
+
+    Parameters
+    ----------
+    scheme : ThresholdRlwe
+        Public parameters, with the key's id.
+    key : ThresholdKey
+        What it holds: nothing that opens anything alone.
+    min_senders : int
+        Fewest senders of a sum that it helps to open, 2 to N; 0 for t + 1, or N if that is less: of so
+        many, two are honest if t - 1 collude.
+    """
+
+    scheme: ThresholdRlwe
+    key: ThresholdKey = field(repr=False)
+    min_senders: int = 0
+
+    def __post_init__(self) -> None:
+        scheme = self.scheme
+        self.key.public.check(scheme)
+        if not self.min_senders:
+            object.__setattr__(self, "min_senders", min(scheme.threshold + 1, scheme.cohort))
+        if not 2 <= self.min_senders <= scheme.cohort:
+            raise ConfigError(
+                f"Party(min_senders={self.min_senders}): 2 to {scheme.cohort}; the sum of one sender "
+                "is its update"
+            )
+
+    def partial(
+        self, state: Answered, total: Sealed, slot: Slot, chosen: Sequence[int], claim: Claim
+    ) -> tuple[Partial, Answered]:
+        """Help to open `total` with the parties `chosen`; returns the answer and the state to keep.
+
+        Parameters
+        ----------
+        state : Answered
+            The last one that was kept.
+        total : Sealed
+            The sum, closed.
+        slot : Slot
+            The round that this party is in, by its own account.
+        chosen : sequence of int
+            T: ranks of exactly t parties, this one among them, fixed before anybody answers.
+        claim : callable
+            Keeps the new state, durably; raises where it cannot, or where it has it.
+
+        Raises
+        ------
+        ReuseError
+            This slot, or this c1, was answered before, for whatever T, and with whatever c0.
+        QuorumError
+            Too few senders.
+        ProtocolError
+            No ciphertext of this scheme, or of another slot; a T that is none.
+        """
+        chosen = tuple(sorted(chosen))
+        self._check(total, slot, chosen)
+        # By c1 alone: the answer is a function of it, and c0 is free for whoever asks to change.
+        names = {slot.digest(), hashlib.sha256(self.scheme.halves(total)[1].data).digest()}
+        if names & state.names:
+            raise ReuseError(
+                f"{NAME}: this slot or this ciphertext was answered before; two answers show more "
+                "than the sum, so make a new round"
+            )
+        state = Answered(state.names | names)
+        claim(state)
+        return self._answer(total, chosen), state
+
+    def _check(self, total: Sealed, slot: Slot, chosen: tuple[int, ...]) -> None:
+        scheme = self.scheme
+        scheme.check(total)
+        if total.slot != slot:
+            raise ProtocolError(f"{NAME}: the sum is of another round than the one to be opened")
+        if len(total.senders) < self.min_senders:
+            raise QuorumError(
+                f"{NAME}: a sum of {len(total.senders)} senders, {self.min_senders} are needed"
+            )
+        check_chosen(scheme, chosen)
+        if self.key.rank not in chosen:
+            raise ProtocolError(f"{NAME}: party {self.key.rank} is not one of those who open")
+
+    def _answer(self, total: Sealed, chosen: tuple[int, ...]) -> Partial:
+        scheme, opening = self.scheme, opening_name(total, chosen)
+        limbs, counts = scheme.limbs, scheme.counts(total.length)
+        n, step, (_, c1) = scheme.sizes.n, scheme.sizes.step, scheme.halves(total)
+        data = empty(limbs.nbytes(counts[0]), np.uint8)
+        hats = [
+            ring.forward(scaled(share, at_zero(self.key.rank, chosen, ring.q), ring.q))
+            for ring, share in zip(scheme.rings, self.key.share, strict=True)
+        ]
+        # Uniform below 2 B, so in [-B, B) once B is taken off; the key is for this answer alone.
+        smudging = FieldElements(AesCtr(), secrets.token_bytes(32), 2 << scheme.slots.smudging)
+        masks = [self._masks(opening, chosen, limb, r) for limb, r in enumerate(scheme.rings)]
+
+        for at in range(0, counts[0], step):
+            end = min(at + step, counts[0])
+            first, blocks = at // n, -(-(end - at) // n)
+            noise = smudging.blocks(first, blocks, n)
+            for limb, ring in enumerate(scheme.rings):
+                row = np.empty((blocks, n), np.uint64)
+                limbs.read(c1, counts[1], limb, at, row.reshape(-1))
+                row = ring.products(hats[limb], ring.forward(row))
+                ring.add_into(row, self._flood(noise, ring))
+                for sign, mask in masks[limb]:
+                    fold = ring.add_into if sign > 0 else ring.subtract_into
+                    fold(row, mask.blocks(first, blocks, n))
+                limbs.write(row.reshape(-1)[: end - at], data, counts[0], limb, at)
+        return Partial(self.key.rank, chosen, opening, data)
+
+    def _flood(self, noise: Residues, ring: PrimeRing) -> Residues:
+        """Smudging: p E_j."""
+        slots = self.scheme.slots
+        centre = (1 << slots.smudging + slots.log_p) % ring.q
+        flood = scaled(noise, 1 << slots.log_p, ring.q)
+        return ring.subtract(flood, np.full(flood.shape, centre, np.uint64))
+
+    def _masks(
+        self, opening: bytes, chosen: tuple[int, ...], limb: int, ring: PrimeRing
+    ) -> list[tuple[int, FieldElements]]:
+        """Z_jk and its sign, for all others in T."""
+        out = []
+        for other in chosen:
+            if other != self.key.rank:
+                # Streams begin at 0: the key is for this opening and limb alone.
+                key = hkdf(self.key.pairs[other], "threshold-mask", opening, limb)
+                out.append((other - self.key.rank, FieldElements(AesCtr(), key, ring.q)))
+        return out
+
+
+def check_chosen(scheme: ThresholdRlwe, chosen: Sequence[int]) -> None:
+    """Refuse what is no set of parties to open a sum; ProtocolError."""
+    ranks = all(type(rank) is int and 0 <= rank < scheme.cohort for rank in chosen)
+    if not ranks or len(chosen) != scheme.threshold or list(chosen) != sorted(set(chosen)):
+        raise ProtocolError(
+            f"{NAME}: exactly {scheme.threshold} different parties of {scheme.cohort} open a sum"
+        )
+
+
+def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -> NDArray[Any]:
+    """The sum: signed integers, shape (total.length,), int32 where the largest sum fits.
+
+    Takes no secret: whoever has the answers of all of T can.
+
+    Raises
+    ------
+    QuorumError
+        An answer is missing.
+    ProtocolError
+        An answer that is repeated, or of a party outside T, of another opening or length; answers that
+        do not fit together, or to the ciphertext.
+    """
+    scheme.check(total)
+    if not partials:
+        raise QuorumError(f"{NAME}: no partial decryptions, {scheme.threshold} are needed")
+    _check_partials(scheme, total, partials)
+    slots, limbs = scheme.slots, scheme.limbs
+    count, step, (c0, _) = scheme.counts(total.length)[0], scheme.sizes.step, scheme.halves(total)
+    out = empty(total.length + CHECKS, slots.dtype)
+
+    try:
+        for at in range(0, count, step):
+            end = min(at + step, count)
+            ours = np.empty((len(scheme.rings), end - at), np.uint64)
+            theirs = np.empty(end - at, np.uint64)
+            for limb, ring in enumerate(scheme.rings):
+                limbs.read(c0, count, limb, at, ours[limb])
+                for partial in partials:
+                    limbs.read(partial.data, count, limb, at, theirs)
+                    ring.add_into(ours[limb], theirs)
+            part = out[at * slots.per : end * slots.per]
+            part[:], _ = slots.lower(ours, part.size, len(total.senders))
+        if out[total.length :].any():
+            raise ProtocolError("checks are not zero")
+    except ProtocolError:
+        raise ProtocolError(
+            f"{NAME}: a partial decryption does not fit, or the sum was altered: what was opened is "
+            "beyond what its senders and these parties explain; the round is refused"
+        ) from None
+    return out[: total.length]
+
+
+def _check_partials(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -> None:
+    chosen = partials[0].chosen
+    check_chosen(scheme, chosen)
+    opening, count = opening_name(total, chosen), scheme.counts(total.length)[0]
+    seen: set[int] = set()
+    for partial in partials:
+        if partial.rank in seen:
+            raise ProtocolError(f"{NAME}: two partial decryptions of party {partial.rank}")
+        seen.add(partial.rank)
+        if partial.rank not in chosen or partial.chosen != chosen or partial.opening != opening:
+            raise ProtocolError(
+                f"{NAME}: the partial decryption of party {partial.rank} is of another opening: of "
+                "another sum, slot or set of parties"
+            )
+        if partial.data.size != scheme.limbs.nbytes(count):
+            raise ProtocolError(
+                f"{NAME}: the partial decryption of party {partial.rank} has another length"
+            )
+        try:
+            scheme.limbs.check(partial.data, count)
+        except ProtocolError as error:
+            raise ProtocolError(f"{NAME}: of party {partial.rank}, {error}") from None
+    if missing := sorted(set(chosen) - seen):
+        names = ", ".join(map(str, missing))
+        raise QuorumError(f"{NAME}: partial decryptions of parties {names} are missing")

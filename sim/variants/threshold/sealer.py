@@ -1,0 +1,116 @@
+"""ThresholdSealer: encrypts under the joint public key; holds no secret.
+
+    (c0, c1) = (u b + p e' + m,   u a + p e'')
+
+u, e' and e'' are fresh for each block: discrete Gaussians, as keys are.
+
+Source: Lyubashevsky, Peikert and Regev, EUROCRYPT 2010; see `scheme`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.limb_packing import Residues
+from flhe.errors import ReuseError
+from flhe.math.buffers import empty
+from flhe.math.sampling import Gaussian
+from flhe.schemes.base import check_integers
+from flhe.schemes.rlwe import lifted
+from flhe.sealed import Sealed, Slot, check_senders
+from flhe_lab.variants.threshold.scheme import CHECKS, NAME, PublicKey, ThresholdRlwe, common_hats
+from flhe_lab.variants.threshold.sharing import scaled
+
+
+@dataclass(slots=True)
+class ThresholdSealer:
+    """One client's side: it needs no secret.
+
+    Parameters
+    ----------
+    scheme : ThresholdRlwe
+        Public parameters, with the key's id.
+    public : PublicKey
+        The joint public key.
+    rank : int
+        This client's rank in the agreed member list; never a number from the server.
+    """
+
+    scheme: ThresholdRlwe
+    public: PublicKey
+    rank: int
+    _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
+    _used: set[Slot] = field(default_factory=set, repr=False)
+
+    def __post_init__(self) -> None:
+        check_senders((self.rank,), self.scheme.cohort)
+        self.public.check(self.scheme)
+        b_hats = (r.forward(b) for r, b in zip(self.scheme.rings, self.public.b, strict=True))
+        a_hats = common_hats(self.scheme, self.public.crs)
+        self._hats = list(zip(b_hats, a_hats, strict=True))
+
+    def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
+        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
+
+        Raises
+        ------
+        ReuseError
+            A second vector for one slot: a round has one vector of each sender.
+        RangeError
+            A value outside the space, which would run into its neighbour's sum.
+        """
+        scheme = self.scheme
+        for part in (plain.values, plain.extras):
+            check_integers(NAME, part, scheme.space)
+        if slot in self._used:
+            raise ReuseError(f"{NAME}: this slot has encrypted a vector before")
+        self._used.add(slot)
+        values = plain.values
+        if plain.extras.size:
+            values = np.concatenate([plain.values, plain.extras])
+        data = empty(scheme.nbytes(values.size), np.uint8)
+        sealed = Sealed(NAME, slot, (self.rank,), values.size, data)
+        count, n = scheme.counts(values.size)[0], scheme.sizes.n
+        # Streams of u, e' and e'': each has a fresh key of its own.
+        streams = [Gaussian().noise(secrets.token_bytes) for _ in range(3)]
+        for at in range(0, count, scheme.sizes.step):
+            end = min(at + scheme.sizes.step, count)
+            whole = -(-(end - at) // n) * n
+            u, e0, e1 = (np.empty(size, np.int8) for size in (whole, end - at, whole))
+            for stream, samples in zip(streams, (u, e0, e1), strict=True):
+                stream.into(at, samples)
+            self._write(sealed, values, at, end, u, e0, e1)
+        return sealed
+
+    def _write(
+        self,
+        sealed: Sealed,
+        values: NDArray[Any],
+        at: int,
+        end: int,
+        u: NDArray[np.int8],
+        e0: NDArray[np.int8],
+        e1: NDArray[np.int8],
+    ) -> None:
+        """Coefficients `at` to `end` of both halves."""
+        scheme = self.scheme
+        slots, limbs, n = scheme.slots, scheme.limbs, scheme.sizes.n
+        halves, counts = scheme.halves(sealed), scheme.counts(sealed.length)
+        c0 = np.empty((len(scheme.rings), end - at), np.uint64)
+        for limb, (ring, (b_hat, a_hat)) in enumerate(zip(scheme.rings, self._hats, strict=True)):
+            u_hat = ring.forward(lifted(u, ring.q).reshape(-1, n))
+            c0[limb] = ring.products(b_hat, u_hat).reshape(-1)[: end - at]
+            c1 = ring.products(a_hat, u_hat).reshape(-1)
+            ring.add_into(c1, scaled(lifted(e1, ring.q), 1 << slots.log_p, ring.q))
+            limbs.write(c1, halves[1], counts[1], limb, at)
+        part = values[at * slots.per : end * slots.per]
+        zeros = min(end * slots.per, values.size + CHECKS) - at * slots.per - part.size
+        slots.lift(np.append(part, np.zeros(zeros, part.dtype)) if zeros else part, e0, c0)
+        for limb, row in enumerate(c0):
+            limbs.write(row, halves[0], counts[0], limb, at)

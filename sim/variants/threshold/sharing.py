@@ -1,0 +1,67 @@
+"""Shamir's sharing modulo primes, coefficient by coefficient of a polynomial ring.
+
+The party of rank j has the value at j + 1 of a polynomial whose value at 0 is the secret, modulo each
+of several primes above the number of parties. `flhe.math.shamir` shares over Goldilocks, at roots of
+unity, and somebody joins shares; these are never joined: each holder weighs its own.
+
+Source: Shamir, 1979.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flhe.math import prime_kernels
+from flhe.math.prime_ring import quotient
+from flhe.math.ring_arrays import Elements
+
+
+def scaled(x: Elements, factor: int, q: int) -> Elements:
+    """Products of any 64-bit numbers with one factor, modulo q, as a new array of their shape."""
+    factor %= q
+    out = np.empty(x.shape, np.uint64)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    prime_kernels.scaled(
+        flat, np.uint64(factor), quotient(factor, q), np.uint64(q), out.reshape(-1)
+    )
+    return out
+
+
+def shares(
+    secret: Sequence[Elements],
+    moduli: Sequence[int],
+    count: int,
+    terms: Sequence[Sequence[Elements]],
+) -> Elements:
+    """Values at 1, ..., `count` of polynomials, uint64 (count, limbs, n).
+
+    Parameters
+    ----------
+    secret : sequence of NDArray
+        Values at 0, uint64 (n,) for each limb.
+    moduli : sequence of int
+        One for each limb.
+    count : int
+        Points.
+    terms : sequence of sequences of NDArray
+        Coefficients of x, x^2, ...: for each, uint64 (n,) for each limb, uniform.
+    """
+    out = np.zeros((count, len(moduli), secret[0].size), np.uint64)
+    for point in range(1, count + 1):
+        for limb, q in enumerate(moduli):
+            value = out[point - 1, limb]
+            for term in (*(term[limb] for term in reversed(terms)), secret[limb]):
+                prime_kernels.add(scaled(value, point, q), term, np.uint64(q), value)
+    return out
+
+
+def at_zero(rank: int, chosen: Sequence[int], q: int) -> int:
+    """What the value of `rank` counts in the value at 0, modulo a prime q: its Lagrange coefficient."""
+    above = below = 1
+    for other in chosen:
+        if other != rank:
+            above = above * (other + 1) % q
+            below = below * (other - rank) % q
+    return above * pow(below, -1, q) % q

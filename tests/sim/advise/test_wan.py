@@ -1,0 +1,161 @@
+"""Networks: the papers' numbers, who is placed where, and a user's own file."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.errors import ConfigError
+from flhe_lab.advise import wan
+from flhe_lab.advise.wan import PUBLISHED, SERVER, Link, Site, Wan, named, read, uniform
+
+OWN = """
+name = "ours"
+source = "measured"
+
+[server]
+up_mbps = 1000
+down_mbps = 500
+egress_usd_per_gb = 0.09
+
+[[site]]
+name = "north"
+clients = 3
+up_mbps = 100
+down_mbps = 250
+latency_s = 0.015
+
+[[site]]
+name = "south"
+clients = 1
+up_mbps = 40.5
+down_mbps = 100
+egress_usd_per_gb = 0.02
+"""
+
+
+def test_a_link_takes_its_latency_and_its_bits() -> None:
+    link = Link(40, 80, 0.5)
+    assert link.seconds(5_000_000, "up") == pytest.approx(1.5)
+    assert link.seconds(5_000_000, "down") == pytest.approx(1.0)
+    assert Link(math.inf, 1).seconds(10**12, "up") == 0
+
+
+def test_flashes_example() -> None:
+    """Sec. 2.3: 40M values of 16 bits, inflated 2.4 times, cost another 45 s a round at the tail."""
+    (site, *_others) = named("40mbps").sites
+    more = 1.4 * 40_000_000 * 2
+    both = site.link.seconds(more, "up") + site.link.seconds(more, "down")
+    assert both == pytest.approx(45, abs=0.5)
+
+
+def test_published_speeds() -> None:
+    by_name = {site.name: site for site in named("batchcrypt").sites}
+    assert {name: site.link.up_mbps for name, site in by_name.items()} == {
+        "Oregon": 9841,
+        "Tokyo": 116,
+        "N. Virginia": 165,
+        "London": 97,
+        "Hong Kong": 81,
+    }
+    assert named("batchcrypt").clients == 9
+    for name, speed in {
+        "fedml-infiniband": 5e9,
+        "fedml-region": 592e6,
+        "fedml-regions": 15.6e6,
+        "fedml-200": 200e6,
+        "40mbps": 5e6,
+    }.items():
+        (link,) = set(named(name).links(10))
+        assert link.seconds(speed, "up") == link.seconds(speed, "down") == pytest.approx(1)
+    assert all(name == found.name and found.source for name, found in PUBLISHED.items())
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 40))
+def test_sites_get_their_share(weights: list[int], cohort: int) -> None:
+    sites = tuple(Site(f"{i}", Link(1 + i, 1), weight) for i, weight in enumerate(weights))
+    network = Wan("any", "drawn", sites)
+    placed = network.placed(cohort)
+    counts = Counter(site.name for site in placed)
+    for site in sites:
+        share = cohort * site.clients / network.clients
+        assert abs(counts[site.name] - share) < len(sites)
+        if cohort % network.clients == 0:
+            assert counts[site.name] == share
+    assert network.links(cohort) == tuple(site.link for site in placed)
+    assert network.placed(cohort + 1)[:cohort] == placed
+
+
+def test_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    found = named(str(path))
+    assert found == Wan(
+        "ours",
+        "measured",
+        (Site("north", Link(100, 250, 0.015), 3), Site("south", Link(40.5, 100), 1, 0.02)),
+        Link(1000, 500),
+        0.09,
+    )
+    assert found.egress == {"north": 0, "south": 0.02, SERVER: 0.09}
+
+
+def test_the_documented_example_is_read(tmp_path: Path) -> None:
+    lines = (wan.__doc__ or "").splitlines()
+    example = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    path = tmp_path / "example.toml"
+    path.write_text(example)
+    assert [site.clients for site in read(path).sites] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('name = "ours"', 'name = "ours', "line 2"),
+        ('source = "measured"\n', "", "source is missing"),
+        ("[server]", "[sever]", "unknown field sever"),
+        ("down_mbps = 500", "down = 500", "server: down_mbps is missing"),
+        ("down_mbps = 500", "down_mbps = 0", "server: Link: down_mbps=0 must be positive"),
+        ("latency_s = 0.015", "latency_s = -1", "site 1: Link: latency_s=-1 must be finite"),
+        ("latency_s = 0.015", "latency_ms = 15", "site 1: unknown field latency_ms; it has name"),
+        ("clients = 3", "clients = 2.5", "site 1: clients=2.5 must be a whole number"),
+        ("clients = 3", "clients = true", "clients=True must be a whole number"),
+        ("clients = 3", "clients = 0", "Site north: clients=0 must be 1 or more"),
+        ("up_mbps = 40.5", 'up_mbps = "40"', "site 2: up_mbps='40' must be a number"),
+        ("up_mbps = 40.5", "up_mbps = nan", "site 2: Link: up_mbps=nan must be positive"),
+        ('name = "south"', 'name = "north"', "more than one site is named 'north'"),
+        ('name = "south"', 'name = "server"', "stands for the server"),
+        ("= 0.02", "= -0.02", "egress_usd_per_gb=-0.02 must be finite and 0 or more"),
+        ("= 0.09", "= -0.09", "server_egress_usd_per_gb=-0.09 must be finite and 0 or more"),
+    ],
+)
+def test_own_file_that_is_wrong(tmp_path: Path, old: str, new: str, told: str) -> None:
+    path = tmp_path / "own.toml"
+    assert OWN.count(old) == 1
+    path.write_text(OWN.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        read(path)
+    assert told in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_other_refusals(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no network 'wifi': have batchcrypt, .* a \.toml"):
+        named("wifi")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        named(str(tmp_path / "none.toml"))
+    (tmp_path / "empty.toml").write_text('name = "a"\nsource = "b"\nsite = []')
+    with pytest.raises(ConfigError, match="it has no site"):
+        read(tmp_path / "empty.toml")
+    (tmp_path / "flat.toml").write_text('name = "a"\nsource = "b"\nsite = [3]')
+    with pytest.raises(ConfigError, match="site 1: must be a table, got 3"):
+        read(tmp_path / "flat.toml")
+    with pytest.raises(ConfigError, match="it has no site"):
+        Wan("none", "drawn", ())
+    with pytest.raises(ConfigError, match="cohort=0"):
+        uniform(1).links(0)

@@ -1,0 +1,311 @@
+"""The privacy audit: what an attacker sees and may use, what it finds, what is reported."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn import functional
+from typer.testing import CliRunner
+
+from flhe.cli import app as cli
+from flhe.coding.sensitivity import sensitivity
+from flhe.errors import ConfigError, RangeError
+from flhe_lab.audit import images as audit_images
+from flhe_lab.audit import report as privacy_audit
+from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe_lab.audit.leakage import ALL, NONE, RULES, Audit, Point, Setting, audit, hidden, maps
+from flhe_lab.audit.lenet import lenet
+from flhe_lab.audit.ssim import ssim
+
+SHAPE = (3, 32, 32)
+IMAGES = audit_images.samples(2)
+MODEL = lenet(3).double()
+
+
+def seen(i: int = 1, hide: float = 0.0) -> Seen:
+    """The gradient of a sample image; a share of it, drawn at random, is encrypted."""
+    image = torch.from_numpy(IMAGES.pixels[i : i + 1]).double()
+    values = gradient(MODEL, image, torch.from_numpy(IMAGES.labels[i : i + 1])).numpy()
+    return Seen(values, np.random.default_rng(0).random(values.size) >= hide)
+
+
+def attack(view: Seen, steps: int, restarts: int = 1, seed: int = 7) -> Guess:
+    return invert(MODEL, view, SHAPE, 10, Attack(steps, restarts), seed)
+
+
+# --- the attack ---
+
+
+def test_a_gradient_in_clear_gives_the_image_away() -> None:
+    found = attack(seen(), steps=200)
+    assert found.label == IMAGES.labels[1]
+    assert ssim(found.image, IMAGES.pixels[1]) > 0.6
+    assert np.mean((found.image - IMAGES.pixels[1]) ** 2) < 0.04
+    assert found.image.shape == SHAPE
+    assert 0 <= found.image.min() <= found.image.max() <= 1
+    assert 200 <= found.evaluations <= 225  # a line search is not broken off
+
+
+def test_what_is_encrypted_is_not_used() -> None:
+    view = seen(hide=0.4)
+    other = np.where(view.clear, view.values, 1e3)
+    one, two = attack(view, 8), attack(Seen(other, view.clear), 8)
+    assert np.array_equal(one.image, two.image)
+    assert one.loss == two.loss
+    assert not np.array_equal(one.image, attack(seen(), 8).image)
+
+
+def test_with_nothing_in_clear_the_guess_is_the_start() -> None:
+    nothing = np.zeros(seen().values.size, np.bool_)
+    found = attack(Seen(seen().values, nothing), steps=50, restarts=2)
+    other = attack(Seen(-seen(0).values, nothing), steps=50)
+    assert (found.loss, found.evaluations) == (0.0, 2)
+    assert np.array_equal(found.image, other.image)
+    assert abs(ssim(found.image, IMAGES.pixels[1])) < 0.05
+
+
+def test_the_best_of_its_starts_fits_best() -> None:
+    """A start is drawn after the ones before it: more of them never fit worse."""
+    losses = [attack(seen(), 6, restarts).loss for restarts in (1, 2, 3)]
+    assert losses == sorted(losses, reverse=True)
+    seeds = [attack(seen(), 6, seed=seed).loss for seed in range(3)]
+    assert len(set(seeds)) == 3
+
+
+# --- what the server sees ---
+
+
+def test_values_arrive_on_the_quantizer_s_grid() -> None:
+    values = seen().values
+    largest = np.abs(values).max()
+    for bits in (4, 16):
+        arrived = Channel(bits).seen(values, np.random.default_rng(0))
+        step = largest / (2 ** (bits - 1) - 1)
+        assert np.abs(arrived - values).max() <= step * (0.5 + 1e-3)
+        assert np.abs(arrived / step - np.round(arrived / step)).max() < 1e-3
+    assert Channel(None).seen(values, np.random.default_rng(0)) is values
+    clipped = Channel(16, clip=0.25 * largest).seen(values, np.random.default_rng(0))
+    assert np.abs(clipped).max() == pytest.approx(0.25 * largest)
+    assert not Channel().seen(np.zeros(5), np.random.default_rng(0)).any()
+    with pytest.raises(RangeError, match="more than half"):
+        Channel(16, clip=1e-6 * largest).seen(values, np.random.default_rng(0))
+
+
+def test_noise_is_laplace_of_its_scale() -> None:
+    """E |x| = b and E x^2 = 2 b^2."""
+    noise = Channel(None, noise=0.3).seen(np.zeros(200_000), np.random.default_rng(0))
+    assert np.abs(noise).mean() == pytest.approx(0.3, rel=0.02)
+    assert (noise**2).mean() == pytest.approx(0.18, rel=0.03)
+
+
+# --- what is encrypted ---
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 99))
+def test_the_highest_scores_are_hidden(scores: list[int], percent: int) -> None:
+    order = sorted(range(len(scores)), key=lambda m: (-scores[m], m))
+    count = -(-percent * len(scores) // 100)
+    expected = set(order[:count])
+    assert set(np.flatnonzero(hidden(np.array(scores), percent / 100))) == expected
+    assert not hidden(np.array(scores), 0.0).any()
+    assert hidden(np.array(scores), 1.0).all()
+
+
+def test_maps() -> None:
+    model = lenet(3)
+    found = maps(model, IMAGES, 0)
+    assert set(found) == set(RULES) - {"random"}
+    assert {m.shape for m in found.values()} == {(sum(p.numel() for p in model.parameters()),)}
+    expected = (np.abs(seen(0).values) + np.abs(seen(1).values)) / 2
+    assert np.allclose(found["magnitude"], expected, rtol=1e-3, atol=1e-6)
+    for of in ("labels", "inputs"):
+        batches = [(torch.from_numpy(IMAGES.pixels), torch.from_numpy(IMAGES.labels))]
+        random = torch.Generator().manual_seed(0)
+        parts = sensitivity(model, functional.cross_entropy, batches, of=of, random=random)
+        assert np.array_equal(found[of], torch.cat([p.reshape(-1) for p in parts.values()]).numpy())
+
+
+# --- the audit ---
+
+TINY = Setting(0.3, (0.6,), Attack(4, 1), seed=5)
+
+
+def test_every_image_is_attacked_in_every_way() -> None:
+    assert TINY.shares == (0.3, 0.6)
+    told: list[tuple[int, int, str]] = []
+    found = audit(IMAGES, TINY, lambda *args: told.append(args))
+    ways = [(NONE, 0.0), (ALL, 1.0), *((rule, share) for share in (0.3, 0.6) for rule in RULES)]
+    assert {(p.way, p.share, p.image) for p in found.points} == {
+        (*at, i) for at in ways for i in (0, 1)
+    }
+    assert [done for done, _, _ in told] == list(range(20))
+    for point in found.points:
+        guess = found.guesses[point.way, point.share, point.image]
+        original = IMAGES.pixels[point.image]
+        assert point.ssim == ssim(guess, original)
+        assert point.mse == np.mean((guess - original) ** 2)
+    assert {p.loss for p in found.of(ALL, 1.0)} == {0.0}
+    again = audit(IMAGES, TINY)
+    assert again.points == found.points
+    assert audit(IMAGES, replace(TINY, seed=6)).points != found.points
+    noisy = audit(IMAGES, replace(TINY, channel=Channel(noise=0.5)))
+    assert noisy.of(ALL, 1.0) == found.of(ALL, 1.0)
+    assert noisy.of(NONE, 0.0) != found.of(NONE, 0.0)
+
+
+def test_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "audit.png"
+    monkeypatch.setattr(privacy_audit, "QUICK_ATTACK", Attack(2, 1))
+    found = privacy_audit.run(out, quick=True, count=2, select=0.25)
+    for path, rows in ((out, 7), (tmp_path / "audit_curve.png", 2)):
+        with Image.open(path) as image:
+            assert image.format == "PNG"
+            assert image.height > 200 * rows
+    data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    assert data["made_by"]["command"] == f"flhe audit {out}"
+    assert set(data["made_by"]) >= {"torch", "numpy", "flhe"}
+    assert data["setting"]["seed"] == 0
+    assert data["setting"]["attack"]["restarts"] == 1
+    assert data["setting"]["shares"] == [0.1, 0.25, 0.5]
+    assert [image["name"] for image in data["images"]] == ["china.jpg", "digits"]
+    assert len(data["credits"]) == 2
+    assert len(data["points"]) == 2 * len(data["means"]) == 2 * (2 + 4 * 3)
+    for mean in data["means"]:
+        points = [
+            p for p in data["points"] if (p["way"], p["share"]) == (mean["way"], mean["share"])
+        ]
+        assert mean["ssim"] == pytest.approx(np.mean([p["ssim"] for p in points]))
+    assert data["words"] == privacy_audit.words(found)
+    assert privacy_audit.table(found).row_count == 6
+
+
+def made_up(likeness: dict[tuple[str, float], float]) -> Audit:
+    points = [Point(way, s, 0, v, 1 - v, 0.0, 1, True) for (way, s), v in likeness.items()]
+    images = audit_images.samples(1)
+    return Audit(Setting(0.1, (0.1, 0.5, 0.9)), images, tuple(points), {}, 0.0)
+
+
+def test_words() -> None:
+    """A curve that rises again is recognizable up to its last such share."""
+    curves = {
+        "random": (0.9, 0.6, 0.1),
+        "labels": (0.4, 0.1, 0.3),
+        "inputs": (0.3, 0.2, 0.0),
+        "magnitude": (0.1, 0.05, 0.0),
+    }
+    likeness = {(NONE, 0.0): 0.95, (ALL, 1.0): 0.01}
+    for rule, values in curves.items():
+        likeness |= {(rule, s): v for s, v in zip((0.1, 0.5, 0.9), values, strict=True)}
+    found = made_up(likeness)
+    assert privacy_audit.gain(found, "labels", 0.1) == pytest.approx(0.39)
+    said = privacy_audit.words(found)
+    assert said == [
+        "none encrypted: reconstructed.",
+        "10% encrypted, random: reconstructed.",
+        "10% encrypted, most sensitive by labels: recognizable.",
+        "10% encrypted, most sensitive by inputs: recognizable.",
+        "10% encrypted, largest gradients: traces.",
+        "all encrypted: nothing.",
+        "Of 10% encrypted, what hides most comes first, by SSIM: largest gradients 0.10, "
+        "most sensitive by inputs 0.30, most sensitive by labels 0.40, random 0.90.",
+        "random: recognizable up to 50%; tried: up to 90%.",
+        "most sensitive by labels: recognizable up to 90%; tried: up to 90%.",
+        "most sensitive by inputs: recognizable up to 50%; tried: up to 90%.",
+        "largest gradients: never recognizable; tried: up to 90%.",
+        privacy_audit.CAVEAT,
+    ]
+
+
+# --- images ---
+
+
+def picture(path: Path, pixels: NDArray[np.uint8]) -> None:
+    Image.fromarray(pixels).save(path)
+
+
+def test_a_directory_of_images(tmp_path: Path) -> None:
+    """By name, the middle square of each; grey ones too."""
+    wide = np.zeros((64, 128, 3), np.uint8)
+    wide[:, 32:96] = (255, 102, 0)
+    picture(tmp_path / "b.png", wide)
+    picture(tmp_path / "a.JPG", np.full((40, 40), 51, np.uint8))
+    (tmp_path / "c.txt").write_text("no image")
+    images = audit_images.from_directory(tmp_path, 5)
+    assert (images.names, images.labels.tolist()) == (("a.JPG", "b.png"), [0, 1])
+    assert np.allclose(images.pixels[0], 0.2, atol=0.01)
+    assert np.allclose(images.pixels[1], np.array([1, 0.4, 0])[:, None, None], atol=0.01)
+    assert audit_images.from_directory(tmp_path, 1).names == ("a.JPG",)
+    (tmp_path / "a.png").write_bytes(b"\x89PNG, or not")
+    with pytest.raises(ConfigError, match=r"a\.png: not an image"):
+        audit_images.from_directory(tmp_path, 5)
+    found = audit_images.samples(8)
+    assert (found.pixels.shape, found.pixels.dtype) == ((8, *SHAPE), np.float32)
+    assert (found.pixels.min(), found.pixels.max()) == (0.0, 1.0)
+    assert found.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(found.credits) == 3
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"select": 0.0}, "between 0 and 1"),
+        ({"select": 1.0}, "between 0 and 1"),
+        ({"noise": -0.1}, "at least 0"),
+        ({"noise": np.nan}, "at least 0"),
+        ({"clip": 0.0}, "alpha must"),
+        ({"count": 9}, "1 to 8"),
+        ({"count": 0}, "1 to 8"),
+        ({"count": 0, "data": Path()}, "at least 1"),
+        ({"data": Path("nowhere")}, "no such directory"),
+        ({"data": Path(__file__).parent}, "no images in it"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        privacy_audit.run(tmp_path / "audit.png", **{"quick": True, **given})
+    with pytest.raises(ConfigError, match=r"a figure is a \.png"):
+        privacy_audit.run(tmp_path / "audit.pdf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_attacks_and_channels_that_are_refused() -> None:
+    for steps, restarts in ((0, 1), (1, 0)):
+        with pytest.raises(ConfigError, match="must be at least 1"):
+            Attack(steps, restarts)
+    with pytest.raises(ConfigError, match="bits must be"):
+        Channel(1)
+
+
+def test_the_command_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, dict[str, Any]]] = []
+
+    def run(out: Path, *, progress: object, **how: Any) -> None:
+        seen.append((out, how))
+        raise ConfigError("it is enough")
+
+    monkeypatch.setattr(privacy_audit, "run", run)
+    options = ["p.png", "--select", "0.3", "--quick", "--images", "D", "--count", "2"]
+    options += ["--clip", "1", "--noise", "0.1", "--seed", "4"]
+    for words in ([], options):
+        done = CliRunner().invoke(cli, ["audit", *words])
+        assert (done.exit_code, "it is enough" in done.output) == (1, True)
+    usual = {"select": 0.1, "quick": False, "data": None, "count": None, "clip": None}
+    asked = {"select": 0.3, "quick": True, "data": Path("D"), "count": 2, "clip": 1.0}
+    assert seen == [
+        (Path("privacy_audit.png"), {**usual, "noise": 0.0, "seed": 0}),
+        (Path("p.png"), {**asked, "noise": 0.1, "seed": 4}),
+    ]

@@ -1,0 +1,468 @@
+"""Clients on Ray: what is noted of them, how it grows, what is kept; the engine itself by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flhe import records
+from flhe.cli import app as cli
+from flhe.errors import ConfigError, FlheError
+from flhe.keys.masking import Circle
+from flhe.testing import InProcessGrid
+from flhe_app.environment import cpus
+from flhe_lab.bench.synthetic import STEP
+from flhe_lab.crowd import app as crowd_app
+from flhe_lab.crowd import command
+from flhe_lab.crowd import run as running
+from flhe_lab.crowd.found import Asked, Found
+from flhe_lab.crowd.growth import growth, together
+from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
+from flhe_lab.crowd.report import FURTHER, MEMORY, QUANTITIES, table
+from flhe_lab.crowd.run import RayRun, _held
+from flhe_lab.crowd.window import Window
+
+CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"
+WHOLE = "all processes"
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
+
+
+def found(clients: int, rounds: int = 2) -> Found:
+    """A run that grows as theory says."""
+    n = clients
+    phases = [
+        {
+            "name": name,
+            "round": number,
+            "wall_s": 1.0,
+            "server_s": 0.001 * n * n,
+            "grid_s": 0.002 * n,
+            "answers": n,
+            "up_bytes_total": 100 * n * n,
+            "down_bytes_total": 300 * n * n,
+        }
+        for name, number in (("advertise", 0), ("round", 1), ("round", rounds))
+    ]
+    return Found(
+        Asked(n, 1000, rounds),
+        rounds_s=[float(n), float(n)],
+        survivors=[n, n],
+        client_s={"advertise": 0.1, "round": 0.2},
+        client_cpu_s={"advertise": 0.01 * n, "round": 0.02 * n},
+        phases=phases,
+        server_bytes=10**8 + 1000 * n * n,
+        actor_bytes=10**8,
+        tree_bytes=10**9 + 1000 * n * n,
+        error=1e-6,
+    )
+
+
+# --- growth ---
+
+
+@given(
+    st.lists(st.integers(3, 1000), min_size=4, max_size=8, unique=True),
+    st.tuples(st.floats(0, 100), st.floats(0.01, 10), st.floats(0, 1)),
+)
+def test_a_law_that_holds_is_found(clients: list[int], factors: tuple[float, ...]) -> None:
+    amounts = [sum(c * n**p for p, c in enumerate(factors)) for n in clients]
+    law = growth(clients, amounts, (0, 1, 2))
+    assert law.residual < 1e-6
+    assert law.at(500) == pytest.approx(sum(c * 500**p for p, c in enumerate(factors)), rel=1e-3)
+    assert min(law.factors) >= 0
+
+
+def test_a_law_is_what_theory_says_and_not_what_fits() -> None:
+    clients = [10, 100, 1000]
+    law = growth(clients, [float(n) ** 2 for n in clients], (0, 1))
+    assert law.residual > 0.5
+    falling = growth(clients, [100.0, 50.0, 10.0], (0, 1))
+    assert (falling.name, falling.factors[1]) == ("constant", 0.0)
+    assert growth([10, 20], [1.0, 2.0], (0, 1, 2)).at(40) == pytest.approx(4.0)
+
+
+def test_a_whole_grows_as_the_sum_of_its_parts() -> None:
+    clients = [10, 100, 1000]
+    fixed = growth(clients, [5.0, 5.0, 5.0], (0, 1))
+    square = growth(clients, [float(n) ** 2 for n in clients], (2,))
+    whole = together([fixed, square], clients, [5.0 + n**2 for n in clients])
+    assert (whole.powers, whole.name, whole.points) == ((0, 1, 2), "quadratic", 3)
+    assert whole.at(10_000) == pytest.approx(5 + 10_000**2)
+    assert whole.residual < 1e-6
+    assert together([fixed], clients, [10.0] * 3).residual == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("clients", "amounts", "powers"),
+    [
+        ([5], [1.0], (1,)),
+        ([5, 6], [1.0, 0.0], (1,)),
+        ([5, 6], [1.0, 2.0], (3,)),
+        ([5, 6], [1.0, 2.0], ()),
+    ],
+)
+def test_no_law(clients: list[int], amounts: list[float], powers: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError):
+        growth(clients, amounts, powers)
+
+
+# --- grids ---
+
+
+class Echo:
+    """A node that answers with an upload as large as what it got."""
+
+    def __call__(self, message: Message, _context: Any) -> Message:
+        content = RecordDict(
+            {
+                records.UPDATE: ArrayRecord({"a": Array("uint8", (40,), "raw", bytes(40))}),
+                records.REPLY: ConfigRecord({"x": b"12345"}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+
+def asked_for(stage: str, round_: int, node: int) -> Message:
+    record = records.stage_record(stage, round=round_)
+    beside = ConfigRecord({"boxes": b"1234567"})
+    return Message(RecordDict({records.STAGE: record, "beside": beside}), node, "train")
+
+
+def pull_all(grid: Any, ids: list[str]) -> list[Message]:
+    replies: list[Message] = []
+    while len(replies) < len(ids):
+        for one in ids:
+            replies += grid.pull_messages([one])
+    return replies
+
+
+def test_phases_are_noted_as_they_come() -> None:
+    inside = InProcessGrid(Echo(), 3)  # type: ignore[arg-type]
+    grid = PhaseGrid(inside)
+    assert grid.nodes_work_here
+    try:
+        for stage, round_ in (("advertise", 0), ("round", 1), ("consist", 1), ("round", 2)):
+            ids = [
+                i for n in range(3) for i in grid.push_messages([asked_for(stage, round_, 100 + n)])
+            ]
+            pull_all(grid, ids)
+    finally:
+        inside.close()
+    grid.end()
+    assert [(p.name, p.round) for p in grid.phases] == [
+        ("advertise", 0), ("round", 1), ("consist", 1), ("round", 2)
+    ]  # fmt: skip
+    for phase in grid.phases:
+        assert phase.up.keys() == phase.down.keys() == {100, 101, 102}
+        assert set(phase.up.values()) == {45}
+        assert set(phase.uploads.values()) == {40}
+        assert set(phase.beside.values()) == {7}
+        assert phase.wall_s > 0
+        assert min(phase.server_s, phase.grid_s) > 0
+    said = grid.phases[1].to_json()
+    assert (said["answers"], said["up_bytes"], said["up_bytes_total"]) == (3, 45, 135)
+    # Round 1: what came beside the request and the upload, and all of CONSIST.
+    down = next(iter(grid.phases[2].down.values()))
+    assert masking_bytes(grid.phases) == 7 + 5 + down + 5
+
+
+class Engine:
+    """A grid that answers when it is told to; it has no more than `most` messages at a time."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held: dict[str, Message] = {}
+        self.order: list[int] = []
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        (message,) = messages
+        if message.metadata.dst_node_id == 13:
+            return []
+        self.order.append(message.metadata.dst_node_id)
+        name = f"engine-{len(self.order)}"
+        message.metadata.__dict__["_message_id"] = name
+        self.held[name] = message
+        assert len(self.held) <= self.most
+        return [name]
+
+    def pull_messages(self, ids: list[str]) -> list[Message]:
+        return [Message(RecordDict(), reply_to=self.held.pop(i)) for i in ids if i in self.held]
+
+
+def test_the_engine_has_a_few_messages_at_a_time() -> None:
+    engine = Engine(4)
+    grid = Window(engine, 4)  # type: ignore[arg-type]
+    ids = grid.push_messages([asked_for("round", 1, 100 + i) for i in range(11)])
+    assert len(set(ids)) == 11
+    assert len(engine.held) == 4
+    assert grid.pull_messages([ids[10]]) == []  # it is not with the engine yet
+    replies = pull_all(grid, ids)
+    assert [r.metadata.reply_to_message_id for r in replies] == ids
+    assert engine.order == [100 + i for i in range(11)]
+    with pytest.raises(FlheError, match="node 13 takes no message"):
+        grid.push_messages([asked_for("round", 1, 13)])
+
+
+# --- the app ---
+
+
+def test_a_node_is_under_a_clock(tmp_path: Path) -> None:
+    context = Context(7, 100, {"partition-id": 0}, RecordDict(), {"clocks": str(tmp_path)})
+    message = asked_for("consist", 1, 100)
+
+    def answer(message: Message, _context: Context) -> Message:
+        return Message(Error(5, "gone"), reply_to=message)
+
+    assert crowd_app.clock(message, context, answer).has_error()
+    (path,) = tmp_path.glob("*.jsonl")
+    line = json.loads(path.read_text())
+    assert (line["stage"], line["failed"]) == ("consist", True)
+    assert line["peak"] > 10 << 20
+    assert line["cpu_s"] >= 0
+
+
+def test_the_app_is_one_that_flower_reads() -> None:
+    import tomllib
+
+    config = tomllib.loads(crowd_app.FILES["pyproject.toml"])["tool"]["flwr"]["app"]["config"]
+    assert config["scheme"] == "sash"
+    for name in ("server_app.py", "client_app.py"):
+        scope: dict[str, Any] = {}
+        exec(crowd_app.FILES[name], scope)
+        assert scope["app"] is not None
+
+
+# --- a run, as it is heard of ---
+
+
+def test_what_the_app_reports_is_taken_in(tmp_path: Path) -> None:
+    said: list[tuple[int, str]] = []
+    run = RayRun(Asked(5, 100, 1), 10.0, lambda *what: said.append(what))
+    run._log = tmp_path / "log"
+    run._log.write_text("ValueError: why\n")
+    run._scratch = tmp_path
+    config = run._environment(), run._config, run._words()
+    assert config[1]["clocks"] == str(tmp_path / "clocks")
+    assert f"init-args-num-cpus={min(5, cpus())}" in config[2][1]
+    run._hear({"event": "idle", "resident": 5})
+    run._hear({"event": "phase", "phase": "share", "round": 0, "answers": 2})
+    run._hear({"event": "phase", "phase": "round", "round": 1, "answers": 3})
+    run._hear({"event": "round", "round_s": 2.0, "survivors": 5})
+    run._hear({"event": "done", "peak": 9, "error": 0.0, "masking_bytes": 4, "phases": []})
+    assert said == [(2, "5 clients: share"), (3, "5 clients: round 1, round")]
+    assert (run._found.idle_bytes, run._found.server_bytes, run._found.rounds_s) == (5, 9, [2.0])
+    with pytest.raises(FlheError, match=r"5 clients on Ray failed: it broke \(ValueError: why\)"):
+        run.fail("it broke")
+
+
+def test_clocks_are_read_by_stage(tmp_path: Path) -> None:
+    line = {"stage": "round", "wall_s": 1.0, "cpu_s": 0.5, "peak": 10, "failed": False}
+    lines = [line, {**line, "wall_s": 3.0, "peak": 30}, {**line, "wall_s": 9.0, "failed": True}]
+    (tmp_path / "1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    ran = Found(Asked(5, 100, 1))
+    ran.read_clocks(tmp_path)
+    assert ran.client_s == {"round": 2.0}
+    assert ran.client_cpu_s == {"round": 0.5}
+    assert ran.actor_bytes == 30
+
+
+def test_what_a_tree_of_processes_holds() -> None:
+    import os
+
+    assert 10 << 20 < sum(_held(os.getpid())) < 1 << 40
+    assert list(_held(1 << 29)) == []
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 10, 1), (1025, 10, 1), (5, 0, 1), (5, 10, 0), (5, 10, 1, -1)]
+)
+def test_federations_that_there_cannot_be(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="--"):
+        Asked(*sizes)
+
+
+def model(array: Any) -> ArrayRecord:
+    return ArrayRecord({"layer-0": Array(array)})
+
+
+def test_one_missing_client_of_a_thousand_is_noticed() -> None:
+    """Though it is less than what a single value may be off by."""
+    start = np.random.default_rng(3).standard_normal(4000, np.float32)
+    steps = float(STEP) * np.arange(1, 1001)
+    right = (start + steps.mean()).astype(np.float32)
+    assert crowd_app.error_of(model(right), model(start), 1000, 1, 0) < 1e-6
+    with pytest.raises(FlheError, match="not the survivors'"):
+        crowd_app.error_of(model(start), model(start), 5, 1, 0)
+    for missing in (0, 999, 700):
+        wrong = (start + np.delete(steps, missing).mean()).astype(np.float32)
+        with pytest.raises(FlheError, match="on average"):
+            crowd_app.error_of(model(wrong), model(start), 1000, 1, 0)
+
+
+def test_sums_are_exact_though_clients_drop_out(tmp_path: Path) -> None:
+    """The app's own server and clients, without the engine: every kind of dropout, and all phases."""
+    config = {"values": 5000, "nodes": 7, "rounds": 3, "drops": 2, "timeout": 600.0}
+    config |= {"scheme": "sash", "report": str(tmp_path / "report"), "clocks": str(tmp_path)}
+    server = {"flhe-server-reads": True}
+    with InProcessGrid(
+        crowd_app.client(), 7, homes=tmp_path, run_config=config, node_config=lambda _: server
+    ) as grid:
+        crowd_app.server()(grid, Context(7, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+    events = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    survivors = [event["survivors"] for event in events if event["event"] == "round"]
+    assert len(survivors) == 3
+    assert all(5 <= count <= 7 for count in survivors)
+    done = events[-1]
+    assert (events[0]["event"], done["event"]) == ("idle", "done")
+    assert done["error"] < 1e-5
+    # Shares of 2048 elements for six others, theirs for this node, and little else.
+    box = Circle(1, 1, bytes(32), tuple(bytes([i]) * 32 for i in range(7)), 2, 2048).box_bytes
+    assert 2 * 4 * box < done["masking_bytes"] < 2 * 7 * box + 5000
+    ran = Found(Asked(7, 5000, 3))
+    ran.read_clocks(tmp_path)
+    assert {"advertise", "round", "consist", "unmask"} <= ran.client_s.keys()
+
+
+# --- many runs ---
+
+
+def test_what_was_run_is_not_run_again() -> None:
+    asked, ran, kept = [Asked(n, 1000, 2) for n in (5, 6, 7)], [], []
+
+    def run(one: Asked) -> Found:
+        ran.append(one.clients)
+        return found(one.clients)
+
+    runs = command.crowds(asked, run, lambda runs: kept.append(len(runs)), [found(6)])
+    assert [r.asked.clients for r in runs] == [5, 6, 7]
+    assert (ran, kept) == ([5, 7], [2, 3])
+
+
+def test_runs_come_back_from_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    assert command.read(path) == []
+    runs = [found(50), found(100), found(200), found(200, 150)]
+    data = command.to_data(runs)
+    path.write_text(json.dumps(data))
+    assert command.read(path) == runs
+    laws = {(law["kind"], law["quantity"]): law for law in data["laws"]}
+    assert laws["SASH", "client, round"]["law"] == "linear"
+    assert laws["SASH", "client, round"]["projected"] == pytest.approx(0.02 * 2000)
+    assert laws["SASH", "server, round"]["law"] == "quadratic"
+    data["machine"]["flhe"] = "0.0"
+    path.write_text(json.dumps(data))
+    assert command.read(path) == []  # of another release
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="holds no runs"):
+        command.read(path)
+
+
+def test_a_part_is_never_projected_beyond_its_whole() -> None:
+    runs, _ = command.stored(CROWDS)
+    whole = next(q for q in QUANTITIES if q.name == WHOLE).law(runs)
+    parts = [part.law(runs) for part in MEMORY]
+    assert whole is not None
+    for n in (100, 1000, 2000, 10_000, 1_000_000):
+        amounts = [part.at(n) for part in parts if part is not None]
+        assert len(amounts) == len(MEMORY)
+        assert sum(amounts) == pytest.approx(whole.at(n))
+    assert whole.residual < 0.05
+
+
+def test_the_page_shows_the_laws_of_its_runs() -> None:
+    runs, machine = command.stored(CROWDS)
+    data = json.loads(CROWDS.read_text(encoding="utf-8"))
+    again = "run `flhe crowd --redraw --json docs/crowds.json` again"
+    made = command.to_data(runs, machine)
+    assert [law["quantity"] for law in made["laws"]] == [law["quantity"] for law in data["laws"]]
+    for law, was in zip(made["laws"], data["laws"], strict=True):
+        # Laws are fitted: their last bits depend on the processors at hand.
+        assert law["projected"] == pytest.approx(was["projected"], rel=1e-6), again
+        assert law["clients"] == FURTHER * max(run.asked.clients for run in runs)
+    assert {**data, "laws": ()} == {**json.loads(json.dumps(made)), "laws": ()}, again
+
+
+def test_the_table_says_what_is_projected() -> None:
+    console = Console(width=130, record=True)
+    console.print(table([found(100), found(200)]))
+    text = console.export_text()
+    assert "~2,000" in text
+    assert "1,024 members at most today" in " ".join(text.split())
+    assert "quadratic" in text
+    assert "…" not in text
+
+
+def test_quantities_follow_their_laws() -> None:
+    members = [found(n) for n in (200, 400, 800)]
+    for quantity in QUANTITIES:
+        law = quantity.law(members)
+        assert law is not None
+        assert law.residual < 1e-6, quantity.name
+    assert QUANTITIES[0].law([found(10), found(200)]) is None  # not packed, and packed
+    runs = [found(100), found(200)]
+    for run in runs:
+        run.tree_bytes = run.server_bytes  # shared pages counted twice: nothing is left for others
+        assert run.other_bytes == 0
+    assert next(q for q in QUANTITIES if q.name == WHOLE).law(runs) is None
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class FakeRun:
+        def __init__(self, asked: Asked, _timeout: float, step: Any) -> None:
+            self._asked, self._step = asked, step
+
+        def run(self) -> Found:
+            self._step(1, "advertise")
+            return replace(found(self._asked.clients), asked=self._asked)
+
+    monkeypatch.setattr(running, "RayRun", FakeRun)
+    file, png = tmp_path / "out.json", tmp_path / "out.png"
+    arguments = ["--values", "1000", "--drops", "0.1", "--json", str(file), "--figure", str(png)]
+    done = CliRunner().invoke(cli, ["crowd", "--clients", "50,200", *arguments])
+    assert done.exit_code == 0, done.output
+    assert png.stat().st_size > 10_000
+    assert [run["asked"]["drops"] for run in json.loads(file.read_text())["runs"]] == [5, 20]
+    monkeypatch.setattr(running, "RayRun", None)  # nothing is left to run
+    done = CliRunner().invoke(cli, ["crowd", "--clients", "50 200", "--resume", *arguments[:-2]])
+    assert done.exit_code == 0, done.output
+    data = command.to_data([found(100), found(200)], {"processor": "another one"})
+    file.write_text(json.dumps({**data, "laws": []}))
+    done = CliRunner().invoke(cli, ["crowd", "--redraw", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    assert json.loads(file.read_text()) == json.loads(json.dumps(data))
+    for wrong, why in (
+        (["--clients", "many"], "name numbers"),
+        (["--resume"], "needs --json"),
+        (["--redraw"], "needs --json"),
+        (["--redraw", "--json", str(tmp_path / "none.json")], "holds no runs"),
+    ):
+        done = CliRunner().invoke(cli, ["crowd", *wrong])
+        assert done.exit_code == 1
+        assert why in done.output
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("drops", [0, 2])
+def test_the_engine_itself(drops: int) -> None:
+    ran = RayRun(Asked(9, 1000, 2, drops=drops), 500.0).run()
+    assert len(ran.survivors) == 2
+    assert min(ran.survivors) >= 9 - drops
+    assert {"advertise", "share", "confirm", "round", "consist", "unmask"} <= ran.client_s.keys()
+    assert ran.error < 1e-5
+    assert ran.tree_bytes > ran.server_bytes > ran.idle_bytes > 0

@@ -1,0 +1,132 @@
+"""Rounds to convergence, their projection, and what the papers' own projections say of each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.errors import ConfigError
+from flhe_lab.advise.prices import BATCHCRYPT, FLASHE, GB, Prices
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.wan import Link, Site, Wan, named, uniform
+from flhe_lab.papers.convergence import REPORTED, project, reported
+
+ROUND = Breakdown(1, 1, 1, 1, 1, 1, 6, GB, GB // 2, 3)
+
+
+def test_projection_by_hand() -> None:
+    """Two clients in the north, one in the south; 600 rounds of 6 s, 1 GB up and half a GB down."""
+    link = Link(1, 1)
+    wan = Wan("w", "drawn", (Site("north", link, 2, 0.1), Site("south", link, 1, 0.4)), None, 0.2)
+    found = project(ROUND, 600, Prices("p", "drawn", 0.5, 1.5), wan, 3)
+    assert found.hours == pytest.approx(1)
+    assert found.traffic_gb == pytest.approx(900)
+    assert found.instance_usd == pytest.approx(3.0)
+    assert found.network_usd == pytest.approx(600 * (2 * 0.1 + 0.4) + 300 * 3 * 0.2)
+    assert found.total_usd == pytest.approx(found.instance_usd + found.network_usd)
+
+
+@given(st.integers(0, 10**4), st.integers(1, 30))
+def test_projection_is_linear_in_rounds(rounds: int, cohort: int) -> None:
+    prices = Prices("p", "drawn", 1, 1, 0.1)
+    once, all_ = (project(ROUND, n, prices, uniform(1), cohort) for n in (1, rounds))
+    assert all_.total_usd == pytest.approx(rounds * once.total_usd)
+    assert all_.hours == pytest.approx(rounds * once.hours)
+    assert once.network_usd == pytest.approx(cohort * 1.5 * 0.1)
+
+
+def test_projection_refuses() -> None:
+    with pytest.raises(ConfigError, match="rounds=-1"):
+        project(ROUND, -1, FLASHE, named("40mbps"), 10)
+    with pytest.raises(ConfigError, match="no egress_usd_per_gb for 'all'"):
+        project(ROUND, 1, FLASHE, uniform(40), 10)
+    with pytest.raises(ConfigError, match=r"no line 'FATE' for 'CNN' in 'FLASHE': have CKKS"):
+        reported("FLASHE", "CNN", "FATE")
+    assert len({(line.paper, line.model, line.mode) for line in REPORTED}) == len(REPORTED) == 36
+
+
+FLASHE_PLAIN = [("ResNet-20", 272_474), ("GRU", 660_000), ("CNN", 1_200_000)]
+"""Models, and their parameters as the paper rounds them; those of ResNet-20 are known."""
+
+
+@pytest.mark.parametrize(("model", "values"), FLASHE_PLAIN)
+@pytest.mark.parametrize("mode", ["plain", "FLASHE"])
+def test_flashes_table_4_is_projected_like_this(model: str, values: int, mode: str) -> None:
+    """20 bits a value both ways, in GB of 2**30 bytes, and the dollars of the hours printed.
+
+    In GB of 10**9 bytes, traffic would be off by 6 to 8 %.
+    """
+    line = reported("FLASHE", model, mode)
+    nbytes = round(values * 20 / 8)
+    seconds = 3600 * line.hours / line.epochs
+    one = replace(ROUND, total_s=seconds, bytes_up=nbytes, bytes_down=nbytes)
+    found = project(one, line.epochs, FLASHE, named("40mbps"), 10)
+    assert found.traffic_gb == pytest.approx(line.traffic_gb, rel=0.01)
+    assert found.total_usd == pytest.approx(line.usd, abs=0.053)
+
+
+def ratio(model: str, over: str, under: str, what: str, paper: str = "BatchCrypt") -> float:
+    top, bottom = (reported(paper, model, mode) for mode in (over, under))
+    return float(getattr(top, what) / getattr(bottom, what))
+
+
+@pytest.mark.parametrize(
+    ("model", "time", "traffic", "printed"),
+    [
+        ("FCN", 13.76, 37.96, 37.96),
+        ("AlexNet", 72.32, 72.09, 72.01),
+        ("LSTM", 80.65, 87.25, 87.23),
+    ],
+)
+def test_batchcrypts_ratios(model: str, time: float, traffic: float, printed: float) -> None:
+    """Sec. 6.3's ratios follow from Table 4, but for two of the three of traffic in the last digits."""
+    assert ratio(model, "FATE", "BatchCrypt", "hours") == pytest.approx(time, abs=0.005)
+    found = ratio(model, "FATE", "BatchCrypt", "traffic_gb")
+    assert found == pytest.approx(traffic, abs=0.005)
+    assert found == pytest.approx(printed, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("model", "megabytes", "told"),
+    [("FCN", 6.98, 41), ("AlexNet", 85.89, 0.48), ("LSTM", 275.93, 1.9)],
+)
+def test_batchcrypts_plain_traffic_by_its_own_iteration(
+    model: str, megabytes: float, told: float
+) -> None:
+    """Table 4's GB over Sec. 3.1's MB of an iteration of all clients: how many make an epoch.
+
+    An epoch of nine clients has 53 batches of FCN's data and 44 of AlexNet's. So two of the three are
+    some ninety times too small.
+    """
+    line = reported("BatchCrypt", model, "plain")
+    assert line.traffic_gb * 1024 / megabytes / line.epochs == pytest.approx(told, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "megabytes", "possible"),
+    [
+        ("FCN", "plain", 0.78, False),
+        ("FCN", "ESAFL", 1.87, False),
+        ("AlexNet", "plain", 9.54, True),
+        ("AlexNet", "ESAFL", 14.94, True),
+        ("LSTM", "plain", 30.67, True),
+        ("LSTM", "ESAFL", 44.82, True),
+    ],
+)
+def test_esafls_hours_against_its_own_links(
+    model: str, mode: str, megabytes: float, *, possible: bool
+) -> None:
+    """Table 5's gigabytes over Table 2's links: for FCN that alone takes longer than the hours told.
+
+    `megabytes` are Table 3's for one iteration, both ways, in units of 2**20 bytes.
+    """
+    line = reported("ESAFL", model, mode)
+    wan = named("batchcrypt")
+    half = round(megabytes * (1 << 20) / 2)
+    network_alone = typical(simulate(Work(0, 0, 0, 0, half, half), wan.links(9)))
+    found = project(network_alone, line.traffic_gb * 1024 / megabytes, BATCHCRYPT, wan, 9)
+    assert found.traffic_gb == pytest.approx(line.traffic_gb, rel=1e-3)
+    assert (found.hours < line.hours + 0.05) is possible

@@ -1,0 +1,212 @@
+"""docs/corrections.md: every proof runs and shows what it claims, and the page says what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import click
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flhe.cli import app
+from flhe.errors import ConfigError, FlheError
+from flhe.math import ring
+from flhe_lab.advise import wan
+from flhe_lab.papers.corrections import batchcrypt, esafl, hours, sash, sparse, tables
+from flhe_lab.papers.corrections import proof as proving
+from flhe_lab.papers.corrections.listing import TITLES, entry, page
+from flhe_lab.papers.corrections.proof import (
+    VERDICTS,
+    Fixed,
+    Found,
+    Paper,
+    Proof,
+    named,
+    of_paper,
+    proofs,
+)
+from flhe_lab.tables.catalog import sections
+from flhe_lab.variants.sash_plus import bounds as sash_plus
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "corrections.md").read_text(encoding="utf-8")
+PROOFS = proofs()
+NEEDS = {"fedml-map": "torch", "fedml-select": "tenseal", "batchcrypt-exponents": "phe"}
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_the_page_says_what_the_proof_shows(name: str) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    assert entry(PROOFS[name]) in PAGE  # which fails where it does not show it
+
+
+def test_the_page_has_all_of_them_in_order_and_explains_verdicts() -> None:
+    headings = []
+    for paper in get_args(Paper):
+        headings += [f"## {paper}", *(f"### {proof.name}" for proof in of_paper(paper))]
+    assert re.findall(r"^###? .*$", PAGE, re.MULTILINE) == headings
+    assert len(headings) == len(PROOFS) + len(TITLES)
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.+) \|$", PAGE, re.MULTILINE))
+    assert rows.pop("verdict") == "means"
+    assert rows == VERDICTS
+
+
+@pytest.mark.parametrize("proof", PROOFS.values(), ids=lambda proof: proof.name)
+def test_what_it_names_exists(proof: Proof) -> None:
+    for module in proof.module.split(", "):
+        assert (ROOT / module).is_file()
+    assert proof.name.startswith(proof.paper.lower().split("-")[0])
+    words = proof.more.split()
+    if words[:1] == ["pytest"]:
+        assert (ROOT / words[1]).is_file()
+    elif words[:2] == ["flhe", "tables"]:
+        assert sections(words[2:])
+    elif words:
+        command: click.Command = typer.main.get_command(app)
+        while isinstance(command, click.Group):
+            words.pop(0)
+            command = command.commands[words[0]]
+        options = {name for each in command.params for name in each.opts}
+        assert {word for word in words if word.startswith("-")} <= options
+
+
+def test_what_is_not_shown_is_an_error() -> None:
+    proof = dataclasses.replace(PROOFS["flashe-ties"], run=lambda: Found("nothing", False))
+    for call in (Proof.found, entry):
+        with pytest.raises(FlheError, match="flashe-ties shows something else: nothing"):
+            call(proof)
+    with pytest.raises(ConfigError, match="there is no proof 'x'"):
+        named("x")
+
+
+def test_a_proof_without_a_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(proving._SHOWN, "sash-new", lambda: Found("", True))
+    with pytest.raises(ConfigError, match=r"without a text or a proof: \{'sash-new'\}"):
+        proofs.__wrapped__()
+
+
+# --- the command ---
+
+
+def _said(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["corrections", *words])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_the_command_lists_and_runs_them() -> None:
+    code, text = _said()
+    assert code == 0
+    assert all(name.split("-")[0] in text for name in PROOFS)
+    code, text = _said("sash-offset")
+    proof = PROOFS["sash-offset"]
+    assert code == 0
+    for part in (proof.verdict, proof.claim, proof.wrong, proof.instead, proof.run().text):
+        assert " ".join(part.split()) in text
+    assert _said("none")[0] != 0
+
+
+def test_the_command_prints_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {name: PROOFS[name] for name in ("flashe-ties", "sash-offset")}
+    monkeypatch.setattr(proving, "proofs", lambda: kept)
+    text = page()
+    assert text.count("### ") == 2
+    assert " ".join(text.split()) == _said("--page")[1]
+
+
+# --- that proofs can fail: where what they attack is mended, they find nothing ---
+
+
+def _mixed(n: int) -> list[int]:
+    random = Fixed(3)
+    return [int.from_bytes(random(50), "big") for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("p", "tilde", "message"),
+    [
+        (1 << 460, True, _mixed),  # no field is known
+        ((1 << 460) - 1, False, lambda n: esafl.message(n, 3)),  # p and q have no common factor
+    ],
+)
+def test_low_bits_tell_nothing_of_a_scheme_that_is_mended(
+    p: int, tilde: bool, message: Callable[[int], list[int]]
+) -> None:
+    eshe = esafl.printed(p=p, tilde=tilde)
+    a, key = esafl.odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
+    found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), Fixed(4)), a)
+    assert sum(x == y for x, y in zip(found, key, strict=True)) < esafl.N // 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "batchcrypt-capacity",
+        "esafl-short-seed",
+        "fedml-efficient",
+        "fedml-forty",
+        "sash-bias",
+        "sash-neighbours",
+    ],
+)
+def test_what_depends_on_a_reading_is_left_open(name: str) -> None:
+    proof = PROOFS[name]
+    assert proof.verdict == "left open"
+    assert {"esafl-short-seed": "by B alone nothing breaks"}.get(name, "not said") in proof.wrong
+
+
+def test_ties_are_no_matter_where_equals_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = SimpleNamespace(gt=operator.ge, ge=operator.ge)
+    monkeypatch.setattr(sparse, "operator", chosen)
+    assert not PROOFS["flashe-ties"].run().shown
+
+
+def test_sums_of_a_homomorphic_generator_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    def linear(k: ring.Elements, rows: ring.Elements, *, floor: bool) -> Any:
+        assert floor
+        return (rows @ k).astype(np.uint32)  # low bits: nothing is rounded
+
+    monkeypatch.setattr(sash, "lwr_masks", linear)
+    found = PROOFS["sash-bias"].run()
+    assert not found.shown
+    assert "off by 0.0 steps" in found.text
+
+
+def test_neighbours_that_withstand_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = sash_plus.bounds_of
+    monkeypatch.setattr(sash_plus, "bounds_of", lambda n, k, c: bounds(n, k + 50, c))
+    assert not PROOFS["sash-neighbours"].run().shown
+
+
+def test_links_that_are_fast_enough_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wan, "named", lambda _: wan.uniform(1000))
+    assert not PROOFS["esafl-links"].run().shown
+
+
+def test_traffic_that_fits_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {
+        model: (stock, batch, (plain, gigabytes * (1 if model == "FMNIST" else 91)))
+        for model, (stock, batch, (plain, gigabytes)) in hours.BATCHCRYPT_4.items()
+    }
+    monkeypatch.setattr(hours, "BATCHCRYPT_4", table)
+    assert not PROOFS["batchcrypt-plain-traffic"].run().shown
+
+
+def test_a_slot_without_zeros_has_the_capacity_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    tight = SimpleNamespace(slots=lambda n: n // 10, slot_bits=10)
+    monkeypatch.setattr(batchcrypt, "_batch", lambda cohort, bits=16: tight)
+    assert not PROOFS["batchcrypt-capacity"].run().shown
+
+
+def test_traffic_of_sixteen_bits_is_no_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {m: (n * 5 // 4, epochs) for m, (n, epochs) in tables.FLASHE_MODELS.items()}
+    monkeypatch.setattr(tables, "FLASHE_MODELS", models)
+    assert not PROOFS["flashe-baseline"].run().shown

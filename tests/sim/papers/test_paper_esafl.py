@@ -1,0 +1,230 @@
+"""The paper's own ESHE and its packing: they do what they say; what is wrong with them is elsewhere."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, RangeError
+from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply, times_ones
+from flhe_lab.papers.packing import PaperPacking, added, unpacked
+
+
+def scheme(cohort: int, **others: Any) -> PaperEshe:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BrokenSchemeWarning)
+        return PaperEshe(cohort, **others)
+
+
+def schoolbook(x: Poly, y: Poly) -> Poly:
+    n = len(x)
+    out = [0] * n
+    for i, a in enumerate(x):
+        for j, b in enumerate(y):
+            out[(i + j) % n] += a * b if i + j < n else -a * b
+    return out
+
+
+def polynomials(n: int) -> st.SearchStrategy[Poly]:
+    return st.lists(st.integers(-(2**200), 2**200), min_size=n, max_size=n)
+
+
+# --- scheme ---
+
+
+def test_it_says_what_it_is() -> None:
+    with pytest.warns(BrokenSchemeWarning, match="for comparison only"):
+        PaperEshe(9)
+
+
+@given(st.sampled_from([1, 2, 4, 16]).flatmap(lambda n: st.tuples(polynomials(n), polynomials(n))))
+def test_products_are_the_schoolbooks(pair: tuple[Poly, Poly]) -> None:
+    x, y = pair
+    assert multiply(x, y) == schoolbook(x, y)
+    assert times_ones(x) == schoolbook(x, [1] * len(x))
+
+
+@pytest.mark.parametrize(
+    "others", [{}, {"tilde": False}, {"p": 2**459 + 1}, {"weight": 0}], ids=str
+)
+def test_sums_open(others: dict[str, Any]) -> None:
+    eshe = scheme(9, n=64, **({"weight": 20} | others))
+    a = eshe.polynomial(5, 11)
+    keys = [eshe.key() for _ in range(9)]
+    vectors = [[secrets.randbits(455) for _ in range(64)] for _ in range(9)]
+    parts = [eshe.encrypt(a, key, m) for key, m in zip(keys, vectors, strict=True)]
+    s = [sum(column) for column in zip(*keys, strict=True)]
+    sums = [sum(column) for column in zip(*vectors, strict=True)]
+    assert eshe.decrypt(a, s, eshe.add(parts)) == sums
+    assert eshe.decrypt(a, s, eshe.add(parts[1:])) != [
+        sum(c) for c in zip(*vectors[1:], strict=True)
+    ]
+
+
+def test_a_ciphertext_is_what_equation_3_says() -> None:
+    eshe = scheme(2, n=8, weight=3, log_q=40, p=2**20)
+    a, key, m = eshe.public(), eshe.key(), [7] * 8
+    found = [
+        c - x - y for c, x, y in zip(eshe.encrypt(a, key, m), schoolbook(a, key), m, strict=True)
+    ]
+    noise = [(x + eshe.q // 2) % eshe.q - eshe.q // 2 for x in found]
+    assert all(x % eshe.p == 0 for x in noise)
+    # 1 + x + ... + x^7 times e: neighbours differ by twice a coefficient of e.
+    steps = np.diff(np.array(noise) // eshe.p)
+    assert np.all(steps % 2 == 0)
+    assert np.abs(steps).max() <= 2 * 10
+
+
+def test_keys_and_errors_are_distributed_as_printed() -> None:
+    eshe = scheme(2)
+    for _ in range(3):
+        key = np.array(eshe.key())
+        assert np.count_nonzero(key) == 64
+        assert set(np.unique(key)) <= {-1, 0, 1}
+        error = np.array(eshe.error())
+        assert abs(error.mean()) < 5 * math.sqrt(1.22 / eshe.n)
+        assert error.var() == pytest.approx(1.22, rel=5 * math.sqrt(2 / eshe.n))
+    uniform = np.array(scheme(2, weight=0).key())
+    for trit in (-1, 0, 1):
+        assert np.mean(uniform == trit) == pytest.approx(1 / 3, abs=5 * math.sqrt(2 / 9 / eshe.n))
+
+
+def test_a_depends_on_round_xor_secret_alone() -> None:
+    eshe = scheme(2, n=16, weight=2, seed_bits=6)
+    assert eshe.polynomial(9, 5) == eshe.polynomial(12, 0)
+    assert len({tuple(eshe.polynomial(t, 5)) for t in range(64)}) == 64
+    with pytest.raises(ConfigError, match="does not fit"):
+        eshe.polynomial(64, 5)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"n": 48}, {"weight": 65}, {"cohort": 1}, {"seed_bits": 0}, {"variance": 0.0}, {"log_q": 463}],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(others: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="PaperEshe"):
+        PaperEshe(**({"cohort": 9, "n": 64, "weight": 8} | others))
+
+
+# --- packing ---
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> PaperPacking:
+    cohort = draw(st.integers(1, 40))
+    pad = (cohort - 1).bit_length() + 1 + draw(st.integers(0, 2))
+    return PaperPacking(
+        cohort,
+        draw(st.integers(12, 40)),
+        n=draw(st.sampled_from([4, 8, 64, 512])),
+        log_p=draw(st.integers(60, 460)),
+        pad=pad,
+        halves=draw(st.booleans()),
+        zero=draw(st.booleans()),
+        offset=draw(st.booleans()),
+    )
+
+
+def worst_case(packing: PaperPacking, senders: int) -> float:
+    """Half a unit of every coefficient, of each sender, and what complex128 loses."""
+    return senders * packing.n / 2 / packing.scale + 1e-9
+
+
+@given(packings(), st.integers(1, 2000), st.integers(0, 2**32 - 1), st.data())
+@settings(max_examples=40, deadline=None)
+def test_sums_of_packed_vectors_are_packed_sums(
+    packing: PaperPacking, length: int, start: int, data: Any
+) -> None:
+    senders = data.draw(st.integers(1, packing.cohort))
+    rng = np.random.default_rng(start)
+    vectors = rng.uniform(-1, 1, (senders, length))
+    if start % 3 == 0:  # the largest coefficients that there are
+        vectors = np.ones((senders, length)) * (-1) ** start
+    total = added(map(packing.pack, vectors), packing.log_p)
+    assert len(total) == packing.plaintexts(length)
+    found = packing.unpack(total, length, senders)
+    assert found.shape == (length,)
+    assert np.abs(found - vectors.sum(axis=0)).max() <= worst_case(packing, senders)
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_values_are_those_at_the_roots(halves: bool) -> None:
+    """CKKS's embedding, by evaluating the polynomial itself."""
+    packing = PaperPacking(3, 30, n=16, halves=halves)
+    values = np.random.default_rng(1).uniform(-1, 1, packing.values)
+    coefficients = packing.encode(values)
+    z = [
+        sum(
+            int(c) * np.exp(1j * np.pi * pow(5, j, 32) * k / 16) for k, c in enumerate(coefficients)
+        )
+        / packing.scale
+        for j in range(8)
+    ]
+    expected = values[::2] + 1j * values[1::2] if halves else values
+    np.testing.assert_allclose(z, expected, atol=16 / packing.scale)
+
+
+@pytest.mark.parametrize("offset", [False, True])
+def test_fields_lie_as_equation_9_has_them(offset: bool) -> None:
+    packing = PaperPacking(9, n=8, halves=False, offset=offset)
+    assert (packing.pad, packing.width, packing.fields, packing.carrying) == (5, 21, 21, 20)
+    values = np.random.default_rng(2).uniform(-1, 1, packing.capacity)
+    (beta,) = packing.pack(values)
+    digits = [packing.encode(row) + 2**15 * offset for row in values.reshape(20, 4)]
+    digits = [digit % 2**16 for digit in digits]
+    for j in range(8):
+        text = "".join("00000" + f"{int(digit[j]):016b}" for digit in digits) + "0" * 21
+        assert beta[j] == int(text, 2)
+    (plain,) = unpacked(packing).pack(values[:4])
+    assert plain == digits[0].tolist()
+
+
+@pytest.mark.parametrize(("halves", "of"), [(True, 24), (False, 12)])
+def test_the_error_is_that_of_n_roundings(halves: bool, of: int) -> None:
+    packing = PaperPacking(1, 32, n=1 << 12, halves=halves)
+    values = np.random.default_rng(3).uniform(-1, 1, packing.values)
+    error = (packing.decode(packing.encode(values)) - values) * packing.scale
+    # A real or imaginary part is a sum of n roundings, each times a cosine.
+    assert error.std() == pytest.approx(math.sqrt(packing.n / of), rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("bits", "most"), [(16, 21), (32, 12)], ids=["Table 3's precision", "Table 4's"]
+)
+def test_as_many_fields_as_the_paper_allows(bits: int, most: int) -> None:
+    assert PaperPacking(9, bits).fields == most
+    with pytest.raises(ConfigError, match=f"room for {most} fields"):
+        PaperPacking(9, bits, fields=most + 1)
+
+
+def test_packing_refuses() -> None:
+    packing = PaperPacking(9, n=8)
+    for wrong in (1.001, -1.5, math.nan, math.inf):
+        with pytest.raises(RangeError, match="not within"):
+            packing.pack(np.array([0.5, wrong]))
+    with pytest.raises(RangeError, match="2 plaintexts"):
+        packing.unpack(packing.pack(np.zeros(5)) * 2, 5, 1)
+    with pytest.raises(RangeError, match="of 10 senders"):
+        packing.unpack(packing.pack(np.zeros(5)), 5, 10)
+    for others in ({"pad": 4}, {"n": 12}, {"log_q0": 5}, {"log_q0": 49}, {"log_p": 20}):
+        with pytest.raises(ConfigError, match="PaperPacking"):
+            PaperPacking(**({"cohort": 9} | others))  # type: ignore[arg-type]
+
+
+def empty() -> NDArray[np.float64]:
+    return np.empty(0)
+
+
+def test_nothing_packs_to_nothing() -> None:
+    packing = PaperPacking(2, n=8)
+    assert packing.pack(empty()) == []
+    assert packing.unpack([], 0, 2).size == 0

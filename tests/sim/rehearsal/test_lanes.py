@@ -1,0 +1,186 @@
+"""An update that travels without encryption is found, whatever scheme was to encrypt it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.coding.base import Plain
+from flhe.coding.support import Support
+from flhe.schemes import ckks as ckks_module
+from flhe.schemes.base import Scheme, Sealer
+from flhe.schemes.ckks import Ckks, CkksSealer
+from flhe.schemes.ckks_keys import CkksSecret
+from flhe.schemes.eshe import Eshe, EsheSealer
+from flhe.schemes.flashe import Flashe, FlasheSealer, _Masks
+from flhe.schemes.paillier import Paillier, PaillierSealer
+from flhe.schemes.paillier_keys import SecretKey
+from flhe.schemes.sash import Sash, SashSealer
+from flhe.schemes.selective import Selective, selective_sealer
+from flhe.sealed import Sealed, Slot
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.lanes import open_without_keys, quantized, unencrypted
+from flhe_lab.rehearsal.search import Search, Secrets
+from flhe_lab.rehearsal.traffic import OPEN, opened
+from flhe_lab.rehearsal.updates import layout
+from tests.mods.harness import TERMS
+
+SIZE = 600
+COHORT = 3
+SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
+EXTRAS = np.array([1, 2, 3], np.int16)
+MASK = Support.of(np.arange(0, SIZE, 2, dtype=np.uint32), SIZE)
+KEY = bytes(range(32))
+PAIR = SecretKey.generate(2048)
+CKKS = CkksSecret.generate(Ckks(COHORT).ring)
+
+
+def integers(seed: int, exact: bool = True) -> Any:
+    """Values as a client encrypts them: half of what is rounded is not rounded to nearest."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-32767, 32768, SIZE).astype(np.int32)
+    return values if exact else np.clip(values + (rng.random(SIZE) < 0.25), -32767, 32767)
+
+
+@dataclass
+class Way:
+    """One scheme, and what seals under it."""
+
+    scheme: Scheme
+    sealer: Any
+
+    def seal(self, values: Any, slot: Slot = SLOT) -> bytes:
+        """What travels."""
+        sealer: Sealer = self.sealer(self.scheme)
+        sealed = sealer.encrypt(Plain(values.astype(np.int16), EXTRAS), slot)
+        return sealed.data.tobytes()
+
+
+def ways() -> Iterator[tuple[str, Way]]:
+    """All schemes, and one with a part in clear."""
+    flashe = Flashe(COHORT)
+    yield "flashe", Way(flashe, lambda s: FlasheSealer(s, KEY, 1))
+    yield "sash", Way(Sash(COHORT, 16), lambda s: SashSealer(s, 1))
+    yield "esafl", Way(Eshe(COHORT, keys="round"), lambda s: EsheSealer(s, KEY, 1))
+    paillier = Paillier(COHORT, key_bits=2048, public=PAIR.public)
+    yield "batchcrypt", Way(paillier, lambda s: PaillierSealer(s, PAIR, KEY, 1))
+    yield "fedml-he", Way(Ckks(COHORT), lambda s: CkksSealer(s, CKKS, KEY, 1))
+    part = Selective(flashe, SIZE, MASK.count)
+    yield (
+        "a part of flashe",
+        Way(part, lambda s: selective_sealer(s, FlasheSealer(s.inner, KEY, 1), MASK)),
+    )
+
+
+WAYS = dict(ways())
+
+
+@pytest.fixture
+def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks, keys and powers of every scheme are zeros, and ones."""
+    real = _Masks.next
+    monkeypatch.setattr(
+        _Masks, "next", lambda self, count: np.zeros(count, real(self, count).dtype)
+    )
+    zeros = np.zeros(Sash(COHORT, 16).elements, np.uint64)
+    monkeypatch.setattr("flhe.schemes.sash.random_elements", lambda *_: zeros)
+    nobody = np.zeros(Eshe(COHORT, keys="round").sizes.n, np.int8)
+    monkeypatch.setattr("flhe.schemes.eshe_keys.draw_own", lambda *_: nobody)
+    monkeypatch.setattr(
+        PaillierSealer,
+        "_powers",
+        lambda self, length, _: [1] * self.scheme.batch.batches(length),
+    )
+    blocks = ckks_module.Masks.blocks
+    monkeypatch.setattr(
+        ckks_module.Masks, "blocks", lambda self, at, count: 0 * blocks(self, at, count)
+    )
+
+
+def search_for(way: Way, values: Any) -> Search:
+    secrets = Secrets()
+    secrets.add("update", *unencrypted(way.scheme, values, mask=MASK, trailer=EXTRAS.size))
+    return Search(secrets)
+
+
+def lengths(way: Way) -> int:
+    inside = MASK.count if isinstance(way.scheme, Selective) else SIZE
+    return inside + EXTRAS.size
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_real_ciphertexts_hold_nothing_and_do_not_open(name: str) -> None:
+    way, values = WAYS[name], integers(1)
+    data = way.seal(values)
+    assert search_for(way, values).find([("wire", data)]) == []
+    assert list(opened([way.scheme], [lengths(way)], {"one": data})) == []
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_what_nothing_hides_is_found(name: str, nothing_hides: None) -> None:
+    """By its windows where no noise is added, and by opening without a key where a scheme can."""
+    way, values = WAYS[name], integers(1)
+    sent = np.clip(integers(1) + np.random.default_rng(2).integers(0, 2, SIZE), -32767, 32767)
+    data = way.seal(sent)
+    windows = sum(each.count for each in search_for(way, values).find([("wire", data)]))
+    (there,) = [*opened([way.scheme], [lengths(way)], {"one": data}), None][:1]
+    if name in ("flashe", "sash", "a part of flashe"):
+        assert windows >= 10
+    if "flashe" not in name:
+        assert there is not None
+        assert (there.kind, there.count) == (OPEN, lengths(way))
+        body = np.frombuffer(data, np.uint8)
+        read = open_without_keys(
+            way.scheme, Sealed(way.scheme.name, SLOT, (1,), lengths(way), body)
+        )
+        assert read is not None
+        assert np.array_equal(read[:SIZE], sent)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_integers_are_found_in_any_layout(name: str) -> None:
+    way, values = WAYS[name], integers(1)
+    search = search_for(way, values)
+    part = values[MASK.coords] if isinstance(way.scheme, Selective) else values
+    for kind in ("<i2", ">i2", "<i4", ">i4"):
+        assert search.find([("wire", part[100:200].astype(kind).tobytes())])
+    others = integers(5)
+    for kind in ("<i2", "<i4"):
+        assert search.find([("wire", others.astype(kind).tobytes())]) == []
+
+
+def test_a_part_in_clear_is_no_leak_and_the_selected_part_there_is() -> None:
+    way, values = WAYS["a part of flashe"], integers(1)
+    search = search_for(way, values)
+    rest = np.setdiff1d(np.arange(SIZE), MASK.coords)
+    scheme = way.scheme
+    assert isinstance(scheme, Selective)
+    packing = scheme.packing
+    for coords, leak in ((rest, False), (MASK.coords, True)):
+        lanes = values[coords].astype(packing.signed)
+        data = packing.pack(lanes, np.zeros(lanes.size, packing.lane)).tobytes()
+        assert bool(search.find([("wire", data)])) == leak
+
+
+def test_whole_blocks_are_packed_as_they_are(nothing_hides: None) -> None:
+    """Beyond a block, words of its columns lie side by side."""
+    way = WAYS["flashe"]
+    scheme = way.scheme
+    assert isinstance(scheme, Flashe)
+    size = scheme.packing.block + 300
+    values = np.random.default_rng(3).integers(-32767, 32768, size).astype(np.int32)
+    (found,) = search_for(way, values).find([("wire", way.seal(values))])
+    assert found.count > 0.95 * size * scheme.lane_bits / 8
+
+
+def test_an_update_is_quantized_as_clients_do_but_for_rounding() -> None:
+    terms = replace(TERMS, clip=loopback_app.CLIP, max_examples=loopback_app.MAX_EXAMPLES)
+    update, examples = loopback_app.update("flashe", 1, 1, SIZE), loopback_app.examples(1)
+    ours = quantized(terms, layout(SIZE), update, examples)
+    weight = examples / loopback_app.MAX_EXAMPLES
+    exact = update.astype(np.float64) / loopback_app.CLIP * weight * 32767
+    assert np.abs(ours - exact).max() < 0.51

@@ -1,0 +1,201 @@
+"""The real deployment, end to end: one command, TLS, three authenticated sites, one of them killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from flwr.app import Context, RecordDict
+
+from flhe import records
+from flhe.errors import ConfigError
+from flhe.testing import InProcessGrid
+from flhe_app.processes import script
+from flhe_lab.bench.synthetic import initial
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.node_secrets import MODEL
+from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
+from flhe_lab.rehearsal.search import Found
+from flhe_lab.rehearsal.traffic import Traffic
+from flhe_lab.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
+
+LIMIT_S = 1500
+"""Seconds after which it hangs; on a quiet machine of two cores it takes some 170."""
+
+CONTROLS = {
+    "initial model, in streams",
+    "initial model, whole, over chunks' borders",
+    "identities' public keys, raw",
+    "SuperNodes' public keys, in base64",
+    "an object's id, in hex",
+    "heads of ciphertexts",
+    "a number of the run config",
+    "slots of ciphertexts",
+}
+
+
+@pytest.mark.timeout(LIMIT_S + 20)
+def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    command = [script("flhe"), "rehearse", "--scheme", "flashe", "--scheme", "sash"]
+    command += ["--rounds", "3", "--patience", "5", "--timeout", "240", "--json", str(report_file)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_file.read_text(encoding="utf-8"))
+    assert report["wrong"] == []
+
+    others = [site for i, site in enumerate(SITES) if i != VICTIM]
+    assert [result["scheme"] for result in report["results"]] == ["flashe", "sash"]
+    for result in report["results"]:
+        assert result["status"] == "finished:completed"
+        assert [each["number"] for each in result["rounds"]] == [1, 2, 3]
+        whole, without, again = (each["sites"] for each in result["rounds"])
+        assert whole == again == list(SITES)
+        assert set(others) <= set(without)
+        assert all(each["error"] < loopback_app.CLIP / 1000 for each in result["rounds"])
+    # The one that was killed in its app is out of that round, and it is the same one that came back.
+    assert others in [result["rounds"][1]["sites"] for result in report["results"]]
+    assert report["killed"] == SITES[VICTIM]
+    assert report["starts"] >= 2
+    assert report["back_s"] > report["killed_s"] > 0
+
+    traffic = report["traffic"]
+    assert traffic["found"] == []
+    assert traffic["controls"] == dict.fromkeys(CONTROLS, True)
+    assert min(traffic["bytes_up"], traffic["bytes_down"]) > 500_000
+    assert traffic["connections"] > 10
+    assert traffic["missing"] == []
+    least = {**expected(Plan()), "share of a seed": 3}
+    assert all(traffic["searched"][kind] >= count for kind, count in least.items())
+    assert traffic["searched"]["identity seed"] == traffic["searched"]["SuperNode key"] == 3
+    assert not [line for line in done.stdout.splitlines() if "WRONG" in line]
+    gone = Path(report["scratch"])
+    assert not gone.exists()
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(gone) in _words(p)]
+
+
+def _words(process: psutil.Process) -> str:
+    return " ".join(process.info["cmdline"] or ())
+
+
+def test_the_app_itself_reports_notes_and_saves(tmp_path: Path) -> None:
+    """Its server and clients without a deployment, up to the model that the server reads."""
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / loopback_app.GATE).touch()
+    config = {"scheme": "sash", "unmask": "server", "values": 500, "nodes": 3, "rounds": 2}
+    config |= {"max-examples": loopback_app.MAX_EXAMPLES, "wait-s": 60.0}
+    config |= {"place": str(place), "report": str(place / "report.jsonl")}
+
+    def node(index: int) -> dict[str, object]:
+        (tmp_path / f"notes-{index}").mkdir()
+        return {"flhe-server-reads": True, "loopback-notes": str(tmp_path / f"notes-{index}")}
+
+    with InProcessGrid(
+        loopback_app.client_app(), 3, homes=tmp_path, run_config=config, node_config=node
+    ) as grid:
+        loopback_app.server_app()(grid, Context(7, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+    events = [json.loads(line) for line in (place / "report.jsonl").read_text().splitlines()]
+    assert [each["event"] for each in events if each["event"] != "joined"][-1] == "done"
+    assert sum(each["event"] == "round" for each in events) == 2
+    before = records.to_numpy(initial(500))["layer-0"].astype(np.float64)
+    with np.load(place / "model.npz") as model:
+        change = model["layer-0"] - before
+    means = [loopback_app.mean("sash", [0, 1, 2], number, 500) for number in (1, 2)]
+    assert np.abs(change - sum(means)).max() < 2 * MAX_ERROR
+    assert len(list(tmp_path.glob("notes-*/7-*.npz"))) == 6
+
+
+def test_senders_are_told_by_the_mean_alone() -> None:
+    rng = np.random.default_rng(8)
+    for group in ((0,), (1, 2), (0, 2), (0, 1, 2)):
+        noise = rng.uniform(-1e-7, 1e-7, 500)
+        found, error = senders("sash", loopback_app.mean("sash", list(group), 3, 500) + noise, 3, 3)
+        assert found == group
+        assert error <= 1e-7
+    _, error = senders("sash", rng.uniform(-1, 1, 500), 3, 3)
+    assert error > loopback_app.CLIP
+
+
+def test_updates_are_of_their_run_site_and_round() -> None:
+    updates = [
+        loopback_app.update(scheme, site, number, 100)
+        for scheme in ("flashe", "sash")
+        for site in range(3)
+        for number in (1, 2)
+    ]
+    assert len({update.tobytes() for update in updates}) == 12
+    assert all(np.abs(update).max() <= loopback_app.CLIP for update in updates)
+    assert all(loopback_app.examples(site) <= loopback_app.MAX_EXAMPLES for site in range(3))
+
+
+GOOD = tuple(
+    Result(
+        scheme,
+        "finished:completed",
+        60.0,
+        (
+            Round(1, 9.0, SITES, 1e-7),
+            Round(2, 60.0, ("site-a", "site-c"), 1e-7),
+            Round(3, 9.0, SITES, 1e-7),
+        ),
+    )
+    for scheme in ("flashe", "sash")
+)
+TRAFFIC = Traffic(20, 900, 10**6, 10**6, 27, expected(Plan()), (), {"it": True})
+
+
+def test_what_works_is_not_called_wrong() -> None:
+    assert list(wrong(Plan(), GOOD, TRAFFIC)) == []
+    plan = Plan(kill=False)  # then the one that is away in a round has to be there
+    assert len(list(wrong(plan, GOOD, replace(TRAFFIC, searched=expected(plan))))) == 2
+
+
+def _with(round_: Round) -> tuple[Result, ...]:
+    rounds = tuple(round_ if each.number == round_.number else each for each in GOOD[0].rounds)
+    return (replace(GOOD[0], rounds=rounds), GOOD[1])
+
+
+@pytest.mark.parametrize(
+    ("results", "traffic", "said"),
+    [
+        (GOOD, replace(TRAFFIC, found=(Found("group key", "array 1", 2),)), "must never travel"),
+        (GOOD, replace(TRAFFIC, controls={"it": False}), "verdict is worth nothing"),
+        (GOOD, replace(TRAFFIC, searched={**TRAFFIC.searched, MODEL: 3}), "no model was collected"),
+        (GOOD, replace(TRAFFIC, missing=("group key of member 1a",)), "group key of member 1a"),
+        ((GOOD[0], replace(GOOD[1], rounds=GOOD[1].rounds[:2])), TRAFFIC, "2 of 3 rounds"),
+        (_with(Round(1, 9.0, SITES, 1e-3)), TRAFFIC, "round 1: the model is 0.001 off"),
+        (_with(Round(3, 9.0, ("site-a", "site-c"), 1e-7)), TRAFFIC, "round 3: without site-b"),
+        (_with(Round(2, 9.0, ("site-a", "site-b"), 1e-7)), TRAFFIC, "round 2: without site-c"),
+    ],
+)
+def test_each_thing_that_is_wrong_is_said(
+    results: tuple[Result, ...], traffic: Traffic, said: str
+) -> None:
+    (what,) = wrong(Plan(), results, traffic)
+    assert said in what
+
+
+def test_a_plan_that_cannot_work_is_refused() -> None:
+    for bad in (
+        {"schemes": ()},
+        {"schemes": ("flashe", "flashe")},
+        {"schemes": ("none",)},
+        {"rounds": 2},
+        {"rounds": 0, "kill": False},
+        {"values": 10},
+        {"patience": 0.0},
+        {"patience": float("inf")},
+        {"timeout": -1.0},
+    ):
+        with pytest.raises(ConfigError):
+            Plan(**bad)  # type: ignore[arg-type]
+    assert Plan(schemes=("sash",), server_reads=True).reads("sash")
+    assert not Plan(server_reads=True).reads("flashe")

@@ -1,0 +1,218 @@
+"""Time-outs of the rehearsal: each says what it waited for, how long, and which log to read."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flhe.cli import app as cli
+from flhe.errors import FlheError, QuorumError
+from flhe_app import launch
+from flhe_app.signals import Stopped
+from flhe_lab.crowd import deployment
+from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import loopback
+from flhe_lab.rehearsal import machines as loopback_machines
+from flhe_lab.rehearsal.logs import Logs, kept_logs
+from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.machines import Machines
+from flhe_lab.rehearsal.plan import SITES, Plan
+
+
+class Process:
+    """One that never ends."""
+
+    returncode = None
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    def poll(self) -> None:
+        return None
+
+    def wait(self, seconds: float) -> int:
+        self.waited.append(seconds)
+        raise subprocess.TimeoutExpired("it", seconds)
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (loopback, loopback_app, deployment):
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+class Trust:
+    """As much of it as starting a SuperLink takes."""
+
+    class tls:  # noqa: N801
+        authority = certificate = key = Path("nowhere")
+        client_context = None
+
+
+def machines(tmp_path: Path, process: Process, patience: float = 1.0) -> Machines:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    found = Machines(Trust(), tmp_path, {}, Logs(logs), patience)  # type: ignore[arg-type]
+    found._children = SimpleNamespace(start=lambda command, log, cwd: process)  # type: ignore[assignment]
+    return found
+
+
+def test_a_superlink_that_does_not_answer(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "answers", lambda *_: False)
+    monkeypatch.setattr(Trust.tls, "client_context", lambda: None)
+    found = machines(tmp_path, Process(), 2.0)
+    log = found.logs.path("superlink")
+    log.write_text("Traceback\nOSError: no room\n", encoding="utf-8")
+    seconds = 2 * launch.SUPERLINK_S
+    said = f"waited {seconds:g} s for flower-superlink to answer; .*--patience.*"
+    with pytest.raises(FlheError, match=said + re.escape(f"{log} ends with OSError: no room")):
+        found._start_superlink()
+    assert clock.now > seconds
+
+
+def test_a_command_that_does_not_end(tmp_path: Path) -> None:
+    process = Process()
+    found = machines(tmp_path, process, 3.0)
+    log = tmp_path / "logs" / "flwr-ls.log"
+    with pytest.raises(FlheError, match=rf"waited 180 s for `flwr ls flhe` to end; .*{log}"):
+        found.flwr("ls", "flhe", log="flwr-ls")
+    assert process.waited == [3 * loopback_machines.COMMAND_S]
+
+
+@pytest.mark.parametrize(
+    ("prints", "status", "found"),
+    [
+        ("print('a warning'); print('{\"run-id\": 7}', end='')", 0, {"run-id": 7}),
+        ("print('no JSON')", 0, {}),
+        ("print('{\"run-id\": 7}'); raise SystemExit(1)", 1, {}),
+    ],
+)
+def test_what_a_command_says_is_read_and_logged(
+    tmp_path: Path, prints: str, status: int, found: dict[str, Any]
+) -> None:
+    one = machines(tmp_path, Process())
+    log = one.logs.path("flwr-run")
+    log.write_text('{"run-id": 6}\n', encoding="utf-8")
+
+    def start(command: object, *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
+        with log.open("ab") as output:
+            return subprocess.Popen([sys.executable, "-c", prints], stdout=output)
+
+    one._children = SimpleNamespace(start=start)  # type: ignore[assignment]
+    assert one.flwr("run", log="flwr-run") == found
+
+
+def test_runs_that_are_late_are_named_with_their_rounds(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "logs").mkdir()
+    plan = Plan(("flashe", "sash"), kill=False, timeout=100.0, patience=2.0)
+    one = Loopback(plan, tmp_path, Logs(tmp_path / "logs"), lambda _: None)
+    one._submit = lambda scheme: loopback.Run(  # type: ignore[method-assign]
+        scheme, tmp_path, 7, launch.Tail(tmp_path / "none"), rounds=[{}] * (scheme == "sash")
+    )
+    one._look = lambda: None  # type: ignore[method-assign]
+    said = (
+        r"waited 200 s for the runs of flashe \(round 0 of 3 is over\), "
+        r"sash \(round 1 of 3 is over\)"
+    )
+    with pytest.raises(FlheError, match=said) as caught:
+        one.work()
+    for name in ("superlink", *SITES):
+        assert str(tmp_path / "logs" / f"{name}.log") in str(caught.value)
+
+
+def test_a_wait_in_the_app_says_what_for_and_how_long(clock: Clock) -> None:
+    with pytest.raises(QuorumError, match="waited 9 s for 3 nodes"):
+        loopback_app._wait("for 3 nodes", lambda: False, 9.0)
+    loopback_app._wait("for nobody", lambda: True, 9.0)
+
+
+def test_the_app_waits_as_patiently(tmp_path: Path) -> None:
+    loopback_app.write_app(tmp_path / "app")
+    config = (tmp_path / "app" / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"wait-s = {loopback_app.WAIT_S}" in config
+    patient = loopback_app.strategy("flashe", "clients", 3, 9, lambda _: None, 480.0)
+    assert patient.round_timeout == patient.stage_timeout == patient.connect_timeout == 480.0
+
+
+@pytest.mark.parametrize("error", [FlheError("late"), ValueError("a mistake of ours")])
+def test_logs_outlive_a_failure_and_are_named(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "homes" / "site-a").mkdir(parents=True)
+    (tmp_path / "homes" / "site-a" / "errors.log").write_text("why", encoding="utf-8")
+    said: list[str] = []
+
+    def work() -> None:
+        with kept_logs(tmp_path, said.append) as made:
+            made.path("superlink")
+            raise error
+
+    with pytest.raises(type(error)):
+        work()
+    (folder,) = tmp_path.glob("flhe-loopback-logs-*")
+    logs = Logs(folder)
+    assert said == [f"logs are kept in {logs.folder}"]
+    assert {path.name for path in logs.folder.iterdir()} == {"superlink.log", "site-a-errors.log"}
+    assert logs.folder.stat().st_mode & 0o077 == logs.path("superlink").stat().st_mode & 0o077 == 0
+
+
+def test_logs_go_where_all_went_well_or_somebody_ended_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    with kept_logs(tmp_path, said.append) as logs:
+        pass
+    assert not logs.folder.exists()
+    with pytest.raises(Stopped), kept_logs(tmp_path, said.append) as logs:
+        raise Stopped(2)
+    assert not logs.folder.exists()
+    assert said == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_command_keeps_logs_of_a_failure_with_keep_or_without(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fails(self: Loopback) -> None:
+        raise FlheError(f"waited 9 s for a test{self.logs.why('superlink')}")
+
+    def stays(self: object) -> None:
+        raise Stopped(2)
+
+    monkeypatch.setattr(Loopback, "up", lambda self: nullcontext())
+    monkeypatch.setattr(Loopback, "work", fails)
+    monkeypatch.setattr(threading.Event, "wait", stays)
+    done = CliRunner().invoke(cli, ["rehearse", *(["--keep"] if keep else [])])
+    assert done.exit_code == (130 if keep else 1)
+    (folder,) = tmp_path.glob("flhe-loopback-logs-*")
+    assert f"logs are kept in {folder}" in done.output
+    assert (folder / "superlink.log").exists()
+    assert f"waited 9 s for a test; see {folder / 'superlink.log'}" in done.output
+    assert ("flhe permit --home" in done.output) == keep

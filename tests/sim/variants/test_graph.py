@@ -1,0 +1,145 @@
+"""The graph of SecAgg+ and SASH+: its shape, and what withstands how many colluders on it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe_lab.variants.sash_plus.bounds import arcs, bounds_of, parts, tail
+from flhe_lab.variants.secagg.graph import Graph
+
+SEED = bytes(range(16))
+
+SIZES = st.integers(3, 60).flatmap(
+    lambda n: st.tuples(
+        st.just(n), st.integers(2, n - 1).filter(lambda k: n % 2 == 0 or k % 2 == 0)
+    )
+)
+
+
+@given(SIZES, st.binary(min_size=16, max_size=16))
+def test_symmetric_regular_without_loops(size: tuple[int, int], seed: bytes) -> None:
+    members, degree = size
+    graph = Graph(members, degree, seed)
+    for rank in range(members):
+        found = graph.neighbours(rank)
+        assert len(found) == degree == graph.holders - 1
+        assert list(found) == sorted(set(found) - {rank})
+        assert all(rank in graph.neighbours(other) for other in found)
+        assert graph.around(rank) == tuple(sorted((*found, rank)))
+
+
+@given(SIZES, st.binary(min_size=16, max_size=16))
+def test_one_piece_after_fewer_than_degree_leave(size: tuple[int, int], seed: bytes) -> None:
+    """Harary graphs are k-connected; here for neighbours of one member, the tightest case."""
+    members, degree = size
+    graph = Graph(members, degree, seed)
+    assert in_one_piece(graph, set(range(members)) - set(graph.neighbours(0)[1:]))
+
+
+def in_one_piece(graph: Graph, left: set[int]) -> bool:
+    """Whether those of `left` hang together."""
+    seen, front = set[int](), {min(left)}
+    while front:
+        seen |= front
+        front = {n for r in front for n in graph.neighbours(r)} & left - seen
+    return seen == left
+
+
+def test_seeds_deal_every_place_alike() -> None:
+    """Each of the other members is a neighbour equally often: a uniform permutation."""
+    found = Counter(
+        other for i in range(3000) for other in Graph(7, 2, i.to_bytes(16, "big")).neighbours(2)
+    )
+    assert set(found) == {0, 1, 3, 4, 5, 6}
+    # 3000 draws of probability 1/3 each: a standard deviation of 26.
+    assert all(abs(count - 1000) < 6 * 26 for count in found.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((2, 1, SEED), "members=2"),
+        ((1025, 4, SEED), "members=1025"),
+        ((5, 5, SEED), "2 to 4"),
+        ((5, 1, SEED), "2 to 4"),
+        ((7, 3, SEED), "take degree 4"),
+        ((7, 4, b""), "16 bytes"),
+    ],
+)
+def test_graphs_that_cannot_be(arguments: tuple[int, int, bytes], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Graph(*arguments)
+
+
+@pytest.mark.parametrize("rank", [-1, 7, True])
+def test_ranks_that_are_nobody(rank: int) -> None:
+    with pytest.raises(ProtocolError, match="no rank"):
+        Graph(7, 4, SEED).neighbours(rank)
+
+
+# --- bounds of SASH+ ---
+
+
+@given(st.integers(1, 9), st.data())
+def test_tail_is_what_counting_gives(population: int, data: st.DataObject) -> None:
+    marked, draws = (data.draw(st.integers(0, population)) for _ in range(2))
+    at = data.draw(st.integers(-1, population + 1))
+    sets = list(itertools.combinations(range(population), draws))
+    hits = sum(sum(i < marked for i in chosen) >= at for chosen in sets)
+    assert tail(population, marked, draws, at) == Fraction(hits, len(sets))
+
+
+@pytest.mark.parametrize(
+    ("members", "degree", "away"), [(6, 4, 3), (7, 4, 2), (7, 2, 1), (8, 5, 4)]
+)
+def test_parts_bounds_what_all_permutations_give(members: int, degree: int, away: int) -> None:
+    """So many in a row away: in every deal of the circle, whose ranks below `away` are away."""
+    run, hits, deals = degree // 2, 0, 0
+    for deal in itertools.permutations(range(members)):
+        deals += 1
+        hits += any(
+            all(deal[(start + i) % members] < away for i in range(run)) for start in range(members)
+        )
+    assert Fraction(hits, deals) <= parts(members, degree, away)
+    assert parts(members, degree, run - 1) == parts(members, members - 1, members) == 0
+    assert arcs(members, members - 1, 2, 0) == 0
+
+
+def test_bounds_withstand_the_colluders_that_they_are_for() -> None:
+    for members, degree in ((60, 50), (200, 100), (500, 200)):
+        colluders = (members - 1) // 3
+        bounds = bounds_of(members, degree, colluders)
+        assert degree + 1 < 2 * bounds.threshold <= 2 * (degree + 1)
+        assert colluders + 2 <= bounds.min_set < members
+        rng = np.random.default_rng(0)
+        # Far from 2**-40, and at least not wrong: no neighbourhood of many has so many of them.
+        drawn = rng.hypergeometric(colluders, members - 1 - colluders, degree, 20_000)
+        assert drawn.max() < 2 * bounds.threshold - degree - 1
+        for seed in range(5):
+            graph = Graph(members, degree, bytes([seed]) * 16)
+            assert in_one_piece(graph, set(range(colluders, bounds.min_set)))
+    with pytest.raises(ConfigError, match="too few against"):
+        bounds_of(200, 10, 66)
+
+
+@pytest.mark.parametrize("colluders", [0, 2, 8])
+def test_two_arcs_do_not_cut_the_circle(colluders: int) -> None:
+    """A server that knows the graph leaves out the honest of two arcs: too few are left beside them."""
+    members, degree = 148, 62
+    bounds = bounds_of(members, degree, colluders)
+    for seed in range(40):
+        graph = Graph(members, degree, bytes([seed]) * 16)
+        circle, half = graph._circle, degree // 2
+        for start in (0, 40):
+            cut = {circle[(start + s + d) % members] for s in (0, 70) for d in range(half)}
+            chosen = set(range(members)) - {r for r in cut if r >= colluders}
+            beside = circle[(start + half) % members]
+            assert len(set(graph.around(beside)) & chosen) < bounds.threshold

@@ -1,0 +1,437 @@
+"""Threshold decryption: every set of t parties opens the sum, fewer open nothing, each answers once.
+
+Ciphertexts and answers are read a second time with Python's integers, whole products by way of one
+long integer, and the key that no party has is put together from what all of them drew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe.coding.base import Plain
+from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, ReuseError
+from flhe.math.prime_ring import PrimeRing, ntt_primes
+from flhe.math.sampling import SIGMA
+from flhe.schemes.presets import BAR, ESHE
+from flhe.sealed import Sealed, Slot
+from flhe_lab.papers.lattice import primal_errors
+from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold.answers import Answered
+from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.scheme import ThresholdRlwe
+from flhe_lab.variants.threshold.sealer import ThresholdSealer
+from flhe_lab.variants.threshold.sharing import at_zero, scaled, shares
+from flhe_lab.variants.threshold.sizes import SMUDGING, Flooded, ciphertext_noise, sizes_for
+from tests.laws import OTHER_SLOTS, SLOT
+from tests.sim.variants.parties import (
+    CRS,
+    NOTHING,
+    SMALL,
+    added,
+    answers,
+    done,
+    each,
+    group,
+    halves,
+    length,
+    lifted,
+    setup,
+    small,
+    vectors,
+)
+
+# --- what it is for ---
+
+
+def test_two_of_two() -> None:
+    both = group(2, 2)
+    xs = vectors(both.scheme, 70_001)  # several pieces
+    split = {rank: Plain(x[:-7], x[-7:].astype(np.int64)) for rank, x in xs.items()}
+    total = None
+    for rank, plain in split.items():
+        sealer = ThresholdSealer(both.scheme, both.public, rank)
+        total = both.scheme.add(total, sealer.encrypt(plain, SLOT))
+    assert total is not None
+    out = combine(both.scheme, total, answers(both, total, (0, 1)))
+    assert out.dtype == np.int32
+    assert out.tolist() == (xs[0] + xs[1]).tolist()
+
+
+def test_every_three_of_five() -> None:
+    five = group(5, 3, 16, "rns-8192")
+    xs = vectors(five.scheme, 70_000)  # two blocks, the last one part empty
+    total = five.total(xs)
+    expected = sum(x.astype(np.int64) for x in xs.values())
+    for chosen in itertools.combinations(range(5), 3):
+        partials = answers(five, total, chosen)
+        out = combine(five.scheme, total, partials[::-1])
+        assert np.array_equal(out, expected)
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.data())
+def test_any_senders_any_lengths_any_bits(data: st.DataObject) -> None:
+    bits = data.draw(st.sampled_from([2, 8, 16, 32]))
+    some = group(4, data.draw(st.sampled_from([2, 3])), bits)
+    length = data.draw(st.sampled_from([0, 1, 7, 4095, 4096, 4097, 9000]))
+    senders = data.draw(st.sets(st.integers(0, 3), min_size=2))
+    chosen = data.draw(st.permutations(range(4)))[: some.scheme.threshold]
+    xs = {r: x for r, x in vectors(some.scheme, length).items() if r in senders}
+    total = some.total(xs)
+    assert total.senders == tuple(sorted(senders))
+    assert total.data.size == some.scheme.nbytes(length)
+    partials = answers(some, total, chosen, min_senders=2)
+    out = combine(some.scheme, total, partials)
+    assert out.tolist() == np.sum(list(xs.values()), axis=0, dtype=np.int64).tolist()
+
+
+def test_the_examples_in_the_documentation() -> None:
+    """They run, one after the other, and the sums that they print are those in the comments."""
+    text = (pathlib.Path(__file__).parents[3] / "docs" / "threshold.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    for group_, sums in ((names["two"], [11, 22, 33]), (names["five"], [11111, 22222, 33333])):
+        assert group_ == sums
+
+
+# --- noise ---
+
+
+def test_ciphertexts_hold_values_below_noise() -> None:
+    """c0 + c1 s = p E + M, which is read with Python's integers."""
+    some = group(3, 2)
+    scheme, slots, xs = some.scheme, some.scheme.slots, vectors(some.scheme, length(some.scheme))
+    c0, c1 = halves(scheme, some.total(xs))
+    key = lifted(scheme, some.secret.tolist())
+    numbers = small(scheme, added(scheme, c0, each(scheme, PrimeRing.multiply, c1, key)))
+    noise = [x >> slots.log_p for x in numbers]
+    mask, away = (1 << slots.width) - 1, 3 * slots.bound
+    values = [(x >> slots.width * k & mask) - away for x in numbers for k in range(slots.per)]
+    assert values == sum(xs.values()).tolist()  # type: ignore[union-attr]
+    assert max(map(abs, noise)) <= slots.hidden
+    # u e + e'' s + e' of three senders under a key of three parties.
+    spread = SIGMA * math.sqrt(3 * (2 * 3 * scheme.sizes.n * SIGMA**2 + 1))
+    assert 0.9 < np.std(noise) / spread < 1.1
+
+
+def test_smudging_is_uniform_and_2_to_the_40_times_as_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some, seen = group(3, 2), list[Any]()
+    flood = Party._flood
+
+    def watched(self: Party, noise: Any, ring: PrimeRing) -> Any:
+        seen.append((self.key.rank, noise.copy()))
+        return flood(self, noise, ring)
+
+    total = some.total(vectors(some.scheme, length(some.scheme)))
+    monkeypatch.setattr(Party, "_flood", watched)
+    answers(some, total, (0, 2))
+    slots = some.scheme.slots
+    assert 1 << slots.smudging >= slots.hidden << SMUDGING
+    for rank in (0, 2):
+        first, *others = (noise.reshape(-1) for who, noise in seen if who == rank)
+        assert all(np.array_equal(first, other) for other in others)  # one number, limb by limb
+        assert int(first.max()) < 2 << slots.smudging
+        even = first.astype(np.float64) / (2 << slots.smudging)
+        assert abs(even.mean() - 0.5) < 5 * math.sqrt(1 / 12 / even.size)
+        counts, expected = np.histogram(even, 16, (0, 1))[0], even.size / 16
+        assert ((counts - expected) ** 2 / expected).sum() < 15 + 9 * math.sqrt(30)
+
+
+def test_room_is_proven() -> None:
+    for ring, cohort, threshold in itertools.product(ESHE, (2, 5, 10), (2, 5)):
+        if threshold > cohort or ring == "goldilocks-4096":
+            continue
+        sizes = sizes_for(ESHE[ring], cohort, threshold, 8)
+        slots = sizes.slots
+        assert isinstance(slots, Flooded)
+        p, q = 1 << slots.log_p, math.prod(slots.moduli)
+        assert (
+            q > 2 * p * (ciphertext_noise(sizes.n, cohort) + threshold * 2**slots.smudging) + 2 * p
+        )
+        assert q.bit_length() <= ESHE[ring].log_q
+        assert primal_errors(sizes.n, math.log2(q), SIGMA).bits > BAR
+        with pytest.raises(ConfigError, match="do not fit a modulus"):
+            dataclasses.replace(slots, per=slots.per + 64 // slots.width + 1)
+        with pytest.raises(ConfigError, match=r"2\^40 times the noise"):
+            dataclasses.replace(slots, smudging=slots.smudging - 1, hidden=slots.hidden * 2)
+
+
+# --- sharing ---
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(2, 6), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_any_t_shares_weigh_up_to_the_secret(threshold: int, more: int, rnd: Any) -> None:
+    count, (q,) = threshold + more, ntt_primes(8, 40, 1)
+    rows = [[np.array([rnd.randrange(q) for _ in range(8)], np.uint64)] for _ in range(threshold)]
+    held = shares(rows[0], [q], count, rows[1:])[:, 0]
+    chosen = sorted(rnd.sample(range(count), threshold))
+    total = np.zeros(8, object)
+    for rank in chosen:
+        total += scaled(held[rank], at_zero(rank, chosen, q), q).astype(object)
+    assert (total % q).tolist() == rows[0][0].tolist()
+
+
+def test_shares_are_of_the_sum_of_all_keys() -> None:
+    some = group(4, 3)
+    for chosen in ((0, 1, 2), (1, 2, 3), (0, 2, 3)):
+        for limb, q in enumerate(some.scheme.slots.moduli):
+            total = sum(
+                at_zero(rank, chosen, q) * some.keys[rank].share[limb].astype(object)
+                for rank in chosen
+            )
+            assert np.array_equal(total % q, some.secret.astype(object) % q)
+    for one, two in itertools.combinations(range(4), 2):
+        assert some.keys[one].pairs[two] == some.keys[two].pairs[one]
+        assert some.keys[one].public.key_id == some.keys[two].public.key_id
+    assert len({pair for key in some.keys for pair in key.pairs if pair}) == 6
+
+
+def test_fewer_parties_open_nothing() -> None:
+    some = group(4, 3)
+    total = some.total(vectors(some.scheme, 500))
+    partials = answers(some, total, (0, 1, 3))
+    with pytest.raises(QuorumError, match="of parties 3 are missing"):
+        combine(some.scheme, total, partials[:2])
+    with pytest.raises(QuorumError, match="3 are needed"):
+        combine(some.scheme, total, [])
+
+
+# --- one answer ---
+
+
+def test_one_answer_a_slot_and_a_ciphertext() -> None:
+    some = group(3, 2)
+    xs = vectors(some.scheme, 50)
+    total, party = some.total(xs), some.party(0)
+    kept: list[Answered] = []
+    first, state = party.partial(Answered(), total, SLOT, (0, 1), kept.append)
+    assert kept == [state]
+    assert first.chosen == (0, 1)
+    other = OTHER_SLOTS["round"]
+    moved = dataclasses.replace(total, slot=other)
+    for again, slot, chosen in [
+        (total, SLOT, (0, 1)),
+        (total, SLOT, (0, 2)),
+        (some.total(xs), SLOT, (0, 1)),
+        (moved, other, (0, 1)),
+    ]:
+        with pytest.raises(ReuseError, match="answered before"):
+            party.partial(state, again, slot, chosen, kept.append)
+    assert kept == [state]
+    _, later = party.partial(state, some.total(xs, other), other, (0, 1), done)
+    assert later.names > state.names
+
+
+def test_a_ciphertext_is_known_by_its_c1() -> None:
+    """All that an answer depends on: with c0 changed, noise of two answers would be averaged."""
+    some, other = group(3, 2), OTHER_SLOTS["round"]
+    total = some.total(vectors(some.scheme, 50))
+    party, claims = some.party(0), list[Answered]()
+    _, state = party.partial(Answered(), total, SLOT, (0, 1), claims.append)
+    again = dataclasses.replace(total, slot=other, data=total.data.copy())
+    some.scheme.halves(again)[0][0] ^= 1
+    with pytest.raises(ReuseError, match="answered before"):
+        party.partial(state, again, other, (0, 1), claims.append)
+    some.scheme.halves(again)[1][0] ^= 1
+    party.partial(state, again, other, (0, 1), claims.append)
+    assert len(claims) == 2
+
+
+def test_nothing_is_answered_that_was_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, asked = group(2, 2), list[Sealed]()
+
+    def full(_state: Answered) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Party, "_answer", lambda _self, total, _chosen: asked.append(total))
+    party, total = both.party(0), both.total(vectors(both.scheme, 9))
+    with pytest.raises(OSError, match="no space"):
+        party.partial(Answered(), total, SLOT, (0, 1), full)
+    assert not asked
+    party.partial(Answered(), total, SLOT, (0, 1), done)
+    assert len(asked) == 1
+
+
+def test_sums_that_a_party_does_not_help_to_open() -> None:
+    five = group(5, 2)
+    xs = vectors(five.scheme, 9)
+    three, two = five.total({r: xs[r] for r in (0, 1, 4)}), five.total({0: xs[0], 3: xs[3]})
+    party = five.party(1)
+    assert party.min_senders == 3
+    assert group(2, 2).party(0).min_senders == 2
+
+    def refused(
+        error: type[Exception], match: str, total: Sealed, slot: Slot, chosen: Sequence[int]
+    ) -> None:
+        claims: list[Answered] = []
+        with pytest.raises(error, match=match):
+            party.partial(Answered(), total, slot, chosen, claims.append)
+        assert not claims
+
+    refused(QuorumError, "2 senders, 3 are needed", two, SLOT, (0, 1))
+    for slot in OTHER_SLOTS.values():
+        refused(ProtocolError, "another round", three, slot, (0, 1))
+    for chosen in [(0,), (0, 1, 2), (1, 1), (1, 5), (-1, 1), ()]:
+        refused(ProtocolError, "exactly 2 different parties of 5", three, SLOT, chosen)
+    refused(ProtocolError, "party 1 is not one", three, SLOT, (0, 2))
+    refused(ProtocolError, "'esafl'", dataclasses.replace(three, scheme="esafl"), SLOT, (0, 1))
+    for least in (1, 6, -1):
+        with pytest.raises(ConfigError, match="min_senders"):
+            five.party(0, min_senders=least)
+
+
+# --- answers that do not fit ---
+
+
+def test_answers_that_are_no_answers() -> None:
+    some = group(3, 2)
+    total = some.total(vectors(some.scheme, 50))
+    one, two = answers(some, total, (0, 1))
+    three = answers(some, total, (1, 2))[1]
+    other = answers(some, some.total(vectors(some.scheme, 50)), (0, 1))[1]
+    change = functools.partial(dataclasses.replace, two)
+    top = np.full_like(two.data, 255)
+    for partials, match in [
+        ([one, one], "two partial decryptions of party 0"),
+        ([one, three], "party 2 is of another opening"),
+        ([one, other], "party 1 is of another opening"),
+        ([one, change(rank=2)], "party 2 is of another opening"),
+        ([one, change(data=two.data[:-1])], "party 1 has another length"),
+        ([one, change(data=top)], "of party 1, "),
+        ([dataclasses.replace(one, chosen=(0, 1, 2)), two], "exactly 2 different"),
+        ([one, two, three], "party 2 is of another opening"),
+    ]:
+        with pytest.raises(ProtocolError, match=match):
+            combine(some.scheme, total, partials)
+
+
+@pytest.mark.parametrize("start", [0, -2_000])
+def test_an_answer_that_was_altered(start: int) -> None:
+    """In many coefficients: one alone is found about every other time, as q is hardly too large."""
+    some = group(3, 2)
+    total = some.total(vectors(some.scheme, 5000))
+    one, two = answers(some, total, (0, 2))
+    data = two.data.copy()
+    data[start:][:2_000] ^= 1
+    with pytest.raises(ProtocolError, match="a partial decryption does not fit"):
+        combine(some.scheme, total, [one, dataclasses.replace(two, data=data)])
+
+
+@pytest.mark.parametrize("length", [0, 1, 50])
+def test_a_short_sum_is_known_from_garbage(length: int) -> None:
+    """However short: zeros follow the values. Noise alone would not tell, see `CHECKS`."""
+    some = group(2, 2)
+    total = some.total(vectors(some.scheme, length))
+    assert combine(some.scheme, total, answers(some, total, (0, 1))).size == length
+    for _ in range(20):
+        again = some.total(vectors(some.scheme, length))
+        one, two = answers(some, total, (0, 1))[0], answers(some, again, (0, 1))[1]
+        with pytest.raises(ProtocolError, match="a partial decryption does not fit"):
+            combine(some.scheme, total, [one, dataclasses.replace(two, opening=one.opening)])
+
+
+# --- setup ---
+
+
+def test_a_key_of_another_group_opens_nothing() -> None:
+    some, others = group(3, 2), setup(ThresholdRlwe(3, 2, 16, SMALL))
+    total = some.total(vectors(some.scheme, 50))
+    for make in (
+        lambda: Party(some.scheme, others.keys[0]),
+        lambda: ThresholdSealer(some.scheme, others.public, 0),
+    ):
+        with pytest.raises(ConfigError, match="not the one that the parameters name"):
+            make()
+    with pytest.raises(ProtocolError, match="does not fit"):
+        combine(some.scheme, total, answers(others, total, (0, 1)))
+    # Nothing secret is in sight.
+    held = [some.drawn[0], some.keys[0], some.party(0), answers(some, total, (0, 1))[0]]
+    for name in ("own=", "share=", "pairs=", "data=", "array("):
+        assert not any(name in repr(x) for x in held), name
+
+
+def test_setup_refuses() -> None:
+    scheme = ThresholdRlwe(3, 2, 16, SMALL)
+    reveal, finish = threshold_keys.reveal, threshold_keys.finish
+    begun = [threshold_keys.begin(scheme, rank, CRS) for rank in range(3)]
+    states, commitments = [state for state, _ in begun], [told for _, told in begun]
+    assert len(set(commitments)) == 3
+    with pytest.raises(ProtocolError, match="2 commitments, all 3"):
+        reveal(scheme, states[0], commitments[:2])
+    with pytest.raises(ProtocolError, match="own commitment was changed"):
+        reveal(scheme, states[0], [bytes(32), *commitments[1:]])
+    done_ = [reveal(scheme, state, commitments) for state in states]
+    publics, boxes = [b for _, b, _ in done_], [shares_[0] for _, _, shares_ in done_]
+    state = done_[0][0]
+    again = reveal(scheme, states[0], commitments)
+    assert np.array_equal(again[2][1][0], done_[0][2][1][0])
+    with pytest.raises(ProtocolError, match="2 public parts and 3 shares"):
+        finish(scheme, state, publics[:2], boxes)
+    with pytest.raises(ProtocolError, match="rank 1 is not the one that it committed to"):
+        finish(scheme, state, [publics[0], publics[2], publics[2]], boxes)
+    for crs, named in [(bytes(31), scheme), (CRS, dataclasses.replace(scheme, key_id=bytes(32)))]:
+        with pytest.raises(ConfigError, match="threshold keys: takes"):
+            threshold_keys.begin(named, 0, crs)
+    with pytest.raises(ProtocolError, match="cohort of 3"):
+        threshold_keys.begin(scheme, 3, CRS)
+
+
+# --- what is refused ---
+
+
+def test_parameters_that_are_refused() -> None:
+    cases: list[tuple[int, int, dict[str, Any], str]] = [
+        (3, 1, {}, "threshold must be 2 to the cohort"),
+        (3, 4, {}, "threshold must be 2 to the cohort"),
+        (1, 1, {}, "threshold must be 2 to the cohort"),
+        (3, 2, {"bits": 1}, "bits must be 2 to 32"),
+        (3, 2, {"key_id": bytes(8)}, "32 bytes"),
+        (3, 2, {"ring": "goldilocks-4096"}, "does not fit log q = 64"),
+        (64, 33, {}, "noise of more than 63 bits"),
+        (3, 2, {"ring": "none"}, "ESHE has"),
+    ]
+    for cohort, threshold, how, match in cases:
+        with pytest.raises(ConfigError, match=match):
+            ThresholdRlwe(cohort, threshold, **how)
+
+
+def test_what_cannot_be_encrypted_or_added() -> None:
+    some = group(3, 2)
+    sealer = ThresholdSealer(some.scheme, some.public, 0)
+    with pytest.raises(RangeError):
+        sealer.encrypt(Plain(np.array([1 << 15], np.int32), NOTHING), SLOT)
+    xs = vectors(some.scheme, 50)
+    total, part = sealer.encrypt(Plain(xs[0], NOTHING), SLOT), some.sealed(1, xs[1])
+    with pytest.raises(ReuseError, match="encrypted a vector before"):
+        sealer.encrypt(Plain(xs[0], NOTHING), SLOT)
+    before = total.data.copy()
+    for change, match in [
+        ({"scheme": "esafl"}, "'esafl'"),
+        ({"mode": "x"}, "mode"),
+        ({"senders": (3,)}, "cohort of 3"),
+        ({"data": part.data[1:]}, "50 values take"),
+        ({"data": np.full_like(part.data, 255)}, "below its modulus|after the last"),
+        ({"slot": OTHER_SLOTS["attempt"]}, "slot is not the total's"),
+    ]:
+        with pytest.raises(ProtocolError, match=match):
+            some.scheme.add(total, dataclasses.replace(part, **change))  # type: ignore[arg-type]
+        assert np.array_equal(total.data, before)
+    with pytest.raises(ReuseError, match="already in the sum"):
+        some.scheme.add(total, some.sealed(0, xs[0]))
