@@ -136,7 +136,7 @@ def _keys(settings: Settings) -> None:
 
 
 def _fair_sash(settings: Settings) -> None:
-    from flhe.schemes.sash import most_bits
+    from flhe.schemes.sash.scheme import most_bits
     from flhe_app.tasks.fair import FAIR_BITS
 
     most = most_bits(settings.nodes)

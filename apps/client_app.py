@@ -10,9 +10,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe import records
 from flhe.coding.sensitivity import sensitivity
-from flhe.mods import HEMod
+from flhe.mods import HEMod, records
 from flhe_app.dropouts import dropout
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named

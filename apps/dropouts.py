@@ -19,7 +19,7 @@ from logging import WARNING, getLogger
 
 from flwr.app import ConfigRecord, Context, Error, Message
 
-from flhe import records
+from flhe.mods import records
 from flhe_app.settings import Settings
 
 log = getLogger("flwr").log

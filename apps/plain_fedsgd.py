@@ -14,8 +14,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.strategies.plain import MeteredFedAvg
+from flhe.training.client_optimizer import ClientOptimizer
 
 KINDS: dict[str, Any] = {
     "sgd": torch.optim.SGD,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError, FlheError
-from flhe.keys import files
+from flhe.wire import files
 from flhe_app.environment import data_home, own_name
 from flhe_app.option import about
 from flhe_app.settings import Settings

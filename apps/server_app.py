@@ -16,12 +16,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flhe.errors import ConfigError, QuorumError
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.select_terms import clear_warning
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.tensorboard import TensorBoard
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.select_terms import clear_warning
 from flhe_app.final_model import log_place, placed, write_model
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD

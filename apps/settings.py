@@ -19,8 +19,8 @@ from flhe_app.option import check, key_of, option
 if TYPE_CHECKING:
     from flhe.coding.laplace import Laplace
     from flhe.coding.select import Select
-    from flhe.rounds.optimizers import Optimizer
-    from flhe.rounds.terms import Terms
+    from flhe.training.optimizers import Optimizer
+    from flhe.training.terms import Terms
     from flhe_app.tasks.fair import Fair
 
 ENCRYPTED = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
@@ -377,8 +377,8 @@ class Settings:
     @property
     def optimizer(self) -> Optimizer:
         """The server optimizer, or that of every node under fedsgd, with its parameters."""
-        from flhe.rounds.client_optimizer import ClientOptimizer
-        from flhe.rounds.optimizer import ServerOptimizer
+        from flhe.training.client_optimizer import ClientOptimizer
+        from flhe.training.optimizer import ServerOptimizer
 
         if self.gradients:
             return ClientOptimizer(
@@ -429,7 +429,7 @@ class Settings:
         max_examples : int
             Largest weight that one node can report.
         """
-        from flhe.rounds.terms import Terms
+        from flhe.training.terms import Terms
 
         return Terms(
             self.scheme,

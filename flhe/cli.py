@@ -57,7 +57,7 @@ def open_model(
     ] = None,
 ) -> None:
     """Open a sealed model with a key of its group."""
-    from flhe.checkpoint import open_checkpoint, write_model
+    from flhe.node.checkpoint import open_checkpoint, write_model
 
     out = output or sealed.with_suffix(".npz")
     model = open_checkpoint(sealed, key)
@@ -105,8 +105,8 @@ def keygen(
     """
     from rich.console import Console
 
-    from flhe import keygen as dealer
     from flhe.errors import ConfigError
+    from flhe.provision import keygen as dealer
 
     if home is not None or name:
         if home is None or not name or scheme or roster or show:
@@ -137,9 +137,9 @@ def show_log(
     from rich.console import Console
 
     from flhe.errors import ConfigError
-    from flhe.keys.store import Store
-    from flhe.mods import audit
-    from flhe.mods.audit_table import AuditTable
+    from flhe.node import audit
+    from flhe.node.audit_table import AuditTable
+    from flhe.node.store import Store
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")

@@ -6,7 +6,7 @@ what arrives is what would have arrived, and every node keeps its keys on disk a
     from my_app.client_app import app
     from my_app.server_app import initial_arrays
 
-    from flhe.checkpoint import open_checkpoint
+    from flhe.node.checkpoint import open_checkpoint
     from flhe.strategies import sash_fedavg, save_sealed
     from flhe.testing import InProcessGrid
 

@@ -14,12 +14,13 @@ from typing import NamedTuple, NoReturn
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from flhe import records
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Layout
 from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.keys import canonical, seal
+from flhe.keys import seal
+from flhe.mods import records
 from flhe.strategies.federation import LOST, NOTHING, Federation
 from flhe.strategies.key_agreement import Agreed, reasons
+from flhe.wire import canonical
 
 log = getLogger("flwr").log
 

@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from flwr.app import ConfigRecord, Message
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.rounds.start import Start
-from flhe.schemes import masking
-from flhe.sealed import Sealed, from_bytes
+from flhe.mods import records
+from flhe.schemes.flashe import masking
+from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.key_agreement import reasons
 from flhe.strategies.overhead import ADD
+from flhe.training.start import Start
 
 log = getLogger("flwr").log
 

@@ -14,27 +14,27 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import DriftError, ProtocolError
-from flhe.keys import receipts
-from flhe.keys.masking import Circle, combine, pack
-from flhe.keys.messages import open_detached
-from flhe.mods.codes import explain
-from flhe.rounds.model import next_history
-from flhe.rounds.ranges import fitted_layout, own_layout
-from flhe.rounds.reading import ServerReader, finite
-from flhe.rounds.session import THREADS
-from flhe.rounds.start import Start
-from flhe.rounds.terms import Terms
+from flhe.keys.agreement.masking import Circle, combine, pack
+from flhe.keys.agreement.messages import open_detached
+from flhe.mods import records
 from flhe.schemes.base import Scheme
-from flhe.schemes.sash import Sash
-from flhe.sealed import Sealed, Slot, from_bytes
+from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.sealed import Sealed, Slot, from_bytes
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport, scalar
+from flhe.sums import receipts
+from flhe.training.mean_squares import fitted_layout, own_layout
+from flhe.training.model import next_history
+from flhe.training.reading import ServerReader, finite
+from flhe.training.session import THREADS
+from flhe.training.start import Start
+from flhe.training.terms import Terms
+from flhe.wire.codes import explain
 
 log = getLogger("flwr").log
 
@@ -45,7 +45,7 @@ REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
 APPS_FAULT = (1001, 1018)
 """Codes of an app that would do the same if it were asked again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
-"""Codes of `flhe.mods.codes` by which a node says that it cannot follow: it needs a checkpoint."""
+"""Codes of `flhe.wire.codes` by which a node says that it cannot follow: it needs a checkpoint."""
 REFUSES = (1011, 1012, 1014, 1023, 1024)
 """Those of them by which it refuses a sum that it was sent."""
 

@@ -28,18 +28,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from flhe import records
 from flhe.coding.select import describe
 from flhe.errors import ConfigError, FlheError, QuorumError
-from flhe.keys.thresholds import Thresholds
+from flhe.keys.agreement.thresholds import Thresholds
+from flhe.mods import records
+from flhe.node.policy import default_root
 from flhe.packages import check_packages
-from flhe.policy import default_root
-from flhe.rounds.model import Model
-from flhe.rounds.select_terms import clear_warning
-from flhe.rounds.start import Start
-from flhe.rounds.terms import Terms
-from flhe.schemes import masking
-from flhe.sealed import Sealed
+from flhe.schemes.flashe import masking
+from flhe.schemes.sealed import Sealed
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.evaluations import comparable
 from flhe.strategies.exchange import Exchange
@@ -52,6 +48,10 @@ from flhe.strategies.membership import Membership
 from flhe.strategies.options import FedAvgOptions, check_names
 from flhe.strategies.overhead import ADD, EVALUATE, Spent
 from flhe.strategies.report import OnRound
+from flhe.training.model import Model
+from flhe.training.select_terms import clear_warning
+from flhe.training.start import Start
+from flhe.training.terms import Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 

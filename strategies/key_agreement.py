@@ -1,9 +1,9 @@
-"""The workflow that drives `flhe.keys.epoch` over a Grid: the server only carries messages.
+"""The workflow that drives `flhe.keys.agreement.epoch` over a Grid: the server only carries messages.
 
 Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
 and each member verifies them before it encrypts anything. Where the scheme has a key pair, the
 member of the lowest rank makes it then, and the others take it: two relays more,
-`flhe.keys.key_pair`. Where each member has a key of its own, they add them up: `flhe.keys.joint`. A
+`flhe.keys.agreement.key_pair`. Where each member has a key of its own, they add them up: `flhe.keys.agreement.joint`. A
 node that falls silent on the way ends the attempt; the next one starts over, with fresh keys, among
 those that answered.
 """
@@ -17,20 +17,20 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.keys import joint, key_pair
-from flhe.keys.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
-from flhe.keys.messages import Envelope, Header
-from flhe.mods.codes import explain
-from flhe.rounds.terms import Terms
+from flhe.keys.agreement import joint, key_pair
+from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
+from flhe.keys.agreement.messages import Envelope, Header
+from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
+from flhe.training.terms import Terms
+from flhe.wire.codes import explain
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 ATTEMPTS = 3
 REFUSALS = (1013, 1014)
-"""Codes of `flhe.mods.codes` by which a node says that what came to it is wrong."""
+"""Codes of `flhe.wire.codes` by which a node says that what came to it is wrong."""
 RAISED = 2
 """Flower's code for an exception in the app, which HEMod lets nobody see."""
 

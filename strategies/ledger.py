@@ -22,13 +22,13 @@ from typing import Any, Literal
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from flhe import records
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.keys import canonical, files
-from flhe.rounds.model import Model
-from flhe.sealed import Sealed, to_bytes
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
+from flhe.training.model import Model
+from flhe.wire import canonical, files
 
 VERSION = 7
 MAX_BYTES = 256 << 20

@@ -1,4 +1,4 @@
-"""The workflow that drives `flhe.keys.masking` over a Grid: the server only carries messages.
+"""The workflow that drives `flhe.keys.agreement.masking` over a Grid: the server only carries messages.
 
 Two relays after the update: CONSIST hands each survivor its shares and asks it to sign the set, UNMASK
 shows t signatures and asks for the sum of its shares. Any strategy can call it that has the shares
@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.keys import masking
-from flhe.sealed import Slot
+from flhe.keys.agreement import masking
+from flhe.mods import records
+from flhe.schemes.sealed import Slot
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import reasons
 from flhe.strategies.overhead import sound

@@ -17,8 +17,8 @@ from flwr.app import MetricRecord, RecordDict
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
-from flhe.rounds.optimizer import ServerOptimizer
 from flhe.strategies.report import OnRound
+from flhe.training.optimizer import ServerOptimizer
 
 CLOSE = 0.7
 """Least similarity of a name that is suggested, 1.0 being equal; see `difflib`."""

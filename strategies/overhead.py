@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from flhe import records
-from flhe.resident import resident
+from flhe.mods import records
+from flhe.strategies.resident import resident
 
 KEYS, CATCH_UP, MASKING = "keys", "catch-up", "masking"
 TRAIN, EXCHANGE, ENCRYPT, UPLOAD = "train", "exchange", "encrypt", "upload"

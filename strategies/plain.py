@@ -15,9 +15,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Result
 
 from flhe.errors import QuorumError
-from flhe.rounds.optimizer import ServerOptimizer
 from flhe.strategies.overhead import ADD
 from flhe.strategies.report import MeteredGrid, OnRound, RoundReport, scalar
+from flhe.training.optimizer import ServerOptimizer
 
 
 class MeteredFedAvg(FedAvg):

@@ -11,15 +11,15 @@ from typing import Any, Unpack
 
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.terms import TRAIN_METRICS, Terms
-from flhe.schemes.eshe import Keys
-from flhe.schemes.flashe import Masking
-from flhe.schemes.paillier import DEFAULT_KEY_BITS
+from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
+from flhe.schemes.esafl.scheme import Keys
+from flhe.schemes.flashe.scheme import Masking
 from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
-from flhe.schemes.sash import Unmask
+from flhe.schemes.sash.scheme import Unmask
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.options import AverageOptions, StrategyOptions, check_names
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.terms import TRAIN_METRICS, Terms
 
 
 def flashe_fedavg(

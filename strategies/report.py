@@ -23,7 +23,7 @@ from flwr.app import Message, MetricRecord
 from flwr.serverapp import Grid
 
 from flhe.errors import ConfigError
-from flhe.records import message_bytes
+from flhe.mods.records import message_bytes
 from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
 
 log = getLogger("flwr").log

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from flwr.serverapp.strategy import Result
 
-from flhe import records
 from flhe.errors import ConfigError, ProtocolError
-from flhe.policy import default_root
+from flhe.mods import records
+from flhe.node.policy import default_root
 
 log = getLogger("flwr").log
 

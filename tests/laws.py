@@ -24,25 +24,25 @@ from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
+from flhe.coding.spaces import Integers
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ReuseError
 from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
-from flhe.schemes import eshe_keys
 from flhe.schemes.base import Opener, Reader, Scheme, Sealer
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.esafl import keys as eshe_keys
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import sash_preset
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
-from flhe.schemes.shprg import ROWS, Seed
-from flhe.sealed import Sealed, Slot
-from flhe.spaces import Integers
+from flhe.schemes.sash.generator import ROWS, Seed
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
 
 KEY = bytes(range(100, 132))
 OTHER_KEY = bytes(range(32))

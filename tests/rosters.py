@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Roster
-from flhe.keys.signed_roster import SignedRoster
+from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.signed_roster import SignedRoster
 
 
 def write_signed(path: Path, roster: Roster, identities: Iterable[Identity]) -> dict[str, Any]:

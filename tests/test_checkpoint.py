@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from flhe.checkpoint import open_checkpoint, write_model
 from flhe.cli import app
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys import seal
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Roster
-from flhe.keys.store import Store
-from flhe.rounds.model import Model
+from flhe.keys.roster.roster import Roster
+from flhe.node.checkpoint import open_checkpoint, write_model
+from flhe.node.store import Store
+from flhe.training.model import Model
 
 RUN = 9
 

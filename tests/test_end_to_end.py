@@ -15,14 +15,14 @@ pytest.importorskip("torch")
 
 from flwr.app import ArrayRecord, Message
 
-from flhe import records
-from flhe.checkpoint import open_checkpoint
-from flhe.keys.epoch import Epoch
-from flhe.keys.keyfile import KeyFile
-from flhe.rounds.model import Model
-from flhe.rounds.session import Session
+from flhe.keys.agreement.epoch import Epoch
+from flhe.mods import records
+from flhe.node.checkpoint import open_checkpoint
+from flhe.node.keyfile import KeyFile
 from flhe.strategies.report import Reporter, RoundReport
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
+from flhe.training.session import Session
 from flhe_app import client_app
 from flhe_app.server_app import make_strategy
 from flhe_app.settings import Settings

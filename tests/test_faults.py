@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flhe.mods import codes
+from flhe.wire import codes
 from tests.guards import GUARDS, ROOT, Guard
 
 DOC = ROOT / "docs" / "faults.md"

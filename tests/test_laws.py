@@ -18,16 +18,16 @@ from flhe.coding.base import Plain
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.quantize import Quantize
+from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
 from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer, fits
-from flhe.schemes.ckks import Ckks
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.sash import Sash
-from flhe.sealed import Sealed, Slot
-from flhe.spaces import Integers
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.sealed import Sealed, Slot
 from tests.laws import (
     BOUNDS,
     CODECS,

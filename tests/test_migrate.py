@@ -15,9 +15,9 @@ from flwr.app import Context, RecordDict
 
 from flhe import strategies
 from flhe.cli import app as cli
-from flhe.policy import SETTINGS
-from flhe.rounds.model import Model
+from flhe.node.policy import SETTINGS
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
 from flhe_lab.bench.flower_parts import EXAMPLES, Client
 from flhe_lab.bench.flower_secagg import FlowerSecAgg, Round
 

@@ -37,10 +37,10 @@ def test_importing_flhe_is_fast() -> None:
 
 LIGHT = {
     "flhe": HEAVY,
-    "flhe.schemes.flashe": HEAVY,
-    "flhe.rounds.session": HEAVY,
+    "flhe.schemes.flashe.scheme": HEAVY,
+    "flhe.training.session": HEAVY,
     "flhe.coding.chain": HEAVY,
-    "flhe.policy": HEAVY,
+    "flhe.node.policy": HEAVY,
 }
 
 

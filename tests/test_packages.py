@@ -13,8 +13,8 @@ import pytest
 from flhe import packages
 from flhe.errors import ConfigError
 from flhe.math.bigint import gmpy
-from flhe.policy import SCHEMES
-from flhe.schemes.seal_blocks import tenseal
+from flhe.node.policy import SCHEMES
+from flhe.schemes.fedml_he.seal_blocks import tenseal
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

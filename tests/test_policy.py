@@ -15,11 +15,11 @@ from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.identity import Identity
-from flhe.keys.limits import Limits
-from flhe.keys.roster import Member, Roster
-from flhe.policy import METRICS, SCHEMES, SETTINGS, Policy
-from flhe.policy import __doc__ as policy_text
-from flhe.rounds.terms import Terms
+from flhe.keys.roster.limits import Limits
+from flhe.keys.roster.roster import Member, Roster
+from flhe.node.policy import METRICS, SCHEMES, SETTINGS, Policy
+from flhe.node.policy import __doc__ as policy_text
+from flhe.training.terms import Terms
 from tests.rosters import write_signed
 
 

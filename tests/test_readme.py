@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe import strategies
-from flhe.checkpoint import open_checkpoint
+from flhe.node.checkpoint import open_checkpoint
 from flhe.testing import InProcessGrid
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed
 from tests.laws import SLOT
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, ReuseError
-from flhe.keys import canonical
-from flhe.sealed import (
+from flhe.schemes.sealed import (
     MAX_HEADER,
     MAX_LENGTH,
     VERSION,
@@ -26,6 +25,7 @@ from flhe.sealed import (
     merged_senders,
     to_bytes,
 )
+from flhe.wire import canonical
 from tests.laws import OTHER_SLOTS, SLOT
 
 DATA = np.arange(12, dtype=np.uint8)

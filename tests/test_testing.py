@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flhe.checkpoint import open_checkpoint
+from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import sash_fedavg, save_sealed
 from flhe.testing import RAISED, UNAVAILABLE, InProcessGrid
 from flhe_lab.bench.synthetic import client_app

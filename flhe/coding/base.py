@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.spaces import Space
+from flhe.coding.spaces import Space
 
 if TYPE_CHECKING:
     from flhe.coding.flatten import Layout

@@ -27,10 +27,10 @@ from flhe.coding.clip import Clip
 from flhe.coding.flatten import Layout
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
+from flhe.coding.spaces import Reals, Space
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError
-from flhe.spaces import Reals, Space
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import WEIGHT, Plain, State
 from flhe.coding.flatten import Layout
+from flhe.coding.spaces import Reals, Space
 from flhe.coding.squares import Layers, Segments
 from flhe.errors import ClippedError, ConfigError, MisfitError, NotFiniteError, ProtocolError
-from flhe.spaces import Reals, Space
 
 logger = logging.getLogger("flhe")
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReplyError
-from flhe.keys import canonical
 from flhe.math.prg import PIECE
+from flhe.wire import canonical
 
 BFLOAT16 = "bfloat16"
 """NumPy has no such type: arrays of it arrive as two-byte voids, next to this name."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
+from flhe.coding.spaces import Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.permutation import Permutation
-from flhe.spaces import Space
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
+from flhe.coding.spaces import Integers, Reals, Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
 from flhe.math.prg import PIECE, Rounding, SecureRounding
-from flhe.spaces import Integers, Reals, Space
 
 EXTRA_BITS = 63
 """Magnitude bits that one extra has room for."""

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain, State
 from flhe.coding.clip import raise_not_finite
 from flhe.coding.flatten import Layout
+from flhe.coding.spaces import Reals, Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.spaces import Reals, Space
 
 WARMUP = (0.8, 0.4, 0.2)
 """Shares kept before the final one, each for `warmup` rounds."""

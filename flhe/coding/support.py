@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import canonical
+from flhe.wire import canonical
 
 HEADER = 5
 """Bytes before the bits."""

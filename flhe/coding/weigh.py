@@ -19,8 +19,8 @@ import numpy as np
 from flhe.coding.base import COUNT, WEIGHT, Plain, State
 from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Layout
+from flhe.coding.spaces import Reals, Space
 from flhe.errors import ConfigError, ExamplesError, MisfitError, ProtocolError, RangeError
-from flhe.spaces import Reals, Space
 
 
 def most_examples(cohort: int) -> int:

@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
-from flhe.keys import joint, masking
+from flhe.keys.agreement import joint, masking
+from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Random
-from flhe.keys.states import Epoch
-from flhe.schemes import eshe_keys
 from flhe.schemes.base import Opener, Scheme, Sealer
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import PublicKey, SecretKey
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.esafl import keys as eshe_keys
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.selective import Selective, SelectiveOpener, selective_sealer
-from flhe.sealed import Sealed, Slot
 
 
 def sealer_for(

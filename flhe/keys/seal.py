@@ -24,10 +24,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.canonical import dumps, loads, record
-from flhe.keys.derive import hkdf
 from flhe.keys.identity import Random
-from flhe.keys.pieces import Buffer, Pieces
+from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.chunk_reader import Buffer, Pieces
+from flhe.wire.derive import hkdf
 
 FAMILY = b"flhe-seal/"
 MAGIC = FAMILY + b"2\n"

@@ -1,16 +1,16 @@
-"""Stages of the key agreement: `flhe.keys.epoch`, answered without calling the app."""
+"""Stages of the key agreement: `flhe.keys.agreement.epoch`, answered without calling the app."""
 
 from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import ProtocolError
-from flhe.keys import epoch
-from flhe.mods.node import Node
+from flhe.keys.agreement import epoch
+from flhe.mods import records
 from flhe.mods.stages import App, reply
+from flhe.node.node import Node
 from flhe.packages import check_packages
-from flhe.rounds.terms import Terms
+from flhe.training.terms import Terms
 
 
 def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe import records
 from flhe.coding.base import State
 from flhe.errors import AlteredError, DriftError, NoKeyError, ProtocolError
-from flhe.keys import receipts, seal
-from flhe.keys.epoch import Epoch
-from flhe.keys.masking import unpack
-from flhe.keys.model_key import ModelKey
-from flhe.mods import agreement
-from flhe.mods.node import Node
+from flhe.keys import seal
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.masking import unpack
+from flhe.keys.agreement.model_key import ModelKey
+from flhe.mods import agreement, records
 from flhe.mods.stages import Stopwatch
-from flhe.rounds.model import Model, next_history
-from flhe.rounds.ranges import fit
-from flhe.rounds.reading import finite, served
-from flhe.rounds.session import SUM, Record, Session, check_ahead
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed, from_bytes
+from flhe.node.node import Node
+from flhe.schemes.sealed import Sealed, from_bytes
+from flhe.sums import receipts
+from flhe.training.mean_squares import fit
+from flhe.training.model import Model, next_history
+from flhe.training.reading import finite, served
+from flhe.training.session import SUM, Record, Session, check_ahead
+from flhe.training.terms import Terms
 
 logger = logging.getLogger("flhe")
 
@@ -97,7 +97,7 @@ class Follower:
         digest: bytes,
         told: bytes,
     ) -> State:
-        """The codecs' state in the round under way; see `flhe.rounds.ranges`."""
+        """The codecs' state in the round under way; see `flhe.training.mean_squares`."""
         if ranges is not None:
             self.node.policy.check_survivors(len(ranges.senders))
         return fit(session, model, round_, ranges, self.recorder(session), digest, told)

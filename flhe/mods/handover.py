@@ -6,14 +6,15 @@ import secrets
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import canonical, seal
-from flhe.keys.model_key import ModelKey
+from flhe.keys import seal
+from flhe.keys.agreement.model_key import ModelKey
+from flhe.mods import records
 from flhe.mods.follow import Follower, follow
-from flhe.mods.node import Node
 from flhe.mods.stages import App, AppError, Stopwatch, reply
-from flhe.rounds.model import Model
+from flhe.node.node import Node
+from flhe.training.model import Model
+from flhe.wire import canonical
 
 
 def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> RecordDict:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from flhe import records
 from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
-from flhe.keys.store import Store
-from flhe.mods import audit, stages
-from flhe.mods.codes import APP, Refusal, refusal_for
-from flhe.mods.node import Node, log_failure, open_store
+from flhe.mods import records, stages
 from flhe.mods.table import STAGES
-from flhe.policy import Policy, configured
+from flhe.node import audit
+from flhe.node.node import Node, log_failure, open_store
+from flhe.node.policy import Policy, configured
+from flhe.node.store import Store
+from flhe.wire.codes import APP, Refusal, refusal_for
 
 logger = logging.getLogger("flhe")
 

@@ -1,4 +1,4 @@
-"""Stages by which the members of a new epoch come to ESHE's keys: `flhe.keys.joint`.
+"""Stages by which the members of a new epoch come to ESHE's keys: `flhe.keys.agreement.joint`.
 
 Once everybody has confirmed, and before a member draws a key, it erases those of the epoch before: from
 then on nobody here opens what was sealed for another set of senders. (Dealt keys are for one set only.)
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import ProtocolError
-from flhe.keys import dealt, joint
-from flhe.keys.epoch import finish
-from flhe.keys.states import Confirmed
-from flhe.mods.node import Node
+from flhe.keys.agreement import dealt, joint
+from flhe.keys.agreement.epoch import finish
+from flhe.keys.agreement.states import Confirmed
+from flhe.mods import records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.rounds.terms import Terms
-from flhe.schemes.eshe import Eshe
+from flhe.node.node import Node
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.training.terms import Terms
 
 
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:

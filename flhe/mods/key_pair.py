@@ -1,17 +1,17 @@
-"""Stages by which the members of a new epoch come to the scheme's key pair: `flhe.keys.key_pair`."""
+"""Stages by which the members of a new epoch come to the scheme's key pair: `flhe.keys.agreement.key_pair`."""
 
 from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import ProtocolError
-from flhe.keys import key_pair
-from flhe.keys.epoch import Confirmed
-from flhe.mods.node import Node
+from flhe.keys.agreement import key_pair
+from flhe.keys.agreement.epoch import Confirmed
+from flhe.mods import records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.rounds.terms import Terms
+from flhe.node.node import Node
 from flhe.schemes.base import Scheme
+from flhe.training.terms import Terms
 
 
 def make(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:

@@ -13,13 +13,13 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
+from flhe.mods import records
 from flhe.mods.shown import app_message
 from flhe.mods.stages import App
-from flhe.rounds.model import Model
-from flhe.rounds.session import Session
+from flhe.training.model import Model
+from flhe.training.session import Session
 
 
 def own_map(session: Session, model: Model, message: Message, app: App) -> NDArray[np.float32]:

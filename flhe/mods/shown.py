@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flwr.app import Message, RecordDict
 
-from flhe import records
+from flhe.mods import records
 from flhe.mods.stages import App
-from flhe.rounds.model import Model
-from flhe.rounds.start import told_hash
-from flhe.rounds.terms import Terms
+from flhe.training.model import Model
+from flhe.training.start import told_hash
+from flhe.training.terms import Terms
 
 
 def told_of(terms: Terms, message: Message, app: App) -> bytes:

@@ -17,19 +17,18 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.coding.base import State
 from flhe.errors import ProtocolError, ReuseError
-from flhe.mods import survivors
+from flhe.mods import records, survivors
 from flhe.mods.follow import Follower, follow
-from flhe.mods.node import Node
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.mods.updates import sign, update_reply
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import Model
-from flhe.rounds.ranges import encode
-from flhe.rounds.session import Session, check_ahead
-from flhe.sealed import Sealed, Slot, from_bytes, to_bytes
+from flhe.node.node import Node
+from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
+from flhe.training.draft import Draft
+from flhe.training.mean_squares import encode
+from flhe.training.model import Model
+from flhe.training.session import Session, check_ahead
 
 
 def begin(

@@ -14,9 +14,9 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from flhe import records
 from flhe.errors import ConfigError
-from flhe.mods.node import Node
+from flhe.mods import records
+from flhe.node.node import Node
 
 logger = logging.getLogger("flhe")
 

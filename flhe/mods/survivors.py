@@ -1,4 +1,4 @@
-"""Stages after the update, where members agree on whose seeds are added up; see `flhe.keys.masking`.
+"""Stages after the update, where members agree on whose seeds are added up; see `flhe.keys.agreement.masking`.
 
     consist    a set of survivors, and their shares for this node   -> its signature, one a round
     unmask     t signatures on that set                             -> the sum of its shares
@@ -15,17 +15,16 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
 from flhe.errors import NoKeyError, ProtocolError, SharesError
-from flhe.keys import masking
-from flhe.keys.epoch import Epoch
-from flhe.mods import agreement
-from flhe.mods.node import Node, log_failure
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.epoch import Epoch
+from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.rounds.session import Session
-from flhe.rounds.terms import Terms
+from flhe.node.node import Node, log_failure
 from flhe.schemes.base import Sealer, SharedSealer
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
+from flhe.training.session import Session
+from flhe.training.terms import Terms
 
 Fields = Mapping[str, object]
 """What goes into a reply beside the ciphertext."""

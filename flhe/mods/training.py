@@ -6,22 +6,21 @@ import threading
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe import records
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
-from flhe.mods import staged, survivors
+from flhe.mods import records, staged, survivors
 from flhe.mods.follow import Follower, follow
 from flhe.mods.mapping import own_map
-from flhe.mods.node import Node
 from flhe.mods.shown import app_message, told_of
 from flhe.mods.stages import App, Stopwatch, reply, say_once
 from flhe.mods.updates import sign, update_reply
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import Model
-from flhe.rounds.session import Session, check_ahead
-from flhe.rounds.terms import Terms
+from flhe.node.node import Node
 from flhe.schemes.base import Sealer
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
+from flhe.training.draft import Draft
+from flhe.training.model import Model
+from flhe.training.session import Session, check_ahead
+from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")
 """Names of an example count. The server names the weight, so it could name any metric that."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from flwr.app import RecordDict
 
-from flhe import records
-from flhe.keys import receipts
-from flhe.keys.messages import EVERYONE, Header, sign_detached
+from flhe.keys.agreement.messages import EVERYONE, Header, sign_detached
+from flhe.mods import records
 from flhe.mods.follow import Follower
-from flhe.mods.node import Node
 from flhe.mods.stages import reply
-from flhe.rounds.session import Session
-from flhe.sealed import Sealed
+from flhe.node.node import Node
+from flhe.schemes.sealed import Sealed
+from flhe.sums import receipts
+from flhe.training.session import Session
 
 
 def sign(node: Node, session: Session, sealed: Sealed, stage: str = "update") -> bytes:

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError, NoKeyError, ProtocolError, StoreError
-from flhe.keys import files
-from flhe.keys.backup import ARCHIVE, MAX_FILE, Backup
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Random
-from flhe.keys.model_key import ModelKey
-from flhe.keys.store import Store
+from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
+from flhe.node.store import Store
 from flhe.provision import public_files, sites
+from flhe.wire import files
 
 
 def backup(

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe.keys.backup import ARCHIVE
 from flhe.keys.identity import Identity
-from flhe.keys.store import Store
+from flhe.node.backup import ARCHIVE
+from flhe.node.store import Store
 from flhe.provision.check_nodes import check_nodes
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import IDENTITY

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from flhe import node_config
 from flhe.errors import FlheError, StoreError
-from flhe.keys import files, phone
-from flhe.keys.dealt import Dealt
+from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Roster
-from flhe.keys.signed_roster import SignedRoster, check_pinned, parse_hash
-from flhe.policy import SETTINGS, Policy, misspelt
+from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_hash
+from flhe.node import config as node_config
+from flhe.node.policy import SETTINGS, Policy, misspelt
 from flhe.provision import rosters
 from flhe.provision.checks import Check, Checks
+from flhe.wire import files
 
 _AGREE = (
     "compare the words with the other sites (flhe roster show), and pin what all have agreed on"

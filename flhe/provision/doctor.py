@@ -14,9 +14,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from flhe import node_config
 from flhe.errors import FlheError
-from flhe.policy import SCHEMES
+from flhe.node import config as node_config
+from flhe.node.policy import SCHEMES
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError
-from flhe.keys import federations
-from flhe.keys.store import Store
-from flhe.policy import Policy
+from flhe.node import federations
+from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import has_identity
 
@@ -23,7 +23,7 @@ def grant(home: Path) -> str:
     StoreError
         The directory or its audit log cannot be written by this user.
     """
-    from flhe.mods import audit
+    from flhe.node import audit
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory; name the node's flhe-home")

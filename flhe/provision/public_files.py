@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
-from flhe.keys import files
+from flhe.wire import files
 
 MODE = 0o644
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from flhe.keys.roster import Roster
-    from flhe.keys.signed_roster import SignedRoster
+    from flhe.keys.roster.roster import Roster
+    from flhe.keys.roster.signed_roster import SignedRoster
 
 DEFAULT_COLLUSION = "(N - 1) // 3 of N sites: 0 of 3, 1 of 4, 2 of 7, 3 of 10"
 
@@ -170,7 +170,7 @@ def _show(signed: SignedRoster) -> None:
 
 
 def _made(out: Path, made: Roster, before: Path | None = None) -> None:
-    from flhe.keys.signed_roster import SignedRoster
+    from flhe.keys.roster.signed_roster import SignedRoster
 
     _show(SignedRoster(made))
     previous = "" if before is None else f" --previous {before}"

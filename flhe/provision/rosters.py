@@ -9,11 +9,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
-from flhe.keys import phone
-from flhe.keys.limits import Limits
-from flhe.keys.roster import ANY, Member, Roster
-from flhe.keys.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
-from flhe.policy import SCHEMES
+from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster.limits import Limits
+from flhe.keys.roster.roster import ANY, Member, Roster
+from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
+from flhe.node.policy import SCHEMES
 from flhe.provision import public_files, sites
 
 MANY = 100

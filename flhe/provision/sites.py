@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
-from flhe.keys import phone
-from flhe.keys.enrolment import MAX_FILE, Enrolment
 from flhe.keys.identity import Identity, Random
-from flhe.keys.roster import Member
-from flhe.keys.store import Store
+from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
+from flhe.keys.roster.roster import Member
+from flhe.node.store import Store
 from flhe.provision import public_files
 
 SUFFIX = ".site"

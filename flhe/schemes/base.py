@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain
+from flhe.coding.spaces import Integers, Reals
 from flhe.coding.support import Support
 from flhe.errors import MisfitError, RangeError
-from flhe.sealed import Sealed, Slot
-from flhe.spaces import Integers, Reals
+from flhe.schemes.sealed import Sealed, Slot
 
 Reader = Literal["clients", "server"]
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing, spread
+from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
@@ -32,8 +33,7 @@ from flhe.schemes.base import (
     SharedSealer,
     check_integers,
 )
-from flhe.sealed import Sealed, Slot, merged_senders
-from flhe.spaces import Integers
+from flhe.schemes.sealed import Sealed, Slot, merged_senders
 
 SUFFIX = "/selected"
 ALIGNED = 8

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
 from flhe.schemes.base import Reader, check_integers
-from flhe.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.spaces import Integers
+from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 
 
 class Shell:

@@ -1,6 +1,6 @@
 """What agreeing on masking keys costs one member, and whoever opens the sum, beside the ciphertext.
 
-SASH's seeds, and ESAFL's keys of one round, are shared among all members (`flhe.keys.masking`).
+SASH's seeds, and ESAFL's keys of one round, are shared among all members (`flhe.keys.agreement.masking`).
 That does not depend on the model's size.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from flhe.errors import FlheError
-from flhe.keys import masking
+from flhe.keys.agreement import masking
 from flhe.math.prg import random_elements
 from flhe_lab.bench.sash_members import SashMembers
 from flhe_lab.bench.secure_sums import Setting

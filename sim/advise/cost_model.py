@@ -24,15 +24,15 @@ from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
 from flhe.coding.support import HEADER, MAX_PARAMETER
-from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.schemes.ckks import Ckks
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.paillier import Paillier
+from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.flashe.sparse import telescoped
+from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
-from flhe.schemes.sparse import telescoped
-from flhe.sealed import Sealed
+from flhe.training.terms import Terms
 from flhe_lab.bench import SLOT, Setting
 from flhe_lab.bench.schemes import NARROW
 from flhe_lab.tables import phase_costs as who

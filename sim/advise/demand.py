@@ -10,7 +10,7 @@ from statistics import fmean
 
 from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError
-from flhe.keys.roster import Roster
+from flhe.keys.roster.roster import Roster
 from flhe_lab.advise.prices import Prices
 from flhe_lab.advise.wan import SERVER, Wan
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flhe.errors import FlheError
-from flhe.keys.masking import Circle
-from flhe.keys.thresholds import Thresholds
-from flhe.rounds.terms import Terms
+from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement.thresholds import Thresholds
+from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
 from flhe_lab.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
 from flhe_lab.advise.demand import Demand

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flhe.keys.roster import Roster
+from flhe.keys.roster.roster import Roster
 from flhe_lab.advise.calibration import Calibration, Phases
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.offers import OFFERS, Offer, plain_work, work

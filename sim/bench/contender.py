@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, FlheError
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
 
 Kind = Literal["scheme", "part", "peer", "limit"]
 Vector = NDArray[np.float32]

@@ -37,10 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
+from flhe.schemes.esafl.keys import EsheKey, Total, draw_own
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.presets import DEFAULT_ESHE
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT, Progress
 from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe
 from flhe_lab.papers.packing import PaperPacking, added, unpacked

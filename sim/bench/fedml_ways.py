@@ -34,13 +34,13 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.schemes.base import Opener, Scheme, Sealer
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.seal_blocks import tenseal
 from flhe.schemes.presets import DEFAULT_CKKS
-from flhe.schemes.seal_blocks import tenseal
+from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective, SelectiveOpener, selective_sealer
-from flhe.schemes.sum_tags import SumTags
-from flhe.sealed import Sealed
+from flhe.schemes.sum_mac import SumTags
 from flhe_lab.bench.contender import SLOT, Contender, Laps, Vector
 from flhe_lab.bench.fedml_models import COHORT
 from flhe_lab.bench.peers import SLOTS

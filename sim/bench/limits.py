@@ -7,8 +7,8 @@ import secrets
 import numpy as np
 
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
-from flhe.rounds.terms import Terms
-from flhe.schemes.flashe import Flashe
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.training.terms import Terms
 from flhe_lab.bench.contender import EXAMPLES, Contender, Setting, Work
 from flhe_lab.bench.schemes import layout_of
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.masking import Mode, expected, for_dropout
+from flhe.schemes.flashe.masking import Mode, expected, for_dropout
+from flhe.schemes.flashe.scheme import Flashe
 
 CLIENTS = (20, 40, 80)
 DROPOUTS = tuple(i / 20 for i in range(19))

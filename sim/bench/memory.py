@@ -24,7 +24,7 @@ from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import install_hint
-from flhe.resident import resident
+from flhe.strategies.resident import resident
 from flhe_lab.bench import Progress, machine
 
 FEW = 3

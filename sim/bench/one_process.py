@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe.resident import resident
+from flhe.strategies.resident import resident
 from flhe_lab.bench.synthetic import client_app, initial, strategy, warm_up
 
 TIMEOUT_S = 3600.0

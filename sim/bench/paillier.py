@@ -7,7 +7,7 @@ Encryption is c = (1 + m n) u mod n^2 with a random n-th residue u. From the pri
 - *DJN*: u = h_s^a with a of half the length of n, h_s = h^n fixed;
 - *tables*: powers of the fixed h_s, made before, so that only products are left, with entries of half
   length; then in eight lanes of AVX-512 IFMA, where the processor has them;
-- *verified*: `flhe.math.residues.draw`, which makes tables and lets no fault out; then beside other
+- *verified*: `flhe.schemes.batchcrypt.residues.draw`, which makes tables and lets no fault out; then beside other
   work, on threads where lanes let go of Python's lock, else on processes;
 - *drawn ahead*: what is left of `PaillierSealer.encrypt` when that is done, batching included.
 

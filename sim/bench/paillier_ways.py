@@ -16,14 +16,14 @@ import numpy as np
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, FlheError
 from flhe.math.bigint import Big, from_rows, gmpy
-from flhe.math.crt import Crt, Join
-from flhe.math.fixed_base import GmpTable, LaneTable, window
-from flhe.math.powers import FEW, fits
-from flhe.math.residue_pool import draw
-from flhe.math.residues import exponent_bits, in_lanes
-from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
-from flhe.sealed import Slot
+from flhe.schemes.batchcrypt.crt import Crt, Join
+from flhe.schemes.batchcrypt.fixed_base import GmpTable, LaneTable, window
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.powers import FEW, fits
+from flhe.schemes.batchcrypt.residue_pool import draw
+from flhe.schemes.batchcrypt.residues import exponent_bits, in_lanes
+from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, Paillier, PaillierSealer
+from flhe.schemes.sealed import Slot
 from flhe_lab.bench.contender import Contender
 from flhe_lab.bench.phe import library
 

@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.keys.canonical import dumps
-from flhe.keys.messages import Envelope
-from flhe.keys.pairs import seal_to
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.pairs import seal_to
 from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
-from flhe.schemes.sash import Sash, SashOpener
-from flhe.sealed import Sealed
+from flhe.schemes.sash.scheme import Sash, SashOpener
+from flhe.schemes.sealed import Sealed
+from flhe.wire.canonical import dumps
 from flhe_lab.bench.contender import Laps
 from flhe_lab.bench.sash_members import Uploads, checked
 from flhe_lab.bench.secure_sums import BITS, Members, Setting

@@ -15,7 +15,7 @@ import numpy as np
 from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
-from flhe.schemes.tags import TAG_BITS
+from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
 from flhe_lab.bench.contender import Contender, Setting, Vector, worst
 
 KEY_BITS = 3072

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
-from flhe.keys import masking
-from flhe.keys.messages import Envelope
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.messages import Envelope
 from flhe.math import ring
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
-from flhe.schemes.shprg import Seed
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sash.generator import Seed
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.contender import Laps
 from flhe_lab.bench.secure_sums import BITS, Members, Setting
 

@@ -24,11 +24,11 @@ from flhe.coding.select import Select
 from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe.math.prg import random_elements
-from flhe.rounds.terms import Terms
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
-from flhe.schemes.sum_tags import SumTags
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
+from flhe.schemes.sum_mac import SumTags
+from flhe.training.terms import Terms
 from flhe_lab.bench.contender import (
     EXAMPLES,
     MANY,
@@ -268,7 +268,7 @@ def sash(setting: Setting, updates: Sequence[Vector], preset: str = DEFAULT_SASH
     The agreement on the sum of seeds does not depend on the update's length and is timed elsewhere.
     Only the default preset takes part as often as the others.
     """
-    from flhe.schemes.sash import Sash, SashOpener, SashSealer
+    from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 
     scheme = Sash(setting.cohort, 0, preset)
     terms = Terms("sash", 0, 1.0, EXAMPLES, metrics=()).resolved(setting.cohort)
@@ -305,7 +305,7 @@ def sash(setting: Setting, updates: Sequence[Vector], preset: str = DEFAULT_SASH
 
 def sash_mask(setting: Setting, preset: str = DEFAULT_SASH) -> Contender:
     """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    from flhe.schemes.sash import Sash
+    from flhe.schemes.sash.scheme import Sash
 
     generator = Sash(setting.cohort, 0, preset).generator(SLOT)
     dimension = generator.preset.dimension
@@ -328,8 +328,8 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
     Who drops out does so before keys are agreed on: the cohort is that of the survivors.
     """
-    from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-    from flhe.schemes.eshe_keys import EsheKey, Total, draw_own
+    from flhe.schemes.esafl.keys import EsheKey, Total, draw_own
+    from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
 
     terms = Terms("esafl", clip=1.0, max_examples=EXAMPLES, metrics=(), ring=ring_name)
     mine = [updates[j] for j in setting.survivors]
@@ -363,8 +363,13 @@ def batchcrypt(setting: Setting, updates: Sequence[Vector], key_bits: int = 0) -
 
     `add` checks the ciphertexts. A modulus of `key_bits` bits; 0 for the usual one.
     """
-    from flhe.schemes.paillier import DEFAULT_KEY_BITS, Paillier, PaillierOpener, PaillierSealer
-    from flhe.schemes.paillier_keys import SecretKey
+    from flhe.schemes.batchcrypt.keys import SecretKey
+    from flhe.schemes.batchcrypt.scheme import (
+        DEFAULT_KEY_BITS,
+        Paillier,
+        PaillierOpener,
+        PaillierSealer,
+    )
 
     key_bits = key_bits or DEFAULT_KEY_BITS
     terms = Terms("batchcrypt", clip=1.0, max_examples=EXAMPLES, metrics=(), key_bits=key_bits)
@@ -410,8 +415,8 @@ def fedml_terms(share: float) -> Terms:
 
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
-    from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-    from flhe.schemes.ckks_keys import CkksSecret
+    from flhe.schemes.fedml_he.keys import CkksSecret
+    from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
     from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 
     terms, layout = fedml_terms(share), layout_of(setting.values)

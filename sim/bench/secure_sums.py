@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.sealed import Slot
+from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.sealed import Slot
 from flhe_lab.bench.contender import MANY, Contender, Laps
 from flhe_lab.bench.turns import Measured, Progress, measure
 

@@ -17,12 +17,12 @@ from flhe.coding.extras import Extras
 from flhe.coding.support import Support
 from flhe.errors import FlheError
 from flhe.math.permutation import Permutation
-from flhe.rounds.terms import Terms
-from flhe.schemes import masking
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.sparse import covered
-from flhe.schemes.sum_tags import SumTags
-from flhe.sealed import Sealed
+from flhe.schemes.flashe import masking
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.sealed import Sealed
+from flhe.schemes.sum_mac import SumTags
+from flhe.training.terms import Terms
 from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector
 from flhe_lab.bench.schemes import Way, contender, layout_of, verified
 

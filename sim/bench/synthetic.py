@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flhe.resident import resident
+from flhe.strategies.resident import resident
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message

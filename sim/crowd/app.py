@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flhe import records
 from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
-from flhe.resident import resident
-from flhe.schemes.sash import most_bits
+from flhe.mods import records
+from flhe.schemes.sash.scheme import most_bits
+from flhe.strategies.resident import resident
 from flhe_app.dropouts import dropout, drops_at
 from flhe_lab.bench.synthetic import (
     APP,

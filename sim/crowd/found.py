@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.keys.roster import MAX_MEMBERS
+from flhe.keys.roster.roster import MAX_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from flhe import records
+from flhe.mods import records
 from flhe.strategies.report import MeteredGrid
 
 AGREEMENT = ("consist", "unmask")

@@ -8,8 +8,8 @@ from statistics import median
 
 from rich.table import Table
 
-from flhe.keys.masking import PACKED_FROM
-from flhe.keys.roster import MAX_MEMBERS
+from flhe.keys.agreement.masking import PACKED_FROM
+from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe_lab.crowd.found import Found
 from flhe_lab.crowd.growth import Growth, growth, together
 from flhe_lab.crowd.phases import PER_ROUND

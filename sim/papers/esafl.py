@@ -23,7 +23,7 @@ What the text leaves open, and what is built here:
 Coefficients are Python integers, products are made by Kronecker's substitution: one product of two
 integers of megabits, by GMP where gmpy2 is installed.
 
-Source: Wu, Zhang, Luo, "ESAFL", Sec. 5.2.1, Fig. 2. Ours: `flhe.schemes.eshe`.
+Source: Wu, Zhang, Luo, "ESAFL", Sec. 5.2.1, Fig. 2. Ours: `flhe.schemes.esafl.scheme`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.keys.derive import hkdf
 from flhe.keys.identity import Random
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
+from flhe.wire.derive import hkdf
 
 Poly = list[int]
 """Coefficients, lowest first."""
@@ -106,7 +106,7 @@ class PaperEshe:
                 f"{self.cohort} ciphertexts, {noise:.0f} at 8 sigma"
             )
         warnings.warn(
-            "ESHE as printed gives its keys away: for comparison only, use flhe.schemes.eshe",
+            "ESHE as printed gives its keys away: for comparison only, use flhe.schemes.esafl.scheme",
             BrokenSchemeWarning,
             stacklevel=3,
         )

@@ -66,7 +66,7 @@ class PaperSash:
             )
         warnings.warn(
             f"SASH with mu = {MU}, q = 2^64, p = 2^32 has {SECURITY} bits of security, not the 128 "
-            "that its paper claims: for comparison only, use flhe.schemes.sash",
+            "that its paper claims: for comparison only, use flhe.schemes.sash.scheme",
             WeakParametersWarning,
             stacklevel=3,
         )

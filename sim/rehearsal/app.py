@@ -98,8 +98,7 @@ def client_app() -> ClientApp:
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
-    from flhe import records
-    from flhe.mods import HEMod
+    from flhe.mods import HEMod, records
 
     app = ClientApp(mods=[HEMod()])
 
@@ -188,7 +187,7 @@ def strategy(
 
 def save(result: Any, path: Path, *, sealed: bool) -> None:
     """Write the final model: `<path>.flhe`, sealed, or `<path>.npz` where the server has it."""
-    from flhe import records
+    from flhe.mods import records
     from flhe.strategies import save_sealed
 
     if sealed:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from flhe.errors import FlheError
-from flhe.keys import canonical
+from flhe.wire import canonical
 
 LONG, LEAST = 5, 4
 SHORT = 16

@@ -15,15 +15,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from flhe.errors import FlheError
-from flhe.keys import canonical
-from flhe.keys.derive import hkdf
-from flhe.keys.messages import Envelope
-from flhe.keys.states import Epoch
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.states import Epoch
 from flhe.schemes.base import Scheme
-from flhe.schemes.ckks_scheme import Ckks
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.flashe import MODES, Flashe
-from flhe.sealed import MAX_HEADER, Slot
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.scheme import Ckks
+from flhe.schemes.flashe.scheme import MODES, Flashe
+from flhe.schemes.sealed import MAX_HEADER, Slot
+from flhe.wire import canonical
+from flhe.wire.derive import hkdf
 
 DERIVED = "derived key"
 _SLOT = ("tag", "tag-mask", "sum-tag", "permutation")

@@ -29,15 +29,15 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import FlheError
 from flhe.math.bigint import gmpy, to_rows
-from flhe.rounds.terms import Terms
 from flhe.schemes.base import Scheme
-from flhe.schemes.ckks_scheme import Ckks
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.paillier import Paillier
-from flhe.schemes.sash import Sash, SashOpener
+from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.scheme import Ckks
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash, SashOpener
+from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective, pack_clear
-from flhe.sealed import Sealed
+from flhe.training.terms import Terms
 from flhe_lab.rehearsal.writings import floats
 
 Integers = NDArray[np.integer]
@@ -190,8 +190,8 @@ def _trivial_paillier(scheme: Paillier, sealed: Sealed) -> Integers | None:
 
 def _unmasked_ckks(scheme: Ckks, sealed: Sealed) -> Integers | None:
     """Under masks of zero every key opens a block, and slots lie on the grid."""
-    from flhe.schemes.ckks_keys import CkksSecret
-    from flhe.schemes.seal_blocks import Blocks
+    from flhe.schemes.fedml_he.keys import CkksSecret
+    from flhe.schemes.fedml_he.seal_blocks import Blocks
 
     scheme.check(sealed)
     sizes = scheme.sizes

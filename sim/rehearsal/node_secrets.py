@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe.keys import canonical
-from flhe.keys.epoch import Advertised, Confirmed, Epoch, Shared
-from flhe.keys.store import Store
-from flhe.mods.node import Node
-from flhe.policy import Policy
+from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
+from flhe.node.node import Node
+from flhe.node.policy import Policy
+from flhe.node.store import Store
+from flhe.wire import canonical
 from flhe_lab.rehearsal import derived_secrets
 from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.search import Secrets

@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from flhe.errors import FlheError
-from flhe.keys.roster import Roster
-from flhe.keys.signed_roster import SignedRoster
+from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.signed_roster import SignedRoster
 from flhe_app.processes import script
 from flhe_app.shelf import add_signature, trusted_entities
 from flhe_lab.rehearsal.wiretap import Tls

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.coding.flatten import Layout, layout_of
 from flhe.errors import FlheError
-from flhe.keys.states import Epoch
-from flhe.keys.store import Store
-from flhe.rounds.terms import Terms
+from flhe.keys.agreement.states import Epoch
+from flhe.mods import records
+from flhe.node.store import Store
 from flhe.schemes.base import Scheme
+from flhe.training.terms import Terms
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal.lanes import quantized, unencrypted

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe import records
-from flhe.checkpoint import open_checkpoint
 from flhe.errors import FlheError
+from flhe.mods import records
+from flhe.node.checkpoint import open_checkpoint
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app
 from flhe_lab.rehearsal.derived_secrets import DERIVED

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flhe.coding.slots import Slots
-from flhe.schemes.tags import TAG_BITS
+from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
 from flhe_lab.bench import Contender, Setting
 from flhe_lab.tables import turns
 from flhe_lab.tables.batchcrypt_paper import (
@@ -67,8 +67,8 @@ def measure_keys(
     key_bits: Sequence[int] = KEYS,
 ) -> dict[str, Any]:
     """Time python-paillier, our arithmetic and our batches by length of key; JSON values."""
-    from flhe.schemes.paillier_keys import KEY_BITS as ALLOWED
-    from flhe.schemes.paillier_keys import SecretKey
+    from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
+    from flhe.schemes.batchcrypt.keys import SecretKey
     from flhe_lab.bench.phe import phe_keys, phe_values
     from flhe_lab.tables.batchcrypt_ways import batches, paillier_values
 
@@ -131,7 +131,7 @@ def _widths_step(plan: Plan) -> Step:
 
 def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time ours at the paper's widths, python-paillier on batches of 16 bits; JSON values."""
-    from flhe.schemes.paillier_keys import SecretKey
+    from flhe.schemes.batchcrypt.keys import SecretKey
     from flhe_lab.bench.phe import phe_batches, phe_keys
     from flhe_lab.tables.batchcrypt_ways import batches
 

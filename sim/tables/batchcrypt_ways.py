@@ -12,11 +12,11 @@ import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.math.bigint import Big, gmpy, random_blum_prime
-from flhe.math.crt import Crt
-from flhe.math.residue_pool import draw
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
-from flhe.sealed import Sealed
+from flhe.schemes.batchcrypt.crt import Crt
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.residue_pool import draw
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT, Contender, Setting, Vector, worst
 from flhe_lab.bench.schemes import Way, contender
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flhe.schemes.eshe import Eshe
+from flhe.schemes.esafl.scheme import Eshe
 from flhe.schemes.presets import DEFAULT_ESHE, ESHE
 from flhe_lab.bench.esafl_sizes import (
     COHORT,

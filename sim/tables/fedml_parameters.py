@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.schemes.seal_blocks import tenseal
+from flhe.schemes.fedml_he.seal_blocks import tenseal
 from flhe_lab.bench import Vector
 from flhe_lab.bench.fedml_models import COHORT
 from flhe_lab.bench.fedml_ways import WEIGHTS, updates_of

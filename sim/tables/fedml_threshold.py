@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flhe.schemes.ckks_keys import CkksSecret
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.seal_blocks import tenseal
 from flhe.schemes.presets import DEFAULT_CKKS
-from flhe.schemes.seal_blocks import tenseal
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector
 from flhe_lab.bench import measure as timed
 from flhe_lab.bench.fedml_models import MB

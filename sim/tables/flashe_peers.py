@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.support import Support
-from flhe.schemes.seal_blocks import tenseal
-from flhe.schemes.sparse import covered
+from flhe.schemes.fedml_he.seal_blocks import tenseal
+from flhe.schemes.flashe.sparse import covered
 from flhe_lab.bench import Contender, Setting, Vector, worst
 from flhe_lab.bench.peers import LEVELS, plain_modulus
 

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from flhe import records
+from flhe.mods import records
 from flhe_app import client_app
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from flhe import records
+from flhe.mods import records
 from flhe_app.dropouts import STAGES, dropout, drops_at, victim
 from flhe_app.settings import Settings
 

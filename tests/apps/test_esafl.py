@@ -10,13 +10,13 @@ import pytest
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from flhe.keys.epoch import Epoch
-from flhe.keys.store import Store
+from flhe.keys.agreement.epoch import Epoch
 from flhe.math.ring import Q
-from flhe.rounds.model import Model
-from flhe.schemes.eshe_keys import EsheKey
+from flhe.node.store import Store
+from flhe.schemes.esafl.keys import EsheKey
 from flhe.strategies.report import Reporter, RoundReport
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
 from flhe_app import client_app
 from flhe_app.dropouts import victim
 from flhe_app.server_app import make_strategy

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.flatten import layout_of
 from flhe.errors import ConfigError, RangeError
-from flhe.rounds.terms import Terms
+from flhe.training.terms import Terms
 from flhe_app.settings import FAIR_LIMIT
 from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT, Fair
 

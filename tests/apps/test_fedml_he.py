@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord
 
-from flhe.rounds.model import Model
 from flhe.strategies.report import Reporter, RoundReport
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
 from flhe_app import client_app, server_app
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from flhe import records
 from flhe.errors import ConfigError
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.model import Model
-from flhe.rounds.optimizer import ServerOptimizer
+from flhe.mods import records
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.report import Reporter
 from flhe.testing import InProcessGrid
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.model import Model
+from flhe.training.optimizer import ServerOptimizer
 from flhe_app import client_app, server_app
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings

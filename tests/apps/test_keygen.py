@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from flhe import keygen
 from flhe.cli import app
 from flhe.errors import StoreError
-from flhe.keys import files
-from flhe.keys.dealt import Dealt
+from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
+from flhe.keys.roster.roster import Member, Roster
+from flhe.provision import keygen
+from flhe.wire import files
 from tests.rosters import write_signed
 
 NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")

@@ -10,10 +10,10 @@ import pytest
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from flhe import records
-from flhe.rounds.model import Model
+from flhe.mods import records
 from flhe.strategies.report import Reporter
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
 from flhe_app import client_app
 from flhe_app.server_app import make_strategy
 from flhe_app.settings import Settings

@@ -17,10 +17,9 @@ from flwr.clientapp import ClientApp
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flhe import records
 from flhe.cli import app
 from flhe.errors import ConfigError
-from flhe.mods import HEMod
+from flhe.mods import HEMod, records
 from flhe.strategies import tensorboard
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import VERSION

@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import Result
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, ProtocolError, QuorumError
-from flhe.rounds.optimizer import DEFAULTS
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import Reporter
+from flhe.training.optimizer import DEFAULTS
 from flhe_app import server_app
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named

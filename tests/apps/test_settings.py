@@ -14,10 +14,10 @@ import flhe_app
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
-from flhe.rounds import client_optimizer, optimizer
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.terms import BUILT
-from flhe.schemes.paillier import DEFAULT_KEY_BITS
+from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
+from flhe.training import client_optimizer, optimizer
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.terms import BUILT
 from flhe_app import settings
 from flhe_app.settings import Settings
 from flhe_app.tasks.fair import Fair

@@ -13,9 +13,9 @@ from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
+from flhe.coding.spaces import Integers, Reals
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, RangeError
-from flhe.spaces import Integers, Reals
 
 EXTRAS = np.array([1, 3], np.int64)
 ONE_LAYER = Layout((Entry("w", (200,), "float32"),))

@@ -14,8 +14,8 @@ from flhe import errors
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
 from flhe.coding.permute import Permute
+from flhe.coding.spaces import Integers, Reals
 from flhe.math.permutation import SMALL, Permutation
-from flhe.spaces import Integers, Reals
 
 KEY = bytes(range(32))
 EXTRAS = np.array([1, 17], np.int64)

@@ -14,8 +14,8 @@ from flhe import errors
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
+from flhe.coding.spaces import Integers, Reals
 from flhe.math.prg import PIECE, SecureRounding
-from flhe.spaces import Integers, Reals
 from tests.reference.part_formats import Given
 from tests.reference.part_formats import rounded as reference
 

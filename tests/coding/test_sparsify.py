@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.coding.base import Plain, State
 from flhe.coding.flatten import Entry, Layout
+from flhe.coding.spaces import Integers, Reals
 from flhe.coding.sparsify import ROUNDS, Progress, TopK, merged
-from flhe.spaces import Integers, Reals
 
 NONE = np.empty(0, np.int64)
 EXTRAS = np.array([1, 17], np.int64)

@@ -13,6 +13,7 @@ from flhe.coding.clip import Clip
 from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
+from flhe.coding.spaces import Integers, Reals
 from flhe.coding.weigh import Weigh, most_examples
 from flhe.errors import (
     ClippedError,
@@ -22,7 +23,6 @@ from flhe.errors import (
     ProtocolError,
     RangeError,
 )
-from flhe.spaces import Integers, Reals
 
 LAYOUT = Layout((Entry("w", (4,), "float32"),))
 LIMIT = 5000

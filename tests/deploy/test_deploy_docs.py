@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from flhe.cli import app
-from flhe.mods import codes
-from flhe.policy import SETTINGS
+from flhe.node.policy import SETTINGS
+from flhe.wire import codes
 from flhe_app import shelf
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """Ciphertexts: what a server adds up, and what members open.
 
 Additive schemes are malleable, so a mutant may open, to other numbers; tags inside a ciphertext tell
-that (`flhe.schemes.tags`). Here it must be refused or give as many integers as the honest one.
+that (`flhe.schemes.batchcrypt.batch_mac`). Here it must be refused or give as many integers as the honest one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import FlheError
-from flhe.sealed import Sealed, from_bytes, to_bytes
+from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from tests.fuzz.decoders import ANY, Decoder
 from tests.laws import SCHEMES, SLOT, Roles, random_plain
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
-from flhe import records
-from flhe.keys import canonical
 from flhe.keys.identity import Identity
-from flhe.keys.store import Store
-from flhe.mods.node import Node
-from flhe.policy import Policy
-from flhe.rounds.terms import Terms
+from flhe.mods import records
+from flhe.node.node import Node
+from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
+from flhe.training.terms import Terms
+from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import IDS, ROSTER, RUN, TERMS, exchange, scratch
 from tests.fuzz.plain import LAYOUT, dense, sparse

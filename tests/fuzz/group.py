@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flhe.keys import epoch
-from flhe.keys.epoch import Advertised, Confirmed, Epoch, Shared
+from flhe.keys.agreement import epoch
+from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.sealed import Slot
+from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.sealed import Slot
 
 SIZE = 4
 RUN = 2**63 + 77

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from flhe.keys import masking
-from flhe.keys.masking import Circle
-from flhe.keys.messages import Envelope
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement.messages import Envelope
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, SIZE, exchange, slot, source
 

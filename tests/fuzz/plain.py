@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from flhe import records
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.limb_packing import LimbPacking
@@ -17,16 +16,19 @@ from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys import canonical, epoch, masking
-from flhe.keys.messages import Envelope
-from flhe.keys.roster import Roster
-from flhe.mods.audit import Entry as AuditEntry
-from flhe.rounds import optimizers
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.terms import Terms
-from flhe.schemes import eshe_keys, selective
-from flhe.sealed import Sealed, Slot, from_bytes, to_bytes
+from flhe.keys.agreement import epoch, masking
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.roster.roster import Roster
+from flhe.mods import records
+from flhe.node.audit import Entry as AuditEntry
+from flhe.schemes import selective
+from flhe.schemes.esafl import keys as eshe_keys
+from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
+from flhe.training import optimizers
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.terms import Terms
+from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import ROSTER, exchange, slot
 
@@ -254,7 +256,7 @@ def entries() -> Sequence[Decoder]:
             _terms,
             Terms.from_bytes,
             Terms.to_bytes,
-            covers=("flhe.rounds.terms.Terms.from_bytes",),
+            covers=("flhe.training.terms.Terms.from_bytes",),
             room=16 << 20,
         ),
         Decoder(
@@ -263,9 +265,9 @@ def entries() -> Sequence[Decoder]:
             value(optimizers.from_parameters),
             encoded(lambda each: each.parameters()),
             covers=(
-                "flhe.rounds.optimizers.from_parameters",
-                "flhe.rounds.optimizer.ServerOptimizer.from_parameters",
-                "flhe.rounds.client_optimizer.ClientOptimizer.from_parameters",
+                "flhe.training.optimizers.from_parameters",
+                "flhe.training.optimizer.ServerOptimizer.from_parameters",
+                "flhe.training.client_optimizer.ClientOptimizer.from_parameters",
             ),
         ),
         Decoder(
@@ -273,7 +275,7 @@ def entries() -> Sequence[Decoder]:
             lambda: [canonical.dumps(list(slot().context()))],
             value(Slot.from_fields),
             encoded(lambda s: list(s.context())),
-            covers=("flhe.sealed.Slot.from_fields",),
+            covers=("flhe.schemes.sealed.Slot.from_fields",),
         ),
         Decoder(
             "layout",
@@ -287,7 +289,7 @@ def entries() -> Sequence[Decoder]:
             lambda: [to_bytes(dense())],
             from_bytes,
             to_bytes,
-            covers=("flhe.sealed.from_bytes", "flhe.sealed.Sealed.from_parts"),
+            covers=("flhe.schemes.sealed.from_bytes", "flhe.schemes.sealed.Sealed.from_parts"),
         ),
         Decoder(
             "header of a sparse ciphertext",
@@ -359,14 +361,14 @@ def entries() -> Sequence[Decoder]:
             ],
             _summed_keys,
             ANY,
-            covers=("flhe.schemes.eshe_keys.from_elements",),
+            covers=("flhe.schemes.esafl.keys.from_elements",),
         ),
         Decoder(
             "line of the audit log",
             _audit,
             AuditEntry.from_line,
             AuditEntry.to_line,
-            covers=("flhe.mods.audit.Entry.from_line",),
+            covers=("flhe.node.audit.Entry.from_line",),
         ),
     )
 

@@ -19,13 +19,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flhe import records
 from flhe.coding.select import Select
-from flhe.keys import files
-from flhe.keys.epoch import Epoch
-from flhe.keys.keyfile import KeyFile
-from flhe.mods import HEMod
-from flhe.schemes.paillier_keys import SecretKey
+from flhe.keys.agreement.epoch import Epoch
+from flhe.mods import HEMod, records
+from flhe.node.keyfile import KeyFile
+from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.strategies import (
     batchcrypt_fedavg,
     esafl_fedavg,
@@ -34,6 +32,7 @@ from flhe.strategies import (
     sash_fedavg,
 )
 from flhe.strategies import grid as grid_module
+from flhe.wire import files
 from tests.fuzz.group import scratch
 from tests.strategies.puppets import Clock, Node, Puppets, initial, stage_of
 

@@ -11,20 +11,15 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from flhe.keys import (
-    canonical,
-    epoch,
-    joint,
-    key_pair,
-    pairs,
-    seal,
-)
-from flhe.keys import messages as envelopes
-from flhe.keys.messages import EVERYONE, NONE, Envelope, Header
-from flhe.schemes.ckks import Ckks
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.paillier import Paillier
+from flhe.keys import seal
+from flhe.keys.agreement import epoch, joint, key_pair, pairs
+from flhe.keys.agreement import messages as envelopes
+from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks
+from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, source
 

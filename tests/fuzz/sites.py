@@ -9,12 +9,14 @@ from typing import Any
 from unittest import mock
 
 from flhe.errors import ProtocolError
-from flhe.keys import backup, canonical, receipts
-from flhe.keys.backup import Backup
-from flhe.keys.enrolment import Enrolment
-from flhe.keys.limits import Limits
-from flhe.keys.model_key import ModelKey
-from flhe.keys.signed_roster import SignedRoster, load_pinned
+from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.roster.enrolment import Enrolment
+from flhe.keys.roster.limits import Limits
+from flhe.keys.roster.signed_roster import SignedRoster, load_pinned
+from flhe.node import backup
+from flhe.node.backup import Backup
+from flhe.sums import receipts
+from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, TERMS, exchange, scratch, slot, source
 

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.support import Support
-from flhe.keys import dealt, masking, states
-from flhe.keys.keyfile import KeyFile
-from flhe.mods.floor import Floor
-from flhe.rounds.draft import MAGIC as DRAFT
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import MAGIC as MODEL
-from flhe.rounds.model import Model
-from flhe.schemes.ckks_keys import CkksPublic, CkksSecret
-from flhe.schemes.eshe_keys import EsheKey
-from flhe.schemes.paillier_keys import PublicKey, SecretKey
+from flhe.keys.agreement import dealt, masking, states
+from flhe.node.high_water_marks import Floor
+from flhe.node.keyfile import KeyFile
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
+from flhe.training.draft import MAGIC as DRAFT
+from flhe.training.draft import Draft
+from flhe.training.model import MAGIC as MODEL
+from flhe.training.model import Model
 from tests.fuzz.decoders import NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, exchange, source
 from tests.fuzz.masked import agreed
@@ -77,7 +77,7 @@ def _steps() -> list[Decoder]:
             functools.partial(_bytes_of, made[0]),
             _state(kind),
             kind.to_bytes,
-            covers=("flhe.keys.states._Step.from_bytes",),
+            covers=("flhe.keys.agreement.states._Step.from_bytes",),
         )
         for kind, made in kinds
     ]
@@ -134,7 +134,7 @@ def entries() -> Sequence[Decoder]:
             lambda: [Floor().to_bytes(), Floor(3, 2, 400).to_bytes()],
             Floor.from_bytes,
             Floor.to_bytes,
-            covers=("flhe.mods.floor.Floor.from_bytes",),
+            covers=("flhe.node.high_water_marks.Floor.from_bytes",),
         ),
         Decoder(
             "model",
@@ -142,7 +142,7 @@ def entries() -> Sequence[Decoder]:
             Model.from_bytes,
             lambda m: _joined(m.chunks()),
             head=len(MODEL),
-            covers=("flhe.rounds.model.Model.from_bytes",),
+            covers=("flhe.training.model.Model.from_bytes",),
         ),
         Decoder(
             "draft",
@@ -150,7 +150,7 @@ def entries() -> Sequence[Decoder]:
             Draft.from_bytes,
             lambda d: _joined(d.chunks()),
             head=len(DRAFT),
-            covers=("flhe.rounds.draft.Draft.from_bytes",),
+            covers=("flhe.training.draft.Draft.from_bytes",),
         ),
         Decoder(
             "dealt file",
@@ -164,7 +164,7 @@ def entries() -> Sequence[Decoder]:
             _eshe,
             EsheKey.from_bytes,
             EsheKey.to_bytes,
-            covers=("flhe.schemes.eshe_keys.EsheKey.from_bytes",),
+            covers=("flhe.schemes.esafl.keys.EsheKey.from_bytes",),
         ),
         Decoder(
             "dealt shares",
@@ -185,28 +185,28 @@ def entries() -> Sequence[Decoder]:
             lambda: [public],
             PublicKey.from_bytes,
             PublicKey.to_bytes,
-            covers=("flhe.schemes.paillier_keys.PublicKey.from_bytes",),
+            covers=("flhe.schemes.batchcrypt.keys.PublicKey.from_bytes",),
         ),
         Decoder(
             "secret key of Paillier",
             lambda: [secret],
             SecretKey.from_bytes,
             SecretKey.to_bytes,
-            covers=("flhe.schemes.paillier_keys.SecretKey.from_bytes",),
+            covers=("flhe.schemes.batchcrypt.keys.SecretKey.from_bytes",),
         ),
         Decoder(
             "public key of CKKS",
             lambda: [ckks.scheme_public],
             CkksPublic.from_bytes,
             CkksPublic.to_bytes,
-            covers=("flhe.schemes.ckks_keys.CkksPublic.from_bytes",),
+            covers=("flhe.schemes.fedml_he.keys.CkksPublic.from_bytes",),
         ),
         Decoder(
             "secret key of CKKS",
             lambda: [ckks.scheme_secret],
             CkksSecret.from_bytes,
             CkksSecret.to_bytes,
-            covers=("flhe.schemes.ckks_keys.CkksSecret.from_bytes",),
+            covers=("flhe.schemes.fedml_he.keys.CkksSecret.from_bytes",),
         ),
         Decoder(
             "context of TenSEAL",

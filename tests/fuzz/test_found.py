@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flhe.errors import FlheError, ProtocolError
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.states import Advertised, Confirmed, Epoch
-from flhe.rounds.draft import MAGIC, Draft
+from flhe.keys.agreement.states import Advertised, Confirmed, Epoch
+from flhe.training.draft import MAGIC, Draft
+from flhe.wire.canonical import dumps, loads
 from tests.fuzz.decoders import Decoder
 from tests.fuzz.group import IDS, exchange
 from tests.fuzz.registry import all_decoders

@@ -19,7 +19,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from flhe.errors import FlheError
-from flhe.rounds.model import Model
+from flhe.training.model import Model
 from tests.fuzz.decoders import in_time
 from tests.fuzz.messages import mutated
 from tests.fuzz.recorded import CASES, ageless, federation

@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 from flwr.app import Message, RecordDict
 
-from flhe import records
-from flhe.keys import canonical
-from flhe.rounds.model import Model, first_history
-from flhe.rounds.terms import Terms
+from flhe.mods import records
+from flhe.training.model import Model, first_history
+from flhe.training.terms import Terms
+from flhe.wire import canonical
 from tests.fuzz.decoders import in_time
 from tests.fuzz.messages import mutated
 from tests.fuzz.recorded import CASES, Disk, Moment, ageless, moments, taken

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
+from flhe.keys.roster.roster import Member, Roster
 
 
 @functools.cache

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys import backup
-from flhe.keys.backup import MAX_FILE, Backup
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
-from flhe.keys.model_key import ModelKey
-from flhe.keys.roster import Roster
+from flhe.keys.roster.roster import Roster
+from flhe.node import backup
+from flhe.node.backup import MAX_FILE, Backup
+from flhe.wire.canonical import dumps, loads
 
 PHRASE = "correct horse battery"
 IDENTITY = Identity(b"i" * 32)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
-from flhe.keys.canonical import MAX_DEPTH, dumps, loads, record
+from flhe.wire.canonical import MAX_DEPTH, dumps, loads, record
 
 LEAVES = st.integers(-(2**64), 2**64 - 1) | st.binary() | st.text() | st.booleans() | st.none()
 VALUES = st.recursive(

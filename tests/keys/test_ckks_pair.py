@@ -10,9 +10,9 @@ import pytest
 
 from flhe.errors import ProtocolError
 from flhe.keys.roles import check_pair, new_pair
-from flhe.schemes.ckks import Ckks
-from flhe.schemes.ckks_keys import CkksPublic, CkksSecret
-from flhe.schemes.seal_blocks import Blocks
+from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.fedml_he.seal_blocks import Blocks
 
 pytest.importorskip("tenseal")
 
@@ -63,7 +63,7 @@ def test_a_pair_that_no_honest_member_makes_is_refused() -> None:
 
 def test_the_server_adds_under_no_context_with_a_key() -> None:
     """What it is told is looked at before anything is added: it must have nothing to decrypt with."""
-    from flhe.rounds.terms import Terms
+    from flhe.training.terms import Terms
 
     public, secret = pair()
     terms = Terms("fedml-he")

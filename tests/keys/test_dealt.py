@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import dealt
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.dealt import Dealt
-from flhe.keys.epoch import Confirmed, advertise, confirm, share
+from flhe.keys.agreement import dealt
+from flhe.keys.agreement.dealt import Dealt
+from flhe.keys.agreement.epoch import Confirmed, advertise, confirm, share
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.eshe_keys import EsheKey
+from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.wire.canonical import dumps, loads
 
 IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(5)), key=lambda one: one.public)
 ROSTER = Roster(tuple(Member(f"site-{i}", one.public) for i, one in enumerate(IDS)), 1, 2, ("*",))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys import statements
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.enrolment import MAX_FILE, Enrolment
 from flhe.keys.identity import Identity
+from flhe.keys.roster import statements
+from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
+from flhe.wire.canonical import dumps, loads
 
 OLD, NEW, OTHER = (Identity(bytes([i]) * 32) for i in (1, 2, 3))
 FIRST = Enrolment.make("site-a", OLD)

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.epoch import (
+from flhe.keys.agreement.epoch import (
     CONTRIBUTORS,
     MAX_MESSAGE,
     Advertised,
@@ -29,10 +28,11 @@ from flhe.keys.epoch import (
     finish,
     share,
 )
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.pairs import pair_key, seal_to
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.keys.pairs import pair_key, seal_to
-from flhe.keys.roster import MAX_MEMBERS, Member, Roster
+from flhe.keys.roster.roster import MAX_MEMBERS, Member, Roster
+from flhe.wire.canonical import dumps, loads
 
 IDS = [Identity(bytes([i + 1]) * 32) for i in range(11)]
 RUN = 2**64 - 3
@@ -403,7 +403,7 @@ def test_a_member_who_gives_each_peer_another_secret() -> None:
 
 
 def share_hash(messages: View) -> bytes:
-    from flhe.keys.epoch import _hash
+    from flhe.keys.agreement.epoch import _hash
 
     return _hash("sent", messages)
 

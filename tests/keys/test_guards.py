@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
-from flhe.keys import canonical, epoch, phone, receipts
-from flhe.keys.dealt import Dealt
-from flhe.keys.derive import hkdf
+from flhe.keys.agreement import epoch
+from flhe.keys.agreement.dealt import Dealt
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.agreement.pairs import check_order
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.keys.model_key import ModelKey
-from flhe.keys.pairs import check_order
-from flhe.keys.roster import MAX_MEMBERS, Member, Roster
-from flhe.keys.signed_roster import SignedRoster
-from flhe.keys.store import Store
-from flhe.schemes.eshe_keys import EsheKey
+from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster.roster import MAX_MEMBERS, Member, Roster
+from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.node.store import Store
+from flhe.schemes.esafl.keys import EsheKey
+from flhe.sums import receipts
+from flhe.wire import canonical
+from flhe.wire.derive import hkdf
 
 SITES = sorted((Identity(bytes([i]) * 32) for i in range(6)), key=lambda one: one.public)
 KEYS = tuple(one.public for one in SITES)

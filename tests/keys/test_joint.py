@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from flhe.errors import AuthenticationError, FlheError, NoKeyError, ProtocolError
-from flhe.keys import joint, seal
-from flhe.keys.canonical import dumps
-from flhe.keys.epoch import Confirmed, Epoch, advertise, confirm, finish, share
+from flhe.keys import seal
+from flhe.keys.agreement import joint
+from flhe.keys.agreement.epoch import Confirmed, Epoch, advertise, confirm, finish, share
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.schemes.eshe import Eshe
-from flhe.schemes.eshe_keys import EsheKey, draw_own, total_bound
+from flhe.schemes.esafl.keys import EsheKey, draw_own, total_bound
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.wire.canonical import dumps
 
 SIZE = 4
 IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda one: one.public)

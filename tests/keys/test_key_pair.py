@@ -8,14 +8,14 @@ import functools
 import pytest
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys import key_pair
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.epoch import Confirmed, Epoch, advertise, confirm, finish, share
+from flhe.keys.agreement import key_pair
+from flhe.keys.agreement.epoch import Confirmed, Epoch, advertise, confirm, finish, share
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.paillier import Paillier
-from flhe.schemes.paillier_keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.wire.canonical import dumps, loads
 
 IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(3)), key=lambda one: one.public)
 SCHEME = Paillier(3, 16, 2048)

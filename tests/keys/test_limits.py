@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.limits import NONE, Limits
+from flhe.keys.roster.limits import NONE, Limits
+from flhe.wire.canonical import dumps, loads
 
 KEY_BITS = st.sampled_from([2048, 3072, 4096])
 RELEASES = st.integers(0, 2**32 - 1)

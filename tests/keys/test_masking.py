@@ -26,16 +26,16 @@ from flhe.errors import (
     QuorumError,
     RangeError,
 )
-from flhe.keys import masking
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.derive import hkdf
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.masking import CONSIST, UNMASK, Agreed, Circle, Dealt
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.masking import CONSIST, UNMASK, Agreed, Circle, Dealt
-from flhe.keys.messages import Envelope
-from flhe.keys.roster import Roster
+from flhe.keys.roster.roster import Roster
 from flhe.math.shamir import Shamir
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
+from flhe.wire.canonical import dumps, loads
+from flhe.wire.derive import hkdf
 from tests.keys.make_masking_vectors import FILE, contents
 from tests.keys.masking import group
 

@@ -19,9 +19,10 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from flwr.app import Message
 
-from flhe.keys import files, masking
-from flhe.keys.derive import hkdf
-from flhe.keys.thresholds import Thresholds
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.thresholds import Thresholds
+from flhe.wire import files
+from flhe.wire.derive import hkdf
 from tests.mods.harness import Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 

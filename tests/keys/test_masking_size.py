@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from flhe import records
-from flhe.keys import masking
+from flhe.keys.agreement import masking
 from flhe.math.prg import random_elements
+from flhe.mods import records
 from flhe_lab.bench.sash_members import SashMembers
 from flhe_lab.bench.secure_sums import Setting
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.derive import hkdf
+from flhe.keys.agreement.messages import Envelope, Header, open_detached, sign_detached
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope, Header, open_detached, sign_detached
+from flhe.wire.canonical import dumps, loads
+from flhe.wire.derive import hkdf
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/envelope.json"
 VECTORS = json.loads(FILE.read_text())["cases"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.keys.phone import lines, to_words
+from flhe.keys.roster.fingerprint import lines, to_words
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 255))

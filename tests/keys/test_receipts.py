@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from flhe.errors import AuthenticationError, EquivocationError, ProtocolError
-from flhe.keys import canonical, receipts
+from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.receipts import Receipt
-from flhe.keys.roster import Member, Roster
-from flhe.keys.states import Epoch
-from flhe.sealed import Slot
+from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.sealed import Slot
+from flhe.sums import receipts
+from flhe.sums.receipts import Receipt
+from flhe.wire import canonical
 
 SIZE = 4
 IDENTITIES = sorted(

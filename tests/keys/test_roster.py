@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
-from flhe.keys.canonical import dumps, loads
 from flhe.keys.identity import Identity
-from flhe.keys.limits import Limits
-from flhe.keys.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster
+from flhe.keys.roster.limits import Limits
+from flhe.keys.roster.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster
+from flhe.wire.canonical import dumps, loads
 
 FILE = Path(__file__).parents[1] / "vectors/roster.json"
 VECTORS = json.loads(FILE.read_text())["cases"]

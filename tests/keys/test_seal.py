@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.canonical import dumps
 from flhe.keys.seal import (
     BOUND,
     CHUNK,
@@ -24,7 +23,8 @@ from flhe.keys.seal import (
     unseal,
     unseal_stream,
 )
-from flhe.keys.store import Store
+from flhe.node.store import Store
+from flhe.wire.canonical import dumps
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/seal.json"
 VECTORS = json.loads(FILE.read_text())["cases"]

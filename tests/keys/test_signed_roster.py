@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys import statements
-from flhe.keys.canonical import dumps, loads
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.keys.signed_roster import MAX_FILE, SignedRoster, load_pinned
+from flhe.keys.roster import statements
+from flhe.keys.roster.roster import Member, Roster
+from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, load_pinned
+from flhe.wire.canonical import dumps, loads
 
 SITES = [Identity(bytes([i + 1]) * 32) for i in range(5)]
 OTHER = Identity(b"x" * 32)

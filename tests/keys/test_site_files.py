@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import FlheError
-from flhe.keys import backup
-from flhe.keys.backup import Backup
-from flhe.keys.enrolment import Enrolment
 from flhe.keys.identity import Identity
-from flhe.keys.limits import Limits
-from flhe.keys.roster import Member, Roster
-from flhe.keys.signed_roster import SignedRoster
+from flhe.keys.roster.enrolment import Enrolment
+from flhe.keys.roster.limits import Limits
+from flhe.keys.roster.roster import Member, Roster
+from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.node import backup
+from flhe.node.backup import Backup
 
 PHRASE = "five random words"
 IDS = [Identity(bytes([i + 1]) * 32) for i in range(3)]

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
-from flhe.keys import canonical, files
 from flhe.keys.identity import Identity
-from flhe.keys.keyfile import KeyFile, Mark
-from flhe.keys.store import Store
+from flhe.node.keyfile import KeyFile, Mark
+from flhe.node.store import Store
+from flhe.wire import canonical, files
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 
@@ -220,7 +220,7 @@ def test_lock_excludes_and_waits(store: Store, root: Path) -> None:
         with pytest.raises(StoreError, match="another process"), Store(root).lock(timeout=0.1):
             pass
         code = (
-            "import sys; from flhe.keys.store import Store\n"
+            "import sys; from flhe.node.store import Store\n"
             "with Store(sys.argv[1]).lock(timeout=0.1): pass"
         )
         other = subprocess.run([sys.executable, "-c", code, root], capture_output=True, check=False)
@@ -413,7 +413,7 @@ def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("flhe.keys.files.replace", die)
+        patch.setattr("flhe.wire.files.replace", die)
         with pytest.raises(KeyboardInterrupt):
             store.claim(EPOCH, 1, 0, step=1)
     assert (root / "used" / EPOCH.hex() / "1-0-1").exists()
@@ -544,7 +544,7 @@ def test_an_opening_cut_short_can_be_repeated(
 
     for record in (store.record_opening, store.record_ranges):
         with monkeypatch.context() as patch:
-            patch.setattr("flhe.keys.files.replace", die)
+            patch.setattr("flhe.wire.files.replace", die)
             with pytest.raises(KeyboardInterrupt):
                 record(EPOCH, 1, b"a" * 32)
         with pytest.raises(ReuseError, match="another result"):
@@ -713,7 +713,7 @@ def test_no_line_of_many_writers_is_lost_or_cut(root: Path) -> None:
     """Two processes and two threads, and one of them rotates: none loses what another put aside."""
     Store(root)
     code = (
-        "import sys; from flhe.keys.store import Store\n"
+        "import sys; from flhe.node.store import Store\n"
         "store, first = Store(sys.argv[1]), int(sys.argv[2])\n"
         "for i in range(first, first + 100): store.append_line('log', b'%04d' % i * 10, 10_000)"
     )
@@ -737,7 +737,7 @@ def test_no_line_of_many_writers_is_lost_or_cut(root: Path) -> None:
 
 
 def test_a_log_whose_turn_never_comes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flhe.keys.store._PATIENCE", 0.1)
+    monkeypatch.setattr("flhe.node.store._PATIENCE", 0.1)
     with store.lock(name="lock-log"), pytest.raises(StoreError, match="another process"):
         store.append_line("log", b"x", limit=100)
     with store.lock(name="lock-7"):  # that of a run does not exclude it

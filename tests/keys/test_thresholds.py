@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.keys.thresholds import Thresholds
+from flhe.keys.agreement.thresholds import Thresholds
 
 
 @given(st.integers(3, 2000), st.integers(0, 2000))

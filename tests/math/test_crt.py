@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FaultError, FlheError
-from flhe.math import crt, lanes, powers
-from flhe.math.crt import Crt, Join
+from flhe.schemes.batchcrypt import crt, lanes, powers
+from flhe.schemes.batchcrypt.crt import Crt, Join
 
 gmpy2 = pytest.importorskip("gmpy2")
 

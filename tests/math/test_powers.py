@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FaultError
-from flhe.math import BLOCK, LANES, lanes, powers
-from flhe.math.lanes import Lanes
-from flhe.math.powers import powmod_all, steps
+from flhe.math import BLOCK, LANES
+from flhe.schemes.batchcrypt import lanes, powers
+from flhe.schemes.batchcrypt.lanes import Lanes
+from flhe.schemes.batchcrypt.powers import powmod_all, steps
 
 gmpy2 = pytest.importorskip("gmpy2")
 mpz = gmpy2.mpz
@@ -232,8 +233,8 @@ def test_what_keeps_numba_from_it_is_respected(setting: str) -> None:
     """LLVM ends the process where it is to use instructions that it was told not to."""
     name, value = setting.split("=")
     code = (
-        "from flhe.math.powers import powmod_all\n"
-        "from flhe.math.lanes import available\n"
+        "from flhe.schemes.batchcrypt.powers import powmod_all\n"
+        "from flhe.schemes.batchcrypt.lanes import available\n"
         "p = 2**521 - 1\n"
         "assert powmod_all(range(2, 40), 10**9, p) == [pow(x, 10**9, p * p) for x in range(2, 40)]\n"
         "assert not available()\n"

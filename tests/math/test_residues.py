@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from flhe.errors import ConfigError, FaultError, FlheError, ProtocolError
-from flhe.keys import canonical
-from flhe.math import lanes, residue_pool, residue_worker, residues
-from flhe.math.crt import Join
-from flhe.math.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
-from flhe.math.residue_pool import draw
-from flhe.math.residues import Residues, exponent_bits
+from flhe.schemes.batchcrypt import lanes, residue_pool, residue_worker, residues
+from flhe.schemes.batchcrypt.crt import Join
+from flhe.schemes.batchcrypt.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
+from flhe.schemes.batchcrypt.residue_pool import draw
+from flhe.schemes.batchcrypt.residues import Residues, exponent_bits
+from flhe.wire import canonical
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -485,7 +485,7 @@ def test_a_malformed_order_is_refused(data: bytes) -> None:
 )
 def test_a_worker_leaves_with_a_code_and_says_nothing(data: bytes) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "flhe.math.residue_worker"],
+        [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,17 +14,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.errors import FlheError
-from flhe.keys import receipts
-from flhe.keys.canonical import loads
-from flhe.keys.messages import Envelope
-from flhe.mods import HEMod
-from flhe.mods.codes import refusal_for
-from flhe.rounds.model import Model
-from flhe.rounds.start import told_hash
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed
+from flhe.keys.agreement.messages import Envelope
+from flhe.mods import HEMod, records
+from flhe.schemes.sealed import Sealed
+from flhe.sums import receipts
+from flhe.training.model import Model
+from flhe.training.start import told_hash
+from flhe.training.terms import Terms
+from flhe.wire.canonical import loads
+from flhe.wire.codes import refusal_for
 
 RUN = 7
 TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))

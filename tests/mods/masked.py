@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from flwr.app import Message
 
-from flhe.keys import masking
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.masking import Agreed, Circle, Dealt
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.masking import Agreed, Circle, Dealt
-from flhe.keys.messages import Envelope
-from flhe.keys.store import Store
+from flhe.node.store import Store
 from flhe.schemes.presets import sash_preset
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
 from tests.mods.harness import TERMS, Group, answer
 
 SASH = dataclasses.replace(TERMS, scheme="sash")

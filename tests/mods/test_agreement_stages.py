@@ -14,19 +14,18 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flhe import records
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
-from flhe.keys import canonical, files
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.keyfile import KeyFile
-from flhe.keys.messages import Envelope
-from flhe.keys.roster import Member, Roster
-from flhe.keys.store import Store
-from flhe.mods import table
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.terms import Terms
+from flhe.keys.roster.roster import Member, Roster
+from flhe.mods import records, table
+from flhe.node.keyfile import KeyFile
+from flhe.node.store import Store
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.terms import Terms
+from flhe.wire import canonical, files
 from tests.mods.harness import RUN, SLUGS, TERMS, TOLD, Group, Site, answer, arrays, refused, update
 from tests.rosters import write_signed
 

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.keys.store import Store
-from flhe.mods import audit, stages, table
-from flhe.mods.audit import Entry, last, write
-from flhe.mods.codes import APP
+from flhe.mods import stages, table
+from flhe.node import audit
+from flhe.node.audit import Entry, last, write
+from flhe.node.store import Store
+from flhe.wire.codes import APP
 from tests.mods.harness import SECRET, SLUGS
 
 EPOCH = bytes.fromhex("ab12cd34") + bytes(12)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from flhe import records
 from flhe.errors import ProtocolError, StoreError
-from flhe.keys.store import Store
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.node.store import Store
+from flhe.schemes.sealed import Sealed
+from flhe.training.terms import Terms
 from tests.mods.harness import Group, Site, answer, initial, refused, update
 
 FLOATS = 13

@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import StoreError
 from flhe.keys.identity import Identity
-from flhe.keys.store import Store
-from flhe.mods import staged
-from flhe.mods.node import Node
-from flhe.policy import Policy
-from flhe.rounds.draft import Draft
-from flhe.schemes.flashe import FlasheSealer
-from flhe.sealed import Sealed, Slot
+from flhe.mods import records, staged
+from flhe.node.node import Node
+from flhe.node.policy import Policy
+from flhe.node.store import Store
+from flhe.schemes.flashe.scheme import FlasheSealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.draft import Draft
 from tests.mods.harness import (
     RUN,
     TERMS,

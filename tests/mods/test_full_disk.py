@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from flhe.keys import files, store
-from flhe.rounds.session import Session
-from flhe.schemes.flashe import FlasheOpener
+from flhe.node import store
+from flhe.schemes.flashe.scheme import FlasheOpener
+from flhe.training.session import Session
+from flhe.wire import files
 from tests.mods.harness import RUN, Group, answer, refused, update
 
 WRITERS = ("create", "replace", "append", "append_line")

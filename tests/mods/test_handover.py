@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 
-from flhe import records
 from flhe.errors import ProtocolError
-from flhe.keys import canonical, seal
-from flhe.keys.epoch import Epoch
+from flhe.keys import seal
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.keyfile import KeyFile
-from flhe.keys.store import Store
-from flhe.rounds.model import Model
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.node.keyfile import KeyFile
+from flhe.node.store import Store
+from flhe.schemes.sealed import Sealed
+from flhe.training.model import Model
+from flhe.training.optimizer import ServerOptimizer
+from flhe.wire import canonical
 from tests.mods.harness import (
     RUN,
     SECRET,
@@ -602,7 +603,7 @@ def crash(name: str, patch: pytest.MonkeyPatch) -> None:
     elif name == "before the erasure":
         patch.setattr(Store, "erase_epoch", stop)
     elif name == "before the end":
-        patch.setattr("flhe.mods.node.Node.drop_agreement", stop)
+        patch.setattr("flhe.node.node.Node.drop_agreement", stop)
     else:
         write = Store.write
 

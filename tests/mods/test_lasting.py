@@ -10,20 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import StoreError
-from flhe.keys import canonical, files
-from flhe.keys.keyfile import KeyFile
-from flhe.keys.roster import Member, Roster
-from flhe.keys.store import Store
-from flhe.mods import he_mod
-from flhe.mods.floor import Floor
-from flhe.policy import Policy
-from flhe.rounds.model import Model
-from flhe.rounds.session import MAX_AHEAD
-from flhe.rounds.terms import Terms
-from flhe.schemes.sparse import covered
+from flhe.keys.roster.roster import Member, Roster
+from flhe.mods import he_mod, records
+from flhe.node.high_water_marks import Floor
+from flhe.node.keyfile import KeyFile
+from flhe.node.policy import Policy
+from flhe.node.store import Store
+from flhe.schemes.flashe.sparse import covered
+from flhe.training.model import Model
+from flhe.training.session import MAX_AHEAD
+from flhe.training.terms import Terms
+from flhe.wire import canonical, files
 from tests.mods.harness import TERMS, Group, Site, answer, refused, update
 from tests.mods.test_staged import LAYOUT, SPARSE, added, group, sparse_update, support
 from tests.rosters import write_signed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flhe.sealed import Sealed, from_bytes, to_bytes
+from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from tests.mods.harness import TERMS, Group, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
-from flhe.rounds.terms import Terms
+from flhe.training.terms import Terms
 from tests.mods.harness import Group, answer, refused, update
 
 TERMS = Terms(

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe import records
-from flhe.keys import canonical, receipts
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed
+from flhe.sums import receipts
+from flhe.wire import canonical
 from tests.mods.harness import TERMS, Group, answer, initial, refused, update
 
 

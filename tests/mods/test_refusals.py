@@ -17,12 +17,12 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flhe import errors, records
+from flhe import errors
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.mods import HEMod
-from flhe.mods.codes import APP, INTERNAL, Refusal, explain, refusal_for
+from flhe.keys.roster.roster import Member, Roster
+from flhe.mods import HEMod, records
 from flhe.testing import InProcessGrid
+from flhe.wire.codes import APP, INTERNAL, Refusal, explain, refusal_for
 from tests.mods.harness import (
     RUN,
     SECRET,

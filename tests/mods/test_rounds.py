@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from flhe import records
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
-from flhe.mods import stages, training
-from flhe.mods.node import Node
-from flhe.rounds import session as session_module
-from flhe.rounds.model import Model
-from flhe.rounds.session import Session
-from flhe.schemes.flashe import FlasheSealer
-from flhe.sealed import Sealed
+from flhe.mods import records, stages, training
+from flhe.node.node import Node
+from flhe.schemes.flashe.scheme import FlasheSealer
+from flhe.schemes.sealed import Sealed
+from flhe.training import session as session_module
+from flhe.training.model import Model
+from flhe.training.session import Session
 from tests.mods.harness import (
     RUN,
     TERMS,
@@ -730,7 +729,7 @@ def test_masks_prepared_or_not_make_one_model(
 
     monkeypatch.setattr(Session, "prepare", sometimes)
     # The same vectors under the same masks, as if no claim had been made: only then can two runs agree.
-    monkeypatch.setattr("flhe.rounds.terms.Quantize", partial(Quantize, rounding="nearest"))
+    monkeypatch.setattr("flhe.training.terms.Quantize", partial(Quantize, rounding="nearest"))
     monkeypatch.setattr(Node, "claim", lambda *_, **__: None)
     made, models = [], []
     for missing in (set(), {0, 1, 2, 3}, {1, 3}):

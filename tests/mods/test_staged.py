@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from flhe import records
 from flhe.coding.support import Support
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import Model
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed, from_bytes, to_bytes
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
+from flhe.training.draft import Draft
+from flhe.training.model import Model
+from flhe.training.terms import Terms
 from tests.mods.harness import TERMS, Group, Site, answer, arrays, refused, update
 
 SPARSE = replace(TERMS, top_k=0.5, warmup=0, masking="adaptive")

@@ -16,14 +16,15 @@ import pytest
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.errors import AuthenticationError, ProtocolError
-from flhe.keys import files, masking
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.epoch import Epoch
+from flhe.mods import records
 from flhe.mods import survivors as stages
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire import files
+from flhe.wire.canonical import dumps, loads
 from tests.mods.harness import TERMS, App, Group, Site, answer, arrays, refused, update, wire
 from tests.mods.masked import ELEMENTS, Masked, answer_in, signature_in
 

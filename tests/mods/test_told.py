@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ProtocolError
-from flhe.rounds.start import UNTOLD, Start, start_layout, told_hash
+from flhe.training.start import UNTOLD, Start, start_layout, told_hash
 from tests.mods.harness import CONFIG, TOLD, Group, answer, refused, update
 from tests.mods.masked import Masked
 

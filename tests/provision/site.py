@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from typer.main import get_command
 
 from flhe.cli import app
-from flhe.keys.signed_roster import SignedRoster
+from flhe.keys.roster.signed_roster import SignedRoster
 
 COMMANDS = get_command(app)
 """Built once: Typer's own runner builds them anew for each command."""

@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flhe.checkpoint import open_checkpoint
 from flhe.errors import AuthenticationError
-from flhe.keys import backup as format_
-from flhe.keys import key_pair, masking, seal
-from flhe.keys.backup import Backup
-from flhe.keys.epoch import Epoch
-from flhe.keys.messages import Envelope
-from flhe.keys.model_key import ModelKey
+from flhe.keys import seal
+from flhe.keys.agreement import key_pair, masking
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roles import opener_for
-from flhe.keys.store import Store
+from flhe.node import backup as format_
+from flhe.node.backup import Backup
+from flhe.node.checkpoint import open_checkpoint
+from flhe.node.store import Store
 from flhe.provision import backups
 from tests.fuzz import masked, signed
 from tests.fuzz.group import exchange, slot

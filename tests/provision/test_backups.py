@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flhe import records
-from flhe.checkpoint import open_checkpoint
 from flhe.errors import NoKeyError
-from flhe.keys import backup as format_
-from flhe.keys import files
-from flhe.keys.store import Store
+from flhe.mods import records
+from flhe.node import backup as format_
+from flhe.node.checkpoint import open_checkpoint
+from flhe.node.store import Store
 from flhe.provision import backups, key_commands
+from flhe.wire import files
 from tests.mods.harness import Group, answer, refused, update
 from tests.provision.site import bad, good, keygen
 

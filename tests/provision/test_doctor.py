@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from flhe.keys.dealt import deal
-from flhe.policy import SCHEMES
+from flhe.keys.agreement.dealt import deal
+from flhe.node.policy import SCHEMES
 from flhe.provision import check_home as homes
 from flhe.provision import check_machine, check_trust
 from flhe.provision.check_home import check_home

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flhe import records
 from flhe.errors import FederationsError, StoreError
-from flhe.keys import federations
-from flhe.keys.store import Store
-from flhe.mods import audit
-from flhe.mods.codes import explain
+from flhe.mods import records
+from flhe.node import audit, federations
+from flhe.node.store import Store
 from flhe.provision.doctor import examine
+from flhe.wire.codes import explain
 from tests.mods.harness import TERMS, Group, answer, refused, update
 from tests.mods.test_lasting import pinned
 from tests.provision.site import bad, good, run, signed

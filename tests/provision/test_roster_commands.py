@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flhe.keys import phone
-from flhe.keys.enrolment import Enrolment
 from flhe.keys.identity import Identity
-from flhe.keys.signed_roster import load_pinned
-from flhe.policy import Policy
+from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster.enrolment import Enrolment
+from flhe.keys.roster.signed_roster import load_pinned
+from flhe.node.policy import Policy
 from flhe.provision.roster_commands import DEFAULT_COLLUSION
 from tests.provision.site import bad, good, keygen, load, made, run, sign, signed
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 from tests.reference import batchcrypt, esafl, fedml_he
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook

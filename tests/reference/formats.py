@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.keys.derive import hkdf as derive
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import add
 from flhe.math.sampling import Gaussian
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey, draw_own, from_elements
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.paillier import Paillier, PaillierOpener
-from flhe.schemes.sash import Sash, SashOpener, SashSealer
-from flhe.schemes.shprg import public_key
-from flhe.schemes.sparse import covered
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener
+from flhe.schemes.esafl.keys import EsheKey, draw_own, from_elements
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.sash.generator import public_key
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.wire.derive import hkdf as derive
 from tests.reference import beside, esafl
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook

@@ -14,7 +14,7 @@ import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 from tests.reference.mixing import Both
 from tests.reference.wire import (
     Clear,

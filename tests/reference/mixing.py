@@ -19,7 +19,7 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.schemes.base import Opener, Scheme, Sealer
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 from tests.reference.wire import NEAR, Book, Clear, Wire, context, numbers, slot_fields, total_of
 
 SLOTS = st.builds(

@@ -20,9 +20,9 @@ from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Ring
 from flhe.math.shamir import Shamir
-from flhe.rounds.ranges import fitted_layout, own_layout
-from flhe.rounds.session import Session
-from flhe.sealed import Slot
+from flhe.schemes.sealed import Slot
+from flhe.training.mean_squares import fitted_layout, own_layout
+from flhe.training.session import Session
 from tests.reference.field import (
     P,
     Q,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.schemes.presets import CKKS
-from flhe.schemes.sash import most_bits
+from flhe.schemes.sash.scheme import most_bits
 from tests.reference import beside, esafl
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook

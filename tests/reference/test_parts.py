@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.errors import AuthenticationError
 from flhe.math.permutation import SMALL, Permutation
-from flhe.schemes.tags import Tags
-from flhe.sealed import Slot
+from flhe.schemes.batchcrypt.batch_mac import Tags
+from flhe.schemes.sealed import Slot
 from tests.reference.field import Q
 from tests.reference.mixing import SLOTS
 from tests.reference.part_formats import digits

@@ -17,7 +17,7 @@ import pytest
 
 from flhe import errors
 from flhe.math.sampling import Gaussian
-from flhe.schemes.eshe import Eshe
+from flhe.schemes.esafl.scheme import Eshe
 from tests.reference.batchcrypt import GROUP_KEY, pair
 from tests.reference.esafl import EsaflBook
 from tests.reference.field import P, Q, at, coefficient, elements, product, root, uniform, values_of

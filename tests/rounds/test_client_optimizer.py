@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.rounds.client_optimizer import DEFAULTS, ClientOptimizer
-from flhe.rounds.model import Model
+from flhe.training.client_optimizer import DEFAULTS, ClientOptimizer
+from flhe.training.model import Model
 
 STEPS, LENGTH = 200, 240
 EPSILON = float(np.finfo(np.float32).eps)
@@ -266,7 +266,7 @@ def test_like_reads_what_would_be_done_now() -> None:
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys, flhe.rounds.optimizers as o\n"
+        "import sys, flhe.training.optimizers as o\n"
         "o.ClientOptimizer('adam')\n"
         "print([m for m in ('torch', 'numba', 'flwr') if m in sys.modules])"
     )

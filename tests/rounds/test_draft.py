@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import FlheError, StoreError
-from flhe.keys import canonical
-from flhe.rounds.draft import MAGIC, VERSION, Draft
-from flhe.rounds.start import UNTOLD
+from flhe.training.draft import MAGIC, VERSION, Draft
+from flhe.training.start import UNTOLD
+from flhe.wire import canonical
 
 LENGTH = 40
 HISTORY = bytes(range(32))

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError, RangeError, ReplyError
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.model import Model
-from flhe.rounds.session import Session
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.model import Model
+from flhe.training.session import Session
+from flhe.training.terms import Terms
 from tests.rounds.test_session import Round, arrays, encoded, group, ignore
 
 TERMS = Terms(

@@ -14,11 +14,11 @@ from flhe.coding.extras import CHECK
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.errors import ProtocolError
-from flhe.rounds.model import Model
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.session import Session
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
+from flhe.training.model import Model
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.session import Session
+from flhe.training.terms import Terms
 from tests.rounds.test_session import group, ignore
 
 TERMS = Terms(select=Select(0.25), weighted=False, metrics=())

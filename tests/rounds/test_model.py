@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, FlheError, ProtocolError
-from flhe.keys import canonical
-from flhe.rounds.model import MAGIC, VERSION, Memory, Model
+from flhe.training.model import MAGIC, VERSION, Memory, Model
+from flhe.wire import canonical
 
 
 def arrays() -> dict[str, NDArray[Any]]:

@@ -14,9 +14,9 @@ from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ExamplesError, ProtocolError, RangeError
 from flhe.math.prg import PIECE
-from flhe.rounds.model import Model
-from flhe.rounds.session import Session
-from flhe.rounds.terms import Terms
+from flhe.training.model import Model
+from flhe.training.session import Session
+from flhe.training.terms import Terms
 from tests.rounds.test_session import group, ignore
 
 SIZE, LEVELS = 200_000, 2**15 - 1

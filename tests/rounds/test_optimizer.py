@@ -19,12 +19,12 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import canonical
-from flhe.rounds import blockwise, client_optimizer, optimizer, optimizers
-from flhe.rounds.blockwise import TINY
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.optimizers import Optimizer
+from flhe.training import blockwise, client_optimizer, optimizer, optimizers
+from flhe.training.blockwise import TINY
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizers import Optimizer
+from flhe.wire import canonical
 
 COUNTS = (40, 10, 25)
 LENGTH = 50

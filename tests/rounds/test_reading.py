@@ -15,17 +15,17 @@ import pytest
 from flhe.coding.extras import Totals
 from flhe.coding.quantize import Quantize
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError, QuorumError
-from flhe.keys import masking
+from flhe.keys.agreement import masking
 from flhe.keys.identity import Identity
-from flhe.rounds import terms as terms_module
-from flhe.rounds.model import Model
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.reading import ServerReader, finite, served
-from flhe.rounds.session import Session
-from flhe.rounds.terms import Terms
 from flhe.schemes.presets import sash_preset
-from flhe.schemes.sash import Sash, SashSealer
-from flhe.sealed import Sealed
+from flhe.schemes.sash.scheme import Sash, SashSealer
+from flhe.schemes.sealed import Sealed
+from flhe.training import terms as terms_module
+from flhe.training.model import Model
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.reading import ServerReader, finite, served
+from flhe.training.session import Session
+from flhe.training.terms import Terms
 from tests.rounds.test_session import arrays, drifted, encoded, group, ignore, trained
 
 SERVER = Terms("sash", 0, max_examples=100, metrics=("loss",), unmask="server")

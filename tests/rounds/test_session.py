@@ -29,21 +29,21 @@ from flhe.errors import (
     ReplyError,
     ReuseError,
 )
-from flhe.keys import epoch as agreement
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement import epoch as agreement
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.rounds import ranges as ranges_module
-from flhe.rounds import session as session_module
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import Model, next_history
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.ranges import RANGES, encode, fit, fitted_layout, own_layout
-from flhe.rounds.reading import finite
-from flhe.rounds.session import MAX_AHEAD, SUM, Session, check_ahead
-from flhe.rounds.start import UNTOLD, start_layout
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed, Slot
+from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.training import mean_squares as ranges_module
+from flhe.training import session as session_module
+from flhe.training.draft import Draft
+from flhe.training.mean_squares import RANGES, encode, fit, fitted_layout, own_layout
+from flhe.training.model import Model, next_history
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.reading import finite
+from flhe.training.session import MAX_AHEAD, SUM, Session, check_ahead
+from flhe.training.start import UNTOLD, start_layout
+from flhe.training.terms import Terms
 
 TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
 RUN = 77

@@ -13,12 +13,12 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, FlheError, MisfitError, ProtocolError
-from flhe.keys import canonical
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.rounds.terms import MAX_BYTES, Terms
 from flhe.schemes.presets import SASH
-from flhe.schemes.sash import Sash, most_bits
+from flhe.schemes.sash.scheme import Sash, most_bits
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import ServerOptimizer
+from flhe.training.terms import MAX_BYTES, Terms
+from flhe.wire import canonical
 from tests.laws import paillier_key
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.keys.derive import hkdf
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Q, Ring
-from flhe.schemes.eshe import Eshe, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey, draw_own
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.esafl.keys import EsheKey, draw_own
+from flhe.schemes.esafl.scheme import Eshe, EsheSealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire.derive import hkdf
 from flhe_lab.papers.esafl import Poly, multiply, times_ones
 
 SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))

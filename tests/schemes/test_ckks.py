@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.ckks_masks import Masks
-from flhe.schemes.ckks_sizes import LARGEST, ROOM, CkksSizes, sizes_for
+from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.masks import Masks
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
+from flhe.schemes.fedml_he.seal_format import to_seal_order
+from flhe.schemes.fedml_he.sizes import LARGEST, ROOM, CkksSizes, sizes_for
 from flhe.schemes.presets import CKKS, CkksPreset, ckks_preset
-from flhe.schemes.rlwe import lifted
-from flhe.schemes.seal_blocks import Blocks, Dither
-from flhe.schemes.seal_format import to_seal_order
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 
 AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
 NOTHING = np.empty(0, np.int32)

@@ -15,15 +15,15 @@ import zstandard
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.canonical import dumps, loads
 from flhe.math.prg import AesCtr
-from flhe.schemes.ckks import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.ckks_keys import CkksPublic, CkksSecret
-from flhe.schemes.ckks_masks import Masks
-from flhe.schemes.ckks_sizes import FLOATS
-from flhe.schemes.seal_blocks import Blocks, minor_version
-from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
-from flhe.sealed import Slot
+from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
+from flhe.schemes.fedml_he.masks import Masks
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.seal_blocks import Blocks, minor_version
+from flhe.schemes.fedml_he.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
+from flhe.schemes.fedml_he.sizes import FLOATS
+from flhe.schemes.sealed import Slot
+from flhe.wire.canonical import dumps, loads
 
 AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
 NOTHING = np.empty(0, np.int32)

@@ -19,12 +19,13 @@ from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import Q, add
 from flhe.math.sampling import Gaussian
-from flhe.schemes import eshe_keys, presets
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey, check_own, check_total, draw_own
+from flhe.schemes import presets
+from flhe.schemes.esafl import keys as eshe_keys
+from flhe.schemes.esafl.keys import EsheKey, check_own, check_total, draw_own
+from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.presets import ESHE, EshePreset
-from flhe.schemes.rlwe import Rlwe, rlwe_for
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT
 
 NOTHING = np.empty(0, np.int64)

@@ -14,12 +14,12 @@ import pytest
 
 from flhe.coding.coefficients import Coefficients
 from flhe.errors import ConfigError, ProtocolError, ReuseError
-from flhe.keys import joint
+from flhe.keys.agreement import joint
 from flhe.math.ring import Q
-from flhe.schemes.eshe import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.eshe_keys import EsheKey
+from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.presets import ESHE
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply
 from flhe_lab.papers.packing import PaperPacking
 from tests.keys.test_key_pair import confirmed

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flhe import errors
 from flhe.coding.base import Plain
 from flhe.math.prg import AesCtr, Stream
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.sealed import Sealed
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT
 from tests.reference.flashe import FlasheBook
 from tests.reference.wire import numbers

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.masking import (
+from flhe.schemes.flashe.masking import (
     Bitmap,
     Mode,
     cheaper,
@@ -24,6 +23,7 @@ from flhe.schemes.masking import (
     for_supports,
     runs,
 )
+from flhe.schemes.flashe.scheme import Flashe
 
 MODES: tuple[Mode, Mode] = ("single", "double")
 OWN = {"single": 1, "double": 2}

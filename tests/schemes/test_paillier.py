@@ -17,12 +17,12 @@ import pytest
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, FlheError, ProtocolError, ReuseError
-from flhe.keys.canonical import dumps, loads
-from flhe.math import residue_pool
 from flhe.math.bigint import from_rows, random_blum_prime, to_rows
-from flhe.schemes.paillier import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.paillier_keys import KEY_BITS, PublicKey, SecretKey, check_key_bits
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.batchcrypt import residue_pool
+from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, SecretKey, check_key_bits
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire.canonical import dumps, loads
 
 AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
 NOTHING = np.empty(0, np.int32)
@@ -309,7 +309,7 @@ def test_powers_from_other_processes_open_too(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_fault_stops_the_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ciphertext that is right modulo one prime alone would factor n."""
-    from flhe.math.residues import _Half
+    from flhe.schemes.batchcrypt.residues import _Half
 
     key = pair()
     honest = _Half.powers

@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.spaces import Integers
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
 from flhe.math.ring import Q, add
 from flhe.schemes.presets import BAR, DEFAULT_SASH, SASH, SashPreset, sash_preset
-from flhe.schemes.sash import MAX_COHORT, Sash, SashOpener, SashSealer, guard_bits, most_bits
-from flhe.schemes.shprg import Shprg, public_key
-from flhe.sealed import Sealed
-from flhe.spaces import Integers
+from flhe.schemes.sash.generator import Shprg, public_key
+from flhe.schemes.sash.scheme import MAX_COHORT, Sash, SashOpener, SashSealer, guard_bits, most_bits
+from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, drawn
 
 NOTHING = np.empty(0, np.int32)

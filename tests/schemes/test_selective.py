@@ -15,6 +15,7 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
 from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer
+from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import (
     Selective,
     SelectiveOpener,
@@ -22,7 +23,6 @@ from flhe.schemes.selective import (
     selective_sealer,
     unpack_clear,
 )
-from flhe.sealed import Sealed
 from tests.laws import FEW_SCHEMES, OTHER_SLOTS, SLOT, SchemeCase, add_up, joined, random_plain
 
 some_schemes = pytest.mark.parametrize("case", FEW_SCHEMES, ids=lambda case: case.id)

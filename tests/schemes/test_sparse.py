@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.schemes.flashe import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.sparse import covered
-from flhe.sealed import Sealed
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, add_up
 
 MODES = ("double", "single")

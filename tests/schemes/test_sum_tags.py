@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.keys.derive import hkdf
 from flhe.math.ring import Q
-from flhe.schemes import sum_tags
-from flhe.schemes.sum_tags import SumTags
+from flhe.schemes import sum_mac as sum_tags
+from flhe.schemes.sum_mac import SumTags
+from flhe.wire.derive import hkdf
 from tests.laws import KEY, OTHER_KEY, OTHER_SLOTS, SLOT
 
 BITS = 16

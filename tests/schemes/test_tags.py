@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.errors import AuthenticationError
-from flhe.schemes.tags import Tags
-from flhe.sealed import Slot
+from flhe.schemes.batchcrypt.batch_mac import Tags
+from flhe.schemes.sealed import Slot
 from tests.laws import OTHER_SLOTS
 from tests.reference.wire import hkdf, word
 

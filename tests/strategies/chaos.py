@@ -25,19 +25,13 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
-from flhe.mods import HEMod
-from flhe.mods import codes as refusals
-from flhe.mods.node import Node as NodeState
-from flhe.rounds import session as session_module
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import Model, next_history
-from flhe.rounds.session import Session
-from flhe.schemes import flashe
-from flhe.sealed import Sealed, Slot
+from flhe.mods import HEMod, records
+from flhe.node.node import Node as NodeState
+from flhe.schemes.flashe import scheme as flashe
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies import federation as federation_module
 from flhe.strategies import grid as grid_module
@@ -45,6 +39,11 @@ from flhe.strategies import he_strategy as strategy_module
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.testing import UNAVAILABLE, InProcessGrid, _Packed
+from flhe.training import session as session_module
+from flhe.training.draft import Draft
+from flhe.training.model import Model, next_history
+from flhe.training.session import Session
+from flhe.wire import codes as refusals
 from tests.strategies.puppets import COUNTS, Arrays, Node, stage_of, trained
 
 MAX = 64

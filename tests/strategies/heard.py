@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flhe.coding.support import Support
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
 from tests.mods.harness import TOLD
 
 

@@ -23,22 +23,21 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
-from flhe.keys import files
 from flhe.keys.identity import Identity
-from flhe.mods import HEMod
-from flhe.rounds.model import Model
-from flhe.rounds.terms import Terms
+from flhe.mods import HEMod, records
 from flhe.schemes.base import Opener, Sealer
-from flhe.schemes.eshe import EsheOpener, EsheSealer
-from flhe.schemes.flashe import FlasheOpener, FlasheSealer
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.esafl.scheme import EsheOpener, EsheSealer
+from flhe.schemes.flashe.scheme import FlasheOpener, FlasheSealer
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.strategies import HEStrategy
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
+from flhe.training.terms import Terms
+from flhe.wire import files
 from tests.strategies.puppets import Arrays, Node, Puppets, stage_of
 
 SERVER = -1

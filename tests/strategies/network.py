@@ -20,9 +20,9 @@ from typing import Any, Literal
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from flhe import records
-from flhe.keys import store as store_module
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.node import store as store_module
+from flhe.schemes.sealed import Sealed
 from tests.mods.harness import CONFIG, SECRET, App, Site, initial
 from tests.strategies.chaos import Clock, Killed
 from tests.strategies.watching import Watch

@@ -13,10 +13,9 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flhe import records
-from flhe.mods import HEMod
-from flhe.rounds.model import Model
+from flhe.mods import HEMod, records
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
 
 Fate = Literal["dead", "silent"] | None
 Arrays = dict[str, NDArray[Any]]

@@ -9,12 +9,13 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys import masking, receipts
-from flhe.keys.messages import Envelope
-from flhe.rounds.terms import Terms
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.messages import Envelope
+from flhe.mods import records
+from flhe.sums import receipts
+from flhe.training.terms import Terms
 from tests.mods.harness import TERMS, answer
 from tests.strategies.heard import Result, Try, said_of
 from tests.strategies.network import SIZE, Fate, Letter, Network

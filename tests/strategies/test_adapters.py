@@ -14,10 +14,9 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe import records
 from flhe.coding.select import Select
 from flhe.coding.sensitivity import sensitivity
-from flhe.mods import HEMod
+from flhe.mods import HEMod, records
 from flhe.strategies import esafl_fedavg, fedml_he_fedavg, flashe_fedavg
 from tests.strategies.puppets import Puppets
 from tests.strategies.test_he_strategy import same

@@ -16,17 +16,17 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
-from flhe import records
 from flhe.errors import ConfigError, QuorumError
-from flhe.keys.epoch import Epoch
-from flhe.keys.store import Store
+from flhe.keys.agreement.epoch import Epoch
 from flhe.math.bigint import from_rows, to_rows
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.terms import Terms
-from flhe.schemes.paillier import Paillier, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.node.store import Store
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierSealer
+from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy, batchcrypt_fedavg, batchcrypt_fedsgd
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.terms import Terms
 from tests.strategies.puppets import COUNTS, Arrays, Fate, Puppets, Reference, initial, start_arrays
 from tests.strategies.test_he_strategy import MAX, close, same, tolerance
 from tests.strategies.test_membership import Changing
@@ -266,7 +266,7 @@ def test_a_pair_that_is_not_sound_is_not_taken(
     """A member that makes keys of a wrong form is left out, not those who refuse them."""
     import math
 
-    from flhe.keys import key_pair
+    from flhe.keys.agreement import key_pair
 
     def weak(scheme: Paillier, random: Any) -> tuple[bytes, bytes]:
         import gmpy2
@@ -507,7 +507,7 @@ def test_a_public_key_of_another_length_is_the_makers_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server sees that by itself: nobody is asked to take it."""
-    from flhe.keys import key_pair
+    from flhe.keys.agreement import key_pair
 
     honest, made = key_pair.new_pair, list[int]()
 

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from flhe import records
 from flhe.math.bigint import from_rows, to_rows
 from flhe.math.ring import Q
-from flhe.rounds.model import Model
-from flhe.schemes.ckks import Ckks
-from flhe.schemes.flashe import Flashe
-from flhe.schemes.paillier import Paillier
-from flhe.schemes.sash import Sash
+from flhe.mods import records
+from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
-from flhe.sealed import Sealed
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,
@@ -31,6 +30,7 @@ from flhe.strategies import (
 )
 from flhe.strategies.federation import Federation
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
 from tests.strategies.puppets import Puppets, initial
 from tests.strategies.test_he_strategy import MAX, same
 

@@ -11,24 +11,25 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from flhe import records
 from flhe.coding.base import Plain
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys import canonical, seal
-from flhe.keys.epoch import Epoch
+from flhe.keys import seal
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.keyfile import KeyFile
-from flhe.keys.messages import Envelope
-from flhe.rounds.model import Model
-from flhe.rounds.session import Record, Session
-from flhe.sealed import Sealed
+from flhe.mods import records
+from flhe.node.keyfile import KeyFile
+from flhe.schemes.sealed import Sealed
 from flhe.strategies import flashe_fedavg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
+from flhe.training.session import Record, Session
+from flhe.wire import canonical
 from tests.strategies.puppets import Puppets, initial
 from tests.strategies.test_he_strategy import MAX, same
 

@@ -15,17 +15,17 @@ import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp.strategy import Result
 
-from flhe import records
 from flhe.errors import ConfigError, QuorumError
-from flhe.keys import dealt, joint
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement import dealt, joint
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
-from flhe.keys.roster import Member, Roster
-from flhe.keys.store import Store
-from flhe.rounds.client_optimizer import ClientOptimizer
-from flhe.rounds.model import Model
-from flhe.schemes.eshe_keys import EsheKey
+from flhe.keys.roster.roster import Member, Roster
+from flhe.mods import records
+from flhe.node.store import Store
+from flhe.schemes.esafl.keys import EsheKey
 from flhe.strategies import HEStrategy, esafl_fedavg, esafl_fedsgd
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.model import Model
 from tests.rosters import write_signed
 from tests.strategies.puppets import COUNTS, Fate, Puppets, Reference, initial, start_arrays
 from tests.strategies.test_batchcrypt_rounds import gradient

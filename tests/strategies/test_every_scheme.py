@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe import records
-from flhe.checkpoint import open_checkpoint
+from flhe.mods import records
+from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,

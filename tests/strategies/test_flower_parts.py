@@ -18,9 +18,8 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from flhe import records
 from flhe.errors import ConfigError, QuorumError
-from flhe.mods import HEMod, he_mod, stages
+from flhe.mods import HEMod, he_mod, records, stages
 from flhe.strategies import HEStrategy, flashe_fedavg, save_sealed
 from tests.strategies.puppets import Node, Puppets, initial, new_node
 

@@ -16,17 +16,16 @@ from flwr.serverapp.strategy import FedAvg, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flhe import records
-from flhe.checkpoint import open_checkpoint
 from flhe.errors import ConfigError, FlheError, MisfitError, QuorumError
-from flhe.keys import canonical
-from flhe.mods import HEMod
-from flhe.rounds.model import Model
-from flhe.rounds.terms import Terms
-from flhe.sealed import Sealed
+from flhe.mods import HEMod, records
+from flhe.node.checkpoint import open_checkpoint
+from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
+from flhe.training.terms import Terms
+from flhe.wire import canonical
 from tests.strategies.puppets import (
     COUNTS,
     Fate,

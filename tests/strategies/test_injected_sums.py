@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
 from tests.strategies.test_cheating_sums import NODES, Cheat, folded, nodes, run
 from tests.strategies.test_he_strategy import same
 

@@ -12,16 +12,16 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flhe import records
 from flhe.errors import QuorumError
-from flhe.keys.epoch import CONTRIBUTORS
+from flhe.keys.agreement.epoch import CONTRIBUTORS
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.keys.roster import Member, Roster
-from flhe.keys.signed_roster import SignedRoster
-from flhe.rounds.terms import Terms
+from flhe.keys.roster.roster import Member, Roster
+from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree, reasons
+from flhe.training.terms import Terms
 from tests.rosters import write_signed
 from tests.strategies.puppets import Fate, Node, Puppets, new_node
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.checkpoint import open_checkpoint
-from flhe.keys.store import Store
+from flhe.node.checkpoint import open_checkpoint
+from flhe.node.store import Store
 from flhe.strategies import save_sealed
 from tests.strategies.killing import SERVER, Scene, Step, in_plain
 

@@ -11,12 +11,12 @@ import pytest
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import FlheError, ProtocolError, StoreError
-from flhe.keys import canonical, files
-from flhe.rounds.model import Model
-from flhe.rounds.reading import served
-from flhe.sealed import Sealed, Slot, to_bytes
+from flhe.schemes.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import MAX_BYTES, Ledger
+from flhe.training.model import Model
+from flhe.training.reading import served
+from flhe.wire import canonical, files
 
 TERMS = b"terms"
 LAYOUT = Layout((Entry("w", (5,), "float32"),))

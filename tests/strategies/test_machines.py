@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from flhe import records
 from flhe.errors import QuorumError
-from flhe.keys.store import Store
-from flhe.mods import he_mod
-from flhe.policy import Policy
+from flhe.mods import he_mod, records
+from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.strategies import esafl_fedavg, flashe_fedavg, sash_fedavg
 from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import Puppets, initial

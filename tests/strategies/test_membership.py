@@ -11,16 +11,15 @@ import pytest
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 
-from flhe import records
-from flhe.checkpoint import open_checkpoint
 from flhe.errors import ConfigError, QuorumError
-from flhe.mods import HEMod
-from flhe.rounds.model import Model
-from flhe.rounds.optimizer import ServerOptimizer
-from flhe.sealed import Sealed
+from flhe.mods import HEMod, records
+from flhe.node.checkpoint import open_checkpoint
+from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies.membership import BARRED, Membership
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
+from flhe.training.optimizer import ServerOptimizer
 from tests.strategies.puppets import (
     COUNTS,
     Arrays,

@@ -11,7 +11,6 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from flhe import strategies
-from flhe.rounds.client_optimizer import ClientOptimizer
 from flhe.strategies import HEStrategy
 from flhe.strategies.options import (
     AverageOptions,
@@ -20,6 +19,7 @@ from flhe.strategies.options import (
     StrategyOptions,
     check_names,
 )
+from flhe.training.client_optimizer import ClientOptimizer
 
 ALIASES = [
     getattr(strategies, name) for name in strategies.__all__ if name.endswith(("avg", "sgd"))

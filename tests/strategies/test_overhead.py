@@ -14,10 +14,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flhe import records
+from flhe.mods import records
+from flhe.mods.records import message_bytes
 from flhe.mods.table import STAGES as KNOWN
-from flhe.records import message_bytes
-from flhe.resident import resident
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,
@@ -48,6 +47,7 @@ from flhe.strategies.overhead import (
     sound,
 )
 from flhe.strategies.report import RoundReport
+from flhe.strategies.resident import resident
 from tests.strategies.puppets import Puppets, initial
 
 NODES, ROUNDS = 4, 2

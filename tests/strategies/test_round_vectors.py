@@ -16,9 +16,9 @@ import pytest
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.coding.select import Select
 from flhe.errors import FlheError
+from flhe.mods import records
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from flhe import records
 from flhe.errors import QuorumError
-from flhe.keys import masking
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.keys.roster import Member, Roster
-from flhe.keys.store import Store
-from flhe.mods import survivors
-from flhe.schemes.sash import SashSealer
+from flhe.keys.roster.roster import Member, Roster
+from flhe.mods import records, survivors
+from flhe.node.store import Store
+from flhe.schemes.sash.scheme import SashSealer
 from tests.rosters import write_signed
 from tests.strategies.puppets import COUNTS, Puppets, Reference
 from tests.strategies.test_sash_rounds import Dropping, assert_like, numpy_of, run

@@ -13,10 +13,10 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from flhe import records
 from flhe.errors import ConfigError, QuorumError
-from flhe.keys import masking
-from flhe.keys.thresholds import Thresholds
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.thresholds import Thresholds
+from flhe.mods import records
 from flhe.strategies import HEStrategy, sash_fedavg
 from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import COUNTS, Fate, Puppets, Reference, initial, start_arrays
@@ -295,7 +295,7 @@ def test_a_run_is_resumed_where_it_stood(tmp_path: Path, unmask: str) -> None:
         assert_like(numpy_of(result), reference, 1e-5)
     else:
         home = tmp_path / "nodes" / "node-0" / "runs" / "7" / "model"
-        from flhe.rounds.model import Model
+        from flhe.training.model import Model
 
         assert_like(Model.from_bytes(home.read_bytes()).arrays(), reference, 1e-5)
 
@@ -327,7 +327,7 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, stage: str, unmask: 
     if unmask == "server":
         assert_like(numpy_of(result), reference, 1e-5)
         return
-    from flhe.rounds.model import Model
+    from flhe.training.model import Model
 
     for i in range(4):
         home = tmp_path / "nodes" / f"node-{i}" / "runs" / "7" / "model"

@@ -17,7 +17,6 @@ from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import HEMod
-from flhe.rounds.model import Model
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,
@@ -27,6 +26,7 @@ from flhe.strategies import (
     sash_fedavg,
 )
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
 from tests.mods.harness import update
 from tests.strategies.puppets import Node, Puppets, Reference, initial, start_arrays, trained
 from tests.strategies.test_he_strategy import MAX, close, same, tolerance

@@ -13,13 +13,13 @@ import pytest
 from flwr.app import Error, Message
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
-from flhe.rounds.draft import Draft
-from flhe.rounds.model import Model
+from flhe.mods import records
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies.report import RoundReport
+from flhe.training.draft import Draft
+from flhe.training.model import Model
 from tests.strategies.puppets import COUNTS, Fate, Puppets, initial, start_arrays, trained
 from tests.strategies.test_he_strategy import same
 from tests.strategies.test_membership import Changing

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flhe import records
+from flhe.mods import records
 from flhe.strategies import (
     HEStrategy,
     batchcrypt_fedavg,

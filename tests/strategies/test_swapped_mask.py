@@ -12,15 +12,15 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe import records
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.keys import seal
-from flhe.keys.epoch import Epoch
-from flhe.keys.store import Store
-from flhe.rounds.model import Model
+from flhe.keys.agreement.epoch import Epoch
+from flhe.mods import records
+from flhe.node.store import Store
 from flhe.strategies.report import RoundReport
+from flhe.training.model import Model
 from tests.strategies.puppets import Puppets, initial
 from tests.strategies.test_he_strategy import MAX
 from tests.strategies.test_selected_rounds import FLOATS, SCHEMES, puppets, sensitive, uploads

@@ -11,14 +11,14 @@ import pytest
 from flwr.app import Array, Message
 
 from flhe.coding.base import Plain
-from flhe.keys.epoch import Epoch
-from flhe.keys.store import Store
-from flhe.mods import codes
-from flhe.rounds.model import Model
-from flhe.schemes.eshe import EsheOpener, EsheSealer
-from flhe.schemes.flashe import FlasheOpener, FlasheSealer
-from flhe.schemes.sash import SashOpener, SashSealer
-from flhe.sealed import Sealed, Slot
+from flhe.keys.agreement.epoch import Epoch
+from flhe.node.store import Store
+from flhe.schemes.esafl.scheme import EsheOpener, EsheSealer
+from flhe.schemes.flashe.scheme import FlasheOpener, FlasheSealer
+from flhe.schemes.sash.scheme import SashOpener, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.model import Model
+from flhe.wire import codes
 from tests.mods.harness import SECRET, Site
 from tests.strategies.chaos import Made, _summed
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.keys.derive import hkdf
 from flhe.math.prg import AesCtr
+from flhe.wire.derive import hkdf
 from flhe_lab.papers.corrections.proof import Found, shows
 
 COUNT = 10_000

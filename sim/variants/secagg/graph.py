@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.derive import hkdf
-from flhe.keys.roster import MAX_MEMBERS
+from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.math.permutation import uniform
 from flhe.math.prg import AesCtr
+from flhe.wire.derive import hkdf
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Collection, Iterable, Sequence
 
 from flhe.errors import ProtocolError
-from flhe.keys.canonical import loads
-from flhe.keys.messages import Envelope
-from flhe.keys.pairs import check_ephemeral, check_order
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.pairs import check_ephemeral, check_order
+from flhe.wire.canonical import loads
 from flhe_lab.variants.secagg.plan import Plan
 
 KEY, SHARE, WITH, SET, OPEN = "mask-key", "mask-share", "mask-with", "mask-set", "mask-open"

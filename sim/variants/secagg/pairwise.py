@@ -37,13 +37,13 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.canonical import dumps
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.identity import Identity
-from flhe.keys.messages import Envelope
-from flhe.keys.pairs import open_from, seal_to
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
+from flhe.wire.canonical import dumps
 from flhe_lab.variants.secagg.masks import Lanes, apply, check_lanes, commitment, own_terms
 from flhe_lab.variants.secagg.messages import (
     KEY,

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
-from flhe.keys.canonical import dumps
-from flhe.keys.derive import PREFIX, Context
-from flhe.keys.epoch import Epoch
-from flhe.keys.messages import EVERYONE, NONE, Header
-from flhe.keys.thresholds import Thresholds
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.messages import EVERYONE, NONE, Header
+from flhe.keys.agreement.thresholds import Thresholds
 from flhe.math.shamir import Shamir
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX, Context
 from flhe_lab.variants.secagg.graph import Graph
 
 MAX_LANES = 1 << 31

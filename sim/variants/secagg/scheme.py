@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing
+from flhe.coding.spaces import Integers
 from flhe.errors import ConfigError, ProtocolError, ReuseError
-from flhe.keys.canonical import dumps
-from flhe.keys.derive import PREFIX
-from flhe.keys.epoch import Epoch
-from flhe.keys.roster import MAX_MEMBERS
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.math.buffers import empty
 from flhe.schemes.base import check_integers
-from flhe.sealed import Sealed, Slot
-from flhe.spaces import Integers
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.pairwise import Masked, Plan, Shared

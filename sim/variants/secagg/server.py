@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.keys.canonical import loads
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Secret
-from flhe.keys.messages import Envelope
+from flhe.wire.canonical import loads
 from flhe_lab.variants.secagg.masks import (
     Lanes,
     Term,

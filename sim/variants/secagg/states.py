@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flhe.errors import ProtocolError
-from flhe.keys.epoch import Epoch
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity, Secret
 from flhe_lab.variants.secagg.plan import Plan
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.keys import canonical
-from flhe.sealed import Sealed
+from flhe.schemes.sealed import Sealed
+from flhe.wire import canonical
 
 VERSION = 1
 

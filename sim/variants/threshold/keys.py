@@ -32,14 +32,14 @@ import numpy as np
 
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import canonical
-from flhe.keys.derive import hkdf
 from flhe.keys.identity import Secret
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.sampling import Gaussian
-from flhe.schemes.eshe_keys import Own, check_own, draw_own
-from flhe.schemes.rlwe import lifted
-from flhe.sealed import check_senders
+from flhe.schemes.esafl.keys import Own, check_own, draw_own
+from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.sealed import check_senders
+from flhe.wire import canonical
+from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled, shares
 

@@ -45,11 +45,11 @@ from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
-from flhe.keys.derive import hkdf
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.answers import Answered, Claim, Partial, opening_name
 from flhe_lab.variants.threshold.keys import ThresholdKey
 from flhe_lab.variants.threshold.scheme import CHECKS, NAME, ThresholdRlwe

@@ -11,7 +11,7 @@ update; here it takes t parties.
 
 Senders are taken to encrypt as they are told, and the server to add up what it was sent. A server that
 has something else opened in the name of a sum is not found out by those who open it, unlike with
-`flhe.schemes.eshe`, where such a sum does not open: one update, or, of a few "sums" of its own making,
+`flhe.schemes.esafl.scheme`, where such a sum does not open: one update, or, of a few "sums" of its own making,
 the key itself. docs/threshold.md says what stopping that would take.
 
 Source: FedML-HE, Sec. 2.2 and Fig. 12 (threshold keys); Asharov et al., EUROCRYPT 2012 (a joint public
@@ -28,15 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import LimbPacking, Residues
+from flhe.coding.spaces import Integers
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys import canonical
-from flhe.keys.derive import hkdf
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
+from flhe.schemes.esafl.rlwe import Rlwe
 from flhe.schemes.presets import EshePreset, eshe_preset
-from flhe.schemes.rlwe import Rlwe
-from flhe.sealed import Sealed, check_senders, merged_senders
-from flhe.spaces import Integers
+from flhe.schemes.sealed import Sealed, check_senders, merged_senders
+from flhe.wire import canonical
+from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.sizes import Flooded, sizes_for
 
 NAME = "threshold-rlwe"

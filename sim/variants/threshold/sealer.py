@@ -22,8 +22,8 @@ from flhe.errors import ReuseError
 from flhe.math.buffers import empty
 from flhe.math.sampling import Gaussian
 from flhe.schemes.base import check_integers
-from flhe.schemes.rlwe import lifted
-from flhe.sealed import Sealed, Slot, check_senders
+from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe_lab.variants.threshold.scheme import CHECKS, NAME, PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
-from flhe.keys.roster import Member, Roster
+from flhe.keys.roster.roster import Member, Roster
 from flhe.strategies import presets
 from flhe_lab.advise import agreement_cost, calibrate, command, prices, report, rules, wan
 from flhe_lab.advise.agreement_cost import Agreement

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flhe.errors import FlheError
-from flhe.schemes.ckks import Ckks
+from flhe.schemes.fedml_he.ring import Ckks
 from flhe_lab.bench import Contender, Laps, Vector
 from flhe_lab.bench.fedml_models import CNN, COHORT, RESNET_18, TABLE_7
 from flhe_lab.bench.fedml_ways import (

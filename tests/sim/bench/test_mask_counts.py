@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.schemes.masking import expected
+from flhe.schemes.flashe.masking import expected
 from flhe_lab.bench.mask_counts import Masks, Point, crossover, sweep
 
 

@@ -19,12 +19,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flhe import records
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe.resident import resident
-from flhe.rounds.model import Model
+from flhe.mods import records
+from flhe.strategies.resident import resident
 from flhe.testing import InProcessGrid
+from flhe.training.model import Model
 from flhe_app.processes import Children
 from flhe_lab.bench import memory, one_process, synthetic
 from flhe_lab.bench.memory import Memory

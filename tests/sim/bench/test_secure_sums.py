@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.keys import pairwise
-from flhe.keys.canonical import loads
-from flhe.keys.messages import Envelope
+from flhe.keys.agreement.messages import Envelope
+from flhe.wire.canonical import loads
 from flhe_lab.bench import Laps
 from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
 from flhe_lab.bench.sash_members import SashMembers, checked

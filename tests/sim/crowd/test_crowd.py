@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flhe import records
 from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError
-from flhe.keys.masking import Circle
+from flhe.keys.agreement.masking import Circle
+from flhe.mods import records
 from flhe.testing import InProcessGrid
 from flhe_app.environment import cpus
 from flhe_lab.bench.synthetic import STEP

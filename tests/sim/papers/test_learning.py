@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from flhe.errors import ConfigError, FlheError
-from flhe.rounds.optimizer import ServerOptimizer
 from flhe.strategies.report import RoundReport
+from flhe.training.optimizer import ServerOptimizer
 from flhe_app.tasks import base, generated, task_named
 from flhe_app.tasks.base import Data, Examples
 from flhe_lab.papers import learners, learning

@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from flhe import records
-from flhe.keys.messages import Envelope
+from flhe.keys.agreement.messages import Envelope
+from flhe.mods import records
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets, wire

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from flhe.keys.canonical import dumps
+from flhe.wire.canonical import dumps
 from flhe_lab.rehearsal import counts as leak_counts
 
 COUNT = (1 << 28) - 1_000_004

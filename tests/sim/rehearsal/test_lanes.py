@@ -11,17 +11,17 @@ import pytest
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.schemes import ckks as ckks_module
 from flhe.schemes.base import Scheme, Sealer
-from flhe.schemes.ckks import Ckks, CkksSealer
-from flhe.schemes.ckks_keys import CkksSecret
-from flhe.schemes.eshe import Eshe, EsheSealer
-from flhe.schemes.flashe import Flashe, FlasheSealer, _Masks
-from flhe.schemes.paillier import Paillier, PaillierSealer
-from flhe.schemes.paillier_keys import SecretKey
-from flhe.schemes.sash import Sash, SashSealer
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierSealer
+from flhe.schemes.esafl.scheme import Eshe, EsheSealer
+from flhe.schemes.fedml_he import ring as ckks_module
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheSealer, _Masks
+from flhe.schemes.sash.scheme import Sash, SashSealer
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.selective import Selective, selective_sealer
-from flhe.sealed import Sealed, Slot
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal.lanes import open_without_keys, quantized, unencrypted
 from flhe_lab.rehearsal.search import Search, Secrets
@@ -87,9 +87,9 @@ def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
         _Masks, "next", lambda self, count: np.zeros(count, real(self, count).dtype)
     )
     zeros = np.zeros(Sash(COHORT, 16).elements, np.uint64)
-    monkeypatch.setattr("flhe.schemes.sash.random_elements", lambda *_: zeros)
+    monkeypatch.setattr("flhe.schemes.sash.scheme.random_elements", lambda *_: zeros)
     nobody = np.zeros(Eshe(COHORT, keys="round").sizes.n, np.int8)
-    monkeypatch.setattr("flhe.schemes.eshe_keys.draw_own", lambda *_: nobody)
+    monkeypatch.setattr("flhe.schemes.esafl.keys.draw_own", lambda *_: nobody)
     monkeypatch.setattr(
         PaillierSealer,
         "_powers",

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from flwr.app import Context, RecordDict
 
-from flhe import records
 from flhe.errors import ConfigError
+from flhe.mods import records
 from flhe.testing import InProcessGrid
 from flhe_app.processes import script
 from flhe_lab.bench.synthetic import initial

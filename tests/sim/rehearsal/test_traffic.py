@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.keys import derive
-from flhe.keys.canonical import loads
-from flhe.keys.derive import hkdf
-from flhe.keys.store import Store
-from flhe.schemes import flashe
+from flhe.node.store import Store
+from flhe.schemes.flashe import scheme as flashe
+from flhe.wire import derive
+from flhe.wire.canonical import loads
+from flhe.wire.derive import hkdf
 from flhe_lab.rehearsal import derived_secrets
 from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts
 from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
@@ -63,7 +63,7 @@ def _group(loopback: Any) -> bytes:
 
 
 def _pair(loopback: Any, rank: int) -> bytes:
-    from flhe.keys.states import Epoch
+    from flhe.keys.agreement.states import Epoch
 
     store = Store(loopback.home("site-a"))
     epoch = Epoch.from_bytes(store.peek_epoch(store.epochs()[0]))

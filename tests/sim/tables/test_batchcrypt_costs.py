@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.schemes.paillier_keys import SecretKey
+from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe_lab.bench import Setting
 from flhe_lab.tables import batchcrypt_costs
 from flhe_lab.tables.batchcrypt_costs import (

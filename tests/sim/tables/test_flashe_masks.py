@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flhe.errors import ReuseError
-from flhe.schemes.masking import expected
-from flhe.sealed import Sealed
+from flhe.schemes.flashe.masking import expected
+from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import Setting
 from flhe_lab.bench.mask_counts import CLIENTS
 from flhe_lab.bench.schemes import flashe, nbytes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.math.prime_ring import PrimeRing
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.threshold import keys
 from flhe_lab.variants.threshold.answers import Answered, Partial
 from flhe_lab.variants.threshold.keys import Drawn, ThresholdKey

@@ -21,9 +21,9 @@ from flhe.errors import (
     QuorumError,
     RangeError,
 )
-from flhe.keys.canonical import dumps, loads
-from flhe.keys.messages import Envelope
-from flhe.keys.pairs import seal_to
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.pairs import seal_to
+from flhe.wire.canonical import dumps, loads
 from flhe_lab.variants.secagg import pairwise, server
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.masks import apply

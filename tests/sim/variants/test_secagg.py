@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, ReuseError
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.plan import Plan

@@ -25,7 +25,7 @@ from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, Reu
 from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.presets import BAR, ESHE
-from flhe.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.answers import Answered

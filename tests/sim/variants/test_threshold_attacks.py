@@ -17,8 +17,8 @@ from flhe.coding.base import Plain
 from flhe.errors import ProtocolError, ReuseError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.sampling import Gaussian
-from flhe.schemes.eshe_keys import total_bound
-from flhe.sealed import Sealed
+from flhe.schemes.esafl.keys import total_bound
+from flhe.schemes.sealed import Sealed
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.answers import Answered, Partial
 from flhe_lab.variants.threshold.opening import Party, combine

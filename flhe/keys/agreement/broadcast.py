@@ -1,0 +1,75 @@
+"""Messages of one member to all about an epoch as a whole, between CONFIRM and its first round.
+
+They are signed for the epoch's id and for the terms that it is for; where later messages have a layout,
+these have the hash of their stage and the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+
+from flhe.keys.agreement.messages import EVERYONE, Envelope, Header
+from flhe.keys.agreement.states import Epoch
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
+
+Expect = dict[str, int | str | bytes]
+
+
+def scope(kind: str, epoch_id: bytes) -> bytes:
+    """What stands where later messages have a layout hash, 32 bytes."""
+    return hashlib.sha256(dumps([PREFIX + kind, epoch_id])).digest()
+
+
+def header(agreed: Epoch, kind: str, stage: str, sender: bytes, policy_hash: bytes) -> Header:
+    """The header of a message of `stage`, one of the stages of `kind`."""
+    return Header(
+        roster_hash=agreed.roster.hash,
+        run_id=agreed.run_id,
+        epoch=agreed.number,
+        round=0,
+        attempt=0,
+        stage=stage,
+        sender=sender,
+        receiver=EVERYONE,
+        policy_hash=policy_hash,
+        layout_hash=scope(kind, agreed.id),
+    )
+
+
+def expected(agreed: Epoch, kind: str, stage: str, policy_hash: bytes) -> Expect:
+    """Every field that messages of a stage have in common."""
+    expect = asdict(header(agreed, kind, stage, agreed.members[0], policy_hash))
+    del expect["sender"]
+    return expect
+
+
+def read(
+    message: bytes,
+    limit: int,
+    kind: str,
+    stage: str,
+    sender: bytes,
+    run_id: int,
+    number: int,
+    epoch_id: bytes,
+    policy_hash: bytes,
+) -> bytes:
+    """The payload of a message as a relay can verify it, which has no epoch.
+
+    Raises
+    ------
+    ProtocolError, AuthenticationError
+        A message of another exchange, longer than `limit` bytes, or not by `sender`.
+    """
+    envelope = Envelope.from_bytes(message, limit)
+    expect: Expect = {
+        "stage": stage,
+        "run_id": run_id,
+        "epoch": number,
+        "policy_hash": policy_hash,
+        "layout_hash": scope(kind, epoch_id),
+    }
+    envelope.verify(expect, senders=[sender])
+    return envelope.payload

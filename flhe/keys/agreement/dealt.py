@@ -1,0 +1,192 @@
+"""Keys of ESHE that somebody trusted deals offline: the paper's administration server.
+
+The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s}; it takes part in
+nothing else, and should forget all of it. Files go to the sites by hand, or by whatever the sites
+trust, never through the server. `flhe keygen --scheme eshe` is this.
+
+Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no s_i is ever in
+the sums of two. When a site drops out for good the dealer deals anew for the others, with fresh keys.
+
+Source: ESAFL, Sec. 3.1 and 5.2.1 (HE.KeyGen, by the AS).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.keys.agreement.states import Confirmed
+from flhe.keys.identity import Random
+from flhe.keys.roster.roster import MAX_MEMBERS, Roster
+from flhe.schemes.esafl.keys import EsheKey, draw_own
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.presets import eshe_preset
+from flhe.wire import canonical, files
+
+VERSION = 1
+MAX_FILE = 1 << 20
+"""Longest file, bytes; 1024 members' keys and a key of the largest ring take 200 KiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dealt:
+    """What one site gets.
+
+    Parameters
+    ----------
+    ring : str
+        Preset that the keys are for.
+    roster_hash : bytes
+        SHA-256 of the roster, 32 bytes.
+    members : tuple of bytes
+        Identity keys of the sites that the keys were dealt to, ascending.
+    member : bytes
+        Which of them this file is for.
+    serial : bytes
+        16 random bytes that all files of one dealing share, for sites to compare. Mixed dealings have
+        different sums, so different names for them, and no two nodes' ciphertexts add up.
+    key : EsheKey
+        s_i and s.
+    """
+
+    ring: str
+    roster_hash: bytes
+    members: tuple[bytes, ...]
+    member: bytes
+    serial: bytes
+    key: EsheKey = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if list(self.members) != sorted(set(self.members)) or self.member not in self.members:
+            raise ProtocolError("dealt keys: members must ascend, and this one be among them")
+        if (len(self.roster_hash), len(self.serial)) != (32, 16):
+            raise ProtocolError("dealt keys: a roster hash of 32 bytes and a serial of 16")
+        self.key.check(eshe_preset(self.ring).dimension, len(self.members))
+
+    def to_bytes(self) -> bytes:
+        """Encode; the bytes are secret."""
+        return canonical.dumps(
+            {
+                "v": VERSION,
+                "kind": "flhe-dealt-key",
+                "ring": self.ring,
+                "roster": self.roster_hash,
+                "members": list(self.members),
+                "member": self.member,
+                "serial": self.serial,
+                "key": self.key.to_bytes(),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Dealt:
+        """Inverse of `to_bytes`.
+
+        Raises
+        ------
+        ProtocolError, ConfigError
+            Anything else, of another version, or for a ring that this version does not know.
+        """
+        match canonical.loads(data, MAX_FILE, "dealt keys"):
+            case {
+                "v": int(version),
+                "kind": "flhe-dealt-key",
+                "ring": str(ring),
+                "roster": bytes(roster_hash),
+                "members": list(members),
+                "member": bytes(member),
+                "serial": bytes(serial),
+                "key": bytes(key),
+                **rest,
+            } if not rest and type(version) is int and all(type(m) is bytes for m in members):
+                pass
+            case _:
+                raise ProtocolError("dealt keys: this is no file of `flhe keygen --scheme eshe`")
+        if version != VERSION:
+            raise ProtocolError(f"dealt keys: version {version}, this flhe reads {VERSION}")
+        return cls(ring, roster_hash, tuple(members), member, serial, EsheKey.from_bytes(key))
+
+
+def deal(
+    roster: Roster,
+    ring: str,
+    without: Collection[bytes] = (),
+    random: Random = secrets.token_bytes,
+) -> dict[bytes, Dealt]:
+    """Deal keys to the members of a roster, or to some of them; by identity key.
+
+    Parameters
+    ----------
+    roster : Roster
+        Who there is.
+    ring : str
+        Preset of the ring.
+    without : collection of bytes
+        Identity keys of members that are left out.
+
+    Raises
+    ------
+    ConfigError
+        Fewer members than the roster's bounds need, or who is left out is no member.
+    """
+    dimension = eshe_preset(ring).dimension
+    for public in without:
+        if public not in roster.publics:
+            raise ConfigError(f"the key {public.hex()[:16]} is no member's of this roster")
+    members = tuple(sorted(set(roster.publics) - set(without)))
+    if not roster.min_members <= len(members) <= MAX_MEMBERS:
+        raise ConfigError(
+            f"keys for {len(members)} members, this roster's bounds need {roster.min_members} or more"
+        )
+    keys = [draw_own(dimension, random) for _ in members]
+    total: NDArray[np.int32] = np.array(keys, np.int32).sum(axis=0, dtype=np.int32)
+    serial = random(16)
+    return {
+        member: Dealt(ring, roster.hash, members, member, serial, EsheKey(own, total))
+        for member, own in zip(members, keys, strict=True)
+    }
+
+
+def load(path: Path | None, state: Confirmed, scheme: Eshe) -> EsheKey:
+    """The keys in the file at `path`, if they are for exactly this epoch's members.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file, others may read it, or it is of another roster, ring, site or set of
+        members.
+    """
+    if path is None:
+        raise ConfigError(
+            "keys are dealt in this federation, and this node has none: set flhe-dealt-key in its node "
+            "config to the file that `flhe keygen --scheme eshe` made for it"
+        )
+    try:
+        dealt = Dealt.from_bytes(files.read(path))
+    except StoreError:
+        raise ConfigError(
+            "flhe-dealt-key: the file is missing, a link, somebody else's, or open to others (chmod "
+            "600)"
+        ) from None
+    except ProtocolError as error:
+        raise ConfigError(f"flhe-dealt-key: {error}") from None
+    for what, is_so in (
+        ("another roster", dealt.roster_hash == state.roster.hash),
+        ("another site", dealt.member == state.identity.public),
+        ("another ring", dealt.ring == scheme.ring),
+    ):
+        if not is_so:
+            raise ConfigError(f"flhe-dealt-key: the keys were dealt for {what}")
+    if dealt.members != state.members:
+        raise ConfigError(
+            f"flhe-dealt-key: the keys were dealt to {len(dealt.members)} sites, and "
+            f"{len(state.members)} take part that are not all of them: have keys dealt for those, or "
+            "let members make their own (keys='joint')"
+        )
+    return dealt.key

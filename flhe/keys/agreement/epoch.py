@@ -1,0 +1,338 @@
+"""Group key agreement through a relay that nobody trusts: advertise, share, confirm.
+
+Every member i makes an ephemeral X25519 key and 32 random bytes r_i; the server only carries
+messages.
+
+    ADVERTISE  i -> all   ephemeral key, nonce                         T1 = H(members | ADVERTISEs)
+    SHARE      i -> j     AEAD(k_ij, r_i), header as AAD, i < 8        T2 = H(T1 | SHAREs)
+    CONFIRM    i -> all   T2, HMAC under a key of K_G                  id = H(T2)[:16]
+
+    k_ij = HKDF(X25519(i, j), salt=T1, "pair" | min | max)
+    K_G  = HKDF(r_1 | ... | r_8, salt=T2, "group")
+
+The first `CONTRIBUTORS` members contribute: every member knows K_G in the end, so more of them
+would make it no more secret, and every SHARE goes to all members. Everybody's nonce is in T1, so a
+key is never an old one.
+
+Each step is a pure function (state, inbound) -> (state, outbound). All messages are signed
+envelopes. A server that swaps a key, drops, repeats or replays a message, or shows two members
+different lists, changes T1 or T2 for somebody: then no two views agree, CONFIRM fails and the epoch
+never starts. An error at any step means: erase the state and start over with fresh keys.
+
+States hold secrets. Each Flower message may be handled by another process, so they go to bytes and
+back, for a file that only the owner reads; the identity's seed never is in them.
+
+Source: docs/architecture.md; SIGMA (Krawczyk, CRYPTO 2003) for signing what both sides saw and
+MACing the identity; RFC 7748 (X25519), RFC 8439 (ChaCha20-Poly1305).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from flhe.errors import AuthenticationError, ProtocolError, QuorumError
+from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
+from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
+from flhe.keys.identity import Identity, Random
+from flhe.keys.roster.roster import MAX_MEMBERS, Roster
+from flhe.wire.canonical import dumps, loads
+from flhe.wire.derive import PREFIX, hkdf
+
+ADVERTISE, SHARE, CONFIRM = "advertise", "share", "confirm"
+
+_State = Advertised | Shared | Confirmed
+
+CONTRIBUTORS = 8
+"""Members whose random bytes make the group key, in order of rank; all of them in smaller groups."""
+
+MAX_MESSAGE = 1024
+"""Longest message of this protocol, bytes; they take some 400."""
+
+__all__ = ["Advertised", "Confirmed", "Epoch", "Shared", "advertise", "confirm", "finish", "share"]
+
+
+def advertise(
+    identity: Identity,
+    run_id: int,
+    epoch_number: int,
+    roster: Roster | None,
+    random: Random = secrets.token_bytes,
+) -> tuple[Advertised, bytes]:
+    """Start an epoch: returns the state to keep and the ADVERTISE for everyone.
+
+    With `roster=None` (`trust="first-use"`) the members are whoever advertises. Raises
+    ProtocolError if `identity` is not in the roster, or was revoked in it.
+    """
+    if roster is not None:
+        roster.rank(identity.public)
+    secret = random(32)
+    ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    state = Advertised(identity, run_id, epoch_number, roster, secret, b"")
+    header = _header(ADVERTISE, state, _hello_hash(roster, run_id))
+    message = Envelope.seal(identity, header, dumps([ephemeral, random(32)])).to_bytes()
+    return replace(state, message=message), message
+
+
+def share(
+    state: Advertised, advertises: list[bytes], random: Random = secrets.token_bytes
+) -> tuple[Shared, list[bytes]]:
+    """Take everyone's ADVERTISE, own included, in any order; returns a SHARE for each other one.
+
+    Only contributors send any; the list of the others is empty.
+
+    Raises
+    ------
+    AuthenticationError
+        Own message missing or changed, a bad signature, a key that gives no secret.
+    ProtocolError
+        A message of another run, epoch or roster, or by a revoked key; a member or an ephemeral key
+        that comes twice.
+    QuorumError
+        Fewer members than the roster's bounds need.
+    """
+    if len(advertises) > MAX_MEMBERS:
+        raise ProtocolError(f"{len(advertises)} ADVERTISE messages, at most {MAX_MEMBERS} fit")
+    if state.message not in advertises:
+        raise AuthenticationError("own ADVERTISE is missing or was changed on the way: start over")
+    me = state.identity.public
+    listed = None if state.roster is None else frozenset(state.roster.publics)
+    expect = _expect(ADVERTISE, state, _hello_hash(state.roster, state.run_id))
+    messages: dict[bytes, bytes] = {}
+    ephemerals: dict[bytes, bytes] = {}
+    for data in advertises:
+        envelope = Envelope.from_bytes(data, MAX_MESSAGE)
+        sender = envelope.header.sender
+        if state.roster is not None:  # before the header: it would only say "another roster_hash"
+            state.roster.check_not_revoked(sender)
+        envelope.verify(expect, senders=listed)
+        if sender in messages:
+            raise ProtocolError(f"two ADVERTISE messages by {sender.hex()[:16]}: start over")
+        messages[sender] = data
+        ephemerals[sender], _ = _two(envelope.payload, "ADVERTISE")
+        check_ephemeral(ephemerals[sender])
+    if len(set(ephemerals.values())) < len(ephemerals):
+        raise ProtocolError("two members advertise one ephemeral key: start over with fresh keys")
+    members = tuple(sorted(messages))
+    roster = state.roster or Roster.first_use(members)
+    if len(members) < roster.min_members:
+        raise QuorumError(
+            f"{len(members)} members answered, {roster.min_members} are needed: "
+            "wait for more nodes, or agree on a roster with lower bounds"
+        )
+
+    t1 = _hash("t1", roster.hash, list(members), [messages[m] for m in members])
+    scope = (state.run_id, roster.hash)
+    pair_keys = tuple(
+        b"" if peer == me else pair_key(state.secret, ephemerals[peer], (me, peer), t1, scope)
+        for peer in members
+    )
+    contribution = random(32)
+    outbound = []
+    contributes = members.index(me) < CONTRIBUTORS
+    for peer, key in zip(members, pair_keys, strict=True):
+        if peer != me and contributes:
+            header = _header(SHARE, state, roster.hash, receiver=peer)
+            payload = seal_to(key, header, contribution, random)
+            outbound.append(Envelope.seal(state.identity, header, payload).to_bytes())
+    shared = Shared(
+        identity=state.identity,
+        run_id=state.run_id,
+        number=state.number,
+        roster=roster,
+        members=members,
+        t1=t1,
+        pair_keys=pair_keys,
+        contribution=contribution,
+        sent=_hash("sent", outbound),
+    )
+    return shared, outbound
+
+
+def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
+    """Take the SHAREs of all to all members, in any order; returns the CONFIRM for everyone.
+
+    Signatures are verified on the messages to us; the others are bound by T2, and each is verified
+    by the member who gets it, without whose CONFIRM no epoch starts. (All of them would be N^2.)
+
+    Raises ProtocolError for a message missing, repeated or of another exchange, AuthenticationError
+    for one that was changed, own messages included.
+    """
+    me, members = state.identity.public, state.members
+    known = frozenset(members)
+    contributors = members[:CONTRIBUTORS]
+    need = len(contributors) * (len(members) - 1)
+    if len(shares) != need:
+        raise ProtocolError(f"{len(shares)} SHARE messages, {need} are needed: start over")
+    expect = _expect(SHARE, state, state.roster.hash)
+    del expect["receiver"]  # in turn, every member
+    digests: dict[tuple[bytes, bytes], bytes] = {}
+    sent: dict[bytes, bytes] = {}
+    inbox: dict[bytes, Envelope] = {}
+    for data in shares:
+        envelope = Envelope.from_bytes(data, MAX_MESSAGE)
+        envelope.header.check(expect)
+        sender, receiver = envelope.header.sender, envelope.header.receiver
+        if sender not in known or receiver not in known or sender == receiver:
+            raise ProtocolError("a SHARE that is not between two members of this epoch")
+        if sender not in contributors:
+            raise ProtocolError("a SHARE by a member that contributes nothing to the key")
+        if (sender, receiver) in digests:
+            raise ProtocolError(f"two SHARE messages of one pair, by {state.roster.name(sender)}")
+        digests[sender, receiver] = hashlib.sha256(data).digest()
+        if sender == me:
+            sent[receiver] = data
+        if receiver == me:
+            envelope.verify({}, senders=known)
+            inbox[sender] = envelope
+    mine = [sent[m] for m in members if m != me] if me in contributors else []
+    if _hash("sent", mine) != state.sent:
+        raise AuthenticationError("own SHARE messages were changed on the way: start over")
+
+    t2 = _hash("t2", state.t1, [digests[pair] for pair in sorted(digests)])
+    secret = b"".join(
+        state.contribution if m == me else _contribution(state.pair_keys[i], inbox[m])
+        for i, m in enumerate(contributors)
+    )
+    group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
+    header = _header(CONFIRM, state, state.roster.hash)
+    payload = dumps([t2, _mac(_mac_key(state, group_key), t2, me)])
+    message = Envelope.seal(state.identity, header, payload).to_bytes()
+    confirmed = Confirmed(
+        identity=state.identity,
+        run_id=state.run_id,
+        number=state.number,
+        roster=state.roster,
+        members=members,
+        t2=t2,
+        pair_keys=state.pair_keys,
+        group_key=group_key,
+        message=message,
+    )
+    return confirmed, message
+
+
+def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
+    """Take everyone's CONFIRM, own included, in any order; returns the epoch that all agree on.
+
+    Raises AuthenticationError naming the member who saw other messages or holds another key,
+    ProtocolError for a message missing, repeated or of another exchange. Nothing may be encrypted
+    under the group key before this step returns.
+    """
+    members = state.members
+    if len(confirms) != len(members):
+        raise ProtocolError(
+            f"{len(confirms)} CONFIRM messages, all {len(members)} members must agree: start over"
+        )
+    if state.message not in confirms:
+        raise AuthenticationError("own CONFIRM is missing or was changed on the way: start over")
+    expect = _expect(CONFIRM, state, state.roster.hash)
+    key = _mac_key(state, state.group_key)  # once: the roster is hashed for it
+    seen: set[bytes] = set()
+    for data in confirms:
+        envelope = Envelope.from_bytes(data, MAX_MESSAGE)
+        envelope.verify(expect, senders=members)
+        sender = envelope.header.sender
+        if sender in seen:
+            raise ProtocolError(f"two CONFIRM messages by {state.roster.name(sender)}: start over")
+        seen.add(sender)
+        t2, mac = _two(envelope.payload, "CONFIRM")
+        if not hmac.compare_digest(t2, state.t2):
+            raise AuthenticationError(f"{state.roster.name(sender)} saw other messages: start over")
+        if not hmac.compare_digest(mac, _mac(key, state.t2, sender)):
+            raise AuthenticationError(f"{state.roster.name(sender)} holds another key: start over")
+    return Epoch(
+        id=_epoch_id(state.t2),
+        number=state.number,
+        run_id=state.run_id,
+        roster=state.roster,
+        members=members,
+        rank=members.index(state.identity.public),
+        group_key=state.group_key,
+        pair_keys=state.pair_keys,
+        scheme_public=state.scheme_public,
+        scheme_secret=state.scheme_secret,
+    )
+
+
+def announced(confirms: list[bytes]) -> tuple[bytes, bytes]:
+    """Roster hash and epoch id that all of these CONFIRMs speak of: what a relay can know.
+
+    Raises ProtocolError when they differ: then no member will finish the epoch either. Members must
+    not use it, they have `finish`.
+    """
+    seen = set()
+    for data in confirms:
+        envelope = Envelope.from_bytes(data, MAX_MESSAGE)
+        seen.add((envelope.header.roster_hash, _epoch_id(_two(envelope.payload, "CONFIRM")[0])))
+    if len(seen) != 1:
+        raise ProtocolError("members confirmed different messages: start over")
+    return seen.pop()
+
+
+def _epoch_id(t2: bytes) -> bytes:
+    return _hash("epoch-id", t2)[:16]
+
+
+def _hash(label: str, *parts: bytes | Iterable[bytes]) -> bytes:
+    return hashlib.sha256(dumps([PREFIX + label, *parts])).digest()
+
+
+def _hello_hash(roster: Roster | None, run_id: int) -> bytes:
+    """Return what an ADVERTISE has as roster_hash: under first-use no roster is known yet."""
+    if roster is not None:
+        return roster.hash
+    return hashlib.sha256(dumps([PREFIX + "first-use", run_id])).digest()
+
+
+def _header(stage: str, state: _State, roster_hash: bytes, receiver: bytes = EVERYONE) -> Header:
+    return Header(
+        roster_hash=roster_hash,
+        run_id=state.run_id,
+        epoch=state.number,
+        round=0,
+        attempt=0,
+        stage=stage,
+        sender=state.identity.public,
+        receiver=receiver,
+        policy_hash=NONE,
+        layout_hash=NONE,
+    )
+
+
+def _expect(stage: str, state: _State, roster_hash: bytes) -> dict[str, int | str | bytes]:
+    """Return every field that messages of a stage to all members have in common."""
+    expect = asdict(_header(stage, state, roster_hash))
+    del expect["sender"]
+    return expect
+
+
+def _two(payload: bytes, what: str) -> tuple[bytes, bytes]:
+    """Decode two strings of 32 bytes."""
+    body = loads(payload, MAX_MESSAGE, what)
+    if type(body) is not list or [type(x) is bytes and len(x) for x in body] != [32, 32]:
+        raise ProtocolError(f"{what}: the payload must be two strings of 32 bytes")
+    return body[0], body[1]
+
+
+def _contribution(key: bytes, envelope: Envelope) -> bytes:
+    plain = open_from(key, envelope.header, envelope.payload)
+    if len(plain) != 32:  # r_1 | ... | r_M is unambiguous because each has one length
+        raise ProtocolError("SHARE: a contribution must be 32 bytes")
+    return plain
+
+
+def _mac_key(state: Shared | Confirmed, group_key: bytes) -> bytes:
+    """Return the key of confirmations."""
+    return hkdf(group_key, "confirm", state.run_id, state.roster.hash, state.number)
+
+
+def _mac(key: bytes, t2: bytes, sender: bytes) -> bytes:
+    """Return the confirmation of `sender`, over its own key so that none can be reflected."""
+    return hmac.digest(key, dumps([PREFIX + "confirm", t2, sender]), "sha256")

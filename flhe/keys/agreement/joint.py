@@ -1,0 +1,270 @@
+"""A sum of keys that nobody dealt: members learn s = sum of s_i, and of each s_i nothing more.
+
+    JOINT      i -> all   seal(K_G, v_i),   v_i = s_i + sum over j > i of P_ij - sum over j < i of P_ij
+    JOINT-SUM  i -> all   HMAC(K_G, "joint" | epoch | s)          s = sum of v_i, coefficients mod 2^32
+
+    P_ij = AES-256-CTR under HKDF(k_ij, "joint" | epoch), 32-bit lanes: each is added once and taken
+    once
+
+The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
+mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
+for one epoch; docs/architecture.md says what a server that begins several may do). Each member checks
+that s is as wide as a sum of N keys is, and that its own v_i is in it.
+
+Masks belong to one key agreement: k_ij comes from X25519 keys that were fresh for it. Asked twice in
+one, a member masks the same s_i again, so the same v_i; who starts over draws everything anew. (One
+mask on two keys would show their difference.)
+
+The last message names s by a key of the group. It goes into the layout hash of every slot, so members
+with different sums make ciphertexts that nobody adds up.
+
+Keys may be dealt instead, offline and by somebody trusted (`flhe.keys.agreement.dealt`): then there is no JOINT.
+
+Each step is a pure function like those of `flhe.keys.agreement.key_pair`, between CONFIRM and `finish`.
+
+Source: ESAFL, Sec. 6, "performing by the clients" (which leaves the protocol open); pairwise masks:
+Bonawitz et al., CCS 2017, Sec. 4; docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import NoKeyError, ProtocolError
+from flhe.keys import seal
+from flhe.keys.agreement import broadcast as wide
+from flhe.keys.agreement import epoch
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.states import Confirmed, Epoch
+from flhe.keys.identity import Random
+from flhe.math.prg import BLOCK, AesCtr
+from flhe.schemes.esafl.keys import EsheKey, Own, check_own, check_total, draw_own
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.wire import canonical
+from flhe.wire.canonical import dumps, loads
+from flhe.wire.derive import hkdf
+
+STAGE, SUM = "joint", "joint-sum"
+MAX_SHARE = 1 << 18
+"""Longest JOINT, bytes; one takes 4 bytes a coefficient and some 700."""
+MAX_SUM = 1024
+"""Longest JOINT-SUM, bytes."""
+
+Lanes = NDArray[np.uint32]
+
+
+def share(
+    state: Confirmed,
+    confirms: list[bytes],
+    scheme: Eshe,
+    policy_hash: bytes,
+    random: Random = secrets.token_bytes,
+) -> tuple[Confirmed, bytes]:
+    """Draw s_i for an epoch that all have confirmed; returns the state to keep and the JOINT.
+
+    Parameters
+    ----------
+    state : Confirmed
+        The member's own.
+    confirms : list of bytes
+        Everyone's CONFIRM.
+    scheme : Eshe
+        For the epoch's members.
+    policy_hash : bytes
+        Hash of the terms.
+
+    Raises
+    ------
+    ProtocolError
+        The confirmations are not those of `epoch.finish`; keys were drawn for other terms, or the sum
+        is known already.
+    """
+    agreed = epoch.finish(state, confirms)
+    if state.scheme_public:
+        raise ProtocolError("the sum of keys is known in this key agreement: start over")
+    if not state.scheme_secret:
+        own = draw_own(scheme.sizes.n, random)
+        state = replace(state, scheme_secret=_own_bytes(own), scheme_terms=policy_hash)
+    own = _own_in(state, scheme, policy_hash)
+    box = seal.seal(
+        agreed.group_key, _box_header(agreed, agreed.rank), _masked(agreed, own), random
+    )
+    header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
+    return state, Envelope.seal(state.identity, header, box).to_bytes()
+
+
+def add(
+    state: Confirmed,
+    confirms: list[bytes],
+    messages: list[bytes],
+    scheme: Eshe,
+    policy_hash: bytes,
+) -> tuple[Confirmed, bytes]:
+    """Take everyone's JOINT, own included, in any order; returns the state and the JOINT-SUM.
+
+    Raises
+    ------
+    AuthenticationError
+        A signature or a box that does not verify.
+    ProtocolError
+        A message missing, repeated, changed or of another exchange; a sum that is none of keys.
+    """
+    agreed = epoch.finish(state, confirms)
+    own = _own_in(state, scheme, policy_hash)
+    if len(messages) != agreed.size:
+        raise ProtocolError(
+            f"{len(messages)} JOINT messages, all {agreed.size} members must send one: start over"
+        )
+    expect = wide.expected(agreed, STAGE, STAGE, policy_hash)
+    total = np.zeros(scheme.sizes.n, np.uint32)
+    seen: set[bytes] = set()
+    for data in messages:
+        envelope = Envelope.from_bytes(data, MAX_SHARE)
+        envelope.verify(expect, senders=agreed.members)
+        sender = envelope.header.sender
+        if sender in seen:
+            raise ProtocolError(f"two JOINT messages by {state.roster.name(sender)}: start over")
+        seen.add(sender)
+        rank = agreed.members.index(sender)
+        _, plain = seal.unseal(agreed.group_key, envelope.payload, _box_header(agreed, rank))
+        if len(plain) != 4 * total.size:
+            raise ProtocolError(f"the JOINT by {state.roster.name(sender)} has another length")
+        if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
+            raise ProtocolError("own JOINT was changed on the way: start over")
+        total += np.frombuffer(plain, "<u4")
+    return _with_sum(state, agreed, EsheKey(own, total.view(np.int32)), scheme, policy_hash)
+
+
+def take(
+    state: Confirmed, confirms: list[bytes], key: EsheKey, scheme: Eshe, policy_hash: bytes
+) -> tuple[Confirmed, bytes]:
+    """Take keys that were dealt offline, in place of `share` and `add`; returns state and JOINT-SUM.
+
+    Raises
+    ------
+    ProtocolError
+        Keys that no honest dealer deals; keys were drawn in this agreement.
+    """
+    agreed = epoch.finish(state, confirms)
+    if state.scheme_secret and not state.scheme_public:
+        raise ProtocolError(
+            "keys were drawn in this key agreement, so none that were dealt are taken"
+        )
+    return _with_sum(state, agreed, key, scheme, policy_hash)
+
+
+def announced(
+    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, policy_hash: bytes
+) -> bytes:
+    """What a JOINT-SUM calls the sum of keys: what a relay can know, and all that it needs.
+
+    Raises
+    ------
+    ProtocolError, AuthenticationError
+        A message of another exchange, or not by `sender`.
+    """
+    scope = run_id, number, epoch_id, policy_hash
+    return _name_in(wide.read(message, MAX_SUM, STAGE, SUM, sender, *scope))
+
+
+def key_of(agreed: Epoch) -> EsheKey:
+    """The keys of an epoch; NoKeyError where they were erased, or there never were any."""
+    if not agreed.scheme_secret:
+        raise NoKeyError(
+            "this epoch's keys were erased, because members agreed on another one or began to: the "
+            "group must agree anew"
+        )
+    return EsheKey.from_bytes(agreed.scheme_secret)
+
+
+# --- state ---
+
+
+def _own_bytes(own: Own) -> bytes:
+    return canonical.dumps([1, "eshe-own", own.tobytes()])
+
+
+def _own_in(state: Confirmed, scheme: Eshe, policy_hash: bytes) -> Own:
+    """The own key in a state that has no sum yet, or one that was computed before."""
+    if state.scheme_terms != policy_hash:
+        raise ProtocolError("keys were drawn for other terms in this key agreement: start over")
+    if state.scheme_public:
+        return EsheKey.from_bytes(state.scheme_secret).own
+    match loads(state.scheme_secret, 1 << 20, "stored key") if state.scheme_secret else None:
+        case [int(v), "eshe-own", bytes(own)] if type(v) is int and v == 1:
+            key = np.frombuffer(own, np.int8)
+            if key.shape != (scheme.sizes.n,):
+                raise ProtocolError("keys were drawn for another ring: start over")
+            check_own(key)
+            return key
+    raise ProtocolError("no key was drawn in this key agreement: start over")
+
+
+def _with_sum(
+    state: Confirmed, agreed: Epoch, key: EsheKey, scheme: Eshe, policy_hash: bytes
+) -> tuple[Confirmed, bytes]:
+    """Check the keys, keep them, and say what their sum is called."""
+    key.check(scheme.sizes.n, agreed.size)
+    name = _name(agreed, key)
+    if state.scheme_public and not hmac.compare_digest(state.scheme_public, name):
+        raise ProtocolError("a second sum of keys in one key agreement: start over")
+    state = replace(
+        state, scheme_public=name, scheme_secret=key.to_bytes(), scheme_terms=policy_hash
+    )
+    header = wide.header(agreed, STAGE, SUM, state.identity.public, policy_hash)
+    return state, Envelope.seal(state.identity, header, dumps([name])).to_bytes()
+
+
+def _name(agreed: Epoch, key: EsheKey) -> bytes:
+    """HMAC over s, 32 bytes: equal for all that have the same, and nothing to who has not K_G."""
+    check_total(key.total, agreed.size)
+    mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)
+    return hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
+
+
+def _name_in(payload: bytes) -> bytes:
+    match loads(payload, MAX_SUM, "JOINT-SUM"):
+        case [bytes(name)] if len(name) == 32:
+            return name
+    raise ProtocolError("JOINT-SUM: the payload must be 32 bytes")
+
+
+# --- masks ---
+
+
+def _masked(agreed: Epoch, own: Own) -> bytes:
+    """v_i: the own key under the masks of all pairs, little-endian 32-bit lanes."""
+    lanes: Lanes = own.astype(np.int32).view(np.uint32).copy()
+    for rank, key in enumerate(agreed.pair_keys):
+        if rank != agreed.rank:
+            mask = _mask(agreed, key, lanes.size)
+            (np.add if rank > agreed.rank else np.subtract)(lanes, mask, out=lanes)
+    return lanes.astype("<u4").tobytes()
+
+
+def _mask(agreed: Epoch, pair_key: bytes, count: int) -> Lanes:
+    key = hkdf(pair_key, "joint", agreed.run_id, agreed.roster.hash, agreed.id)
+    data = np.empty(4 * count + BLOCK, np.uint8)
+    # Stream 0 from block 0: safe because the key is derived for this one mask of one agreement.
+    AesCtr().stream(key, 0).into(data, 4 * count)
+    return data[: 4 * count].view(np.dtype("<u4"))
+
+
+# --- messages ---
+
+
+def _box_header(agreed: Epoch, rank: int) -> dict[str, int | str | bytes]:
+    return {
+        "run_id": agreed.run_id,
+        "roster_hash": agreed.roster.hash,
+        "stage": STAGE,
+        "round": 0,
+        "attempt": 0,
+        "rank": rank,
+        "epoch": agreed.id,
+    }

@@ -1,0 +1,138 @@
+"""A scheme's own key pair, made by one member for all: the group key carries it.
+
+    KEY-PAIR  lowest rank -> all   public key, seal(K_G, secret key), signed over both
+
+A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each
+epoch. The member of the lowest rank makes it, never the server. It does so once everybody's CONFIRM
+is there, and so does whoever takes it check them first: no secret is sealed for a group that has
+not agreed. The pair is checked by everyone that takes it, and tried out. Its public part is in the
+layout hash of every slot, so members who were given different ones make ciphertexts that nobody
+adds up.
+
+Asked twice in one agreement, the member seals the same pair again.
+
+Each step is a pure function like those of `flhe.keys.agreement.epoch`, between CONFIRM and `finish`.
+
+Source: BatchCrypt, Algorithm 1 (the leader client); docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import replace
+
+from flhe.errors import ProtocolError
+from flhe.keys import seal
+from flhe.keys.agreement import broadcast as wide
+from flhe.keys.agreement import epoch
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.states import Confirmed, Epoch
+from flhe.keys.identity import Random
+from flhe.keys.roles import check_pair, new_pair
+from flhe.schemes.base import Scheme
+from flhe.wire.canonical import dumps, loads
+
+STAGE = "key-pair"
+MAX_PAIR = 1 << 20
+"""Longest such message, bytes; one of Paillier takes some 2000."""
+
+
+def make(
+    state: Confirmed,
+    confirms: list[bytes],
+    scheme: Scheme,
+    policy_hash: bytes,
+    random: Random = secrets.token_bytes,
+) -> tuple[Confirmed, bytes]:
+    """Make the pair of an epoch that all have confirmed; returns the state to keep and the message.
+
+    Parameters
+    ----------
+    state : Confirmed
+        Of the member of the lowest rank.
+    confirms : list of bytes
+        Everyone's CONFIRM.
+    scheme : Scheme
+        For the epoch's members, without a key.
+    policy_hash : bytes
+        Hash of the terms.
+
+    Raises
+    ------
+    ProtocolError
+        This member's rank is not the lowest, or the confirmations are not those of `epoch.finish`.
+    """
+    agreed = epoch.finish(state, confirms)
+    if agreed.rank != 0:
+        raise ProtocolError("the key pair is made by the member of the lowest rank")
+    if not state.scheme_secret:
+        public, secret = new_pair(scheme, random)
+        state = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
+    if state.scheme_terms != policy_hash:
+        raise ProtocolError("a key pair was made for other terms in this key agreement: start over")
+    public = state.scheme_public
+    box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
+    header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
+    return state, Envelope.seal(state.identity, header, dumps([public, box])).to_bytes()
+
+
+def take(
+    state: Confirmed, confirms: list[bytes], message: bytes, scheme: Scheme, policy_hash: bytes
+) -> Confirmed:
+    """Take the pair that the member of the lowest rank made, once it has proved sound.
+
+    Raises
+    ------
+    AuthenticationError
+        A signature or a box that does not verify.
+    ProtocolError
+        A message of another exchange or member, or a pair that no honest member makes; another pair
+        than was taken before in this agreement.
+    """
+    agreed = epoch.finish(state, confirms)
+    envelope = Envelope.from_bytes(message, MAX_PAIR)
+    envelope.verify(wide.expected(agreed, STAGE, STAGE, policy_hash), senders=[agreed.members[0]])
+    public, box = _payload(envelope.payload)
+    _, secret = seal.unseal(agreed.group_key, box, _box_header(agreed, public))
+    taken = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
+    if not state.scheme_secret:
+        check_pair(scheme, public, secret)
+    elif not hmac.compare_digest(taken.to_bytes(), state.to_bytes()):
+        raise ProtocolError("a second key pair in one key agreement: start over")
+    return taken
+
+
+def announced(
+    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, policy_hash: bytes
+) -> bytes:
+    """Public key that a KEY-PAIR speaks of: what a relay can know, and all that it needs.
+
+    Raises
+    ------
+    ProtocolError, AuthenticationError
+        A message of another exchange, or not by `sender`.
+    """
+    scope = run_id, number, epoch_id, policy_hash
+    return _payload(wide.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope))[0]
+
+
+def _payload(payload: bytes) -> tuple[bytes, bytes]:
+    match loads(payload, MAX_PAIR, "KEY-PAIR"):
+        case [bytes(public), bytes(box)] if public:
+            return public, box
+    raise ProtocolError("KEY-PAIR: the payload must be a public key and a sealed box")
+
+
+def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:
+    return {
+        "run_id": agreed.run_id,
+        "roster_hash": agreed.roster.hash,
+        "stage": STAGE,
+        "round": 0,
+        "attempt": 0,
+        "rank": 0,
+        "epoch": agreed.id,
+        "public": hashlib.sha256(public).digest(),
+    }

@@ -1,0 +1,107 @@
+"""Secrets between two members.
+
+    k_ij = HKDF(X25519(i, j), salt=T1, "pair" | min(i, j) | max(i, j) | run_id | roster_hash)
+    key  = HKDF(k_ij, "pair-aead" | header of the message, sender and receiver in it)
+    box  = nonce | ChaCha20-Poly1305(key, nonce, plaintext, AAD = header)
+
+Each direction and each message header has its own key. The nonce is random all the same: a step
+that is run twice after a crash must not encrypt two secrets under one key and nonce.
+
+Source: RFC 7748 (X25519; Sec. 6.1 asks to refuse an all-zero secret), RFC 8439.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from flhe.errors import AuthenticationError, ProtocolError
+from flhe.keys.agreement.messages import Header
+from flhe.keys.identity import Random, Secret
+from flhe.wire.derive import hkdf
+
+OVERHEAD = 28
+"""Bytes that a box is longer than its plaintext: nonce 12, tag 16."""
+
+_NONCE = 12
+_P = 2**255 - 19
+
+
+def check_ephemeral(public: bytes) -> None:
+    """Raise ProtocolError unless `public` is 32 bytes that X25519 itself would write.
+
+    X25519 reads other spellings of the same point; with those, one key could pass for two.
+    """
+    if len(public) != 32 or int.from_bytes(public, "little") >= _P:
+        raise ProtocolError("an ephemeral key is not 32 bytes in canonical form")
+
+
+def check_order(public: bytes) -> None:
+    """Raise ProtocolError for a public key of low order, which gives everybody one secret with anybody.
+
+    So its owner is told apart from those who could do nothing with it.
+    """
+    try:  # any secret will do: a point of low order gives zero with all of them (RFC 7748, Sec. 6.1)
+        shared = X25519PrivateKey.from_private_bytes(bytes(range(32))).exchange(
+            X25519PublicKey.from_public_bytes(public)
+        )
+    except ValueError:
+        shared = b""
+    if not any(shared):
+        raise ProtocolError("an ephemeral key is of low order")
+
+
+def pair_key(
+    secret: bytes,
+    ephemeral: bytes,
+    pair: tuple[bytes, bytes],
+    transcript: bytes,
+    scope: tuple[int, bytes],
+) -> Secret:
+    """Agree on k_ij from our X25519 `secret` and the peer's `ephemeral` key.
+
+    `pair` is (our, the peer's) Ed25519 key, `transcript` is T1, `scope` is (run_id, roster_hash).
+
+    Raises AuthenticationError naming the peer if its key gives an all-zero secret.
+    """
+    try:
+        shared = X25519PrivateKey.from_private_bytes(secret).exchange(
+            X25519PublicKey.from_public_bytes(ephemeral)
+        )
+        if not any(shared):
+            raise ValueError
+    except ValueError:  # low order: everybody would know the secret
+        raise AuthenticationError(
+            f"the ephemeral key of {pair[1].hex()[:16]} gives no secret: start over without it"
+        ) from None
+    low, high = sorted(pair)
+    return hkdf(shared, "pair", low, high, *scope, salt=transcript)
+
+
+def seal_to(
+    key: bytes, header: Header, plaintext: bytes, random: Random = secrets.token_bytes
+) -> bytes:
+    """Encrypt `plaintext` for `header.receiver` under k_ij; the payload of an envelope."""
+    nonce = random(_NONCE)
+    aad = header.to_bytes()
+    return nonce + ChaCha20Poly1305(hkdf(key, "pair-aead", aad)).encrypt(nonce, plaintext, aad)
+
+
+def open_from(key: bytes, header: Header, box: bytes) -> Secret:
+    """Decrypt what `header.sender` sealed. Raises AuthenticationError naming it."""
+    aad = header.to_bytes()
+    try:
+        if len(box) < OVERHEAD:
+            raise InvalidTag
+        plain = ChaCha20Poly1305(hkdf(key, "pair-aead", aad)).decrypt(
+            box[:_NONCE], box[_NONCE:], aad
+        )
+    except InvalidTag:
+        raise AuthenticationError(
+            f"{header.stage} message by {header.sender.hex()[:16]}: it does not decrypt, it was "
+            "changed or its sender saw other messages than we did: start over"
+        ) from None
+    return Secret(plain)

@@ -1,0 +1,1 @@
+"""Who takes part, and what they agreed on before they met."""

@@ -1,0 +1,296 @@
+"""The sites that may take part, and the bounds they agreed on.
+
+A roster is a list of names and Ed25519 keys with the collusion bound c, the smallest number of
+survivors, the schemes that may run and limits on their parameters. Its hash is pinned in each node's
+own configuration; ranks are taken in it and never from the server. The file that sites exchange also
+holds their signatures on it (`signed_roster.py`), which change nothing of the hash.
+
+A site that leaves is taken out and its key listed as revoked, which makes another roster with another
+hash: the removal counts on a node once that is pinned there, and the key can never be added again.
+
+    members needed for an epoch     max(min_survivors, c + 3, min-members of the parameters)
+    senders needed for an opening   max(min_survivors, c + 2)
+
+With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one
+member may then drop out of an epoch and a round still opens.
+
+Source: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.keys.identity import check_public
+from flhe.keys.roster.limits import NONE, Limits
+from flhe.wire.canonical import dumps, loads, record
+
+VERSION = 2
+MAX_MEMBERS = 1024
+MAX_BYTES = 1 << 18
+"""Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
+ANY = "*"
+"""In `schemes`: every scheme. It must be written, an empty list never means all."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SCHEME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}|\*")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A site: `name` (1 to 64 of A-Z a-z 0-9 . _ -) and `public`, its Ed25519 key, 32 bytes."""
+
+    name: str
+    public: bytes
+
+    def __post_init__(self) -> None:
+        if type(self.name) is not str or not _NAME.fullmatch(self.name):
+            raise ConfigError("Member: the name must be 1 to 64 letters, digits, '.', '_' or '-'")
+        try:
+            check_public(self.public)
+        except ProtocolError as error:
+            raise ConfigError(f"Member {self.name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The members, sorted by public key, and their bounds.
+
+    Parameters
+    ----------
+    members : tuple of Member
+        3 to 1024, no key twice and no name, not even in other capitals; sorted here, so that order of
+        writing does not matter.
+    collusion : int
+        c, how many members may pool what they know with the server.
+    min_survivors : int
+        Fewest senders in a sum, 2 at least.
+    schemes : tuple of str
+        Names of the schemes that may run; ("*",) allows every one.
+    revoked : tuple of bytes
+        Public keys of sites that were removed, 32 bytes each, at most 1024; sorted here. None may be
+        a member's.
+    limits : Limits
+        What no node may fall short of, whatever its own config says.
+    """
+
+    members: tuple[Member, ...]
+    collusion: int
+    min_survivors: int
+    schemes: tuple[str, ...]
+    revoked: tuple[bytes, ...] = ()
+    limits: Limits = NONE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.public)))
+        object.__setattr__(self, "schemes", tuple(sorted(self.schemes)))
+        for field, least in (("collusion", 0), ("min_survivors", 2)):
+            value = getattr(self, field)
+            if type(value) is not int or not least <= value <= MAX_MEMBERS:
+                raise ConfigError(
+                    f"Roster({field}={value!r}): must be an integer, {least} to {MAX_MEMBERS}"
+                )
+        if len({m.public for m in self.members}) != len(self.members):
+            raise ConfigError("Roster: two members have one public key, each site needs its own")
+        if len({m.name.casefold() for m in self.members}) != len(self.members):
+            raise ConfigError(
+                "Roster: two members have one name, or names that differ in capitals only: rename one"
+            )
+        if not self.min_members <= len(self.members) <= MAX_MEMBERS:
+            raise ConfigError(
+                f"Roster: {len(self.members)} members, collusion {self.collusion} and "
+                f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS} members"
+                + (f" (min-members={agreed})" if (agreed := self.limits.min_members) else "")
+            )
+        if not self.schemes or len(set(self.schemes)) != len(self.schemes):
+            raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
+        if not all(type(s) is str and _SCHEME.fullmatch(s) for s in self.schemes):
+            raise ConfigError("Roster: a scheme's name is made of a-z 0-9 . _ -")
+        self._check_revoked()
+
+    def _check_revoked(self) -> None:
+        if not all(type(key) is bytes and len(key) == 32 for key in self.revoked):
+            raise ConfigError("Roster: a revoked key is a public key, 32 bytes")
+        object.__setattr__(self, "revoked", tuple(sorted(self.revoked)))
+        if len(set(self.revoked)) != len(self.revoked):
+            raise ConfigError("Roster: a key is revoked twice, list it once")
+        if len(self.revoked) > MAX_MEMBERS:
+            raise ConfigError(
+                f"Roster: {len(self.revoked)} revoked keys, at most {MAX_MEMBERS} fit: start a new "
+                "federation, in which every site has a new key"
+            )
+        gone = set(self.revoked)
+        for member in self.members:
+            if member.public in gone:
+                raise ConfigError(
+                    f"Roster: the key of {member.name} was revoked, the site needs a new identity"
+                )
+
+    @staticmethod
+    def default_collusion(size: int) -> int:
+        """Return the collusion bound for `size` members: (size - 1) // 3."""
+        return (size - 1) // 3
+
+    @classmethod
+    def first_use(
+        cls,
+        publics: Iterable[bytes],
+        collusion: int | None = None,
+        min_survivors: int = 2,
+        schemes: tuple[str, ...] = (ANY,),
+    ) -> Roster:
+        """Build the roster of whoever announced a key, for `trust="first-use"`.
+
+        It shows that all members see one list, not that the list is of hospitals: a server that
+        makes up members is not detected. Raises QuorumError for fewer keys than the bounds need.
+        """
+        keys = sorted(publics)
+        bound = cls.default_collusion(len(keys)) if collusion is None else collusion
+        need = max(min_survivors, bound + 3)
+        if len(keys) < need:
+            raise QuorumError(
+                f"{len(keys)} members announced a key, {need} are needed: "
+                "start more nodes, or wait for those that are late"
+            )
+        members = tuple(Member(key.hex()[:16], key) for key in keys)
+        return cls(members, bound, min_survivors, schemes)
+
+    def removed(
+        self, public: bytes, *, collusion: int | None = None, min_survivors: int | None = None
+    ) -> Roster:
+        """Return the roster without the member that has the key `public`, which is then revoked.
+
+        `collusion` and `min_survivors` stay unless they are given. Every other site must pin the new
+        hash, or it goes on with the member. Raises ConfigError if `public` is no member's, or if
+        fewer members are left than the bounds need.
+        """
+        if public not in self.publics:
+            why = "was revoked before" if public in self.revoked else "is no member's"
+            raise ConfigError(f"Roster.removed: the key {public.hex()[:16]} {why}")
+        return replace(
+            self,
+            members=tuple(m for m in self.members if m.public != public),
+            collusion=self.collusion if collusion is None else collusion,
+            min_survivors=self.min_survivors if min_survivors is None else min_survivors,
+            revoked=(*self.revoked, public),
+        )
+
+    def admitted(self, member: Member) -> Roster:
+        """Return the roster with one more member.
+
+        Raises ConfigError if its key was revoked, or its key or name is in the roster already.
+        """
+        return replace(self, members=(*self.members, member))
+
+    def replaced(self, old: bytes, new: bytes) -> Roster:
+        """Return the roster in which the member with the key `old` has the key `new`, `old` revoked.
+
+        Raises ConfigError if `old` is no member's, or `new` is one or was revoked.
+        """
+        name = self.name(old) if old in self.publics else ""
+        if not name:
+            raise ConfigError(f"Roster.replaced: the key {old.hex()[:16]} is no member's")
+        others = tuple(m for m in self.members if m.public != old)
+        return replace(self, members=(*others, Member(name, new)), revoked=(*self.revoked, old))
+
+    @property
+    def min_members(self) -> int:
+        """Fewest members of an epoch: max(min_survivors, c + 3), or what the parameters say."""
+        return max(self.min_survivors, self.collusion + 3, self.limits.min_members or 0)
+
+    @property
+    def min_opening(self) -> int:
+        """Fewest senders in a sum that a reader opens: max(min_survivors, c + 2)."""
+        return max(self.min_survivors, self.collusion + 2)
+
+    @property
+    def publics(self) -> tuple[bytes, ...]:
+        """The members' public keys, in order of rank."""
+        return tuple(member.public for member in self.members)
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 of `to_bytes()`, 32 bytes: what a node pins."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    def rank(self, public: bytes) -> int:
+        """Return the position of `public`.
+
+        Raises ProtocolError if it is not in the roster; one that was revoked is said to be.
+        """
+        for rank, member in enumerate(self.members):
+            if member.public == public:
+                return rank
+        self.check_not_revoked(public)
+        raise ProtocolError(
+            f"the key {public.hex()[:16]} is not in the roster: add the site and pin the new hash"
+        )
+
+    def check_not_revoked(self, public: bytes) -> None:
+        """Raise ProtocolError if `public` is the key of a site that was removed."""
+        if public in self.revoked:
+            raise ProtocolError(
+                f"the key {public.hex()[:16]} was revoked: its site was removed from this roster, and "
+                "takes part again only with a new identity in a roster that all have pinned"
+            )
+
+    def name(self, public: bytes) -> str:
+        """Return the name of the member with that key. Raises ProtocolError like `rank`."""
+        return self.members[self.rank(public)].name
+
+    def allows(self, scheme: str) -> bool:
+        """Whether the scheme named `scheme` may run. "Any" means any that encrypts."""
+        return scheme in self.schemes or (ANY in self.schemes and scheme != "plain")
+
+    def to_bytes(self) -> bytes:
+        """Encode as canonical CBOR, the same bytes on every machine."""
+        return dumps(
+            {
+                "v": VERSION,
+                "members": [[m.name, m.public] for m in self.members],
+                "collusion": self.collusion,
+                "min_survivors": self.min_survivors,
+                "schemes": self.schemes,
+                "revoked": self.revoked,
+                "parameters": self.limits.to_fields(),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Roster:
+        """Decode what `to_bytes` wrote.
+
+        Raises ProtocolError for bytes that are not a roster, ConfigError for one that cannot work.
+        """
+        kinds = {
+            "v": int,
+            "members": list,
+            "collusion": int,
+            "min_survivors": int,
+            "schemes": list,
+            "revoked": list,
+            "parameters": dict,
+        }
+        stored = loads(data, MAX_BYTES, "roster")
+        if type(stored) is dict and type(version := stored.get("v")) is int and version != VERSION:
+            raise ProtocolError(f"roster: version {version}, this flhe reads {VERSION}")
+        body = record(stored, "roster", kinds)
+        if not all(type(m) is list and len(m) == 2 for m in body["members"]):
+            raise ProtocolError("roster: a member is a pair of name and public key")
+        if not all(type(s) is str for s in body["schemes"]):
+            raise ProtocolError("roster: schemes are named by text")
+        roster = cls(
+            members=tuple(Member(*m) for m in body["members"]),
+            collusion=body["collusion"],
+            min_survivors=body["min_survivors"],
+            schemes=tuple(body["schemes"]),
+            revoked=tuple(body["revoked"]),
+            limits=Limits.from_fields(body["parameters"]),
+        )
+        if roster.to_bytes() != data:
+            raise ProtocolError("roster: members, schemes or revoked keys are out of order")
+        return roster

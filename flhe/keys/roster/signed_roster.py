@@ -1,0 +1,204 @@
+"""The roster file: a roster, and who of its members has signed it.
+
+    CBOR {v, roster: bytes, signatures: [[public key, signature], ...]}
+
+What a node pins is the hash of the roster inside, so that signatures may be added, or copies that were
+signed apart united, without a new hash. A node takes the file only once every member has signed: a
+site that never agreed to be listed with these others, bounds and schemes is in no federation of theirs.
+
+Source: docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
+from flhe.keys.identity import Identity
+from flhe.keys.roster import statements
+from flhe.keys.roster.roster import MAX_BYTES, MAX_MEMBERS, Member, Roster
+from flhe.wire.canonical import dumps, loads, record
+
+VERSION = 2
+"""Version 1 was a roster that nobody had signed."""
+MAX_FILE = MAX_BYTES + 128 * MAX_MEMBERS
+"""Longest file, bytes: a roster, and a signature of some 100 bytes for each member."""
+MANY = 10
+"""Names that an error lists; of more it says how many there are."""
+
+Signature = tuple[bytes, bytes]
+"""A member's public key, 32 bytes, and its signature, 64 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRoster:
+    """A roster and signatures on it, each of which was verified.
+
+    Parameters
+    ----------
+    roster : Roster
+        Who takes part, and within what bounds.
+    signatures : tuple of Signature
+        One a member at most; sorted here by key.
+
+    Raises
+    ------
+    ProtocolError
+        A signature by no member, or two by one.
+    AuthenticationError
+        A signature that does not verify: whose.
+    """
+
+    roster: Roster
+    signatures: tuple[Signature, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(self.signatures))
+        object.__setattr__(self, "signatures", ordered)
+        if len({public for public, _ in ordered}) != len(ordered):
+            raise ProtocolError("roster file: one member has signed twice")
+        body = self.roster.to_bytes()
+        for public, signature in ordered:
+            name = self.roster.name(public)
+            try:
+                statements.check(public, signature, "roster", body)
+            except AuthenticationError:
+                raise AuthenticationError(
+                    f"roster file: the signature of {name} is not on this roster: have {name} sign it "
+                    "again (flhe roster sign)"
+                ) from None
+
+    @property
+    def missing(self) -> tuple[Member, ...]:
+        """Members that have not signed, in order of rank."""
+        signed = {public for public, _ in self.signatures}
+        return tuple(m for m in self.roster.members if m.public not in signed)
+
+    def signed(self, identity: Identity) -> SignedRoster:
+        """Return it with this member's signature. Raises ProtocolError for who is no member."""
+        self.roster.rank(identity.public)
+        made = statements.sign(identity, "roster", self.roster.to_bytes())
+        others = tuple(s for s in self.signatures if s[0] != identity.public)
+        return replace(self, signatures=(*others, (identity.public, made)))
+
+    def merged(self, other: SignedRoster) -> SignedRoster:
+        """Return it with the other copy's signatures too. Raises ConfigError for another roster."""
+        if other.roster != self.roster:
+            raise ConfigError(
+                f"these are two rosters, with the hashes {self.roster.hash.hex()} and "
+                f"{other.roster.hash.hex()}: signatures on one say nothing about the other"
+            )
+        return replace(
+            self, signatures=tuple({**dict(other.signatures), **dict(self.signatures)}.items())
+        )
+
+    def check_complete(self) -> None:
+        """Raise ConfigError unless every member has signed; it says who has not."""
+        if missing := [member.name for member in self.missing]:
+            names = ", ".join(sorted(missing)[:MANY]) + (
+                f" and {len(missing) - MANY} more" if len(missing) > MANY else ""
+            )
+            raise ConfigError(
+                f"the roster is not signed by {names}: each site signs the file with "
+                "`flhe roster sign`, and `flhe roster merge` unites copies that were signed apart"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Encode as canonical CBOR, the same bytes on every machine; nothing of it is secret."""
+        return dumps(
+            {
+                "v": VERSION,
+                "roster": self.roster.to_bytes(),
+                "signatures": [list(signature) for signature in self.signatures],
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SignedRoster:
+        """Decode what `to_bytes` wrote.
+
+        Raises ProtocolError for bytes that are no roster file, ConfigError for a roster that cannot
+        work, AuthenticationError for a signature that does not verify.
+        """
+        stored = loads(data, MAX_FILE, "roster file")
+        if type(stored) is dict and "members" in stored:
+            raise ProtocolError(
+                "roster file: a roster without signatures, as no version of flhe reads any more: make "
+                "the file with `flhe roster new`"
+            )
+        kinds = {"v": int, "roster": bytes, "signatures": list}
+        body = record(stored, "roster file", kinds)
+        if body["v"] != VERSION:
+            raise ProtocolError(f"roster file: version {body['v']}, this flhe reads {VERSION}")
+        pairs = body["signatures"]
+        if len(pairs) > MAX_MEMBERS or not all(_is_pair(pair) for pair in pairs):
+            raise ProtocolError("roster file: a signature is a pair of public key and 64 bytes")
+        signed = cls(Roster.from_bytes(body["roster"]), tuple((p[0], p[1]) for p in pairs))
+        if signed.to_bytes() != data:
+            raise ProtocolError("roster file: signatures are out of order")
+        return signed
+
+
+def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
+    """Read the roster in the file `path` if it has the pinned hash and all its members have signed.
+
+    Parameters
+    ----------
+    path : str or Path
+        The roster file.
+    expected_hash : bytes or str
+        Hash of the roster in it, 32 bytes, or 64 hexadecimal digits.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is damaged, holds another roster, or somebody has not signed; or the
+        hash is none.
+    """
+    want = parse_hash(expected_hash)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read the roster file: {error.strerror}") from None
+    try:
+        signed = SignedRoster.from_bytes(data)
+    except FlheError as error:
+        raise ConfigError(f"the roster file cannot be used: {error}") from None
+    check_pinned(signed.roster, want)
+    signed.check_complete()
+    return signed.roster
+
+
+def parse_hash(written: bytes | str) -> bytes:
+    """Return a roster's hash, 32 bytes, out of itself or of 64 hexadecimal digits.
+
+    Raises ConfigError for anything else.
+    """
+    try:
+        read = bytes.fromhex(written) if isinstance(written, str) else written
+    except ValueError:
+        read = b""
+    if len(read) != hashlib.sha256().digest_size:
+        raise ConfigError("the pinned roster hash must be 32 bytes, written as 64 hex digits")
+    return read
+
+
+def check_pinned(roster: Roster, want: bytes) -> None:
+    """Raise ConfigError unless the roster has the hash `want`, 32 bytes."""
+    if not hmac.compare_digest(roster.hash, want):
+        raise ConfigError(
+            f"the roster file has hash {roster.hash.hex()}, this node pins {want.hex()}: "
+            "get the agreed file, or pin the new hash after checking it with the other sites"
+        )
+
+
+def _is_pair(pair: object) -> bool:
+    return (
+        type(pair) is list
+        and [type(part) for part in pair] == [bytes, bytes]
+        and [len(part) for part in pair] == [32, 64]
+    )

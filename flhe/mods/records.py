@@ -1,0 +1,344 @@
+"""Flower's records <-> arrays and bytes: the one place that knows both.
+
+A ciphertext travels as `Array(stype="flhe.sealed/1")`. Flower's own averaging refuses that stype, so
+nothing averages ciphertext by accident. Long ones are cut into several arrays, because Flower holds a
+message twice while it unpacks it, and on top of that the array it is at twice more.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import BFLOAT16
+from flhe.coding.support import Support
+from flhe.errors import ConfigError, ProtocolError, VersionError
+from flhe.schemes.sealed import Sealed
+
+logger = logging.getLogger("flhe")
+
+PROTOCOL = 2
+"""Version of the protocol, in every stage and every reply. Before, sums had no tags and no receipts."""
+
+SEALED = "flhe.sealed/1"
+CHECKPOINT = "flhe.checkpoint/1"
+STAGE, REPLY, UPDATE, SUM = "flhe.stage", "flhe.reply", "flhe.update", "flhe.sum"
+"""Names of our records in a message; everything else in it belongs to the app."""
+
+BOX = "flhe.checkpoint"
+"""Name of a sealed checkpoint in a message, either way."""
+
+CANDIDATE = "flhe.candidate"
+"""Name of a sealed checkpoint that is to be verified before anybody relies on it."""
+
+MEANS = "flhe.means."
+"""With a round's number behind it: mean training metrics, as the teller opened them."""
+
+PREFIX = "flhe."
+PIECE = 10 << 20
+"""Bytes of ciphertext in one Array: two chunks of Flower's. Unpacking 26 MB takes 3.0 times that in one
+piece, 2.2 times in these; smaller ones save little more, and each piece is one more request."""
+
+NUMPY = "numpy.ndarray"
+
+
+def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """Arrays of a model, by name, read-only; a bfloat16 array comes as two-byte voids.
+
+    They are views of the record's own bytes, and keep those alive.
+    """
+    arrays = {}
+    for name, array in record.items():
+        if array.stype.startswith(PREFIX):
+            raise ProtocolError(f"array {name!r} is ciphertext where a model was expected")
+        arrays[name] = _view(array)
+    return arrays
+
+
+def _view(array: Array) -> NDArray[Any]:
+    """An array over Flower's bytes, which are an .npy file; nothing is copied.
+
+    Raises
+    ------
+    ProtocolError
+        Anything else, or a file of another length than its header says: nothing is allocated by it.
+    """
+    data = array.data
+    if array.stype != NUMPY:
+        raise ProtocolError(f"expected a model's array ({NUMPY}), got one of another stype")
+    try:
+        stream = io.BytesIO(data)  # shares the bytes
+        shape, fortran_order, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        start, count = stream.tell(), math.prod(shape)
+        if dtype.hasobject or count * dtype.itemsize != len(data) - start:
+            raise ValueError
+        flat = np.frombuffer(data, dtype, count, start) if count else np.empty(0, dtype)
+        view = flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)
+    except Exception:  # a header is an expression: parsing one raises whatever there is
+        raise ProtocolError("an array of a model is no .npy file, or was cut short") from None
+    view.flags.writeable = False
+    return view
+
+
+_HEADERS: dict[tuple[int, int], Callable[..., tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def from_numpy(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Inverse of `to_numpy`."""
+    return ArrayRecord({name: _array(a) for name, a in arrays.items()})
+
+
+def _array(array: NDArray[Any]) -> Array:
+    if array.dtype != np.dtype("V2"):
+        return Array(array)
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return Array(BFLOAT16, tuple(array.shape), NUMPY, buffer.getvalue())
+
+
+def from_sealed(sealed: Sealed, *, supports: bool = True) -> ArrayRecord:
+    """The ciphertext of `sealed` and its supports, in pieces; its header travels beside them."""
+    body = sealed.body() if supports else sealed.body()[:1]
+    if len(body) > 1:  # supports are a fraction of what they go with
+        body = [memoryview(b"".join(body))]
+    data = body[0]
+    parts = (data[at : at + PIECE] for at in range(0, max(len(data), 1), PIECE))
+    return _numbered((part.tobytes() for part in parts), SEALED)
+
+
+def to_sealed(
+    header: bytes,
+    record: ArrayRecord,
+    *,
+    take: bool = False,
+    supports: Sequence[Support] | None = None,
+    floats: int | None = None,
+) -> Sealed:
+    """Rebuild a ciphertext; one piece is not copied.
+
+    Parameters
+    ----------
+    header : bytes
+        What `Sealed.header` wrote.
+    record : ArrayRecord
+        The pieces.
+    take : bool
+        Remove each piece from the record once it is copied, so that both are never held at once.
+    supports : sequence of Support, optional
+        Those that came before; otherwise they are behind the ciphertext.
+    floats : int, optional
+        Length of the vectors that supports may be of, 0 for none; see `Sealed.from_parts`.
+
+    Raises
+    ------
+    ProtocolError
+        Arrays of another stype, or pieces that are missing or out of order.
+    """
+    names = list(record)
+    if not names or names != [f"{i:04d}" for i in range(len(names))]:
+        raise ProtocolError("ciphertext pieces are missing or out of order")
+    for array in record.values():
+        if array.stype != SEALED:
+            raise ProtocolError(f"expected ciphertext ({SEALED}), got {array.stype!r}")
+    if len(names) == 1:
+        only = np.frombuffer(record[names[0]].data, np.uint8)
+        return Sealed.from_parts(header, only, supports, floats=floats)
+    data = np.empty(sum(len(array.data) for array in record.values()), np.uint8)
+    at = 0
+    for name in names:
+        piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
+        data[at : at + piece.size] = piece
+        at += piece.size
+    return Sealed.from_parts(header, data, supports, floats=floats)
+
+
+class SealedArrays(ArrayRecord):
+    """A sealed checkpoint as a strategy's result holds it: what asks it for a model is told how."""
+
+    def to_numpy_ndarrays(self, *, keep_input: bool = True) -> list[NDArray[Any]]:
+        """Refuse: ConfigError."""
+        raise self._sealed()
+
+    def to_torch_state_dict(self, *, keep_input: bool = True) -> Any:
+        """Refuse: ConfigError."""
+        raise self._sealed()
+
+    @staticmethod
+    def _sealed() -> ConfigError:
+        return ConfigError(
+            "the result is sealed, the server has no model: keep it with "
+            "flhe.strategies.save_sealed(result, 'model.flhe'), and have a member open it: flhe open "
+            "model.flhe --key DIR --output model.npz"
+        )
+
+
+def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
+    """A sealed checkpoint, piece by piece as it is sealed."""
+    cut = (piece[at : at + PIECE] for piece in pieces for at in range(0, len(piece), PIECE))
+    return _numbered(cut, CHECKPOINT)
+
+
+def _numbered(pieces: Iterable[bytes], stype: str) -> ArrayRecord:
+    return ArrayRecord(
+        {f"{i:04d}": Array("uint8", (len(p),), stype, p) for i, p in enumerate(pieces)}
+    )
+
+
+def to_pieces(record: ArrayRecord) -> list[bytes]:
+    """The pieces of a sealed checkpoint, not copied.
+
+    Raises
+    ------
+    ProtocolError
+        Arrays of another stype, or pieces that are missing or out of order.
+    """
+    if not len(record) or list(record) != [f"{i:04d}" for i in range(len(record))]:
+        raise ProtocolError("checkpoint pieces are missing or out of order")
+    for array in record.values():
+        if array.stype != CHECKPOINT:
+            raise ProtocolError(f"expected a checkpoint ({CHECKPOINT}), got {array.stype!r}")
+    return [array.data for array in record.values()]
+
+
+def home_record(home: Path) -> ConfigRecord:
+    """What a Context remembers of us: where the state directory is, and nothing secret."""
+    return ConfigRecord({"home": str(home)})
+
+
+def stage_record(stage: str, **fields: Any) -> ConfigRecord:
+    """What the server asks a client's mod for; the release is for error messages, nothing else."""
+    return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **_present(fields)})
+
+
+def reply_record(**fields: Any) -> ConfigRecord:
+    """What a client's mod answers."""
+    return ConfigRecord({"v": PROTOCOL, **_present(fields)})
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields without empty lists, texts and bytes, whose size Flower's mods cannot tell."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if not isinstance(value, list | str | bytes) or len(value) > 0
+    }
+
+
+@functools.cache
+def release() -> str:
+    """The release of flhe that runs here."""
+    return version("flhe")
+
+
+def check_version(record: ConfigRecord) -> None:
+    """Refuse a stage of another version of the protocol; VersionError."""
+    spoken = field(record, "v", int)
+    if spoken == PROTOCOL:
+        return
+    named = record.get("flhe")
+    told = f"flhe {named}, " if isinstance(named, str) and _RELEASE.fullmatch(named) else ""
+    raise VersionError(
+        f"the server speaks version {spoken} of flhe's protocol ({told}this node runs flhe "
+        f"{release()}, version {PROTOCOL}): upgrade the older side"
+    )
+
+
+_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
+
+
+def federation_name(federation: int) -> bytes:
+    """A federation's id as stages carry it: ConfigRecord has no unsigned 64-bit integers."""
+    return federation.to_bytes(8, "big")
+
+
+def find_config(content: RecordDict, name: str) -> ConfigRecord | None:
+    """The ConfigRecord called `name`, or None."""
+    record = content.get(name)
+    return record if isinstance(record, ConfigRecord) else None
+
+
+def find_reply(content: RecordDict) -> ConfigRecord | None:
+    """Our record in a node's reply; None without one, or where it is of another version."""
+    record = find_config(content, REPLY)
+    if record is None or record.get("v") == PROTOCOL:
+        return record
+    logger.warning("a reply is of another version of flhe's protocol than %d: ignored", PROTOCOL)
+    return None
+
+
+def field(record: ConfigRecord, name: str, kind: type) -> Any:
+    """One field of a record, of exactly one type.
+
+    Raises
+    ------
+    ProtocolError
+        Missing, or of another type.
+    """
+    value = record.get(name)
+    if type(value) is not kind:
+        raise ProtocolError(f"field {name!r} of a stage must be {kind.__name__}")
+    return value
+
+
+def optional(record: ConfigRecord, name: str, default: Any) -> Any:
+    """One field of a record, of exactly the type of `default`; that where it is missing.
+
+    Raises
+    ------
+    ProtocolError
+        Of another type.
+    """
+    return field(record, name, type(default)) if name in record else default
+
+
+def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:
+    """One field that is a list of byte strings; missing means empty."""
+    value = record.get(name, [])
+    if not isinstance(value, list) or not all(type(v) is bytes for v in value):
+        raise ProtocolError(f"field {name!r} of a stage must be a list of bytes")
+    return [v for v in value if isinstance(v, bytes)]
+
+
+def message_bytes(content: RecordDict) -> int:
+    """Count the bytes of payload in `content`: array data, and config and metric values."""
+    total = 0
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            total += sum(len(array.data) for array in record.values())
+        else:
+            total += sum(_value_bytes(value) for value in record.values())
+    return total
+
+
+def _value_bytes(value: object) -> int:
+    """Bytes of one config or metric value: 8 a number, 1 a bool, UTF-8 for text."""
+    if isinstance(value, list):
+        return sum(_value_bytes(item) for item in value)
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, str):
+        return len(value.encode())
+    return 1 if isinstance(value, bool) else 8
+
+
+def shown(content: RecordDict, arrays_key: str) -> dict[str, dict[str, object]]:
+    """What of a message an app is shown besides the model: no other arrays, no records of ours."""
+    return {
+        name: dict(value)
+        for name, value in content.items()
+        if not name.startswith(PREFIX) and name != arrays_key and not isinstance(value, ArrayRecord)
+    }

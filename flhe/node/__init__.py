@@ -1,0 +1,1 @@
+"""What one site keeps: its store, its marks, its policy, its audit log."""

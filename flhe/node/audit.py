@@ -1,0 +1,277 @@
+"""The audit log: one line a stage, for whoever administers this node.
+
+`audit.log` in the state directory is JSON Lines; beyond 16 MiB it becomes `audit.log.1`, and the one
+before that is gone.
+
+    {"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server","answer":"update",
+     "epoch":"ab12cd34","round":3,"attempt":0,"result":"0123456789abcdef","bytes_out":12345,"seconds":1.2}
+    {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
+
+Each field is public by construction: a number in its range, a word out of a closed set, or the
+beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
+server told them different ones: administrators may compare it. Metrics,
+example counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from flwr.app import RecordDict
+
+from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.mods import records
+from flhe.node.store import Store
+from flhe.wire.codes import find
+
+NAME, OLDER = "audit.log", "audit.log.1"
+LIMIT = 16 << 20
+"""Bytes of audit.log; when it is full it becomes the older one."""
+MAX_LINE = 512
+"""Longest line, bytes; they take some 200."""
+
+UNKNOWN = "unknown"
+"""What is recorded for a word that is not in its set."""
+_AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"}
+_HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
+_TRAINING = {"round", "supports", "update"}
+_OPENING = {"consist", "unmask"}
+STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING | {"evaluate"})
+"""Stages that are recorded by name."""
+PLAIN = "plain"
+"""The stage of a message that has none, and the answer to it where policy allows one."""
+REFUSED = "refused"
+"""The answer that is a code."""
+PERMIT, PERMITTED = "permit", "permitted"
+"""What the site's administrator does, and how it ends: one more federation may begin."""
+_STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
+ANSWERS = frozenset(
+    {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
+    | {"release", "metrics", "model", PLAIN, REFUSED, PERMITTED}
+)
+"""What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
+which coordinates its update has, an encrypted update, that update once more, its signature on whose
+updates are added up, or whose shares do not open, its part of what opens their sum, metrics that may
+leave, a model sealed for the group, an app's own reply, a code, leave for one more federation."""
+ADMINISTRATOR = "administrator"
+ASKERS = frozenset({"server", ADMINISTRATOR})
+
+_WORDS = {"stage": STAGES | {PLAIN, PERMIT}, "answer": ANSWERS, "asked_by": ASKERS}
+_ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
+_HASHES = {"epoch": (16, 4), "result": (32, 8)}
+"""Bytes of what is hashed, and how many of them are kept."""
+_MAX_SECONDS = 1e9
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+_ANSWER_OF = {
+    **dict.fromkeys(_AGREEMENT, "agreement"),
+    "status": "status",
+    "sync": "status",
+    "verify": "status",
+    "initial": "model",
+    "checkpoint": "model",
+    "consist": "survivors",
+    "unmask": "release",
+    "evaluate": "metrics",
+    PLAIN: PLAIN,
+}
+
+
+def answer_of(stage: str, content: RecordDict) -> str:
+    """The word of `ANSWERS` for what a stage answered."""
+    reply = records.find_config(content, records.REPLY)
+    if stage in _TRAINING and reply is not None:
+        return (
+            "resent" if reply.get("resent") is True else _STEPS.get(str(reply.get("step")), UNKNOWN)
+        )
+    if stage == "consist" and reply is not None and "bad" in reply:
+        return "complaint"
+    return _ANSWER_OF.get(stage, UNKNOWN)
+
+
+def result_of(content: RecordDict) -> bytes | None:
+    """The history in an answer, where there is one."""
+    reply = records.find_config(content, records.REPLY)
+    history = None if reply is None else reply.get("history")
+    return history if isinstance(history, bytes) and len(history) == 32 else None
+
+
+def _now() -> int:
+    return int(datetime.now(UTC).timestamp())
+
+
+def _seconds(text: str) -> int:
+    return int(datetime.strptime(text, _TIME).replace(tzinfo=UTC).timestamp())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What was asked at one stage, and what left.
+
+    The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
+    (a number: as None) and never refused: it would otherwise decide what is not recorded.
+
+    Parameters
+    ----------
+    run : int
+        Flower's run id, unsigned, 64 bits.
+    stage, answer, asked_by : str
+        Words out of `STAGES` (or `PLAIN`, `PERMIT`), `ANSWERS` and `ASKERS`; any other becomes
+        "unknown".
+    seconds : float
+        From the message to the answer, the app's own time included; kept to the millisecond.
+    bytes_out : int
+        Bytes of the answer, 0 if nothing left but a code.
+    epoch : bytes or None
+        Id of the epoch, 16 bytes, of which 4 are kept; None where there was none.
+    round, attempt : int or None
+        As the message said, below 2**32.
+    result : bytes or None
+        Hash of all results so far, 32 bytes, of which 8 are kept; None where it did not come up.
+    code : int or None
+        The code of a refusal, from `flhe.wire.codes`; its reason is looked up there.
+    time : int
+        When it was answered, Unix time in seconds; now, unless given.
+
+    Raises
+    ------
+    ConfigError
+        A number out of its range, or a code without a refusal or the other way round.
+    """
+
+    run: int
+    stage: str
+    answer: str
+    seconds: float
+    bytes_out: int = 0
+    epoch: bytes | None = None
+    round: int | None = None
+    attempt: int | None = None
+    result: bytes | None = None
+    code: int | None = None
+    asked_by: str = "server"
+    time: int = field(default_factory=_now)
+
+    def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            word = getattr(self, name)
+            if type(word) is not str or word not in words:
+                object.__setattr__(self, name, UNKNOWN)
+        if self.stage == PERMIT and self.asked_by != ADMINISTRATOR:  # a server may name any stage
+            object.__setattr__(self, "stage", UNKNOWN)
+        for name in ("round", "attempt"):
+            if not _unsigned(getattr(self, name), 1 << 32):
+                object.__setattr__(self, name, None)
+        for name, end in _ENDS.items():
+            if not _unsigned(getattr(self, name), end):
+                raise ConfigError(f"Entry: {name} must be an integer, 0 to {end - 1}")
+        if type(self.seconds) not in (int, float) or not 0 <= self.seconds <= _MAX_SECONDS:
+            raise ConfigError(f"Entry: seconds must be a number, 0 to {_MAX_SECONDS:g}")
+        object.__setattr__(self, "seconds", round(float(self.seconds), 3))
+        for name, (whole, kept) in _HASHES.items():
+            value = getattr(self, name)
+            if value is not None and (type(value) is not bytes or len(value) not in (whole, kept)):
+                raise ConfigError(
+                    f"Entry: {name} must be {whole} bytes, or the {kept} kept of them"
+                )
+            object.__setattr__(self, name, None if value is None else value[:kept])
+        if (self.answer == REFUSED) != (self.code is not None):
+            raise ConfigError("Entry: a refusal has a code, and nothing else has one")
+        if self.code is not None and (type(self.code) is not int or find(self.code) is None):
+            raise ConfigError("Entry: code must be one of flhe.wire.codes")
+
+    @property
+    def reason(self) -> str | None:
+        """The reason that travelled with the code of a refusal."""
+        refusal = None if self.code is None else find(self.code)
+        return None if refusal is None else refusal.slug
+
+    @property
+    def when(self) -> str:
+        """The time as it is written: ISO 8601, UTC."""
+        return datetime.fromtimestamp(self.time, UTC).strftime(_TIME)
+
+    def to_line(self) -> bytes:
+        """Encode as one line of JSON, in ASCII, without the line feed; None is left out."""
+        body = {
+            "time": self.when,
+            "run": self.run,
+            "stage": self.stage,
+            "asked_by": self.asked_by,
+            "answer": self.answer,
+            "epoch": None if self.epoch is None else self.epoch.hex(),
+            "round": self.round,
+            "attempt": self.attempt,
+            "result": None if self.result is None else self.result.hex(),
+            "bytes_out": self.bytes_out,
+            "seconds": self.seconds,
+            "code": self.code,
+            "reason": self.reason,
+        }
+        kept = {name: value for name, value in body.items() if value is not None}
+        return json.dumps(kept, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Entry:
+        """Decode what `to_line` wrote. Raises ProtocolError for anything else; none of it is told."""
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError
+            body = json.loads(line)
+            body.pop("reason", None)
+            body["time"] = _seconds(body["time"])
+            for name in _HASHES & body.keys():
+                body[name] = bytes.fromhex(body[name])
+            entry = cls(**body)
+            if entry.to_line() != line:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ProtocolError(
+                "audit log: a line that this version of flhe does not write"
+            ) from None
+        return entry
+
+
+def write(store: Store, entry: Entry) -> None:
+    """Append `entry` to the audit log of a node.
+
+    Raises
+    ------
+    StoreError
+        It cannot be written: no space, not ours, open to others.
+    """
+    store.append_line(NAME, entry.to_line(), LIMIT)
+
+
+def last(store: Store, count: int) -> list[Entry | None]:
+    """The last `count` entries, oldest first; None for a line that is none, or of another version.
+
+    Raises
+    ------
+    StoreError
+        There is no audit log, or others may read it.
+    """
+    if not (store.exists(NAME) or store.exists(OLDER)):
+        raise StoreError("no audit log here: name the state directory of a node that was asked")
+    while True:
+        before = store.stamp(OLDER)
+        older = store.read(OLDER) if before else b""
+        newer = store.read(NAME) if store.exists(NAME) else b""
+        if store.stamp(OLDER) == before:  # else it was rotated meanwhile
+            break
+    lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
+    return [_parse(line) for line in lines[max(0, len(lines) - count) :]]
+
+
+def _parse(line: bytes) -> Entry | None:
+    try:
+        return Entry.from_line(line)
+    except ProtocolError:
+        return None
+
+
+def _unsigned(value: object, end: int) -> bool:
+    return type(value) is int and 0 <= value < end

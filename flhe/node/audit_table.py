@@ -1,0 +1,90 @@
+"""The table that `flhe log` prints: the audit log of one node, oldest line first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from flhe.node.audit import Entry
+
+_WIDE = ("stage", "epoch", "round", "result", "answer", "size", "seconds")
+_STACKED = ("stage\nround", "epoch\nresult", "answer\nreason", "size\nseconds")
+_RIGHT = ("round", "size", "seconds", "size\nseconds")
+_UNLIMITED = 1000
+"""Columns of a terminal that any line fits."""
+
+
+class AuditTable:
+    """One row an entry, under a row for each run; it stacks cells where the terminal is narrow.
+
+    Parameters
+    ----------
+    entries : sequence of Entry or None
+        Lines of the log; None for one that is not of flhe.
+    """
+
+    def __init__(self, entries: Sequence[Entry | None]) -> None:
+        self._entries = entries
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = _table(self._entries, stacked=False)
+        unlimited = options.update(max_width=_UNLIMITED)
+        fits = console.measure(wide, options=unlimited).maximum <= options.max_width
+        yield wide if fits else _table(self._entries, stacked=True)
+
+
+def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
+    out = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        caption="times are UTC; result is the same at all sites unless the server told them different "
+        "ones; size is what left, seconds include the app's own",
+    )
+    out.add_column("run / time", no_wrap=True)
+    for heading in _STACKED if stacked else _WIDE:
+        out.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=True)
+    run = None
+    for entry in entries:
+        if entry is None:
+            out.add_row("not a line of flhe")
+            continue
+        if entry.run != run:  # beside each row it would take a quarter of a terminal
+            run = entry.run
+            out.add_section()
+            out.add_row(f"{run}", style="bold")
+        out.add_row(*(_stacked(entry) if stacked else _cells(entry)))
+    return out
+
+
+def _stacked(entry: Entry) -> tuple[str, ...]:
+    time, stage, epoch, round_, result, answer, size, seconds = _cells(entry)
+    pairs = ((stage, round_), (epoch, result), answer.split(" ", 1), (size, seconds))
+    return (time, *("\n".join(pair) for pair in pairs))
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    return (
+        entry.when.replace("T", " ").rstrip("Z"),
+        entry.stage,
+        "" if entry.epoch is None else entry.epoch.hex(),
+        _round(entry),
+        "" if entry.result is None else entry.result.hex(),
+        entry.answer + (f": {entry.reason.removeprefix('flhe/')}" if entry.reason else ""),
+        _size(entry.bytes_out),
+        f"{entry.seconds:.3f}",
+    )
+
+
+def _round(entry: Entry) -> str:
+    """The round, and the attempt where it is not the first."""
+    if entry.round is None:
+        return ""
+    return f"{entry.round}" + (f" ({entry.attempt})" if entry.attempt else "")
+
+
+def _size(count: int) -> str:
+    return f"{count:,} B" if count < 10_000 else f"{count / 1e6:,.2f} MB"

@@ -1,0 +1,125 @@
+"""Backup: a site's identity, and what opens its sealed models, under a passphrase.
+
+    key  = scrypt(passphrase, salt, N = 2**17, r = 8, p = 1)
+    file = CBOR {v, kind, salt, box},   box = ChaCha20-Poly1305(key, CBOR {seed, models})
+
+What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the
+original has gone since. And a backup outlives keys that every node has erased. So of an epoch only
+the key of its models is kept (`model_key.py`), from which nothing else follows, whatever was recorded
+on the wire. Whoever has the file and its passphrase is this site from now on, and reads the models
+that its group has sealed: keep both as the state directory itself.
+
+Source: RFC 7914 (scrypt), RFC 8439; docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+import unicodedata
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.identity import Identity, Random
+from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.derive import PREFIX
+
+VERSION = 2
+"""Version 1 kept group keys, which open more than models."""
+KIND = "flhe-backup"
+MAX_FILE = 1 << 20
+"""Longest file, bytes: the keys of some 5000 epochs."""
+COST = 1 << 17
+"""scrypt's N: with r = 8, 128 MiB and some 0.4 s a guess. It belongs to the version, because a file
+that names its own cost could ask for any amount of memory."""
+LEAST = 12
+"""Characters that a passphrase must have."""
+VARIED = 6
+"""How many of them must differ: "aaaaaaaaaaaa" and twelve blanks are the first that anybody tries."""
+ARCHIVE = "archive"
+"""Directory within a state directory where restored keys of models are, each under its epoch's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What is kept of a site.
+
+    Parameters
+    ----------
+    identity : Identity
+        Who it is.
+    models : tuple of ModelKey
+        What opens the models that were sealed in its epochs.
+    """
+
+    identity: Identity = field(repr=False)
+    models: tuple[ModelKey, ...] = field(default=(), repr=False)
+
+    def seal(self, passphrase: str, random: Random = secrets.token_bytes) -> bytes:
+        """Encrypt it under a passphrase, another one in each file or the same.
+
+        Raises ConfigError for a passphrase of fewer than LEAST characters, or of a few that repeat.
+        """
+        if len(passphrase) < LEAST or len(set(passphrase)) < VARIED:
+            raise ConfigError(
+                f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: "
+                "five random words are a good one"
+            )
+        models = [model.to_bytes() for model in self.models]
+        plain = dumps({"seed": bytes(self.identity.seed), "models": models})
+        salt = random(16)
+        cipher = ChaCha20Poly1305(_key(passphrase, salt))
+        # A fixed nonce is safe: the salt is fresh, so this key encrypts this one text and no other.
+        box = cipher.encrypt(bytes(12), plain, _bound(salt))
+        data = dumps({"v": VERSION, "kind": KIND, "salt": salt, "box": box})
+        if len(data) > MAX_FILE:
+            raise ConfigError(
+                f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds the keys of too "
+                f"many epochs, delete {ARCHIVE} in the state directory once no model needs them"
+            )
+        return data
+
+    @classmethod
+    def unseal(cls, data: bytes, passphrase: str) -> Backup:
+        """Decrypt a backup.
+
+        Raises ProtocolError for what is none, or of another version; AuthenticationError for another
+        passphrase, or a file that was changed: nothing tells which.
+        """
+        stored = loads(data, MAX_FILE, "backup")
+        if type(stored) is not dict or stored.get("kind") != KIND:
+            raise ProtocolError("backup: this is no file of `flhe keys backup`")
+        body = record(stored, "backup", {"v": int, "kind": str, "salt": bytes, "box": bytes})
+        if body["v"] != VERSION:
+            raise ProtocolError(
+                f"backup: version {body['v']}, this flhe reads {VERSION}: make another one of the "
+                "state directory, and destroy this file"
+            )
+        if len(body["salt"]) != 16:
+            raise ProtocolError("backup: a salt is 16 bytes")
+        cipher = ChaCha20Poly1305(_key(passphrase, body["salt"]))
+        try:
+            plain = cipher.decrypt(bytes(12), body["box"], _bound(body["salt"]))
+        except InvalidTag:
+            raise AuthenticationError(
+                "the backup does not open: another passphrase, or the file was changed"
+            ) from None
+        inside = record(loads(plain, MAX_FILE, "backup"), "backup", {"seed": bytes, "models": list})
+        if not all(type(model) is bytes for model in inside["models"]):
+            raise ProtocolError("backup: a key of models is a byte string")
+        models = tuple(map(ModelKey.from_bytes, inside["models"]))
+        return cls(Identity.from_seed(inside["seed"]), models)
+
+
+def _key(passphrase: str, salt: bytes) -> bytes:
+    # One spelling of what is typed: keyboards differ in how they write an accent.
+    typed = unicodedata.normalize("NFC", passphrase).encode(errors="surrogatepass")
+    return Scrypt(salt=salt, length=32, n=COST, r=8, p=1).derive(typed)
+
+
+def _bound(salt: bytes) -> bytes:
+    return dumps([PREFIX + "backup", VERSION, salt])

@@ -1,0 +1,153 @@
+"""Opening a sealed checkpoint: the one way to get the model out of a federation.
+
+`flhe open` reads what the server kept and a key that only the group has, and writes the model's
+arrays. The key is an epoch of some member, or what a backup brought back of one: its state directory,
+one above it that holds several, or the file itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flhe.coding.flatten import BFLOAT16
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys import seal
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.model_key import STAGE, ModelKey
+from flhe.node.backup import ARCHIVE
+from flhe.node.keyfile import KeyFile
+from flhe.node.store import Store
+from flhe.packages import install_hint
+from flhe.training.model import Model
+from flhe.wire import files
+
+FORMATS = (".npz", ".pt")
+DEPTH = 3
+"""Directories below --key that are searched: FLHE_HOME / run / node."""
+
+
+def open_checkpoint(sealed: Path, key: Path) -> Model:
+    """Open a sealed checkpoint.
+
+    Parameters
+    ----------
+    sealed : Path
+        What the run wrote.
+    key : Path
+        A member's state directory, a directory above some, or the file of an epoch or of a key of
+        models.
+
+    Raises
+    ------
+    ConfigError
+        A file that is not there, or no key of the right epoch.
+    ProtocolError, AuthenticationError
+        Not a sealed checkpoint, an altered one, or one of another epoch.
+    """
+    data = _read(sealed, "the sealed model")
+    header = seal.peek(data)
+    epoch_id = header.get("epoch")
+    if header.get("stage") != STAGE or type(epoch_id) is not bytes or len(epoch_id) != 16:
+        raise ProtocolError(f"{sealed.name} is sealed, but no checkpoint of a model")
+    found = _find(key, epoch_id)
+    _, plain = seal.unseal(found.key, data, found.header())
+    return Model.from_bytes(plain)
+
+
+def write_model(model: Model, out: Path) -> None:
+    """Write a model's arrays as .npz or .pt, for its owner only (0600).
+
+    In .npz a bfloat16 array becomes float32, because NumPy has no such type.
+
+    Raises
+    ------
+    ConfigError
+        Another suffix, a path that cannot be written, or .pt without torch.
+    """
+    if out.suffix not in FORMATS:
+        raise ConfigError(f"--output {out.name}: must end in {' or '.join(FORMATS)}")
+    save = _save_torch if out.suffix == ".pt" else _save_numpy
+    part = out.with_name(f".{out.name}.part")  # an older model stays until the new one is whole
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, 0o600)  # also where the file was there before
+            save(model, file)
+        part.replace(out)
+    except OSError as error:
+        raise ConfigError(f"--output {out}: cannot be written ({error.strerror})") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _save_numpy(model: Model, file: Any) -> None:
+    arrays = model.arrays()
+    for entry in model.layout.entries:
+        if entry.dtype == BFLOAT16:
+            arrays[entry.name] = model.masters[entry.name]
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def _save_torch(model: Model, file: Any) -> None:
+    try:
+        import torch
+    except ImportError:
+        raise ConfigError(
+            f"writing .pt needs torch: {install_hint('apps', 'torch')}, or use .npz"
+        ) from None
+    tensors = {}
+    for entry in model.layout.entries:
+        if entry.dtype == BFLOAT16:
+            master = torch.from_numpy(np.array(model.masters[entry.name]))
+            tensors[entry.name] = master.to(torch.bfloat16)
+        else:
+            array = np.array(model.masters[entry.name], entry.dtype)
+            tensors[entry.name] = torch.from_numpy(array)
+    torch.save(tensors, file)
+
+
+def _find(key: Path, epoch_id: bytes) -> ModelKey:
+    if key.is_file():
+        found = _in_file(_read(key, "the key"))
+        if found.epoch != epoch_id:
+            raise ConfigError(f"--key {key}: a key of another epoch than the sealed model's")
+        return found
+    if not key.is_dir():
+        raise ConfigError(f"--key {key}: no such file or directory")
+    for home in _homes(key, DEPTH):
+        if (home / "epochs" / epoch_id.hex()).is_file():
+            return ModelKey.of(Epoch.from_bytes(Store(home).peek_epoch(epoch_id)))
+        for kept in (home / ARCHIVE / epoch_id.hex(), home / epoch_id.hex()):
+            if kept.is_file():
+                return ModelKey.from_bytes(files.read(kept))
+    raise ConfigError(
+        f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
+        "member of that run"
+    )
+
+
+def _in_file(data: bytes) -> ModelKey:
+    try:
+        return ModelKey.from_bytes(data)
+    except ProtocolError:
+        return ModelKey.of(Epoch.from_bytes(KeyFile.from_bytes(data).epoch))
+
+
+def _homes(path: Path, depth: int) -> Iterator[Path]:
+    """State directories at or below a directory; one that was restored may have an archive alone."""
+    yield path
+    if depth and not (path / "epochs").is_dir():
+        for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink()):
+            yield from _homes(child, depth - 1)
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: cannot be read ({error.strerror})") from None

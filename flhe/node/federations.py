@@ -1,0 +1,69 @@
+"""Federations that have begun in a state directory, and the site's permit for one more.
+
+runs/<id>/begun   this federation has had keys here
+permit            how many may have begun, whatever the node config says
+
+Two federations that start from one model have two sums of each round. Their difference may be a single
+site's update, so a node counts federations, and its own administrator permits further ones. A message
+of the server cannot: its run id names a directory below `runs`, and nothing beside it.
+"""
+
+from __future__ import annotations
+
+from flhe.errors import FederationsError, StoreError
+from flhe.node.store import Store
+
+_BEGUN, _PERMIT, _LOCK = "begun", "permit", "lock-begin"
+
+
+def begun(store: Store) -> int:
+    """Return how many federations have begun here."""
+    return store.count("runs", _BEGUN)
+
+
+def permitted(store: Store) -> int:
+    """Return how many may have begun by the last permit; 0 without one. StoreError if damaged."""
+    if not store.exists(_PERMIT):
+        return 0
+    data = store.read(_PERMIT)
+    if len(data) != 8:
+        raise StoreError("the permit for another federation is damaged: make it again, flhe permit")
+    return int.from_bytes(data, "big")
+
+
+def permit(store: Store) -> int:
+    """Permit one federation beyond those that have begun; return how many may have begun then.
+
+    The next federation that begins uses the permit up. A second permit before that adds nothing.
+    """
+    with store.lock(name=_LOCK):
+        most = begun(store) + 1
+        store.write(_PERMIT, most.to_bytes(8, "big"))
+    return most
+
+
+def check(store: Store, run_id: int, most: int, *, begin: bool = False) -> None:
+    """Refuse to exceed `most` federations, or those that a permit allows; 0 allows any number.
+
+    With `begin` the federation `run_id` is noted on disk. One that was noted before is never refused.
+
+    Raises
+    ------
+    FederationsError
+        As many have begun as are allowed.
+    """
+    name = f"runs/{run_id}/{_BEGUN}"
+    if store.exists(name):
+        return
+    with store.lock(name=_LOCK):  # others may begin at this very moment
+        count = begun(store)
+        allowed = max(most, permitted(store))
+        if most and count >= allowed:
+            verb = "federation has" if count == 1 else "federations have"
+            raise FederationsError(
+                f"{count} {verb} begun on this node, its policy allows {allowed}: a new one from the "
+                "same model may show single updates by its difference to another; resume the one "
+                "before, or permit one more with `flhe permit --home DIR`"
+            )
+        if begin:  # before its keys are there; one whose agreement fails does not count
+            store.write(name, b"")

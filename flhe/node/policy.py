@@ -1,0 +1,458 @@
+"""Policy: what this node allows, whatever the server asks for.
+
+It is read from the node's own config and environment only. Flower's run config is no source: the
+server can rewrite it. Keys of the node config (`flower-supernode --node-config`):
+
+    flhe-home          state directory of this node (else $FLHE_HOME/<run>/<node>, else
+                       <user data>/flhe/nodes/<run>/<node>; $FLHE_HOME/node-<partition> in a
+                       simulation, where node ids change from one run to the next)
+    flhe-trust         "pinned" (default) or "first-use"
+    flhe-roster        path of the roster file
+    flhe-roster-hash   its SHA-256, in hexadecimal
+    flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run. Where
+                       it names none, or one that does not exist, the node refuses to start
+    flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
+    flhe-min-members   fewest members of a group that agrees on keys, 0 unless said: what the roster
+                       says
+    flhe-min-survivors fewest senders of a sum that this node helps to open, likewise
+    flhe-counts        true lets example counts leave, for weighted evaluation
+    flhe-unpermuted    true lets the server see which values of a sparse update were chosen
+    flhe-server-reads  true lets the server read the sum of a round (SASH, unmask="server"): the
+                       model, and sums of updates and of example counts, though no single one
+    flhe-key-bits      shortest Paillier modulus (BatchCrypt) that may be used here, 3072 unless
+                       said; 2048 has 112 bits of security
+    flhe-fresh-keys    true refuses keys of ESAFL that last longer than one round: with those, the
+                       server together with one member could open an update that came too late
+    flhe-dealt-key     path of the file with this site's keys, where they are dealt (ESAFL)
+    flhe-min-select    smallest share of an update that must be encrypted, 1 unless said: below that
+                       the rest of each update is shown to the server, as it is; in each federation
+                       by itself: two of them may show different parts
+    flhe-select-rules  rules that may choose that share, separated by commas: "sensitivity" unless
+                       said; "magnitude", "random" and "layers" are weaker
+    flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
+    flhe-max-releases  most updates with noise that may leave in one federation, 0 unless said: any
+                       number; each tells more of the data, whatever the server says of attempts
+    flhe-max-federations  most federations that may begin under a pinned roster, 1 unless said: a
+                       resumed run goes on with its own; two that start from one model may show, by
+                       their difference, a single site's update; `flhe permit` lets one more begin
+    flhe-durable       true says that this machine's disk is never put back to an older state: keys then
+                       outlive a restart of the machine; otherwise the group agrees on new ones. Where
+                       the kernel says nothing of restarts (no /proc/sys/kernel/random/boot_id: macOS,
+                       ProcSubset=pid of systemd) they outlive one all the same, and doctor fails
+    flhe-leave         true makes this node give up its keys and leave the federation
+
+A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
+updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, any part of an
+update may travel in clear, and a run passes unencrypted if its run config says so: `scheme="plain"` or
+`flhe-plain=true`.
+
+A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those and of the
+node's own config the stricter holds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from flhe.coding.flatten import Layout
+from flhe.coding.select import MAPS
+from flhe.errors import ConfigError, PolicyError, QuorumError
+from flhe.keys.roster import limits
+from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.signed_roster import MANY, load_pinned
+from flhe.node import config as read
+from flhe.schemes.batchcrypt.keys import KEY_BITS
+from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
+from flhe.training.terms import Terms
+
+Trust = Literal["pinned", "first-use"]
+SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+"""Schemes that this version builds and a node allows by default."""
+
+RULES = (*MAPS, "random", "layers")
+"""Rules of selection; see `flhe.coding.select`."""
+
+SETTINGS = tuple(
+    f"flhe-{name}"
+    for name in (
+        *(
+            "home",
+            "trust",
+            "roster",
+            "roster-hash",
+            "schemes",
+            "metrics",
+            "counts",
+            "leave",
+            "durable",
+            "max-federations",
+        ),
+        *("min-members", "min-survivors", "unpermuted", "server-reads", "key-bits", "fresh-keys"),
+        *("dealt-key", "min-select", "select-rules", "min-noise", "max-releases"),
+    )
+)
+"""Keys of a node's config that are ours; another one that begins so is a slip of the pen."""
+
+
+def misspelt(config: Mapping[str, object]) -> str:
+    """What is wrong with a setting that no version knows: with a slip of the pen it limits nothing."""
+    unknown = sorted(k for k in map(str, config) if k not in SETTINGS and _is_ours(_folded(k)))
+    if not unknown:
+        return ""
+    meant = get_close_matches(_folded(unknown[0]), SETTINGS, 1)
+    hint = f"did you mean {meant[0]}?" if meant else "docs/deploy.md lists them"
+    return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
+
+
+def configured(node_config: Mapping[str, object]) -> bool:
+    """Whether a node configures anything of ours: it is a deployed one, whatever its process runs."""
+    return any(str(key).startswith("flhe-") for key in node_config)
+
+
+def _folded(key: str) -> str:
+    """A key without what a slip of the pen changes most: case, `_` for `-`, and signs in front."""
+    return key.casefold().replace("_", "-").lstrip("-#'\" ")
+
+
+def _is_ours(folded: str) -> bool:
+    """Whether a setting of ours was meant; the app's own, such as `partition-id`, are not."""
+    if folded.startswith("flhe"):
+        return True
+    prefix = folded.partition("-")[0]
+    near = bool(get_close_matches(prefix, ["flhe"], 1, 0.7))  # fhle, fle
+    return near and bool(get_close_matches(folded, SETTINGS, 1, 0.8))
+
+
+METRICS = ("loss", "accuracy", "acc")
+PREFIXES = ("train", "eval", "val", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One node's policy.
+
+    Parameters
+    ----------
+    home : Path
+        State directory: identity, keys, claims, the model.
+    trust : "pinned" or "first-use"
+        Whether members are those of a pinned roster, or whoever advertises first.
+    roster : Roster or None
+        The pinned roster; None under first-use.
+    schemes : tuple[str, ...]
+        Schemes that may run here.
+    metrics : tuple[str, ...]
+        Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
+    counts : bool
+        Whether example counts may leave beside evaluation metrics.
+    leave : bool
+        Whether this node leaves the federation: it answers nothing more and destroys its keys.
+    unpermuted : bool
+        Whether the server may see which values of a sparse update were chosen.
+    server_reads : bool
+        Whether the server may read the sum of a round.
+    key_bits : int
+        Shortest modulus of a Paillier key that may be used.
+    fresh_keys : bool
+        Whether keys of ESAFL must be fresh in each round.
+    dealt_key : Path or None
+        File with this site's keys, where they are dealt.
+    min_select : float
+        Smallest share of an update that must be encrypted, where the rest travels in clear.
+    select_rules : tuple[str, ...]
+        Rules that may choose it.
+    min_noise : float
+        Least scale of the Laplace noise on what travels in clear; 0 asks for none.
+    max_releases : int
+        Most updates with noise that may leave in one federation; 0 for any number.
+    min_members : int
+        Fewest members of a group that agrees on keys, beside what the roster says.
+    min_survivors : int
+        Fewest senders of a sum that this node helps to open, likewise.
+    max_federations : int
+        Most federations that may begin in this state directory; 0 for any number.
+    durable : bool
+        Whether keys outlive a restart of the machine.
+    root : Path or None
+        Where `home` was not configured: the directory above it that is ours to make private.
+    """
+
+    home: Path
+    trust: Trust = "pinned"
+    roster: Roster | None = None
+    schemes: tuple[str, ...] = SCHEMES
+    metrics: tuple[str, ...] = METRICS
+    counts: bool = False
+    leave: bool = False
+    unpermuted: bool = False
+    server_reads: bool = False
+    key_bits: int = DEFAULT_KEY_BITS
+    fresh_keys: bool = False
+    dealt_key: Path | None = None
+    min_select: float = 1.0
+    select_rules: tuple[str, ...] = ("sensitivity",)
+    min_noise: float = 0.0
+    max_releases: int = 0
+    min_members: int = 0
+    min_survivors: int = 0
+    max_federations: int = 0
+    durable: bool = False
+    root: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.trust not in ("pinned", "first-use"):
+            raise ConfigError(f"flhe-trust={self.trust!r}: must be 'pinned' or 'first-use'")
+        if self.trust == "pinned" and self.roster is None:
+            raise ConfigError(
+                "no roster is pinned on this node: set flhe-roster and flhe-roster-hash in its node "
+                'config (or flhe-trust="first-use" where nobody has to be authenticated)'
+            )
+        if unknown := [rule for rule in self.select_rules if rule not in RULES]:
+            raise ConfigError(f"flhe-select-rules: {unknown[0]!r} is none of {', '.join(RULES)}")
+        if self.trust == "first-use" and self.roster is not None:
+            raise ConfigError("a roster is pinned and flhe-trust is 'first-use': choose one")
+
+    @classmethod
+    def of_node(
+        cls,
+        node_config: Mapping[str, object],
+        *,
+        run_id: int,
+        node_id: int,
+        simulated: bool,
+        plain_asked: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Policy:
+        """Policy of the node that runs here.
+
+        Raises
+        ------
+        ConfigError
+            A setting that is malformed, or a deployed node without a pinned roster.
+        """
+        if slips := misspelt(node_config):
+            raise ConfigError(slips)
+        simulated = simulated and not configured(node_config)
+        trust = read.text(node_config, "flhe-trust") or ("first-use" if simulated else "pinned")
+        home = read.text(node_config, "flhe-home")
+        root = None if home else default_root(environ)
+        if root is None:
+            path = Path(home)
+        elif simulated and environ.get("FLHE_HOME") and "partition-id" in node_config:
+            path = root / f"node-{int(str(node_config['partition-id']))}"
+        else:
+            path = root / f"{run_id}" / f"{node_id}"
+        roster = _roster(node_config)
+        schemes = _schemes(node_config) or SCHEMES + (
+            ("plain",) if simulated and plain_asked else ()
+        )
+        dealt = read.text(node_config, "flhe-dealt-key")
+        own: dict[str, Any] = {
+            "counts": read.flag(node_config, "flhe-counts"),
+            "unpermuted": simulated or read.flag(node_config, "flhe-unpermuted"),
+            "server_reads": simulated or read.flag(node_config, "flhe-server-reads"),
+            "key_bits": _key_bits(node_config, simulated),
+            "fresh_keys": read.flag(node_config, "flhe-fresh-keys"),
+            "min_select": read.number(node_config, "flhe-min-select", float(not simulated), 1.0),
+            "min_noise": read.number(node_config, "flhe-min-noise", 0.0, float("inf")),
+            "max_releases": read.count(node_config, "flhe-max-releases"),
+            "min_members": read.count(node_config, "flhe-min-members"),
+        }
+        bounds: dict[str, Any] = (limits.NONE if roster is None else roster.limits).tighten(own)
+        return cls(
+            home=path,
+            trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
+            roster=roster,
+            schemes=schemes,
+            metrics=_metrics(node_config, environ),
+            leave=read.flag(node_config, "flhe-leave"),
+            durable=read.flag(node_config, "flhe-durable"),
+            # One that is pinned to nobody has nothing to compare a federation with.
+            max_federations=read.count(
+                {"flhe-max-federations": int(roster is not None), **node_config},
+                "flhe-max-federations",
+            ),
+            dealt_key=Path(dealt) if dealt else None,
+            select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
+            min_survivors=read.count(node_config, "flhe-min-survivors"),
+            root=root,
+            **bounds,
+        )
+
+    def check_members(self, members: int) -> None:
+        """Refuse a group of so few that this node shares no key with it; QuorumError."""
+        need = max(self.min_members, self.min_survivors)
+        if members < need:
+            raise QuorumError(
+                f"{members} members answered, this node's policy needs {need}: wait for more nodes, or "
+                f"lower {self._setting('min-members')} (or flhe-min-survivors)"
+            )
+
+    def check_survivors(self, senders: int) -> None:
+        """Refuse to help open a sum of so few; QuorumError."""
+        if senders < self.min_survivors:
+            raise QuorumError(
+                f"a sum of {senders} updates, this node's policy opens none of fewer than "
+                f"{self.min_survivors}: wait for more nodes, or lower flhe-min-survivors in the node "
+                "config"
+            )
+
+    def check_scheme(self, scheme: str) -> None:
+        """Refuse a scheme that this node, or its roster, does not allow."""
+        if scheme == "plain" and "plain" not in self.schemes:
+            raise PolicyError(
+                "the server asked for an unencrypted run, which this node refuses: use a strategy "
+                'of flhe, or allow "plain" in flhe-schemes (in a simulation, by flhe-plain=true in '
+                "the run config)"
+            )
+        if scheme not in self.schemes:
+            raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
+        if self.roster is not None and not self.roster.allows(scheme):
+            raise PolicyError(f"scheme {scheme!r} is not among those that the pinned roster allows")
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse terms that this node, or its roster, does not allow."""
+        self.check_scheme(terms.scheme)
+        if terms.sparse and not terms.permuted and not self.unpermuted:
+            raise PolicyError(
+                "the server asked for sparse updates with permute=False, which shows it what this node "
+                "chose: leave permute on in the strategy, or set "
+                f"{self._setting('unpermuted')}"
+            )
+
+        if terms.reader == "server" and not self.server_reads:
+            raise PolicyError(
+                "the server asked to read the sum of each round, and with it the model: use "
+                f'unmask="clients" in the strategy, or set {self._setting("server-reads")}'
+            )
+
+        if terms.scheme == "batchcrypt" and terms.key_bits < self.key_bits:
+            raise PolicyError(
+                f"the server asked for a key of {terms.key_bits} bits, this node takes "
+                f"{self.key_bits} or more: raise key_bits in the strategy, or set "
+                f"{self._setting('key-bits')}"
+            )
+
+        if terms.joint and self.fresh_keys:
+            raise PolicyError(
+                "the server asked for keys that last longer than one round, this node takes fresh ones "
+                "only: use per_round_keys=True in the strategy, or leave out "
+                f"{self._setting('fresh-keys')}"
+            )
+        if terms.scheme == "esafl" and terms.keys == "dealt" and self.dealt_key is None:
+            raise PolicyError(
+                "the server asked for keys that were dealt, and this node was dealt none: set "
+                "flhe-dealt-key in the node config, or leave dealt_keys out of the strategy"
+            )
+
+        if terms.clear:
+            self._check_clear(terms)
+
+    def _check_clear(self, terms: Terms) -> None:
+        select = terms.select
+        if select.kind not in self.select_rules:
+            raise PolicyError(
+                f"the server asked to have {select.kind!r} choose what is encrypted, this node takes "
+                f"{', '.join(self.select_rules)}: change the rule in the strategy, or "
+                "flhe-select-rules in the node config"
+            )
+        if not select.by_layer:
+            self._check_selected(select.ratio)
+        scale = 0.0 if terms.noise is None else terms.noise.scale
+        if scale < self.min_noise:
+            raise PolicyError(
+                f"the server asked for clear values with noise of scale {scale:g}, this node adds "
+                f"{self.min_noise:g} or more: raise the strategy's noise, or lower "
+                f"{self._setting('min-noise')}"
+            )
+
+    def check_layers(self, terms: Terms, layout: Layout) -> None:
+        """Refuse terms whose encrypted layers are too small a part of this model."""
+        if terms.clear and terms.select.by_layer:
+            self._check_selected(terms.select.count(layout) / layout.floats)
+
+    def _check_selected(self, share: float) -> None:
+        if share < self.min_select:
+            raise PolicyError(
+                f"the server asked to encrypt {share:.3g} of each update and to see the rest, this "
+                f"node encrypts {self.min_select:g} or more: raise select in the strategy, or lower "
+                f"{self._setting('min-select')}"
+            )
+
+    def _setting(self, name: str) -> str:
+        """Where what was refused can be allowed."""
+        where = f"flhe-{name} in the node config"
+        if self.roster is not None and name in self.roster.limits.said():
+            where += f", and {name} in the roster that all sites sign"
+        return where
+
+    def allows_metric(self, name: str) -> bool:
+        """Whether a metric of this name may leave the node."""
+        if name in self.metrics:
+            return True
+        prefix, _, rest = name.replace("-", "_").partition("_")
+        return prefix in PREFIXES and rest in self.metrics
+
+
+def default_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where state directories lie that nobody configured: the user's own data, not a shared place."""
+    if base := environ.get("FLHE_HOME"):
+        return Path(base)
+    if data := environ.get("XDG_DATA_HOME"):
+        return Path(data) / "flhe" / "nodes"
+    if home := environ.get("HOME"):
+        return Path(home) / ".local" / "share" / "flhe" / "nodes"
+    return Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
+
+
+def _roster(config: Mapping[str, object]) -> Roster | None:
+    """The pinned roster, where there is one."""
+    path = read.text(config, "flhe-roster")
+    if not path:
+        return None
+    pinned = read.text(config, "flhe-roster-hash")
+    if not pinned:
+        raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
+    return load_pinned(path, pinned)
+
+
+def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Schemes that were named; none where nothing was said. ConfigError for what allows none."""
+    if "flhe-schemes" not in config:
+        return ()
+    known, named = (*SCHEMES, "plain"), read.names(config, "flhe-schemes")
+    if unknown := [name for name in named if name not in known]:
+        raise ConfigError(f"flhe-schemes: {unknown[0]!r} is none of {', '.join(known)}")
+    if not named:
+        raise ConfigError(
+            "flhe-schemes names no scheme: name those that may run, or leave it out to allow all that "
+            "encrypt"
+        )
+    return named
+
+
+def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What was said, even if it is nothing; the defaults where nothing was said."""
+    if "flhe-metrics" in config:
+        return read.names(config, "flhe-metrics")
+    if "FLHE_METRICS" in environ:
+        return read.names(environ, "FLHE_METRICS")
+    return METRICS
+
+
+def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
+    value = config.get("flhe-key-bits", min(KEY_BITS) if simulated else DEFAULT_KEY_BITS)
+    if type(value) is not int or value not in KEY_BITS:
+        raise ConfigError(f"flhe-key-bits must be one of {', '.join(map(str, KEY_BITS))}")
+    return value
+
+
+def _rules(config: Mapping[str, object], default: tuple[str, ...]) -> tuple[str, ...]:
+    """What was said, even if it is nothing."""
+    return read.names(config, "flhe-select-rules") if "flhe-select-rules" in config else default

@@ -1,0 +1,214 @@
+"""`flhe keygen --scheme eshe`: deal keys offline, where a federation trusts somebody to.
+
+Whoever runs it is the administration server of ESAFL's paper: it deals once, and takes part in nothing
+else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it, and nothing here shows it.
+
+Source: ESAFL, Sec. 3.1 and 5.2.1.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.keys.agreement.dealt import Dealt, deal
+from flhe.keys.identity import Random
+from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.signed_roster import load_pinned
+from flhe.schemes.esafl.scheme import NAME
+from flhe.wire import files
+
+SCHEMES = ("eshe", NAME)
+"""What keys can be dealt for: one scheme, by its own name and by that of its system."""
+
+SUFFIX = ".eshe-key"
+
+MANY = 10
+"""Names that an error lists; of more it says how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dealing:
+    """What was dealt, and where to; nothing of it is secret.
+
+    Parameters
+    ----------
+    ring : str
+        Preset of the ring.
+    roster_hash : bytes
+        SHA-256 of the roster, 32 bytes.
+    serial : bytes
+        What all files of this dealing share, 16 bytes.
+    written : tuple of (str, Path)
+        Site and its file, in order of names.
+    """
+
+    ring: str
+    roster_hash: bytes
+    serial: bytes
+    written: tuple[tuple[str, Path], ...]
+
+    def table(self) -> Table:
+        """One row a site."""
+        out = Table(
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            title=f"{len(self.written)} sites, ring {self.ring}",
+        )
+        out.add_column("site", overflow="fold")
+        out.add_column("file", overflow="fold")
+        for name, path in self.written:
+            out.add_row(name, str(path))
+        return out
+
+    def next_steps(self) -> str:
+        """What is left to do, in lines."""
+        folder = self.written[0][1].parent
+        return "\n".join(
+            (
+                f"Serial: {self.serial.hex()}, in all of these files and in those of no other dealing.",
+                f"Roster: {self.roster_hash.hex()}",
+                "",
+                "1. Give each site its own file, by hand, never through the server.",
+                "2. Each site compares the serial with the others: flhe keygen --show FILE",
+                "3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.",
+                f"4. Delete {folder} and every copy: whoever has all the files reads every update.",
+                f"The ServerApp then says esafl_fedavg(dealt_keys=True, ring={self.ring!r}).",
+            )
+        )
+
+
+def keygen(
+    scheme: str,
+    roster: Path | None,
+    roster_hash: str,
+    out: Path | None,
+    ring: str,
+    without: Sequence[str] = (),
+    random: Random = secrets.token_bytes,
+) -> Dealing:
+    """Deal keys to the sites of a roster, one file each, 0600, in a directory of the dealer's alone.
+
+    Parameters
+    ----------
+    scheme : str
+        One of SCHEMES.
+    roster : Path
+        The roster that the sites agreed on.
+    roster_hash : str
+        Its hash as they pin it, 64 hexadecimal digits.
+    out : Path
+        Directory of the files; made if it is missing. Nothing in it is overwritten.
+    ring : str
+        Preset of the ring.
+    without : sequence of str
+        Names of sites that get no key.
+
+    Raises
+    ------
+    ConfigError, ProtocolError, StoreError
+        Something that cannot work, or a file that cannot be written. No file of the dealing is left.
+    """
+    if scheme not in SCHEMES:
+        asked = f"--scheme {scheme}: keys can be dealt" if scheme else "keys are dealt"
+        raise ConfigError(
+            f"{asked} for ESAFL only: say --scheme eshe. The identity of a site is made by: "
+            "flhe keygen --home DIR --name NAME"
+        )
+    if roster is None or not roster_hash or out is None:
+        given = {"--roster FILE": roster, "--roster-hash HEX": roster_hash, "--out DIR": out}
+        missing = " ".join(option for option, value in given.items() if not value)
+        raise ConfigError(
+            f"{missing} is missing: keys are dealt to the roster that the sites pin, into a directory"
+        )
+    sites = load_pinned(roster, roster_hash)
+    if not sites.allows(NAME):
+        raise ConfigError(
+            f"--roster {roster}: it allows {', '.join(sites.schemes)} and not {NAME}, which its sites "
+            "would refuse: agree on a roster that allows it"
+        )
+    dealt = deal(sites, ring, _publics(sites, without), random)
+    paths = {sites.name(public): public for public in dealt}
+    written = tuple((name, out / f"{name}{SUFFIX}") for name in sorted(paths))
+    _make_directory(out, [path for _, path in written])
+    done: list[Path] = []
+    try:
+        for name, path in written:
+            if not files.create(path, dealt[paths[name]].to_bytes()):
+                raise _taken(path)
+            done.append(path)
+    except BaseException:
+        for path in done:  # half a dealing is none
+            files.erase(path)
+        raise
+    serial = next(iter(dealt.values())).serial
+    return Dealing(ring, sites.hash, serial, written)
+
+
+def show(path: Path) -> Table:
+    """What a site may say aloud of its file: everything but the keys.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, others can, or it is no such file.
+    """
+    try:
+        dealt = Dealt.from_bytes(files.read(path))
+    except StoreError:
+        raise ConfigError(
+            f"--show {path}: the file is missing, a link, somebody else's, or open to others: chmod 600"
+        ) from None
+    except ProtocolError:
+        raise ConfigError(
+            f"--show {path}: no file of `flhe keygen --scheme eshe`, or a damaged one"
+        ) from None
+    out = Table(box=None, show_header=False, pad_edge=False)
+    out.add_column()
+    out.add_column(overflow="fold")
+    for name, value in (
+        ("serial", dealt.serial.hex()),
+        ("ring", dealt.ring),
+        ("roster", dealt.roster_hash.hex()),
+        ("site", dealt.member.hex()),
+        ("sites", str(len(dealt.members))),
+    ):
+        out.add_row(name, value)
+    return out
+
+
+def _publics(roster: Roster, names: Sequence[str]) -> list[bytes]:
+    known = {member.name: member.public for member in roster.members}
+    for name in names:
+        if name not in known:
+            there = ", ".join(sorted(known)) if len(known) <= MANY else f"{len(known)} others"
+            raise ConfigError(f"--without {name}: no site of the roster; there are {there}")
+    return [known[name] for name in names]
+
+
+def _make_directory(out: Path, paths: Sequence[Path]) -> None:
+    """A directory of the dealer's alone, without any of `paths`."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        files.make_private(out)
+    except (StoreError, OSError):
+        raise ConfigError(
+            f"--out {out}: name a directory of yours that nobody else may look into (chmod 700), or "
+            "one that is not there yet"
+        ) from None
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise _taken(path)
+
+
+def _taken(path: Path) -> ConfigError:
+    return ConfigError(
+        f"--out: {path} is there already, and no key is ever overwritten: name another directory, or "
+        "delete the keys before once no site uses them"
+    )

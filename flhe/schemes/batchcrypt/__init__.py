@@ -1,0 +1,1 @@
+"""BatchCrypt: batches under Paillier."""

@@ -1,0 +1,254 @@
+"""Keys of Paillier: n for whoever adds, p and q for whoever reads.
+
+    n = p q,  g = n + 1         c = (1 + m n) r^n mod n^2                  (Paillier, 1999, Scheme 1)
+    r^n = h_s^a,  h_s = h^n,  h = -x^2 mod n,  a of ceil(|n| / 2) bits     (DJN 2010, Sec. 4.2)
+
+p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2: then the powers of h are a
+subgroup of small index among the numbers of Jacobi symbol 1. That nobody who cannot factor n tells them
+from random ones of these, also with half as long an exponent, is DJN's assumption beside Paillier's. x
+is hashed from n, so nobody chooses it: an h of small order would hide nothing.
+
+Only members encrypt, and they have p and q, which make it several times faster. Both kinds of key have
+one encoding, checked when read.
+
+Source: Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes" (EUROCRYPT
+1999); Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications to
+electronic voting" (2010).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_blum_prime
+from flhe.wire import canonical
+
+Random = Callable[[int], bytes]
+
+KEY_BITS = {2048: 112, 3072: 128, 4096: 149}
+"""Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Table 2;
+4096 by the formula in the implementation guidance for FIPS 140, which gives it 149.7)."""
+
+VERSION = 1
+MAX_BYTES = 4096
+"""Longest encoding that is read."""
+CLOSE = 100
+"""p and q must differ in one of their highest 100 bits, or n falls to Fermat's method (FIPS 186-5,
+A.1.1)."""
+
+
+def check_key_bits(bits: int) -> None:
+    """Refuse a length of n that is not built; ConfigError."""
+    if type(bits) is not int or bits not in KEY_BITS:
+        raise ConfigError(
+            f"key_bits={bits!r}: 3072 has 128 bits of security, 2048 only 112 (the paper's), 4096 is "
+            "there too"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """What the server has: it multiplies ciphertexts modulo n^2.
+
+    Parameters
+    ----------
+    n : int
+        The modulus, odd, at least 15.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if type(self.n) is not int or self.n < 15 or self.n % 2 == 0:
+            raise ConfigError("PublicKey: n must be an odd integer, the product of two primes")
+
+    def __repr__(self) -> str:
+        return f"PublicKey(<{self.bits} bits>)"
+
+    @property
+    def bits(self) -> int:
+        """|n|, bits."""
+        return self.n.bit_length()
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of one ciphertext on the wire."""
+        return 2 * ((self.bits + 7) // 8)
+
+    def encrypt(self, message: int, r: int) -> int:
+        """(1 + m n) r^n mod n^2, as the scheme is printed; for tests and other libraries' keys.
+
+        Parameters
+        ----------
+        message : int
+            m, 0 to n - 1.
+        r : int
+            Uniform, coprime to n, and secret: used for one message only.
+
+        Raises
+        ------
+        ConfigError
+            m or r out of range.
+        """
+        n, square = self.n, self.n * self.n
+        if not 0 <= message < n or not 0 < r < n or math.gcd(r, n) != 1:
+            raise ConfigError("encrypt: the message and r must lie within n, r coprime to it")
+        return int((1 + message * n) * pow(r, n, square) % square)
+
+    def check_ciphertexts(self, ciphertexts: Sequence[Big], whose: str = "") -> None:
+        """Refuse what no sender made: each must lie strictly between 0 and n^2, coprime to n.
+
+        One product modulo n and one gcd tell of all of them; only a failure looks for the culprit.
+
+        Raises
+        ------
+        ProtocolError
+            Naming the first such ciphertext, what is wrong with it, and `whose` it is.
+        """
+        g = gmpy()
+        n = g.mpz(self.n)
+        square = n * n
+        product = g.mpz(1)
+        for i, c in enumerate(ciphertexts):
+            if not 0 < c < square:
+                what = "is 0" if c == 0 else "is not below n^2"
+                raise ProtocolError(
+                    f"batchcrypt: ciphertext {i}{whose} {what}: it is no encryption"
+                )
+            product = product * c % n
+        if g.gcd(product, n) == 1:
+            return
+        for i, c in enumerate(ciphertexts):
+            if g.gcd(c, n) != 1:
+                what = "a multiple of n" if c % n == 0 else "a multiple of a factor of n"
+                raise ProtocolError(f"batchcrypt: ciphertext {i}{whose} is {what}: no encryption")
+
+    def check(self, bits: int) -> None:
+        """Refuse an n of another length than agreed; ProtocolError."""
+        if self.bits != bits:
+            raise ProtocolError(
+                f"batchcrypt: the public key has {self.bits} bits, the terms say {bits}"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Canonical CBOR: one key, one encoding."""
+        return canonical.dumps({"v": VERSION, "kind": "paillier-public", "n": _bytes(self.n)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PublicKey:
+        """Inverse of `to_bytes`; ProtocolError for anything else."""
+        fields = _fields(data, "paillier-public", ("n",))
+        try:
+            return cls(fields["n"])
+        except ConfigError as error:
+            raise ProtocolError(f"paillier-public: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """What members have: they encrypt fast and decrypt.
+
+    Parameters
+    ----------
+    p, q : int
+        The primes, secret.
+    """
+
+    p: int = field(repr=False)
+    q: int = field(repr=False)
+    public: PublicKey = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not all(type(x) is int and x > 2 and x % 2 for x in (self.p, self.q)):
+            raise ConfigError("SecretKey: p and q must be odd primes")
+        if self.p == self.q:
+            raise ConfigError("SecretKey: p and q must differ")
+        object.__setattr__(self, "public", PublicKey(self.p * self.q))
+
+    def __repr__(self) -> str:
+        return f"SecretKey(<{self.public.bits} bits>)"
+
+    @classmethod
+    def generate(cls, bits: int, random: Random = secrets.token_bytes) -> SecretKey:
+        """Make a key with an n of `bits` bits; about a second at 3072.
+
+        Raises
+        ------
+        ConfigError
+            A length that is not built.
+        """
+        check_key_bits(bits)
+        half = bits // 2
+        while True:
+            p, q = random_blum_prime(half, random), random_blum_prime(half, random)
+            if abs(p - q) >> (half - CLOSE) and math.gcd(p - 1, q - 1) == 2:
+                return cls(p, q)
+
+    @property
+    def h(self) -> int:
+        """-x^2 mod n, the base of DJN's exponentiation; x is n's hash, 128 bits longer than n."""
+        n = self.public.n
+        data = hashlib.shake_256(canonical.dumps(["flhe/v1/paillier-base", _bytes(n)]))
+        x = int.from_bytes(data.digest((n.bit_length() + 135) // 8), "big")
+        return n - x * x % n
+
+    def check(self, bits: int) -> None:
+        """Refuse a key of a form that an honest member would not have made.
+
+        Raises
+        ------
+        ProtocolError
+            Another length; a factor that is not prime, or not 3 modulo 4; factors too close; a common
+            divisor of p - 1 and q - 1 besides 2, or of n and phi(n).
+        """
+        p, q, half = self.p, self.q, bits // 2
+        self.public.check(bits)
+        is_prime = gmpy().is_prime
+        why = ""
+        if p.bit_length() != half or q.bit_length() != half:
+            why = "its factors are not of one length"
+        elif not (is_prime(p, PRIME_TESTS) and is_prime(q, PRIME_TESTS)):
+            why = "a factor of it is not prime"
+        elif p % 4 != 3 or q % 4 != 3:
+            why = "a factor of it is not 3 modulo 4"
+        elif not abs(p - q) >> (half - CLOSE):
+            why = "its factors are too close"
+        elif math.gcd(p - 1, q - 1) != 2 or math.gcd(self.public.n, (p - 1) * (q - 1)) != 1:
+            why = "its factors are related"
+        if why:
+            raise ProtocolError(f"batchcrypt: the key pair is unusable, {why}")
+
+    def to_bytes(self) -> bytes:
+        """Canonical CBOR; the bytes are secret."""
+        fields = {name: _bytes(getattr(self, name)) for name in ("p", "q")}
+        return canonical.dumps({"v": VERSION, "kind": "paillier-secret", **fields})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SecretKey:
+        """Inverse of `to_bytes`; ProtocolError for anything else. `check` says whether it is sound."""
+        fields = _fields(data, "paillier-secret", ("p", "q"))
+        try:
+            return cls(fields["p"], fields["q"])
+        except ConfigError as error:
+            raise ProtocolError(f"paillier-secret: {error}") from None
+
+
+def _bytes(number: int) -> bytes:
+    """Big-endian, as short as can be."""
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def _fields(data: bytes, kind: str, names: tuple[str, ...]) -> dict[str, int]:
+    kinds = {"v": int, "kind": str, **dict.fromkeys(names, bytes)}
+    body = canonical.record(canonical.loads(data, MAX_BYTES, kind), kind, kinds)
+    if (body["v"], body["kind"]) != (VERSION, kind):
+        raise ProtocolError(f"{kind}: another kind of key, or another version")
+    for name in names:
+        if body[name][:1] in (b"", b"\0"):  # a second encoding of the same number
+            raise ProtocolError(f"{kind}: {name} is empty, or starts with a zero byte")
+    return {name: int.from_bytes(body[name], "big") for name in names}

@@ -1,0 +1,146 @@
+"""Powers modulo p^2 with one exponent: many at once, in lanes where the processor can.
+
+Fixed windows of WINDOW bits, the same steps whatever the base. In lanes, a number is x + p y, so a
+fault in y changes nothing modulo p, and Fermat, by which callers verify powers, does not show it.
+Therefore powers are verified here: their product must be the power of the product of the bases,
+which GMP raises by other means. One such power costs as much as eight in lanes.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.math import LANES
+from flhe.math.bigint import Big, gmpy
+from flhe.math.fault import fault
+from flhe.schemes.batchcrypt import lanes
+from flhe.schemes.batchcrypt.lanes import Lanes
+
+WINDOW = 5
+FEW = 6
+"""With fewer powers, the one that verifies them costs more than lanes save."""
+GROUPS = 2
+"""Groups of LANES that a task takes: its slots are used again."""
+CHUNK = 16
+"""Powers that one task of GMP's takes at most: short enough for threads to end together."""
+
+_BASE, _ACC, _ONE = 1, 1 << WINDOW, (1 << WINDOW) + 1
+
+
+def fits(p: int, count: int) -> bool:
+    """Whether `count` numbers modulo p^2 are computed in lanes."""
+    return count >= FEW and p.bit_length() >= lanes.SHORTEST and lanes.available()
+
+
+def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) -> list[Big]:
+    """base^exponent mod p^2 of each, in order, in [0, p^2).
+
+    Parameters
+    ----------
+    bases : sequence of mpz or int
+        Coprime to p.
+    exponent : int
+        At least 1, secret.
+    p : int
+        An odd prime, secret.
+    threads : int
+        Threads that compute. The lock of Python is let go of but for conversions, some percent.
+
+    Raises
+    ------
+    ConfigError
+        An exponent below 1, a p that is even or below 3.
+    FaultError
+        Powers that were computed in lanes failed their verification: none is returned. Those of GMP are
+        the caller's to verify.
+    """
+    if exponent < 1 or p < 3 or p % 2 == 0:
+        raise ConfigError("powmod_all: the exponent must be at least 1, p an odd prime")
+    g = gmpy()
+    p, exponent = g.mpz(p), g.mpz(exponent)
+    square = p * p
+    numbers = [g.mpz(base) % square for base in bases]
+    if not fits(p, len(numbers)):
+        size = min(CHUNK, -(-len(numbers) // max(1, threads)) or 1)
+        parts = spread(
+            [
+                functools.partial(g.powmod_base_list, numbers[at : at + size], exponent, square)
+                for at in range(0, len(numbers), size)
+            ],
+            threads,
+        )
+        return [power for part in parts for power in part]
+    return _in_lanes(numbers, exponent, p, threads)
+
+
+def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[Big]:
+    g = gmpy()
+    square = p * p
+    shared, program = Lanes(p), steps(exponent)
+    local = threading.local()
+
+    def power(at: int) -> list[Big]:
+        if not hasattr(local, "slots"):
+            local.slots = shared.slots(_ONE + 1)
+            shared.put(local.slots[0], [g.mpz(1)] * LANES)
+            shared.put_one(local.slots[_ONE])
+        slots = local.slots
+        out: list[Big] = []
+        for first in range(at, min(at + size, len(numbers)), LANES):
+            group = numbers[first : first + LANES]
+            shared.put(slots[_BASE], group)
+            shared.run(program, slots)
+            out += shared.get(slots[_ACC], len(group))
+        return out
+
+    groups = -(-len(numbers) // LANES)
+    size = LANES * min(GROUPS, -(-groups // max(1, threads)))
+    before = after = g.mpz(1)
+    for number in numbers:
+        before = before * number % square
+    (expected,), *parts = spread(
+        [
+            lambda: g.powmod_base_list([before], exponent, square),
+            *(functools.partial(power, at) for at in range(0, len(numbers), size)),
+        ],
+        threads,
+    )
+    powers = [done for part in parts for done in part]
+    for done in powers:
+        after = after * done % square
+    # A product that is 0 modulo p would verify nothing.
+    if not after % p or after != expected:
+        raise fault()
+    return powers
+
+
+def steps(exponent: int) -> NDArray[np.int64]:
+    """The program that raises slot _BASE to the exponent, at least 1, into slot _ACC.
+
+    Slot 0 holds 1, slot _ONE what takes a number out of Montgomery's form. Slots 2 to 2^WINDOW - 1
+    get the powers of the base that windows need.
+    """
+    rows = [(d, d // 2, d // 2) if d % 2 == 0 else (d, d - 1, _BASE) for d in range(2, _ACC)]
+    windows = -(-exponent.bit_length() // WINDOW)
+    digits = [int(exponent >> (WINDOW * i)) % _ACC for i in range(windows)]
+    rows.append((_ACC, 0, digits.pop()))
+    while digits:
+        rows += [(_ACC, _ACC, _ACC)] * WINDOW
+        rows.append((_ACC, _ACC, digits.pop()))
+    rows.append((_ACC, _ACC, _ONE))
+    return np.array(rows, np.int64)
+
+
+def spread(tasks: Sequence[Callable[[], list[Big]]], threads: int) -> list[list[Big]]:
+    """Run tasks on so many threads, in order."""
+    if threads <= 1 or len(tasks) <= 1:
+        return [task() for task in tasks]
+    with ThreadPoolExecutor(threads, thread_name_prefix="flhe") as pool:
+        return [future.result() for future in [pool.submit(task) for task in tasks]]

@@ -1,0 +1,133 @@
+"""Child process that draws residues: `python -m flhe.schemes.batchcrypt.residue_worker`.
+
+`flhe.schemes.batchcrypt.residue_pool` starts it. It says READY once it can work, and only then gets its order, by
+standard input: its length (4 bytes, little-endian) and canonical CBOR with p, q, h (big-endian
+bytes) and count. Residues go to standard output as they have been verified, PIECE at a time, each
+as long as n^2 needs, little-endian. So keys are neither in the arguments nor in the environment,
+where others could read them, and nothing is written to standard error.
+
+Standard input stays open while the result is wanted: at its end, the worker is gone at once, and
+within a second where the process that started it is. Exit
+status: 0, or one of the codes below, by which alone a failure is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import BinaryIO, NoReturn
+
+READY = b"flhe residues 1\n"
+PIECE = 512
+"""Residues that are verified and sent together: at 3072 bits, two powers in half a second."""
+MAX_ORDER = 1 << 14
+"""Longest order, bytes: keys up to some 40,000 bits."""
+MAX_COUNT = 1 << 24
+NICENESS = 10
+REFUSED, FAULT, ABANDONED, FAILED = 64, 65, 66, 67
+"""Exit: a malformed order; a result that failed its verification; nobody waits; anything else."""
+
+
+def order(p: int, q: int, h: int, count: int) -> bytes:
+    """What is sent to a worker. The bytes are secret."""
+    from flhe.wire.canonical import dumps
+
+    numbers = {
+        name: number.to_bytes((number.bit_length() + 7) // 8, "big")
+        for name, number in (("p", p), ("q", q), ("h", h))
+    }
+    body = dumps({**numbers, "count": count})
+    return len(body).to_bytes(4, "little") + body
+
+
+def read_order(stream: BinaryIO) -> tuple[int, int, int, int]:
+    """Inverse of `order`: p, q, h, count; ProtocolError for anything else."""
+    from flhe.errors import ProtocolError
+    from flhe.wire.canonical import loads, record
+
+    what = "residue order"
+    length = int.from_bytes(stream.read(4), "little")
+    if length > MAX_ORDER:
+        raise ProtocolError(f"{what}: {length} bytes, at most {MAX_ORDER} are accepted")
+    kinds = {"p": bytes, "q": bytes, "h": bytes, "count": int}
+    body = record(loads(stream.read(length), MAX_ORDER, what), what, kinds)
+    p, q, h = (int.from_bytes(body[name], "big") for name in ("p", "q", "h"))
+    if not 0 < body["count"] <= MAX_COUNT:
+        raise ProtocolError(f"{what}: count must be 1 to {MAX_COUNT}")
+    return p, q, h, body["count"]
+
+
+def width(p: int, q: int) -> int:
+    """Bytes of one residue."""
+    return ((p * q) ** 2).bit_length() // 8 + 1
+
+
+def serve(orders: BinaryIO, results: BinaryIO) -> None:
+    """Take one order, write its residues. Raises FlheError where `Residues` does."""
+    from flhe.schemes.batchcrypt.residues import Residues
+
+    p, q, h, count = read_order(orders)
+    _watch(orders)
+    size = width(p, q)
+    residues = Residues(p, q, h, count)
+    for at in range(0, count, PIECE):
+        drawn = residues.draw(min(PIECE, count - at))
+        results.write(b"".join(u.to_bytes(size, "little") for u in drawn))
+        results.flush()
+
+
+def _watch(orders: BinaryIO) -> None:
+    """Leave as soon as `orders` ends, whatever the other thread is doing."""
+
+    def wait() -> None:
+        with contextlib.suppress(Exception):
+            orders.read(1)
+        os._exit(ABANDONED)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _watch_parent() -> None:
+    """Leave soon after the parent has: a pipe's end stays open as long as a process that it forked."""
+    parent = sys.argv[1] if len(sys.argv) > 1 else str(os.getppid())
+
+    def wait() -> None:
+        while str(os.getppid()) == parent:
+            time.sleep(1.0)
+        os._exit(ABANDONED)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> NoReturn:
+    """Serve standard input and output; leaves with one of the codes above."""
+    code = FAILED
+    try:
+        _watch_parent()
+        if hasattr(os, "nice"):
+            os.nice(NICENESS)
+        from flhe.errors import ConfigError, FaultError, ProtocolError
+        from flhe.math.bigint import gmpy
+
+        gmpy()
+        sys.stdout.buffer.write(READY)
+        sys.stdout.buffer.flush()
+        try:
+            serve(sys.stdin.buffer, sys.stdout.buffer)
+            code = 0
+        except (ConfigError, ProtocolError):
+            code = REFUSED
+        except FaultError:
+            code = FAULT
+        except BrokenPipeError:
+            code = ABANDONED
+    finally:
+        # Not sys.exit: a traceback has no business here, and the watching thread holds standard input.
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Random n-th residues, what hides a Paillier plaintext, for those who know p and q.
+
+    u = h^(n a) mod n^2,   a uniform, of ceil(|n| / 2) bits    (DJN 2010, Sec. 4.2)
+
+is computed modulo p^2 and modulo q^2, over tables of powers (`flhe.schemes.batchcrypt.fixed_base`), and joined
+(CRT).
+
+Nothing leaves unverified (`flhe.math.fault` says why). The residues u_j of one `draw` are
+multiplied together, after they are joined, modulo p^2 and modulo q^2, and must give h^(n sum of
+a_j), raised anew without a table. So any fault is seen, in a table too, that does not cancel in the
+product; and what h^n itself must be is shown by Fermat.
+
+Source: Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications
+to electronic voting" (2010).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import numpy as np
+
+from flhe.errors import ConfigError
+from flhe.math.bigint import Big, gmpy
+from flhe.math.fault import fault
+from flhe.schemes.batchcrypt import lanes
+from flhe.schemes.batchcrypt.crt import Join, check_primes
+from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, Table, window
+
+Random = Callable[[int], bytes]
+
+
+def exponent_bits(n: int) -> int:
+    """Bits of the exponent a: ceil(|n| / 2)."""
+    return (n.bit_length() + 1) // 2
+
+
+def in_lanes(p: int, q: int) -> bool:
+    """Whether residues are drawn in lanes here, so on threads, without Python's lock."""
+    return min(p, q).bit_length() >= lanes.SHORTEST and lanes.available()
+
+
+class _Half:
+    """Powers of h^n modulo the square of one prime.
+
+    Parameters
+    ----------
+    p, n, h : mpz
+        The prime, the modulus, the base.
+    bits : int
+        Bits of an exponent.
+    count : int
+        Powers that will be raised, about.
+    by_lanes : bool
+        Whether to raise them in lanes.
+    """
+
+    __slots__ = ("_base", "_p", "_square", "_table")
+
+    def __init__(self, p: Big, n: Big, h: Big, bits: int, count: int, by_lanes: bool) -> None:
+        g = gmpy()
+        self._p, self._square = p, p * p
+        self._base = base = g.powmod(h, n, self._square)
+        # Of the numbers that are h^n modulo p, one has an order that divides p - 1.
+        if g.powmod(base, p - 1, self._square) != 1 or base % p != g.powmod(h, n % (p - 1), p):
+            raise fault()
+        self._table: Table | None = None
+        if width := window(p, bits, count, by_lanes):
+            kind = LaneTable if by_lanes else GmpTable
+            self._table = kind(p, base, width, bits)
+
+    def powers(self, rows: Digits, threads: int) -> list[Big]:
+        """h^(n a) mod p^2, a given as little-endian bytes; not verified."""
+        if self._table is not None:
+            return self._table.powers(rows, threads)
+        return [self._power(a) for a in _exponents(rows)]
+
+    def _power(self, a: int) -> Big:
+        return gmpy().powmod_base_list([self._base], a, self._square)[0]
+
+    def verify(self, residues: list[Big], total: int) -> None:
+        """Raise FaultError unless the product of the residues is h^(n total), modulo p^2."""
+        square = self._square
+        product = gmpy().mpz(1)
+        for u in residues:
+            product = product * (u % square) % square
+        if product != self._power(total):
+            raise fault()
+
+
+class Residues:
+    """Draws random n-th residues.
+
+    Parameters
+    ----------
+    p, q : int
+        The primes, secret.
+    h : int
+        DJN's base, in (0, n), coprime to n.
+    count : int
+        How many will be drawn, about: the tables' size is chosen by it.
+    random : Random, optional
+        Where exponents come from.
+    threads : int
+        Threads that compute, where it is done in lanes.
+
+    Raises
+    ------
+    ConfigError
+        p and q that are even or share a factor, an h out of range, gmpy2 not installed.
+    FaultError
+        A fault while the base was made.
+    """
+
+    __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")
+
+    def __init__(
+        self,
+        p: int,
+        q: int,
+        h: int,
+        count: int,
+        random: Random = secrets.token_bytes,
+        threads: int = 1,
+    ) -> None:
+        check_primes(p, q, "Residues")
+        g = gmpy()
+        p, q, h = g.mpz(p), g.mpz(q), g.mpz(h)
+        n = p * q
+        if not 0 < h < n or g.gcd(h, n) != 1:
+            raise ConfigError("Residues: h must lie within n and be coprime to it")
+        self.n = n
+        self._random, self._threads = random, threads
+        self._bits = exponent_bits(n)
+        by_lanes = in_lanes(p, q)
+        self._halves = [_Half(a, n, h, self._bits, count, by_lanes) for a in (p, q)]
+        self._join = Join(p * p, q * q)
+
+    def __repr__(self) -> str:
+        return f"Residues(<{self.n.bit_length()} bits>)"
+
+    def draw(self, count: int) -> list[Big]:
+        """Draw `count` independent residues, each in (0, n^2); their product is verified.
+
+        An exponent is ceil(bits / 8) bytes of `random`, little-endian, its spare high bits dropped.
+        The verification costs two powers a call, so draw many at a time.
+
+        Raises
+        ------
+        ConfigError
+            A random source that gives another number of bytes than it was asked for.
+        FaultError
+            The residues did not pass: none is returned.
+        """
+        if count <= 0:
+            return []
+        size = (self._bits + 7) // 8
+        data = self._random(count * size)
+        if len(data) != count * size:
+            raise ConfigError(
+                f"the random source gave {len(data)} bytes, {count * size} were asked for"
+            )
+        rows = np.frombuffer(data, np.uint8).reshape(count, size).copy()
+        rows[:, -1] &= 0xFF >> (-self._bits % 8)
+        by_p, by_q = (half.powers(rows, self._threads) for half in self._halves)
+        residues = [self._join(x, y) for x, y in zip(by_p, by_q, strict=True)]
+        total = sum(_exponents(rows))
+        for half in self._halves:
+            half.verify(residues, total)
+        return residues
+
+
+def _exponents(rows: Digits) -> list[int]:
+    return [int.from_bytes(row.tobytes(), "little") for row in rows]

@@ -1,0 +1,277 @@
+"""BatchCrypt: quantized values in batches, each batch one Paillier ciphertext.
+
+    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k), and a tag above  mod n
+    product of c_i mod n^2             opens to the sum of the m_i, slot by slot
+
+The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
+of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
+For the same reason they encrypt modulo p^2 and q^2 instead of n^2 (`flhe.schemes.batchcrypt.residues`), and most of
+that, the power r^n, does not depend on the values: it can be computed while the app trains.
+
+A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
+slots. The tags say it (`flhe.schemes.batchcrypt.batch_mac`), so a sum opens for its own senders and slot only.
+
+Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
+`flhe.coding.slots`, which says what of the paper's codec is different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.slots import Slots
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.bigint import Big, from_rows, gmpy, to_rows
+from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, Tags
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey, check_key_bits
+from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
+from flhe.schemes.shell import SealerShell, Shell
+
+NAME = "batchcrypt"
+MAX_COHORT = 1024
+DEFAULT_KEY_BITS = 3072
+
+Random = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Paillier(Shell):
+    """Public parameters; with the public key, all that the server has.
+
+    Parameters
+    ----------
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    key_bits : int
+        |n|, bits: 3072 (128 bits of security), 2048 (112; what the paper measures) or 4096.
+    public : PublicKey, optional
+        The epoch's key; without it, nothing can be added.
+    """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "batches hold dense vectors only"
+
+    cohort: int
+    bits: int = 16
+    key_bits: int = DEFAULT_KEY_BITS
+    public: PublicKey | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.cohort <= MAX_COHORT:
+            raise ConfigError(f"Paillier(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"Paillier(bits={self.bits}): bits must be 2 to 32")
+        check_key_bits(self.key_bits)
+        if self.public is not None and self.public.bits != self.key_bits:
+            raise ConfigError(
+                f"Paillier(key_bits={self.key_bits}): the public key has {self.public.bits} bits"
+            )
+
+    @property
+    def batch(self) -> Slots:
+        """How values lie in a plaintext."""
+        return Slots(self.space.bound, self.cohort, self.key_bits - 1, TAG_BITS)
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of one ciphertext: twice those of n."""
+        return self.key_bits // 4
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: the key among them."""
+        public = b"" if self.public is None else self.public.to_bytes()
+        return {
+            "name": NAME,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "key_bits": self.key_bits,
+            "public": hashlib.sha256(public).digest() if public else b"",
+            "slot_bits": self.batch.width,
+            "slots": self.batch.per,
+            "tag_bits": TAG_BITS,
+        }
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of the ciphertexts of `length` values."""
+        return self.batch.batches(length) * self.ciphertext_bytes
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Multiply the ciphertexts of `part` into those of `total`, modulo n^2; the result is new.
+
+        Raises
+        ------
+        ConfigError
+            There is no public key.
+        ProtocolError
+            Another scheme, round, parameter set or length; a sender outside the cohort; a number that
+            is no ciphertext (0, n^2 or beyond, a multiple of a factor of n): it is named.
+        ReuseError
+            A sender that is already in the total.
+        """
+        numbers = self.ciphertexts(part)
+        if total is None:
+            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
+        senders = merged_senders(total, part, self.cohort)
+        square = gmpy().mpz(self._key().n) ** 2
+        sums = [a * b % square for a, b in zip(self._numbers(total), numbers, strict=True)]
+        rows = to_rows(sums, self.ciphertext_bytes, len(sums))
+        return Sealed(NAME, total.slot, senders, total.length, rows.reshape(-1))
+
+    def ciphertexts(self, sealed: Sealed) -> list[Big]:
+        """The numbers in a ciphertext of this scheme, each one checked; see `add` for the errors."""
+        self.check(sealed)
+        numbers = self._numbers(sealed)
+        whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
+        self._key().check_ciphertexts(numbers, whose)
+        return numbers
+
+    def _numbers(self, sealed: Sealed) -> list[Big]:
+        return from_rows(sealed.data.reshape(-1, self.ciphertext_bytes))
+
+    def _key(self) -> PublicKey:
+        if self.public is None:
+            raise ConfigError("batchcrypt: the scheme has no public key, so it cannot add")
+        return self.public
+
+
+@dataclass(slots=True)
+class PaillierSealer(SealerShell):
+    """One client's side.
+
+    Parameters
+    ----------
+    scheme : Paillier
+        Public parameters.
+    key : SecretKey
+        The epoch's key pair: with p and q, encryption is several times faster than with n.
+    group_key : bytes
+        K_G of the epoch, 32 bytes: what tags are made with.
+    rank : int
+        This client's rank in the agreed member list; never a number from the server.
+    threads : int
+        Threads, or processes, that powers are spread over.
+    random : callable
+        Where exponents come from: n -> n uniform bytes.
+    """
+
+    scheme: Paillier
+    key: SecretKey
+    group_key: bytes = field(repr=False)
+    rank: int
+    threads: int = 1
+    random: Random = field(default=secrets.token_bytes, repr=False)
+    _used: set[Slot] = field(default_factory=set, repr=False)
+    _ready: dict[tuple[Slot, int], list[Big]] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        check_senders((self.rank,), self.scheme.cohort)
+        _check_pair(self.scheme, self.key)
+
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
+        """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
+
+        Without Python's lock where the processor's vectors do it, else in other processes: gmpy2 keeps
+        that lock while it multiplies, and would hold up the training that it runs beside.
+        """
+        self.scheme.check_mode(mode)
+        self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
+
+    def _seal(
+        self, plain: Plain, slot: Slot, length: int, powers: list[Big] | None
+    ) -> NDArray[np.uint8]:
+        if powers is None:
+            powers = self._powers(length, self.threads if self.threads > 1 else 0)
+        batches = self.messages(plain, slot)
+        n = gmpy().mpz(self.key.public.n)
+        square = n * n
+
+        def sealed(m: Big, power: Big) -> Big:
+            # (1 + m n) r^n = r^n + n (m r^n mod n), at half the length; Python's % takes m < 0 too.
+            c = power + n * (m * (power % n) % n)
+            return c - square if c >= square else c
+
+        numbers = map(sealed, batches, powers)
+        rows = to_rows(numbers, self.scheme.ciphertext_bytes, len(batches))
+        return rows.reshape(-1)
+
+    def messages(self, plain: Plain, slot: Slot) -> list[Big]:
+        """What is encrypted: a signed number for each batch, with its tag."""
+        batch = self.scheme.batch
+        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
+        tags = Tags(self.group_key, slot).make(whole, batch.per, self.rank)
+        return batch.lift(batch.pack(whole), tags)
+
+    def _powers(self, length: int, workers: int) -> list[Big]:
+        from flhe.schemes.batchcrypt.residue_pool import draw
+
+        count = self.scheme.batch.batches(length)
+        key = self.key
+        random = None if self.random is secrets.token_bytes else self.random
+        return draw(key.p, key.q, key.h, count, workers, random)
+
+
+@dataclass(frozen=True, slots=True)
+class PaillierOpener:
+    """A reader's side: the key pair.
+
+    Parameters
+    ----------
+    scheme, key, group_key, threads
+        As for `PaillierSealer`; decryption is on threads, its powers let go of Python's lock.
+    """
+
+    scheme: Paillier
+    key: SecretKey
+    group_key: bytes = field(repr=False)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _check_pair(self.scheme, self.key)
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed integers, shape (total.length,).
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, a sender outside the cohort, data of another length, a number that is no
+            ciphertext; what is not the sum of its senders' vectors of this slot; a digit that they
+            cannot have added up to, and in which direction.
+        """
+        from flhe.schemes.batchcrypt.crt import Crt
+
+        try:
+            numbers = self.scheme.ciphertexts(total)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; the round is refused") from None
+        n = gmpy().mpz(self.key.public.n)
+        half = n >> 1
+        opened = Crt(self.key.p, self.key.q).decrypt(numbers, threads=self.threads)
+        batch, senders = self.scheme.batch, total.senders
+        numbers, tops = batch.lower([m - n if m > half else m for m in opened])
+        try:
+            digits = batch.digits(numbers, total.length, len(senders))
+            # First: whether a sum that somebody changed overflows is not for them to learn.
+            tags = Tags(self.group_key, total.slot)
+            tags.verify(tops, digits.values, batch.per, senders)
+            return digits.check()
+        except ProtocolError as error:
+            raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
+
+
+def _check_pair(scheme: Paillier, key: SecretKey) -> None:
+    """Refuse a secret key that is not the scheme's."""
+    if scheme.public != key.public:
+        raise ConfigError("batchcrypt: the secret key does not belong to the scheme's public key")

@@ -1,0 +1,1 @@
+"""ESAFL: lattice encryption, a key for each member."""

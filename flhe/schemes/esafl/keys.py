@@ -1,0 +1,167 @@
+"""Keys of ESHE: s_i, with which one member encrypts, and s, their sum, with which everyone decrypts.
+
+Both are polynomials with small coefficients: s_i a discrete Gaussian (`flhe.math.sampling`), s the sum
+of N of them. Ternary keys of few non-zero coefficients, as the paper takes, fall to one curious
+member: s minus its own key is the sum of the others', coefficient by coefficient, and shows most of
+them (`flhe_lab.papers.esafl`). So what is not of the right width is refused, wherever it comes from.
+
+Where members agree on masking keys round by round, s_i is shared: as field elements that hold several
+coefficients each, with room for the sum of all members'.
+
+Source: ESAFL, Sec. 5.2.1 (HE.KeyGen), with the corrections of docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ProtocolError
+from flhe.keys.identity import Random
+from flhe.math.ring import Q
+from flhe.math.sampling import SIGMA, Gaussian
+from flhe.schemes.esafl.rlwe import lifted
+from flhe.wire import canonical
+
+VERSION = 1
+MAX_BYTES = 1 << 20
+"""Longest encoded key, bytes: 160 KiB at the largest dimension."""
+
+WIDTH = 0.25
+"""How far the mean square of a key may be off: at dimension 4096 eleven standard deviations."""
+
+Own = NDArray[np.int8]
+Total = NDArray[np.int32]
+
+
+def draw_own(dimension: int, random: Random = secrets.token_bytes) -> Own:
+    """A fresh s_i, int8 (dimension,)."""
+    return Gaussian().draw(dimension, random)
+
+
+def check_own(own: Own) -> None:
+    """Refuse what is no key of one member; ProtocolError."""
+    bound = Gaussian().bound
+    if own.dtype != np.int8 or own.ndim != 1 or int(np.abs(own.astype(np.int16)).max()) > bound:
+        raise ProtocolError("eshe: a key of another shape, or with a coefficient beyond 9 sigma")
+    _check_width(own, 1)
+
+
+def total_bound(cohort: int) -> int:
+    """Largest coefficient of the sum of `cohort` keys: 9 sigma sqrt(N)."""
+    return min(cohort * Gaussian().bound, math.ceil(9 * SIGMA * math.sqrt(cohort)))
+
+
+def check_total(total: Total, cohort: int) -> None:
+    """Refuse what is no sum of `cohort` keys; ProtocolError."""
+    if total.dtype != np.int32 or total.ndim != 1:
+        raise ProtocolError("eshe: a sum of keys of another shape")
+    if int(np.abs(total.astype(np.int64)).max()) > total_bound(cohort):
+        raise ProtocolError(
+            f"eshe: the sum of keys has a coefficient beyond 9 sigma sqrt({cohort}): somebody's key is "
+            "not as the protocol says, or was changed on the way; start over"
+        )
+    _check_width(total, cohort)
+
+
+def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
+    mean_square = float(np.square(key.astype(np.float64)).mean())
+    expected = cohort * SIGMA**2
+    if not (1 - WIDTH) * expected <= mean_square <= (1 + WIDTH) * expected:
+        raise ProtocolError(
+            "eshe: the coefficients of a key are too small, too few or too large: it must be a "
+            f"discrete Gaussian of sigma {SIGMA}, a sparse or ternary one falls to curious members; "
+            "start over"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EsheKey:
+    """What one member holds.
+
+    Parameters
+    ----------
+    own : NDArray[int8]
+        s_i, shape (dimension,).
+    total : NDArray[int32]
+        s, shape (dimension,).
+    """
+
+    own: Own = field(repr=False)
+    total: Total = field(repr=False)
+
+    def check(self, dimension: int, cohort: int) -> None:
+        """Refuse keys that no honest member has; ProtocolError."""
+        if self.own.shape != (dimension,) or self.total.shape != (dimension,):
+            raise ProtocolError(f"eshe: a key of another dimension than {dimension}")
+        check_own(self.own)
+        check_total(self.total, cohort)
+
+    def to_bytes(self) -> bytes:
+        """Encode; the bytes are secret."""
+        total = self.total.astype("<i4").tobytes()
+        return canonical.dumps([VERSION, "eshe-key", self.own.tobytes(), total])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EsheKey:
+        """Inverse of `to_bytes`; ProtocolError for anything else."""
+        match canonical.loads(data, MAX_BYTES, "ESHE key"):
+            case [int(v), "eshe-key", bytes(own), bytes(total)] if (
+                type(v) is int and v == VERSION and len(total) == 4 * len(own) > 0
+            ):
+                return cls(
+                    np.frombuffer(own, np.int8), np.frombuffer(total, "<i4").astype(np.int32)
+                )
+        raise ProtocolError("ESHE key: malformed, or of another version of flhe")
+
+
+# --- keys as field elements, for masking-key agreement ---
+
+
+def _digit_bits(cohort: int) -> int:
+    """Bits of one coefficient of a sum of `cohort` keys, sign included."""
+    return (cohort * Gaussian().bound).bit_length() + 1
+
+
+def elements(dimension: int, cohort: int) -> int:
+    """Field elements that hold one key."""
+    return -(-dimension // (63 // _digit_bits(cohort)))
+
+
+def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
+    """A key as field elements, shape (elements,): digits in base 2^k, where k has room for the sum."""
+    bits = _digit_bits(cohort)
+    per = 63 // bits
+    digits = np.zeros(elements(own.size, cohort) * per, np.int64)
+    digits[: own.size] = own
+    packed = (digits.reshape(-1, per) << (bits * np.arange(per))).sum(axis=1)
+    # Below zero: Q + x, modulo 2^64, which is below Q because |x| < 2^63.
+    return lifted(packed, Q)
+
+
+def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> Total:
+    """The sum of keys in a sum of their field elements, int32 (dimension,).
+
+    Raises
+    ------
+    ProtocolError
+        It is no sum of at most `cohort` keys.
+    """
+    bits = _digit_bits(cohort)
+    per = 63 // bits
+    if summed.shape != (elements(dimension, cohort),):
+        raise ProtocolError(f"eshe: a sum of keys of {summed.shape} field elements")
+    above = summed > np.uint64(Q // 2)
+    rest = np.where(above, summed - np.uint64(Q), summed).view(np.int64)
+    digits = np.empty((summed.size, per), np.int64)
+    for j in range(per):
+        digits[:, j] = (rest << (64 - bits)) >> (64 - bits)
+        rest = (rest - digits[:, j]) >> bits
+    flat = digits.reshape(-1)
+    if rest.any() or flat[dimension:].any():
+        raise ProtocolError("eshe: a sum of keys that no members' keys have")
+    return flat[:dimension].astype(np.int32)

@@ -1,0 +1,1 @@
+"""FedML-HE: CKKS under a shared key."""

@@ -1,0 +1,207 @@
+"""Keys of CKKS: one ternary polynomial that all members share, and what a server has in its place.
+
+Encryption is under the secret key, so there is no public key. What is public is TenSEAL's context for
+the ring, with no key in it, and a digest that says which key the members use: parameters that nobody
+can decrypt with. The server checks the context byte for byte.
+
+Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the Homomorphic Encryption Standard takes
+them to be.
+
+Source: FedML-HE, Algorithm 1 (key and crypto context), App. B; Microsoft SEAL 4.1 (`KeyGenerator`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys.identity import Random
+from flhe.schemes.fedml_he.seal_format import MAX_CONTEXT, Words, to_seal_order
+from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.schemes.presets import CKKS, ckks_preset
+from flhe.wire import canonical
+from flhe.wire.derive import PREFIX
+
+VERSION = 1
+MAX_BYTES = MAX_CONTEXT + 4096
+"""Longest encoding that is read."""
+
+TRIT = 3
+PER_BYTE = 5
+"""Coefficients in one byte: 3^5 = 243."""
+_PLACES = np.array([3**k for k in range(PER_BYTE)], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class CkksPublic:
+    """What the server has: the ring, and which key the members use in it.
+
+    Parameters
+    ----------
+    ring : str
+        Preset.
+    key_id : bytes
+        Digest of the secret key, 32 bytes; keys have thousands of bits, so it gives none away.
+    context : bytes
+        TenSEAL's context, without any key.
+    """
+
+    ring: str
+    key_id: bytes
+    context: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key_id) != 32 or not 0 < len(self.context) <= MAX_CONTEXT:
+            raise ConfigError(
+                f"CkksPublic: a key id of {len(self.key_id)} bytes, 32 are needed, and a context of "
+                f"{len(self.context)}, at most {MAX_CONTEXT} are allowed"
+            )
+
+    def check(self, ring: str, sizes: CkksSizes) -> None:
+        """Refuse another ring than agreed, and a context that holds a key, or anything unexpected.
+
+        Raises
+        ------
+        ProtocolError
+            What is wrong with it.
+        """
+        if self.ring != ring:
+            raise ProtocolError(
+                f"fedml-he: the public context is of ring {self.ring!r}, not {ring!r}"
+            )
+        try:
+            sizes.seal.check_context(self.context)
+        except ProtocolError as error:
+            raise ProtocolError(f"fedml-he: public context: {error}") from None
+
+    def to_bytes(self) -> bytes:
+        """Canonical CBOR: one context, one encoding."""
+        return canonical.dumps(
+            {
+                "v": VERSION,
+                "kind": "ckks-public",
+                "ring": self.ring,
+                "key_id": self.key_id,
+                "context": self.context,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CkksPublic:
+        """Inverse of `to_bytes`; ProtocolError for anything else. `check` says what is in it."""
+        kinds = {"v": int, "kind": str, "ring": str, "key_id": bytes, "context": bytes}
+        body = _record(data, "ckks-public", kinds)
+        try:
+            return cls(body["ring"], body["key_id"], body["context"])
+        except ConfigError as error:
+            raise ProtocolError(f"ckks-public: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CkksSecret:
+    """What members have: they encrypt and decrypt with it.
+
+    Parameters
+    ----------
+    ring : str
+        Preset.
+    coefficients : NDArray[int8]
+        Shape (dimension,), each -1, 0 or 1; secret.
+    """
+
+    ring: str
+    coefficients: NDArray[np.int8] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        s, n = self.coefficients, ckks_preset(self.ring).dimension
+        if s.dtype != np.int8 or s.shape != (n,) or np.abs(s).max() > 1:
+            raise ConfigError(f"CkksSecret: {n} coefficients of -1, 0 or 1 as int8 are needed")
+
+    def __repr__(self) -> str:
+        return f"CkksSecret(<{self.coefficients.size} coefficients>)"
+
+    @classmethod
+    def generate(cls, ring: str, random: Random = secrets.token_bytes) -> CkksSecret:
+        """Draw a key.
+
+        Raises
+        ------
+        ConfigError
+            An unknown ring; a random source that gives another number of bytes than asked for.
+        """
+        n = ckks_preset(ring).dimension
+        out = np.empty(0, np.int8)
+        while out.size < n:
+            data = random(n)
+            if len(data) != n:
+                raise ConfigError(f"the random source gave {len(data)} bytes, {n} were asked for")
+            drawn = np.frombuffer(data, np.uint8)
+            # 255 is a multiple of 3: without the last byte value, all three are equally likely.
+            trits = (drawn[drawn < 255] % TRIT).astype(np.int8) - np.int8(1)
+            out = np.concatenate([out, trits])
+        return cls(ring, out[:n].copy())
+
+    @property
+    def key_id(self) -> bytes:
+        """SHA-256 that stands for the key, 32 bytes."""
+        return hashlib.sha256(canonical.dumps([PREFIX + "ckks-key", self.to_bytes()])).digest()
+
+    def public(self, sizes: CkksSizes) -> CkksPublic:
+        """What the server gets."""
+        return CkksPublic(self.ring, self.key_id, sizes.seal.context())
+
+    def transform(self, sizes: CkksSizes) -> Words:
+        """The key as SEAL holds it: uint64 (n,), secret."""
+        ring = sizes.ring
+        signed = self.coefficients.astype(np.int64)  # first: q has no place in 8 bits
+        lifted = np.where(signed < 0, signed + ring.q, signed).astype(np.uint64)
+        return ring.forward(lifted)[to_seal_order(ring)]
+
+    def to_bytes(self) -> bytes:
+        """Canonical CBOR, five coefficients a byte; the bytes are secret."""
+        trits = np.zeros(-(-self.coefficients.size // PER_BYTE) * PER_BYTE, np.int64)
+        trits[: self.coefficients.size] = self.coefficients.astype(np.int64) + 1
+        packed = (trits.reshape(-1, PER_BYTE) @ _PLACES).astype(np.uint8).tobytes()
+        return canonical.dumps(
+            {"v": VERSION, "kind": "ckks-secret", "ring": self.ring, "s": packed}
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CkksSecret:
+        """Inverse of `to_bytes`; ProtocolError for anything else."""
+        body = _record(data, "ckks-secret", {"v": int, "kind": str, "ring": str, "s": bytes})
+        if body["ring"] not in CKKS:
+            raise ProtocolError("ckks-secret: a ring that this flhe does not have")
+        n = ckks_preset(body["ring"]).dimension
+        packed = np.frombuffer(body["s"], np.uint8).astype(np.int64)
+        trits = (packed[:, None] // _PLACES % TRIT).reshape(-1)
+        whole = packed.size == -(-n // PER_BYTE) and not trits[n:].any()
+        if not whole or packed.max() >= TRIT**PER_BYTE:
+            raise ProtocolError("ckks-secret: not the coefficients of one key")
+        return cls(body["ring"], (trits[:n] - 1).astype(np.int8))
+
+    def check(self, ring: str) -> None:
+        """Refuse a key of another ring, or one that no honest member drew; ProtocolError.
+
+        A third of the coefficients has each value: a share that is ten standard deviations off was
+        not drawn.
+        """
+        if self.ring != ring:
+            raise ProtocolError(f"fedml-he: the key is of ring {self.ring!r}, not {ring!r}")
+        n = self.coefficients.size
+        shares = np.bincount(self.coefficients.astype(np.int64) + 1, minlength=TRIT)
+        if np.abs(shares - n / TRIT).max() > 10 * (n * 2 / 9) ** 0.5:
+            raise ProtocolError("fedml-he: the key pair is unusable, its key is not random")
+
+
+def _record(data: bytes, kind: str, kinds: dict[str, type]) -> dict[str, Any]:
+    body = canonical.record(canonical.loads(data, MAX_BYTES, kind), kind, kinds)
+    if (body["v"], body["kind"]) != (VERSION, kind):
+        raise ProtocolError(f"{kind}: another kind of key, or another version")
+    return body

@@ -1,0 +1,63 @@
+"""Masks of CKKS: the polynomials `a` of ciphertexts, derived and not sent.
+
+    a_j = P_j - P_(j+1)                      of the sender of rank j, each P uniform below q
+
+Of P_0 to P_N the differences are N polynomials that are uniform and independent, as if drawn one by
+one; and in a sum over consecutive ranks all but two of the P cancel. So a reader expands two streams
+for each run of senders, however many they are: FLASHE's double masking (Eq. 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flhe.math.prg import FieldElements, Prg
+from flhe.schemes.fedml_he.seal_format import Words
+from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.schemes.flashe.sparse import telescoped
+from flhe.schemes.sealed import Slot
+from flhe.wire.derive import hkdf
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The sum of some senders' masks in one slot, block by block.
+
+    Parameters
+    ----------
+    sizes : CkksSizes
+        The ring.
+    plus, minus : tuple of FieldElements
+        Streams that are added, and taken away.
+    """
+
+    sizes: CkksSizes
+    plus: tuple[FieldElements, ...] = field(repr=False)
+    minus: tuple[FieldElements, ...] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, sizes: CkksSizes, group_key: bytes, slot: Slot, senders: Sequence[int], prg: Prg
+    ) -> Masks:
+        """Those of the senders of these ranks."""
+
+        def stream(j: int) -> FieldElements:
+            # A key for one slot, P and ring: no word of its streams is used for another mask.
+            key = hkdf(group_key, "ckks-a", *slot.context(), j, sizes.n, sizes.q)
+            return FieldElements(prg, key, sizes.q)
+
+        plus, minus = telescoped(senders, "double")
+        return cls(sizes, tuple(map(stream, plus)), tuple(map(stream, minus)))
+
+    def blocks(self, first: int, count: int) -> Words:
+        """Blocks from `first` on, as SEAL's transforms: uint64 (count, n), below q."""
+        n, ring = self.sizes.n, self.sizes.ring
+        out, space = np.zeros((count, n), np.uint64), np.empty(count * n + 4, np.uint64)
+        for stream in self.plus:
+            ring.add_into(out, stream.blocks(first, count, n, space))
+        for stream in self.minus:
+            ring.subtract_into(out, stream.blocks(first, count, n, space))
+        return out

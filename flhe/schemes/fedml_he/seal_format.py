@@ -1,0 +1,235 @@
+"""SEAL's and TenSEAL's encodings, as far as `flhe.schemes.fedml_he.ring` reads and writes them.
+
+TenSEAL hands out objects in its encoding only, and no words of a polynomial. Its messages are protobuf
+(tenseal/proto/*.proto); inside lie SEAL's objects, each with a 16-byte header: magic, header length,
+version, mode of compression, total length. What is written here is not compressed: random residues
+do not shrink. One modulus, so no relinearization keys, which TenSEAL's own constructor insists on.
+
+A polynomial lies in SEAL as its transform: values at the powers psi^(2 rev(i) + 1) of the least
+primitive 2 n-th root of unity psi, rev(i) reversing the bits of i. `to_seal_order` says where those lie
+in a transform of `flhe.math.prime_ring`.
+
+Source: Microsoft SEAL 4.1 to 4.3 (serialization.h, ciphertext.cpp, util/ntt.h); TenSEAL 0.3.18.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.prime_ring import PrimeRing, root
+
+Words = NDArray[np.uint64]
+
+HEADER = struct.Struct("<HBBBBHQ")
+"""Magic, header length, major and minor version, mode of compression, reserved, length of all."""
+
+MAGIC, MAJOR = 0xA15E, 4
+
+MINOR = 3
+"""SEAL's version in what servers get: they never load it. SEAL itself loads its own version only."""
+PLAIN, ZSTD = 0, 2
+"""Modes of compression."""
+
+CKKS = 2
+"""SEAL's number for the scheme."""
+
+SYMMETRIC = 1
+"""TenSEAL's number for encryption under the secret key."""
+
+NO_SCALE = -1.0
+"""What TenSEAL writes for a context without a scale of its own."""
+
+AUTO_FLAGS = 7
+"""Relinearize, rescale, switch moduli: TenSEAL's default, none of it is used here."""
+
+MAX_CONTEXT = 1 << 20
+"""Longest context that is read, bytes; a public one takes some 100."""
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A protobuf field of bytes."""
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each protobuf field; ProtocolError for what is none."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        number = 0
+        for shift in range(0, 70, 7):
+            if at >= len(data):
+                break
+            byte = data[at]
+            at += 1
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
+        raise ProtocolError("malformed")
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+            continue
+        if key & 7 not in (1, 2):
+            raise ProtocolError("malformed")
+        size = varint() if key & 7 == 2 else 8
+        if size > len(data) - at:
+            raise ProtocolError("cut short")
+        at += size
+        yield key >> 3, data[at - size : at]
+
+
+@dataclass(frozen=True, slots=True)
+class SealFormat:
+    """Encodings for one ring.
+
+    Parameters
+    ----------
+    n : int
+        Dimension.
+    q : int
+        The modulus, a prime of at most 60 bits.
+    minor : int
+        SEAL's minor version.
+    """
+
+    n: int
+    q: int
+    minor: int = MINOR
+
+    @property
+    def id(self) -> bytes:
+        """SEAL's hash of the parameters, 32 bytes: all its objects name it."""
+        words = struct.pack("<4Q", CKKS, self.n, self.q, 0)
+        return hashlib.blake2b(words, digest_size=32).digest()
+
+    def parameters(self) -> bytes:
+        """EncryptionParameters: scheme, dimension, moduli, and a plain modulus that CKKS has not."""
+        moduli = self.wrap(struct.pack("<Q", self.q)) + self.wrap(bytes(8))
+        return self.wrap(struct.pack("<BQQ", CKKS, self.n, 1) + moduli)
+
+    def context(self, key: Words | None = None) -> bytes:
+        """TenSEALContext for encryption under the secret key, with that key or without one.
+
+        `key` is its transform in SEAL's order, uint64 (n,); the bytes are secret then.
+        """
+        public = b"\x10" + _varint(AUTO_FLAGS) + b"\x19" + struct.pack("<d", NO_SCALE)
+        out = _field(1, self.parameters()) + _field(2, public)
+        if key is not None:
+            # A SecretKey is saved as the Plaintext that it is: coefficients, scale, words.
+            members = self.id + struct.pack("<Qd", self.n, 1.0) + self.array(key.tobytes())
+            out += _field(3, _field(1, self.wrap(members)))
+        return out + b"\x20" + _varint(SYMMETRIC)
+
+    def check_context(self, data: bytes) -> None:
+        """Refuse what is not the context without a key, byte for byte; ProtocolError says why."""
+        if len(data) > MAX_CONTEXT:
+            raise ProtocolError(f"a context of {len(data)} bytes, {MAX_CONTEXT} are allowed")
+        if data == self.context():
+            return
+        for number, value in _fields(data):
+            if number == 3 and isinstance(value, bytes) and any(n == 1 for n, _ in _fields(value)):
+                raise ProtocolError("the context holds a secret key, which no server may have")
+        raise ProtocolError("the context is not that of the agreed ring, with no keys at all")
+
+    def wrap(self, members: bytes) -> bytes:
+        """One of SEAL's objects: its header, and its members."""
+        size = HEADER.size + len(members)
+        return HEADER.pack(MAGIC, HEADER.size, MAJOR, self.minor, PLAIN, 0, size) + members
+
+    def array(self, words: bytes) -> bytes:
+        """A DynArray of words."""
+        return self.wrap(struct.pack("<Q", len(words) // 8) + words)
+
+    def vector(self, c0: Words, c1: Words, scale: float) -> bytes:
+        """CKKSVector of one ciphertext, of which all slots are used."""
+        head, tail = _ends(self, scale)
+        return b"".join([head, c0.data, c1.data, tail])
+
+    def polynomials(self, vector: bytes, decompress: Any) -> tuple[Words, Words]:
+        """Both polynomials of a fresh one-ciphertext CKKSVector that TenSEAL has written.
+
+        Parameters
+        ----------
+        vector : bytes
+            Made by TenSEAL in this process, not by others: it is not looked at closely.
+        decompress : zstandard.ZstdDecompressor
+            Reads what SEAL compresses.
+
+        Raises
+        ------
+        ConfigError
+            A version of TenSEAL that writes something else.
+        """
+        end = len(vector) - 9  # the scale comes last
+        start = 1 + 1 + len(_varint(self.n // 2)) + 1
+        while vector[start] > 127:
+            start += 1
+        start += 1
+        magic, _, major, _, mode, _, size = HEADER.unpack_from(vector, start)
+        members: Any = memoryview(vector)[start + HEADER.size : end]
+        if magic == MAGIC and mode == ZSTD:
+            members = decompress.decompress(members, max_output_size=17 * self.n)
+        words = len(members) - 16 * self.n
+        known = magic == MAGIC and major == MAJOR and size == end - start and words == 97
+        if not known or bytes(members[:32]) != self.id:
+            raise ConfigError(
+                "TenSEAL writes ciphertexts in a format that this flhe does not know: install "
+                "tenseal 0.3.18, with which this flhe is tested"
+            )
+        both = np.frombuffer(members, "<u8", 2 * self.n, words)
+        return both[: self.n], both[self.n :]
+
+
+@functools.lru_cache(maxsize=16)
+def _ends(seal: SealFormat, scale: float) -> tuple[bytes, bytes]:
+    """What comes before and after the words of a ciphertext, which are copied once only."""
+    words = bytes(16 * seal.n)
+    members = struct.pack("<BQQQdQ", 1, 2, seal.n, 1, scale, 1)
+    blob = seal.wrap(seal.id + members + seal.array(words))
+    head = _field(1, _varint(seal.n // 2)) + _field(2, blob)
+    return head[: -len(words)], b"\x19" + struct.pack("<d", scale)
+
+
+@functools.cache
+def to_seal_order(ring: PrimeRing) -> NDArray[np.int64]:
+    """Where, in a transform of `ring`, the values of SEAL's transform lie: (n,)."""
+    n, q = ring.n, ring.q
+    base = root(q, 2 * n)
+    # All primitive roots are odd powers of one; psi is base to the power `least`.
+    powers = [pow(base, 1, q)]
+    square = base * base % q
+    for _ in range(n - 1):
+        powers.append(powers[-1] * square % q)
+    least = 2 * powers.index(min(powers)) + 1
+    x = np.zeros(n, np.uint64)
+    x[1] = 1
+    # The transform of x is the points themselves: which power of the base is where.
+    where = {power: i for i, power in enumerate(powers)}
+    odd = np.array([where[int(value)] for value in ring.forward(x)], np.int64)
+    place = np.empty(n, np.int64)
+    place[odd] = np.arange(n)
+    bits = n.bit_length() - 1
+    reversed_ = np.array([int(f"{i:0{bits}b}"[::-1], 2) for i in range(n)], np.int64)
+    order: NDArray[np.int64] = place[(least * (2 * reversed_ + 1) % (2 * n) - 1) // 2]
+    return order

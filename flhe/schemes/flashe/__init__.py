@@ -1,0 +1,1 @@
+"""FLASHE: AES masks that telescope."""

@@ -1,0 +1,257 @@
+"""FLASHE on sparse vectors: each sender encrypts its own coordinates (FLASHE, Sec. 4.1, Algorithm 1).
+
+A vector has `support.length` coordinates, of which a sender encrypts those in its support; extras come
+after them, and everybody sends all of these. The mask of coordinate d is the one that it has in a dense
+vector, F(j, d) (extra number e is coordinate length + e), so sums telescope over whoever sent d: among
+the senders of one coordinate, masks between neighbours in rank cancel, and opening takes what is left
+at the two ends of each run. That needs the senders of each coordinate, hence all supports, and nothing
+else.
+
+While it is added up, a sum is one lane a coordinate (`SparseTotal`); what travels to the readers are
+the coordinates that somebody sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.pack import Packing, spread
+from flhe.coding.support import Support
+from flhe.errors import ProtocolError
+from flhe.math.buffers import empty
+from flhe.math.prg import BLOCK, CHUNK, Prg
+from flhe.schemes.sealed import Sealed
+
+Mode = Literal["double", "single"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseTotal(Sealed):
+    """A sum under way: `data` holds one whole lane for each coordinate and each extra."""
+
+
+def telescoped(senders: Iterable[int], mode: Mode) -> tuple[list[int], list[int]]:
+    """Streams that `senders` added in total, and streams that they took away."""
+    present = sorted(senders)
+    if mode == "single":
+        return present, []
+    inside = set(present)
+    plus = [j for j in present if j - 1 not in inside]
+    minus = [j + 1 for j in present if j + 1 not in inside]
+    return plus, minus
+
+
+class Lanes:
+    """One mask stream F(j, .), read forwards from any lane that starts a block."""
+
+    __slots__ = ("_lanes", "_scratch", "_stream", "step")
+
+    def __init__(self, key: bytes, prg: Prg, number: int, lane: Any, start: int = 0) -> None:
+        dtype = np.dtype(lane)
+        self._stream = prg.stream(key, number, start * dtype.itemsize // BLOCK)
+        self._scratch = np.empty(CHUNK + BLOCK, np.uint8)
+        self._lanes: NDArray[Any] = self._scratch[:CHUNK].view(dtype)
+        self.step = CHUNK // dtype.itemsize
+
+    def next(self, count: int) -> NDArray[Any]:
+        """The next `count` lanes, at most `step`; overwritten by the next call."""
+        self._stream.into(self._scratch, count * self._lanes.itemsize)
+        return self._lanes[:count]
+
+
+def _windows(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    return [(at, min(at + step, stop)) for at in range(start, stop, step)]
+
+
+def masks_for(
+    key: bytes,
+    prg: Prg,
+    packing: Packing,
+    terms: tuple[Sequence[int], Sequence[int]],
+    support: Support,
+    extras: int,
+    threads: int = 1,
+) -> NDArray[Any]:
+    """Masks of one sender: of its coordinates, then of the extras, shape (count + extras,).
+
+    `terms` are the streams that it adds and those that it takes away.
+    """
+    from flhe.schemes.sash import mask_kernels as kernels
+
+    coords, length = support.coords, support.length
+    out = empty(coords.size + extras, packing.lane)
+
+    def work(start: int, stop: int) -> None:
+        first = int(np.searchsorted(coords, start))
+        signs = [(1, j) for j in terms[0]] + [(-1, j) for j in terms[1]]
+        streams = [(sign, Lanes(key, prg, j, packing.lane, start)) for sign, j in signs]
+        sums = np.empty(streams[0][1].step, packing.lane)
+        for at, end in _windows(start, stop, sums.size):
+            _summed(streams, sums[: end - at])
+            last = first + int(np.searchsorted(coords[first:], end))
+            kernels.gather(sums, coords[first:last], np.uint64(at), out[first:last])
+            first = last
+            if end > length:  # the extras, which follow the last coordinate
+                begin = max(at, length)
+                part = sums[begin - at : end - at]
+                out[coords.size + begin - length : coords.size + end - length] = part
+
+    spread(work, length + extras, packing.block, threads)
+    return out
+
+
+def _summed(streams: Sequence[tuple[int, Lanes]], out: NDArray[Any]) -> None:
+    """Signed sum of the streams' next lanes, modulo the lane."""
+    for i, (sign, stream) in enumerate(streams):
+        lanes = stream.next(out.size)
+        if i == 0 and sign > 0:
+            out[:] = lanes
+        elif sign > 0:
+            np.add(out, lanes, out=out)
+        else:
+            if i == 0:
+                out[:] = 0
+            np.subtract(out, lanes, out=out)
+
+
+def check_part(packing: Packing, part: Sealed) -> int:
+    """Number of extras in a sender's ciphertext, or a closed sum's; ProtocolError if it cannot be."""
+    extras = part.length - union_of(part.supports)[1]
+    if extras < 0:
+        raise ProtocolError("flashe: a sparse ciphertext is shorter than its supports say")
+    packing.check(part.data, part.length)
+    return extras
+
+
+def add(
+    packing: Packing, total: Sealed | None, part: Sealed, senders: tuple[int, ...]
+) -> SparseTotal:
+    """Fold a sender's ciphertext, or another sum, into a sum, whose buffer is reused if under way."""
+    from flhe.schemes.sash import mask_kernels as kernels
+
+    if total is not None and not isinstance(total, SparseTotal):
+        total = add(packing, None, total, total.senders)
+    length = part.supports[0].length
+    under_way = isinstance(part, SparseTotal)
+    extras = part.length - length if under_way else check_part(packing, part)
+    if total is None:
+        lanes: NDArray[Any] = np.zeros(length + extras, packing.lane)
+    else:
+        lanes = total.data.view(packing.lane)
+        if lanes.size != length + extras:
+            raise ProtocolError("add: the part has another length than the sum")
+    if under_way:
+        np.add(lanes, part.data.view(packing.lane), out=lanes)
+    else:
+        values = _unpacked(packing, part)
+        coords = covered(part.supports)
+        kernels.scatter_add(coords, values[: coords.size], lanes)
+        np.add(lanes[length:], values[coords.size :], out=lanes[length:])
+    supports = dict(zip(part.senders, part.supports, strict=True))
+    if total is not None:
+        supports |= dict(zip(total.senders, total.supports, strict=True))
+    ordered = tuple(supports[j] for j in senders)
+    data = lanes.view(np.uint8)
+    return SparseTotal(part.scheme, part.slot, senders, lanes.size, data, part.mode, ordered)
+
+
+def close(packing: Packing, total: SparseTotal) -> Sealed:
+    """What travels to the readers: coordinates that somebody sent, and the extras."""
+    from flhe.schemes.sash import mask_kernels as kernels
+
+    lanes = total.data.view(packing.lane)
+    coords = covered(total.supports)
+    length = total.supports[0].length
+    values = empty(coords.size + total.length - length, packing.lane)
+    kernels.gather(lanes, coords, np.uint64(0), values[: coords.size])
+    values[coords.size :] = lanes[length:]
+    data = packing.pack(values.view(packing.signed), np.zeros(values.size, packing.lane))
+    return Sealed(
+        total.scheme, total.slot, total.senders, values.size, data, total.mode, total.supports
+    )
+
+
+def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
+    """Bitmap of the coordinates that somebody sends, and how many they are."""
+    words = supports[0].bitmap().copy()
+    for support in supports[1:]:
+        np.bitwise_or(words, support.bitmap(), out=words)
+    return words, int(np.bitwise_count(words).sum())
+
+
+def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
+    """Coordinates that somebody sends, ascending, shape (union,)."""
+    from flhe.schemes.sash import mask_kernels as kernels
+
+    if len(supports) == 1:
+        return supports[0].coords
+    words, count = union_of(supports)
+    out = np.empty(count, np.uint32)
+    kernels.positions(words, out)
+    return out
+
+
+def _unpacked(packing: Packing, sealed: Sealed) -> NDArray[Any]:
+    out = empty(sealed.length, packing.signed)
+    packing.unpack(sealed.data, np.zeros(sealed.length, packing.lane), out)
+    return out.view(packing.lane)
+
+
+def open_sum(
+    packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, threads: int = 1
+) -> NDArray[Any]:
+    """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
+    from flhe.schemes.sash import mask_kernels as kernels
+
+    extras = check_part(packing, total)
+    length = total.supports[0].length
+    coords = covered(total.supports)
+    values = _unpacked(packing, total)
+    words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
+    nobody = np.zeros(-(-length // 64), np.uint64)
+    lanes: NDArray[Any] = np.zeros(length, packing.lane)  # sums of the masks of each coordinate
+
+    def work(start: int, stop: int) -> None:
+        for j in sorted(words.keys() | ({j + 1 for j in words} if mode == "double" else set())):
+            # F(j, d) was added by j and, under double masking, taken away by j - 1.
+            added = words.get(j, nobody)
+            taken = words.get(j - 1, nobody) if mode == "double" else nobody
+            if np.array_equal(added, taken):
+                continue
+            stream = Lanes(key, prg, j, packing.lane, start)
+            for at, end in _windows(start, stop, stream.step):
+                masks = stream.next(end - at)
+                w = slice(at // 64, -(-end // 64))
+                kernels.add_where(added[w], taken[w], masks, lanes[at:end])
+                if mode == "double":
+                    kernels.subtract_where(taken[w], added[w], masks, lanes[at:end])
+
+    spread(work, length, packing.block, threads)
+    masks = empty(total.length, packing.lane)
+    kernels.gather(lanes, coords, np.uint64(0), masks[: coords.size])
+    masks[coords.size :] = _extra_masks(packing, mode, key, prg, total, length, extras)
+    return packing.signed_of(values - masks)
+
+
+def _extra_masks(
+    packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, length: int, extras: int
+) -> NDArray[Any]:
+    """What all senders' masks of the extras come to, telescoped, shape (extras,)."""
+    out: NDArray[Any] = np.zeros(extras, packing.lane)
+    first = length // packing.block * packing.block  # a stream is entered where a block begins
+    plus, minus = telescoped(total.senders, mode)
+    for sign, numbers in ((1, plus), (-1, minus)):
+        for j in numbers:
+            stream = Lanes(key, prg, j, packing.lane, first)
+            for at, end in _windows(first, length + extras, stream.step):
+                lanes = stream.next(end - at)
+                begin = max(at, length)
+                if end > begin:
+                    part = lanes[begin - at :]
+                    out[begin - length : end - length] += part if sign > 0 else np.negative(part)
+    return out

@@ -1,0 +1,1 @@
+"""SASH: seed-homomorphic masks."""

@@ -1,0 +1,126 @@
+"""Shprg: the almost seed-homomorphic pseudorandom generator that SASH masks with.
+
+    G(k)_d = round(<a_d, k>)  from Z_q to Z_p,    q = 2^64 - 2^32 + 1,  p = 2^32
+
+    G(k_1) + ... + G(k_n) = G(k_1 + ... + k_n) + e,   |e| <= (n + 1) / 2
+
+`a` is public. In the ring form a_d are the rows of multiplications by uniform polynomials, one for each
+2048 values, so that a value costs a few butterflies of an inverse NTT and eight bytes of `a`; in the
+matrix form, which is the paper's, it costs mu products and 8 mu bytes. `a` is uniform in the
+transformed domain right away, and is expanded again each time: it is stored nowhere.
+
+Source: SASH, Sec. 2.3, with rounding to nearest instead of the floor; Banerjee, Peikert and Rosen,
+EUROCRYPT 2012 (learning with rounding); docs/architecture.md for why q is prime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.pack import spread
+from flhe.math.prg import AesCtr, FieldElements, Prg
+from flhe.math.ring import Ring, lwr_masks
+from flhe.schemes.presets import SashPreset
+from flhe.schemes.sealed import Slot
+from flhe.wire import canonical
+from flhe.wire.derive import PREFIX
+
+Seed = NDArray[np.uint64]
+"""A seed: uniform field elements, shape (dimension,)."""
+
+PIECE = 16
+"""Ring elements that are worked on at a time: 256 KiB of `a` at n = 2048, which stay in cache."""
+
+ROWS = 64
+"""Matrix rows likewise."""
+
+SPARE = 3
+"""Words of scratch space beyond the elements: AES comes in blocks of two."""
+
+
+def public_key(preset: SashPreset, slot: Slot) -> bytes:
+    """What `a` is expanded from, 32 bytes, public: a hash that binds it to one epoch of one run.
+
+    `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server has
+    no say in the epoch's id, so it cannot choose an `a` with a trapdoor.
+    """
+    fields = [PREFIX + "sash-a", preset.name, slot.run_id, slot.roster_hash, slot.epoch]
+    return hashlib.sha256(canonical.dumps(fields)).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Shprg:
+    """G under one public `a`.
+
+    Parameters
+    ----------
+    preset : SashPreset
+        Form and dimension.
+    public : bytes
+        What `a` is expanded from, 32 bytes.
+    prg : Prg
+        Who computes AES.
+    """
+
+    preset: SashPreset
+    public: bytes
+    prg: Prg = field(default_factory=AesCtr)
+
+    @property
+    def step(self) -> int:
+        """Values that are made together: work is cut at multiples of it."""
+        return self.preset.dimension if self.preset.form == "ring" else ROWS
+
+    def expand(self, seed: Seed, length: int, threads: int = 1) -> NDArray[np.uint32]:
+        """The mask G(seed), shape (length,): the same whatever the threads."""
+        out = np.empty(length, np.uint32)
+        self.into(seed, out, threads)
+        return out
+
+    def into(self, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
+        """Write G(seed) into `out`, shape (length,)."""
+        made = self._ring(seed) if self.preset.form == "ring" else self._matrix(seed)
+
+        def work(start: int, stop: int) -> None:
+            made(start, out[start:stop])
+
+        spread(work, out.size, self.step, threads)
+
+    def _ring(self, seed: Seed) -> Any:
+        n = self.preset.dimension
+        ring = Ring(n)
+        transformed = ring.forward(seed)
+
+        def made(start: int, out: NDArray[np.uint32]) -> None:
+            elements = FieldElements(self.prg, self.public)
+            whole = np.empty((PIECE, n), np.uint32)
+            scratch = np.empty(PIECE * n + SPARE, np.uint64)
+            for at in range(0, out.size, PIECE * n):
+                part = out[at : at + PIECE * n]
+                count = -(-part.size // n)
+                a = elements.blocks((start + at) // n, count, n, scratch)
+                if part.size == count * n:
+                    ring.masks(transformed, a, part.reshape(count, n))
+                else:
+                    ring.masks(transformed, a, whole[:count])
+                    part[:] = whole[:count].reshape(-1)[: part.size]
+
+        return made
+
+    def _matrix(self, seed: Seed) -> Any:
+        dimension = self.preset.dimension
+
+        def made(start: int, out: NDArray[np.uint32]) -> None:
+            elements = FieldElements(self.prg, self.public)
+            scratch = np.empty(ROWS * dimension + SPARE, np.uint64)
+            for at in range(0, out.size, ROWS):
+                part = out[at : at + ROWS]
+                rows = elements.blocks(start + at, part.size, dimension, scratch)
+                lwr_masks(seed, rows, part)
+
+        return made

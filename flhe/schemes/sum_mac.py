@@ -1,0 +1,213 @@
+"""Sum tags: what shows that an opened sum is that of just its senders, whatever the scheme.
+
+    tag_(l,u) = tau_(l,u) + sum over d of k_l^(d+1) x_(u,d)   mod Q,   Q = 2^64 - 2^32 + 1,   l = 1, 2
+
+travel behind the extras of sender u's vector x_u, as digits of as many bits as a value has. k_l and
+tau are pseudorandom under a key of the group and of one slot. Tags add like everything else, so the
+sum X of the senders S has
+
+    sum over S of tag_l - sum over S of tau_(l,u) = sum over d of k_l^(d+1) X_d   mod Q,
+    0 <= sum over S of tag_l < |S| Q.
+
+Whoever changes a sum of n integers without that key (adds to one, leaves a sender out, counts one
+twice, brings in another) has to hit a root of a polynomial of degree n, twice: odds of (n / Q)^2, which
+is 2^-88 for a million values and 2^-74 for a hundred million. A value that is changed is changed by
+less than Q, so by something else than 0; and a vector cannot be guessed, to learn from a refusal
+whether the guess was wrong, because its tags would have to be guessed with it. Tags are linear, hence
+the masks tau: they tie a tag to its sender and say nothing of k. Powers of one element stand where
+independent ones might: they cost no stream of 16 bytes a value, and two tags make up for the degree.
+
+There is one verdict, before any range is checked. A member that colludes with the server has the key
+and can forge.
+
+Source: docs/architecture.md (Tags); Carter, Wegman, "New hash functions and their use in authentication
+and set equality" (JCSS 1981); Agrawal, Boneh, "Homomorphic MACs" (ACNS 2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.pack import spread
+from flhe.math.prg import PIECE
+from flhe.math.ring import Q
+from flhe.schemes.sealed import Slot
+from flhe.wire.derive import hkdf
+
+TAGS = 2
+TAG_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SumTags:
+    """The tags of one slot.
+
+    Parameters
+    ----------
+    group_key : bytes
+        K_G of the epoch.
+    slot : Slot
+        Of the vectors: k and tau are used for one vector of each sender.
+    floats : int
+        Coordinates that sparse values may have; extras come behind the last of them.
+    threads : int
+        Threads that a vector is spread over.
+    """
+
+    group_key: bytes = field(repr=False)
+    slot: Slot
+    floats: int
+    threads: int = 1
+
+    def tagged(self, plain: Plain, rank: int, bits: int, bound: bytes = b"") -> Plain:
+        """A sender's vector with its tags behind the extras.
+
+        Parameters
+        ----------
+        plain : Plain
+            The vector, encoded: signed integers of at most `bits` bits.
+        rank : int
+            The sender's.
+        bits : int
+            Bits of one value, sign included.
+        bound : bytes
+            What else of the sender its tags are tied to: the digest of a sparse vector's support. A
+            coordinate that is zero could otherwise be taken out of it, and be told by that.
+        """
+        sums = self._polynomials(plain)
+        tags = [(s + tau) % Q for s, tau in zip(sums, self._masks(rank, bound), strict=True)]
+        digits = np.array(split(tags, bits), plain.extras.dtype)
+        return plain._replace(extras=np.concatenate([plain.extras, digits]))
+
+    def matching(
+        self, opened: Plain, senders: Sequence[int], bits: int, bounds: Sequence[bytes] = ()
+    ) -> tuple[Plain, tuple[bool, ...]]:
+        """An opened sum without its tags, and whether each of them fits what `senders` encrypted.
+
+        Parameters
+        ----------
+        opened : Plain
+            What was opened, whatever it is; the sums of the tags' digits end its extras.
+        senders : sequence of int
+            Who the sum says that it is of, each once.
+        bits : int
+            As for `tagged`.
+        bounds : sequence of bytes
+            `bound` of each sender; none where vectors are dense.
+        """
+        end = opened.extras.size - lanes(bits)
+        tags = join(opened.extras[end:], bits)
+        plain = opened._replace(extras=opened.extras[:end])
+        left = [a - b for a, b in zip(tags, self._polynomials(plain), strict=True)]
+        for rank, bound in zip(senders, bounds or [b""] * len(senders), strict=True):
+            left = [a - b for a, b in zip(left, self._masks(rank, bound), strict=True)]
+        most = len(senders) * Q
+        fits = (rest % Q == 0 and 0 <= tag < most for rest, tag in zip(left, tags, strict=True))
+        return plain, tuple(fits)
+
+    def _masks(self, rank: int, bound: bytes) -> list[int]:
+        """Tau of one sender."""
+        return _elements(hkdf(self.group_key, "sum-tag-mask", *self.slot.context(), rank, bound))
+
+    def _polynomials(self, plain: Plain) -> list[int]:
+        """Sum over d of k^(d+1) x_d modulo Q, for each k."""
+        keys = _elements(hkdf(self.group_key, "sum-tag", *self.slot.context()))
+        out = []
+        for key in keys:
+            powers = _Powers.of(key)
+            if plain.coords is None:
+                total = powers.dense(plain.values, self.threads)
+            else:
+                total = powers.sparse(plain.values, plain.coords, self.floats, self.threads)
+            behind = plain.values.size if plain.coords is None else self.floats
+            extras = powers.dense(plain.extras, 1) * pow(key, behind, Q)
+            out.append((total + extras) * key % Q)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Powers:
+    """Powers of one key: k**0 to k**(BLOCK - 1), whole and in pieces."""
+
+    key: int = field(repr=False)
+    low: NDArray[np.uint64] = field(repr=False)
+    table: NDArray[np.int32] = field(repr=False)
+
+    @classmethod
+    def of(cls, key: int) -> _Powers:
+        from flhe.math import field_kernels, tag_kernels
+
+        low = np.empty(tag_kernels.BLOCK, np.uint64)
+        field_kernels.powers(np.uint64(key), low)
+        table, shift = np.empty((len(tag_kernels.LIMBS), low.size), np.int32), 0
+        for row, width in zip(table, tag_kernels.LIMBS, strict=True):
+            row[:] = (low >> np.uint64(shift)) & np.uint64((1 << width) - 1)
+            shift += width
+        return cls(key, low, table)
+
+    def dense(self, values: NDArray[Any], threads: int) -> int:
+        """Sum of values[i] k**i modulo Q."""
+        from flhe.math import tag_kernels
+
+        step = np.uint64(pow(self.key, tag_kernels.BLOCK, Q))
+        narrow = values.dtype.itemsize <= 4
+        polynomial = tag_kernels.polynomial if narrow else tag_kernels.wide_polynomial
+        parts: list[int] = []
+
+        def work(start: int, stop: int) -> None:
+            found = polynomial(values[start:stop], self.table, step)
+            parts.append(int(found) * pow(self.key, start, Q))
+
+        spread(work, values.size, PIECE, threads)
+        return sum(parts) % Q
+
+    def sparse(
+        self, values: NDArray[Any], coords: NDArray[np.uint32], floats: int, threads: int
+    ) -> int:
+        """Sum of values[i] k**coords[i] modulo Q, for coordinates below `floats`."""
+        from flhe.math import field_kernels, tag_kernels
+
+        high = np.empty(floats // tag_kernels.BLOCK + 1, np.uint64)
+        field_kernels.powers(np.uint64(pow(self.key, tag_kernels.BLOCK, Q)), high)
+        parts: list[int] = []
+
+        def work(start: int, stop: int) -> None:
+            piece = slice(start, stop)
+            found = tag_kernels.sparse_polynomial(values[piece], coords[piece], self.low, high)
+            parts.append(int(found))
+
+        spread(work, values.size, PIECE, threads)
+        return sum(parts) % Q
+
+
+def lanes(bits: int) -> int:
+    """Integers that carry the tags of one vector."""
+    return TAGS * _limbs(bits)
+
+
+def split(tags: Sequence[int], bits: int) -> list[int]:
+    """Digits of each tag in base 2**(bits - 1), least significant first."""
+    base = bits - 1
+    return [tag >> (base * k) & ((1 << base) - 1) for tag in tags for k in range(_limbs(bits))]
+
+
+def join(digits: NDArray[Any], bits: int) -> list[int]:
+    """Inverse of `split`, of sums of digits too, in Python's integers."""
+    limbs, base = _limbs(bits), bits - 1
+    rows = digits.reshape(-1, limbs).tolist()
+    return [sum(int(d) << (base * k) for k, d in enumerate(row)) for row in rows]
+
+
+def _limbs(bits: int) -> int:
+    return -(-TAG_BITS // (bits - 1))
+
+
+def _elements(derived: bytes) -> list[int]:
+    """Two field elements out of 32 bytes: 128 bits each, so that none is likelier than another."""
+    return [int.from_bytes(derived[at : at + 16], "little") % Q for at in (0, 16)]

@@ -1,0 +1,166 @@
+"""Receipts: each member signs which result it starts a round from.
+
+    receipt = CBOR [history, missed, signature]     signed: an envelope of stage "receipt", its header
+                                                    known, its payload CBOR [epoch id, history, missed]
+
+A receipt travels with each update, and the receipts of a sum's senders with the sum. `history` is the
+hash of all results so far, and `missed` the last round whose sum lacked this member's update, 0 before
+the first. Whoever reads the sum finds the receipt of each sender in it, over the history that it has
+itself. So a server that told two stories of a round is found out with the next sum in which both
+come together: the member that heard the other one is named, and its signature is the proof. One that
+keeps them apart for good looks to each side as if the others had left; what a node's audit log says of
+each result is for administrators to compare.
+
+Source: docs/architecture.md (Receipts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flhe.errors import EquivocationError, ProtocolError
+from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.states import Epoch
+from flhe.keys.identity import Identity
+from flhe.keys.roster.roster import MAX_MEMBERS
+from flhe.schemes.sealed import Slot
+from flhe.wire.canonical import dumps, loads
+
+STAGE = "receipt"
+
+MAX_RECEIPT = 128
+"""Longest receipt, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a member has signed.
+
+    Parameters
+    ----------
+    history : bytes
+        Of the model that it starts from, 32 bytes.
+    missed : int
+        Last round whose sum lacked its update, 0 if none did.
+    """
+
+    history: bytes
+    missed: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.history) is not bytes or len(self.history) != 32:
+            raise ProtocolError("receipt: a history is 32 bytes")
+        if type(self.missed) is not int or not 0 <= self.missed < 1 << 32:
+            raise ProtocolError("receipt: a round is an unsigned 32-bit integer")
+
+
+def sign(identity: Identity, slot: Slot, number: int, policy_hash: bytes, missed: int = 0) -> bytes:
+    """The receipt that goes with an update in `slot`; parameters as of `opened`."""
+    receipt = Receipt(slot.history, missed)
+    header, payload = _header(identity.public, slot, number, policy_hash), _payload(slot, receipt)
+    signature = Envelope.seal(identity, header, payload).signature
+    return dumps([receipt.history, receipt.missed, signature])
+
+
+def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Receipt:
+    """What a member has signed with its update.
+
+    Parameters
+    ----------
+    data : bytes
+        The receipt.
+    sender : bytes
+        The member's public key.
+    slot : Slot
+        The attempt; its layout and history are not looked at.
+    number : int
+        Of the epoch.
+    policy_hash : bytes
+        Of the terms.
+
+    Raises
+    ------
+    ProtocolError
+        It is none.
+    AuthenticationError
+        It is another member's, of another attempt, or was changed.
+    """
+    match loads(data, MAX_RECEIPT, "receipt"):
+        case [history, missed, bytes(signature)]:
+            receipt = Receipt(history, missed)
+        case _:
+            raise ProtocolError("receipt: not [history, missed, signature]")
+    header = _header(sender, slot, number, policy_hash)
+    Envelope(header, _payload(slot, receipt), signature).verify({}, senders=[sender])
+    return receipt
+
+
+def pack(receipts: Sequence[bytes]) -> bytes:
+    """The receipts of a sum's senders, in order of rank, as they travel with it."""
+    return dumps(list(receipts))
+
+
+def check(
+    epoch: Epoch, slot: Slot, policy_hash: bytes, senders: Sequence[int], packed: bytes
+) -> Mapping[int, Receipt]:
+    """The receipts of a sum's senders, by rank, all of them for the reader's own history.
+
+    Parameters
+    ----------
+    epoch : Epoch
+        The reader's.
+    slot : Slot
+        Of the sum, as the reader expects it.
+    policy_hash : bytes
+        Of the terms.
+    senders : sequence of int
+        Ranks of the senders, ascending.
+    packed : bytes
+        What came with the sum.
+
+    Raises
+    ------
+    EquivocationError
+        A sender starts from another result, and is named.
+    AuthenticationError
+        A receipt is another member's, of another attempt, or was changed.
+    ProtocolError
+        There is not one for each sender.
+    """
+    receipts = loads(packed, MAX_MEMBERS * MAX_RECEIPT, "receipts") if packed else []
+    if type(receipts) is not list or [type(r) for r in receipts] != [bytes] * len(senders):
+        raise ProtocolError(
+            f"the sum of round {slot.round} came without one receipt by each of its senders"
+        )
+    found: dict[int, Receipt] = {}
+    for rank, data in zip(senders, receipts, strict=True):
+        public = epoch.members[rank]
+        receipt = opened(data, public, slot, epoch.number, policy_hash)
+        if receipt.history != slot.history:
+            raise EquivocationError(
+                f"{epoch.roster.name(public)} has signed that round {slot.round} starts from the "
+                f"result {receipt.history.hex()[:16]}, here it is {slot.history.hex()[:16]}: the "
+                "server told two stories of a round before; compare with that site before this goes on"
+            )
+        found[rank] = receipt
+    return found
+
+
+def _payload(slot: Slot, receipt: Receipt) -> bytes:
+    return dumps([slot.epoch, receipt.history, receipt.missed])
+
+
+def _header(sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Header:
+    return Header(
+        roster_hash=slot.roster_hash,
+        run_id=slot.run_id,
+        epoch=number,
+        round=slot.round,
+        attempt=slot.attempt,
+        stage=STAGE,
+        sender=sender,
+        receiver=EVERYONE,
+        policy_hash=policy_hash,
+        layout_hash=NONE,
+    )

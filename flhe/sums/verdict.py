@@ -1,0 +1,98 @@
+"""Verdict: whether an opened sum is that of what its senders encrypted, before anything is made of it.
+
+One verdict for all of it. Whether a scheme's own bounds do not hold, the number of contributions is
+not that of the senders, or a tag does not match: the error is of one class, so a relay that alters a
+sum learns that it is refused, which it knows, and not how far off it was. Which check failed is for
+the member's own log.
+
+Source: docs/architecture.md (Tags); `flhe.schemes.sum_mac`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from flhe.coding.base import COUNT, Plain
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
+from flhe.errors import AlteredError, ProtocolError
+from flhe.schemes.base import Opener
+from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sum_mac import SumTags
+
+if TYPE_CHECKING:
+    from flhe.training.session import Session
+
+NAMES = ("first tag", "second tag")
+
+
+def tagged(session: Session, encoded: Plain, slot: Slot, support: Support | None = None) -> Plain:
+    """An encoded vector with its tags behind the extras, where these terms have tags."""
+    if not session.terms.tagged:
+        return encoded
+    return _tags(session, slot).tagged(
+        encoded,
+        session.epoch.rank,
+        session.terms.bits,
+        b"" if support is None else support.digest(),
+    )
+
+
+def opened(session: Session, opener: Opener, total: Sealed, values: int) -> NDArray[Any]:
+    """What a sum holds, without the tags: signed values, then extras.
+
+    Parameters
+    ----------
+    session : Session
+        The member's.
+    opener : Opener
+        For this sum.
+    total : Sealed
+        The sum.
+    values : int
+        How many values are in it, before the extras.
+
+    Raises
+    ------
+    AlteredError
+        It is not the sum of what `total.senders` encrypted in this slot.
+    """
+    try:
+        lanes: NDArray[Any] = opener.decrypt(total)
+    except ProtocolError as error:
+        raise _altered(total, str(error)) from None
+    terms = session.terms
+    if not terms.tagged:
+        return lanes
+    coords = covered(total.supports) if total.supports else None
+    whole, tags = Plain(lanes[:values], lanes[values:], coords), _tags(session, total.slot)
+    bounds = [support.digest() for support in total.supports]
+    plain, fits = tags.matching(whole, total.senders, terms.bits, bounds)
+    if not all(fits):
+        what = [name for name, right in zip(NAMES, fits, strict=True) if not right]
+        if not _counts(plain, len(total.senders), terms.bits):
+            what.insert(0, "count of contributions")
+        raise _altered(total, "what does not match: " + ", ".join(what))
+    return lanes[: values + plain.extras.size]
+
+
+def _tags(session: Session, slot: Slot) -> SumTags:
+    return SumTags(session.epoch.group_key, slot, session.layout.floats, session.threads)
+
+
+def _counts(plain: Plain, senders: int, bits: int) -> bool:
+    """Whether a sum's count slot says as many contributions as it has senders."""
+    quantize = Quantize(bits)
+    digits = plain.extras[COUNT * quantize.limbs : (COUNT + 1) * quantize.limbs]
+    return sum(int(d) << ((bits - 1) * k) for k, d in enumerate(digits)) == senders
+
+
+def _altered(total: Sealed, what: str) -> AlteredError:
+    return AlteredError(
+        f"the sum of round {total.slot.round} is not that of what its {len(total.senders)} senders "
+        f"encrypted ({what}): a contribution was left out, counted twice, changed or brought in on the "
+        "way; the round is refused"
+    )

@@ -1,0 +1,171 @@
+"""Draft: what one client is about to encrypt, on its own disk until its round is over.
+
+    magic | be32(length of head) | head | residual | values | coords, little-endian
+    head = CBOR {v, round, history, extras, length, count, sparse, base, told}
+
+A round with more than one stage encrypts long after it trained, perhaps in another process, and a round
+that is asked for again encrypts the same update again. Under sparsification the residual is what error
+feedback keeps (FLASHE, Algorithm 1): the draft's is tentative. When the sum of the round is opened and
+this client is in it, it becomes the client's; otherwise the whole update goes back into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.sparsify import merged
+from flhe.errors import StoreError
+from flhe.training.model import Model
+from flhe.training.start import UNTOLD
+from flhe.wire import canonical
+
+MAGIC = b"flhe-draft/1\n"
+VERSION = 2
+MAX_HEAD = 32 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """One client's update, before anything of it is clipped, quantized or encrypted.
+
+    Parameters
+    ----------
+    round : int
+        Round that it was trained for.
+    history : bytes
+        History of the model that it starts from, 32 bytes.
+    values : NDArray[float32]
+        What is to be sent, shape (count,).
+    extras : NDArray[int64]
+        Exact numbers beside it; `check` is filled in when it is encoded.
+    coords : NDArray[uint32] or None
+        Which coordinates the values are of; None means all.
+    residual : NDArray[float32] or None
+        What is not sent and stays for later rounds, shape (length,); None without sparsification.
+    base : bytes
+        SHA-256 of the model that it starts from, 32 bytes. The history may be everybody's and the model
+        not: a bad disk, another arithmetic. It stays here; what others see of a model is keyed.
+    told : bytes
+        Hash of what the app was told, 32 bytes; see `flhe.training.start`.
+    """
+
+    round: int
+    history: bytes
+    values: NDArray[np.float32] = field(repr=False)
+    extras: NDArray[np.int64] = field(repr=False)
+    coords: NDArray[np.uint32] | None = field(default=None, repr=False)
+    residual: NDArray[np.float32] | None = field(default=None, repr=False)
+    base: bytes = b""
+    told: bytes = UNTOLD
+
+    def is_of(self, round_: int, model: Model, told: bytes | None = None) -> bool:
+        """Whether it was trained for that round, from this very model, and as told, where given."""
+        return (
+            (self.round, self.history) == (round_, model.history)
+            and self.base == model.fingerprint()
+            and told in (None, self.told)
+        )
+
+    def plain(self) -> Plain:
+        """As codecs take it."""
+        return Plain(self.values, self.extras, self.coords)
+
+    def given_back(self) -> Draft:
+        """The same with nothing to send: the whole update is in the residual."""
+        if self.coords is None or self.residual is None:
+            return self
+        residual = merged(self.values, self.coords, self.residual)
+        nothing = np.empty(0, np.float32), np.empty(0, np.uint32)
+        return replace(self, values=nothing[0], coords=nothing[1], residual=residual)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The encoding, piece by piece; arrays are not copied."""
+        residual = np.empty(0, np.float32) if self.residual is None else self.residual
+        coords = np.empty(0, np.uint32) if self.coords is None else self.coords
+        head = canonical.dumps(
+            {
+                "v": VERSION,
+                "round": self.round,
+                "history": self.history,
+                "extras": [int(extra) for extra in self.extras],
+                "length": residual.size,
+                "count": self.values.size,
+                "sparse": self.coords is not None,
+                "base": self.base,
+                "told": self.told,
+            }
+        )
+        yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
+        for array, dtype in ((residual, "<f4"), (self.values, "<f4"), (coords, "<u4")):
+            yield np.ascontiguousarray(array, np.dtype(dtype)).view(np.uint8).data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Draft:
+        """Inverse of `chunks`; arrays are views into `data`.
+
+        Raises
+        ------
+        StoreError
+            Anything that `chunks` does not write.
+        """
+        start = len(MAGIC) + 4
+        if data[: len(MAGIC)] != MAGIC or len(data) < start:
+            raise StoreError("a kept update is damaged, or of another version of flhe: remove it")
+        start += int.from_bytes(data[start - 4 : start], "big")
+        head = canonical.loads(data[len(MAGIC) + 4 : start], MAX_HEAD, "kept update")
+        if isinstance(head, dict) and head.get("v") == 1 and "told" not in head:
+            head = {**head, "v": VERSION, "told": UNTOLD}  # nobody knows: it is trained anew
+        match head:
+            case {
+                "v": 2,
+                "round": int(round_),
+                "history": bytes(history),
+                "extras": list(extras),
+                "length": int(length),
+                "count": int(count),
+                "sparse": bool(sparse),
+                "base": bytes(base),
+                "told": bytes(told),
+                **rest,
+            } if (
+                not rest
+                and bool not in {type(head["v"]), type(round_), type(length), type(count)}
+                and {type(e) for e in extras} <= {int}
+                and all(-(1 << 63) <= e < 1 << 63 for e in extras)
+                and min(round_, length, count) >= 0
+                and (sparse or length == 0)  # only sparse updates leave a residual
+                and len(history) == 32
+                and len(base) in (0, 32)
+                and len(told) == 32
+            ):
+                pass
+            case _:
+                raise StoreError("a kept update is damaged: remove it")
+        if start + 4 * (length + count * (2 if sparse else 1)) != len(data):
+            raise StoreError("a kept update was cut short: remove it")
+        residual = np.frombuffer(data, np.dtype("<f4"), length, start)
+        values = np.frombuffer(data, np.dtype("<f4"), count, start + 4 * length)
+        coords = (
+            np.frombuffer(data, np.dtype("<u4"), count, start + 4 * (length + count))
+            if sparse
+            else None
+        )
+        if coords is not None and (
+            np.any(coords[:-1] >= coords[1:]) or int(coords.max(initial=0)) >= max(length, 1)
+        ):
+            raise StoreError("a kept update is damaged: remove it")
+        return cls(
+            round_,
+            history,
+            values.astype(np.float32, copy=False),
+            np.array(extras, np.int64),
+            None if coords is None else coords.astype(np.uint32, copy=False),
+            residual.astype(np.float32, copy=False) if sparse else None,
+            base,
+            told,
+        )

@@ -1,0 +1,120 @@
+"""Ranges: the sum of mean squares that a round's clipping thresholds are fitted on.
+
+Each client encrypts its own, layer by layer, before its update; only their sum is opened, and one of a
+round. The round's slot names that sum, so nobody's update is added to one that was clipped otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flhe.coding.base import Plain, State
+from flhe.coding.extras import FIXED, Extras
+from flhe.coding.quantize import Quantize
+from flhe.errors import ProtocolError
+from flhe.keys.roles import opener_for
+from flhe.schemes.sealed import Sealed
+from flhe.sums.verdict import opened
+from flhe.training.draft import Draft
+from flhe.training.model import Model
+from flhe.training.start import UNTOLD
+from flhe.wire import canonical
+
+if TYPE_CHECKING:
+    from flhe.training.session import Record, Session
+
+RANGES = "ranges"
+"""What an opening is recorded as."""
+
+
+def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain:
+    """A draft's mean squares, layer by layer, as exact integers: no values, extras only.
+
+    `digest` is the keyed digest of `model`, from which the draft started.
+    """
+    codec = session.terms.codec()
+    state = codec.recall(session.layout, model.memory)
+    fixed = Extras().encode(1, {}, (), session.check_of(digest))
+    exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
+    quantize = Quantize(session.terms.bits)
+    return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
+
+
+def fit(
+    session: Session,
+    model: Model,
+    round_: int,
+    ranges: Sealed | None,
+    record: Record,
+    base: bytes,
+    told: bytes = UNTOLD,
+) -> State:
+    """The codecs' state in a round from `model`, thresholds fitted on `ranges` where they are due.
+
+    Parameters
+    ----------
+    session : Session
+        The member's.
+    model : Model
+        The model before the round.
+    round_ : int
+        The round.
+    ranges : Sealed or None
+        The round's sum of mean squares, where one is needed.
+    record : callable
+        Called before anything is decrypted.
+    base : bytes
+        Keyed digest of `model`.
+    told : bytes
+        Hash of what the senders' apps were told.
+
+    Raises
+    ------
+    ProtocolError
+        Ranges that are missing, not due, or not this round's.
+    AlteredError
+        They are not the sum of what their senders encrypted.
+    QuorumError
+        Fewer senders than the roster's bound for opening.
+    ReuseError
+        Other ranges of this round were opened before.
+    """
+    codec = session.terms.codec()
+    state = codec.recall(session.layout, model.memory)
+    if not session.needs_ranges(model):
+        if ranges is not None:
+            raise ProtocolError("a sum of mean squares in a round that needs none")
+        return state
+    if ranges is None:
+        raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
+    slot = ranges.slot
+    expected = session.ranges_slot(model, round_, slot.attempt, told=told, digest=base)
+    session.check_slot(model, slot, expected)
+    session.check_shape(
+        ranges, session.whole, session.terms.range_lanes(session.layout), sparse=False
+    )
+    record(slot.round, ranges.digest(), RANGES)
+    opener = opener_for(session.whole, session.epoch, ranges, threads=1)
+    lanes = opened(session, opener, ranges, 0)
+    quantize = Quantize(session.terms.bits)
+    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
+    sums = quantize.join(lanes)
+    totals = Extras().decode(sums[:FIXED])
+    if totals.count != len(ranges.senders):
+        raise ProtocolError("the sum of mean squares does not hold one part from each sender")
+    if totals.check != totals.count * session.check_of(base):
+        raise ProtocolError("a sender of mean squares started from another model")
+    return codec.fitted(sums[FIXED:], totals.count, state)
+
+
+def own_layout(layout_hash: bytes) -> bytes:
+    """Layout hash of a round's mean squares: they have masks of their own."""
+    return hashlib.sha256(canonical.dumps(["flhe/v1/ranges", layout_hash])).digest()
+
+
+def fitted_layout(layout_hash: bytes, digest: bytes) -> bytes:
+    """Layout hash of a round whose thresholds are fitted on the sum with this `digest`."""
+    return hashlib.sha256(canonical.dumps(["flhe/v1/ranged", layout_hash, digest])).digest()

@@ -1,0 +1,261 @@
+"""Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
+
+    magic | be32(length of head) | head | data of arrays, moments, memory, mask, little-endian
+    head = CBOR {v, round, steps, layout, history, moments, memory: [[name, length]...], mask: bytes}
+
+The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what an
+optimizer remembers (see `flhe.training.optimizers`), a vector over the float lane each, and steps how
+often it has stepped; memory is what codecs remember (see `flhe.coding.base`: their shared state), a few
+numbers. The mask says which values are encrypted, where a map has chosen them (`flhe.coding.select`).
+All are a function of what everybody opened, so they are the same everywhere and travel with the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
+from flhe.coding.support import HEADER, Support
+from flhe.errors import ConfigError, ProtocolError
+from flhe.wire import canonical
+
+Memory = dict[str, NDArray[np.float64]]
+
+MAGIC = b"flhe-model/1\n"
+VERSION = 4
+MAX_MOMENTS = 8
+MAX_MEMORY = 8
+"""Most vectors of a codec's memory; each has a number for each array at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The global model after `round` opened rounds.
+
+    Parameters
+    ----------
+    layout : Layout
+        Names, shapes and types.
+    round : int
+        Last round whose sum is in it; 0 for the initial model. Rounds that came to nothing are left
+        out, so it may rise by more than one.
+    history : bytes
+        h_0 = H(initial model), then H(history before | digest of the round's sum), 32 bytes. Public:
+        the server computes the same chain, and names the member whose chain differs.
+    masters : dict[str, NDArray]
+        The arrays, in their master types.
+    moments : dict[str, NDArray[float32]]
+        Memory of the optimizer, by name, shape (layout.floats,) each; empty before the first step, and
+        for optimizers without any.
+    memory : dict[str, NDArray[float64]]
+        What codecs remember of the sums that were opened, by name; empty before the first.
+    steps : int
+        Sums of updates that are in it, 0 to `round`: what an optimizer's bias correction counts.
+    mask : Support, optional
+        Which values of an update are encrypted, once a map has chosen them.
+    """
+
+    layout: Layout
+    round: int
+    history: bytes
+    masters: dict[str, NDArray[Any]] = field(repr=False)
+    moments: dict[str, NDArray[np.float32]] = field(repr=False, default_factory=dict)
+    memory: Memory = field(repr=False, default_factory=dict)
+    steps: int = 0
+    mask: Support | None = field(repr=False, default=None)
+
+    @classmethod
+    def initial(cls, arrays: Arrays) -> Model:
+        """The model that a federation starts from, as the server may know it.
+
+        Raises
+        ------
+        ConfigError
+            An array of a type that does not average, by name.
+        """
+        layout = layout_of(arrays)
+        masters = layout.masters(arrays)
+        return cls(layout, 0, first_history(layout, masters), masters)
+
+    @classmethod
+    def secret_initial(cls, arrays: Arrays, nonce: bytes) -> Model:
+        """The model that a federation starts from, unknown to the server.
+
+        Its history is public, so it says nothing of the arrays: a hash of their layout and of 32 random
+        bytes. Errors as for `initial`.
+        """
+        if len(nonce) != 32:
+            raise ConfigError("secret_initial: the nonce must be 32 random bytes")
+        layout = layout_of(arrays)
+        fields = ["flhe/v1/secret-history", layout.to_fields(), nonce]
+        history = hashlib.sha256(canonical.dumps(fields)).digest()
+        return cls(layout, 0, history, layout.masters(arrays))
+
+    def after(
+        self,
+        round_: int,
+        digest: bytes,
+        masters: dict[str, NDArray[Any]],
+        moments: dict[str, NDArray[np.float32]],
+        memory: Memory | None = None,
+    ) -> Model:
+        """The model once the sum with this `digest`, that of `round_`, has made `masters` of these."""
+        history = next_history(self.history, digest)
+        steps = self.steps + 1
+        return Model(self.layout, round_, history, masters, moments, memory or {}, steps, self.mask)
+
+    def masked(self, round_: int, digest: bytes, mask: Support) -> Model:
+        """The same model once the map with this `digest`, that of `round_`, has chosen `mask`."""
+        history = next_history(self.history, digest)
+        return replace(self, round=round_, history=history, mask=mask)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays in their own types, as the app knows them."""
+        return self.layout.arrays(self.masters)
+
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the encoding, 32 bytes: it never leaves the node, or guesses could be tested."""
+        hasher = hashlib.sha256()
+        for chunk in self.chunks():
+            hasher.update(chunk)
+        return hasher.digest()
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The encoding, piece by piece; array data is not copied."""
+        head = canonical.dumps(
+            {
+                "v": VERSION,
+                "round": self.round,
+                "steps": self.steps,
+                "layout": self.layout.to_fields(),
+                "history": self.history,
+                "moments": list(self.moments),
+                "memory": [[name, kept.size] for name, kept in self.memory.items()],
+                "mask": 0 if self.mask is None else len(self.mask.data),
+            }
+        )
+        yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
+        yield from _raw(self.layout, self.masters)
+        kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
+        yield from map(_little, kept)
+        if self.mask is not None:
+            yield memoryview(self.mask.data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray) -> Model:
+        """Inverse of `chunks`; arrays are views into `data`.
+
+        Raises
+        ------
+        ProtocolError
+            Anything that `chunks` does not write.
+        """
+        start = len(MAGIC) + 4
+        if data[: len(MAGIC)] != MAGIC or len(data) < start:
+            raise ProtocolError("not a model of flhe, or one of another version")
+        size = int.from_bytes(data[start - 4 : start], "big")
+        if start + size > len(data):
+            raise ProtocolError("model: cut short")
+        match canonical.loads(bytes(data[start : start + size]), MAX_LAYOUT_BYTES, "model head"):
+            case {
+                "v": int(version),
+                "round": int(round_),
+                "steps": int(steps),
+                "layout": layout_fields,
+                "history": bytes(history),
+                "moments": list(names),
+                "memory": list(memory_sizes),
+                "mask": int(masked),
+                **rest,
+            } if all(type(name) is str for name in names):
+                pass
+            case _:
+                raise ProtocolError("model: malformed head")
+        if rest or {type(n) for n in (version, round_, steps, masked)} != {int}:
+            raise ProtocolError("model: malformed head")
+        if not 0 <= steps <= round_ or len(names) > MAX_MOMENTS or len(set(names)) != len(names):
+            raise ProtocolError("model: malformed head")
+        if version != VERSION or not 0 <= round_ < 1 << 32 or len(history) != 32:
+            raise ProtocolError("model: malformed head, or of another version of flhe")
+        layout = Layout.from_fields(layout_fields)
+        sizes = _sizes(memory_sizes, layout)
+        if masked and not HEADER <= masked <= HEADER + (layout.floats + 7) // 8:
+            raise ProtocolError("model: malformed mask")
+        masters, at = _masters(layout, data, start + size)
+        left = 4 * layout.floats * len(names) + 8 * sum(sizes.values()) + masked
+        if at + left != len(data):
+            raise ProtocolError("model: shorter or longer than its head says")
+        moments = {}
+        for name in names:
+            lane = np.frombuffer(data, np.dtype("<f4"), layout.floats, at)
+            moments[name] = lane.astype(np.float32, copy=False)
+            at += 4 * layout.floats
+        memory = {}
+        for name, length in sizes.items():
+            kept = np.frombuffer(data, np.dtype("<f8"), length, at)
+            memory[name] = kept.astype(np.float64, copy=False)
+            at += 8 * length
+        mask = Support.from_bytes(bytes(data[at:]), layout.floats) if masked else None
+        return cls(layout, round_, history, masters, moments, memory, steps, mask)
+
+
+def _masters(
+    layout: Layout, data: bytes | bytearray, at: int
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """The arrays that lie in `data` from `at` on, and where they end."""
+    masters: dict[str, NDArray[Any]] = {}
+    for entry in layout.entries:
+        dtype = np.dtype(entry.master).newbyteorder("<")
+        stop = at + entry.size * dtype.itemsize
+        if stop > len(data):
+            raise ProtocolError("model: cut short")
+        flat = np.frombuffer(data, dtype, entry.size, at)
+        masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
+        at = stop
+    return masters, at
+
+
+def _sizes(fields: list[object], layout: Layout) -> dict[str, int]:
+    """Name and length of each vector of the memory."""
+    sizes: dict[str, int] = {}
+    for item in fields:
+        match item:
+            case [str(name), int(size)] if type(size) is int and name not in sizes:
+                sizes[name] = size
+            case _:
+                raise ProtocolError("model: malformed memory")
+    most = max(len(layout.entries), 1)
+    if len(sizes) > MAX_MEMORY or not all(0 <= size <= most for size in sizes.values()):
+        raise ProtocolError("model: malformed memory")
+    return sizes
+
+
+def first_history(layout: Layout, masters: Arrays) -> bytes:
+    """h_0: SHA-256 over the layout and the initial masters."""
+    hasher = hashlib.sha256(canonical.dumps(["flhe/v1/history", layout.to_fields()]))
+    for raw in _raw(layout, masters):
+        hasher.update(raw)
+    return hasher.digest()
+
+
+def next_history(history: bytes, digest: bytes) -> bytes:
+    """h_r out of h_(r-1) and the digest of the sum of round r."""
+    return hashlib.sha256(canonical.dumps(["flhe/v1/history", history, digest])).digest()
+
+
+def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
+    """Data of each array, little-endian, in order; not copied."""
+    for entry in layout.entries:
+        yield _little(masters[entry.name])
+
+
+def _little(array: NDArray[Any]) -> memoryview:
+    array = np.ascontiguousarray(array)
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return little.reshape(-1).view(np.uint8).data

@@ -1,0 +1,106 @@
+"""What terms say of selection and noise: which of them go together, and how they are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select, describe
+from flhe.errors import ConfigError, ProtocolError
+
+if TYPE_CHECKING:
+    from flhe.training.terms import Terms
+
+
+def check(terms: Terms) -> None:
+    """Refuse selection and noise that do not go with the rest; ConfigError."""
+    if type(terms.select) is not Select:
+        raise ConfigError(f"Terms(select={terms.select!r}): give a Select, as Select(ratio=0.1)")
+    if terms.noise is not None and type(terms.noise) is not Laplace:
+        raise ConfigError(f"Terms(noise={terms.noise!r}): give Laplace(scale), or None")
+    if terms.select.partial:
+        _check_select(terms)
+    if terms.noise is not None:
+        _check_noise(terms, terms.noise)
+
+
+def clear_warning(terms: Terms) -> str | None:
+    """Return what a user must know of a part that travels in clear; None where all is encrypted."""
+    if not terms.clear:
+        return None
+    what = f"with Laplace noise of scale {terms.noise.scale:g}" if terms.noise else "without noise"
+    return (
+        f"a part of each update leaves in clear {what} ({describe(terms.select)}): what is in "
+        "clear is not private in any accounted sense, with noise or without. What it shows of the "
+        "training data depends on model and data; measure it with an attack (`flhe audit`), or "
+        "encrypt all (select=1.0)"
+    )
+
+
+def _check_select(terms: Terms) -> None:
+    if terms.sparse:
+        raise ConfigError(
+            "select with top_k: clients choose other values each, and only what all send is added up; "
+            'use Select(ratio, "magnitude", rest="drop") for one choice of the group, or leave one out'
+        )
+    if terms.reader == "server":
+        raise ConfigError(
+            'select with unmask="server": the server reads the sum of everything anyway; use '
+            'unmask="clients", or leave select out'
+        )
+    if terms.clear and terms.weighted:
+        raise ConfigError(
+            "select with weighted=True: values in clear are multiples of a client's example count, and "
+            'show it; use weighted=False, or rest="drop", or encrypt all'
+        )
+
+
+def _check_noise(terms: Terms, noise: Laplace) -> None:
+    if isinstance(terms.clip, str):
+        raise ConfigError(
+            f"noise with clip={terms.clip!r}: what noise is worth depends on thresholds that are known "
+            "beforehand; give clip as a number, or numbers by layer"
+        )
+    if terms.sparse:
+        raise ConfigError(
+            "noise with top_k: which values are sent would tell of them; leave top_k out"
+        )
+    if noise.scope == "clear" and not terms.clear:
+        raise ConfigError(
+            'noise of scope "clear", and nothing travels in clear: use scope="all", or leave noise out'
+        )
+
+
+def select_fields(select: Select) -> list[str]:
+    """As they are written into terms; floats as exact text."""
+    return [float(select.ratio).hex(), select.rule, select.rest]
+
+
+def noise_fields(noise: Laplace | None) -> list[str]:
+    """As `select_fields`; empty for none."""
+    return [] if noise is None else [float(noise.scale).hex(), noise.scope]
+
+
+def select_from(fields: object) -> Select:
+    """Inverse of `select_fields`; ProtocolError for anything else."""
+    match fields:
+        case [str(ratio), str(rule), ("clear" | "drop") as rest]:
+            return Select(_number(ratio), rule, rest)
+    raise ProtocolError("terms: malformed select")
+
+
+def noise_from(fields: object) -> Laplace | None:
+    """Inverse of `noise_fields`; ProtocolError for anything else."""
+    match fields:
+        case []:
+            return None
+        case [str(scale), ("clear" | "all") as scope]:
+            return Laplace(_number(scale), scope)
+    raise ProtocolError("terms: malformed noise")
+
+
+def _number(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except (ValueError, OverflowError):
+        raise ProtocolError("terms: select or noise holds what is no number") from None

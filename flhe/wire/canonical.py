@@ -1,0 +1,142 @@
+"""Canonical CBOR: one value, one encoding.
+
+Everything that is hashed, signed, derived from or bound as associated data goes through here, so
+two machines can never disagree about the bytes. The subset is small on purpose: integers that fit
+64 bits, byte and text strings, arrays, maps with text keys, true, false and null. No floats, no
+tags (cbor2 would build dates, regular expressions and shared references out of a stranger's tags),
+no indefinite lengths.
+
+Source: RFC 8949, Sec. 4.2.1 (core deterministic encoding). With text keys only, its key order and
+the length-first order of RFC 7049 are the same, and a map cannot be filled with colliding hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cbor2
+
+from flhe.errors import ConfigError, ProtocolError
+
+MAX_DEPTH = 16
+"""Arrays and maps inside each other, at most."""
+
+_BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = 2, 3, 4, 5, 6, 7  # CBOR major types
+_FALSE, _TRUE, _NULL = 20, 21, 22
+_UNPLAIN = (
+    "cannot encode this value as canonical CBOR: use 64-bit integers, bytes, text, booleans, None, "
+    f"and lists or text-keyed dicts of them, at most {MAX_DEPTH} deep"
+)
+
+
+def dumps(obj: object) -> bytes:
+    """Encode `obj`: int, bytes, str, bool, None, and lists, tuples or str-keyed dicts of them.
+
+    Raises ConfigError for anything that `loads` would refuse; the value is not in its text.
+    """
+    _plain(obj, MAX_DEPTH)  # before cbor2, which overflows the stack on a nest too deep
+    try:
+        return cbor2.dumps(obj, canonical=True)
+    except Exception:  # text with lone surrogates
+        raise ConfigError(_UNPLAIN) from None
+
+
+def loads(data: bytes, max_bytes: int, what: str) -> Any:
+    """Decode `data`, at most `max_bytes` bytes long, into ints, bytes, str, bool, None, list, dict.
+
+    `what` names the message in errors. Raises ProtocolError unless `data` is exactly what `dumps`
+    would have written; no byte of it is in the text.
+    """
+    if len(data) > max_bytes:
+        raise ProtocolError(f"{what}: {len(data)} bytes, at most {max_bytes} are accepted")
+    data = bytes(data)
+    _scan(data, what)  # before cbor2: lengths are checked here, before anything is allocated
+    try:
+        obj = cbor2.loads(data)
+        again = cbor2.dumps(obj, canonical=True)
+    except Exception:  # text that is not UTF-8
+        raise ProtocolError(f"{what}: malformed CBOR") from None
+    if again != data:  # long-form numbers, unsorted keys, keys given twice
+        raise ProtocolError(f"{what}: CBOR is not canonical, encode it with flhe.wire.canonical")
+    return obj
+
+
+def record(obj: object, what: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Return `obj` if it is a dict with the keys of `kinds` and no others, values of those types.
+
+    Raises ProtocolError naming the first field that is missing or of another type. Names that we do
+    not know are not repeated: a stranger chose them.
+    """
+    if type(obj) is not dict:
+        raise ProtocolError(f"{what}: got {type(obj).__name__}, needs a map of named fields")
+    for name, kind in kinds.items():
+        if name not in obj:
+            raise ProtocolError(f"{what}: field {name} is missing")
+        if type(obj[name]) is not kind:  # exactly: True is an instance of int
+            raise ProtocolError(
+                f"{what}: field {name} is {type(obj[name]).__name__}, needs {kind.__name__}"
+            )
+    if len(obj) != len(kinds):
+        raise ProtocolError(f"{what}: {len(obj) - len(kinds)} unknown fields")
+    return obj
+
+
+def _plain(obj: object, depth: int) -> None:
+    """Raise ConfigError unless `obj` is of the subset above, `depth` levels deep at most."""
+    if obj is None or isinstance(obj, bool | bytes | str):
+        return
+    if isinstance(obj, int) and -(1 << 64) <= obj < 1 << 64:
+        return
+    if isinstance(obj, list | tuple | dict) and depth > 0:
+        if isinstance(obj, dict) and not all(isinstance(key, str) for key in obj):
+            raise ConfigError(_UNPLAIN)
+        for item in obj.values() if isinstance(obj, dict) else obj:
+            _plain(item, depth - 1)
+        return
+    raise ConfigError(_UNPLAIN)
+
+
+def _scan(data: bytes, what: str) -> None:
+    """Walk over one item without building it; raises ProtocolError for what we never send."""
+    at, size = 0, len(data)
+    open_items = [(1, False)]  # (items still to come, inside a map?) for each level
+    while open_items:
+        left, in_map = open_items.pop()
+        if left == 0:
+            continue
+        open_items.append((left - 1, in_map))
+        if at >= size:
+            raise ProtocolError(f"{what}: CBOR ends early")
+        major, value, at = _head(data, at, what)
+        if in_map and left % 2 == 0 and major != _TEXT:
+            raise ProtocolError(f"{what}: a map key that is not text")
+        if major in (_BYTES, _TEXT):
+            at += value
+            if at > size:
+                raise ProtocolError(f"{what}: a string longer than the message")
+        elif major in (_ARRAY, _MAP):
+            items = value if major == _ARRAY else 2 * value
+            if items > size - at:  # every item takes a byte at least
+                raise ProtocolError(f"{what}: more items than the message has bytes")
+            if len(open_items) > MAX_DEPTH:
+                raise ProtocolError(f"{what}: CBOR nested deeper than {MAX_DEPTH}")
+            open_items.append((items, major == _MAP))
+    if at != size:
+        raise ProtocolError(f"{what}: {size - at} bytes after the end")
+
+
+def _head(data: bytes, at: int, what: str) -> tuple[int, int, int]:
+    """Read one CBOR head at `at`: its major type, its number, and where it ends."""
+    major, info = data[at] >> 5, data[at] & 31
+    at += 1
+    if major == _TAG or (major == _SIMPLE and info not in (_FALSE, _TRUE, _NULL)):
+        raise ProtocolError(f"{what}: CBOR tags, floats and special values are not accepted")
+    if info < 24:
+        return major, info, at
+    if info > 27:
+        raise ProtocolError(f"{what}: indefinite or reserved CBOR length")
+    end = at + (1 << (info - 24))
+    if end > len(data):
+        raise ProtocolError(f"{what}: CBOR ends early")
+    return major, int.from_bytes(data[at:end], "big"), end

@@ -1,0 +1,42 @@
+"""Key derivation: HKDF-SHA256 with one label a use.
+
+    key = HKDF(salt, secret, info = CBOR ["flhe/v1/" + label, context...])
+
+The info is one canonical CBOR array, so ("ab", "c") and ("a", "bc") derive different keys. By our
+convention every context holds run_id and roster_hash.
+
+Source: RFC 5869; docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from flhe.errors import ConfigError
+from flhe.keys.identity import Secret
+from flhe.wire.canonical import dumps
+
+PREFIX = "flhe/v1/"
+"""Starts every label that is hashed, signed or derived under."""
+
+Context = int | bytes | str
+"""What a derivation may be bound to."""
+
+
+def hkdf(
+    secret: bytes, label: str, *context: Context, length: int = 32, salt: bytes = b""
+) -> Secret:
+    """Derive `length` bytes (1 to 8160) from `secret`, bound to `label` and every `context` value.
+
+    Raises ConfigError for an empty label or secret, an impossible length, or a context that
+    canonical CBOR cannot carry.
+    """
+    if not label:
+        raise ConfigError("hkdf: the label is empty, every use of a key needs its own")
+    if not secret:
+        raise ConfigError("hkdf: the secret is empty")
+    if not 1 <= length <= 255 * 32:
+        raise ConfigError(f"hkdf(length={length}): length must be 1 to {255 * 32} bytes")
+    info = dumps([PREFIX + label, *context])
+    return Secret(HKDF(algorithm=SHA256(), length=length, salt=salt, info=info).derive(secret))
