@@ -29,7 +29,7 @@ from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ReuseError
 from flhe.math.permutation import Permutation
-from flhe.math.prg import AesCtr, Prg, Rounding, random_elements
+from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
 from flhe.schemes.base import Opener, Reader, Scheme, Sealer
 from flhe.schemes.batchcrypt.keys import SecretKey
@@ -87,15 +87,14 @@ class SchemeCase:
     ----------
     id : str
         Name of the case.
-    roles : callable
-        (cohort, key, threads, backend) -> Roles.
+    build : callable
+        (cohort, key, threads, backend, whether what is drawn comes from key and rank) -> Roles.
     block : int
         Values after which the layout of a ciphertext starts again: lengths around it are tried.
     lanes : callable or None
         Ciphertext to what it holds coordinate by coordinate, where a scheme masks each of them alone.
-    replay : callable or None
-        As `roles`, where these draw at random: here draws come from `key` and the rank, the same each
-        time. None where nothing is drawn: one key and slot give one ciphertext.
+    draws : bool
+        Whether senders draw at random. Else one key and slot give one ciphertext.
     wrong_key : "garbage" or "refused"
         What a wrong key opens a sum to: noise, which the codec's checks find, or a refusal.
     reader : str
@@ -106,88 +105,41 @@ class SchemeCase:
         Values that keep several threads busy.
     forgets : bool
         Whether a sealer's secret is taken from it once, after it has encrypted.
+    sparse : bool
+        Whether it carries sparse vectors.
     redraws : bool
         Whether a library draws where nobody can replay it: no two ciphertexts are ever the same.
     """
 
     id: str
-    roles: Callable[..., Roles]
+    build: Callable[..., Roles]
     block: int
     lanes: Callable[[Scheme, Sealed], NDArray[Any]] | None = None
-    replay: Callable[..., Roles] | None = None
+    draws: bool = False
     wrong_key: Literal["garbage", "refused"] = "garbage"
     reader: Reader = "clients"
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
     many: int = 70_000
     forgets: bool = False
+    sparse: bool = False
     redraws: bool = False
 
     @property
     def fresh(self) -> bool:
         """Whether no two ciphertexts are ever the same."""
-        return self.replay is not None or self.redraws
+        return self.draws or self.redraws
 
-    def same(self, *args: Any, **kwargs: Any) -> Roles:
+    def roles(
+        self, cohort: int, key: bytes = KEY, threads: int = 1, backend: Any = "openssl"
+    ) -> Roles:
+        """Everybody's part."""
+        return self.build(cohort, key, threads, backend, False)
+
+    def same(
+        self, cohort: int, key: bytes = KEY, threads: int = 1, backend: Any = "openssl"
+    ) -> Roles:
         """Roles whose ciphertexts come out the same each time."""
-        return (self.replay or self.roles)(*args, **kwargs)
-
-
-def _flashe_roles(
-    cohort: int,
-    key: bytes = KEY,
-    threads: int = 1,
-    backend: Any = "openssl",
-    *,
-    bits: int,
-    masking: Any,
-) -> Roles:
-    scheme, prg = Flashe(cohort, bits, masking), AesCtr(backend)
-    sealers: list[Sealer] = [
-        FlasheSealer(scheme, key, rank, prg, threads) for rank in range(cohort)
-    ]
-    return Roles(scheme, sealers, FlasheOpener(scheme, key, prg, threads))
-
-
-def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
-    assert isinstance(scheme, Flashe)
-    packing = scheme.packing
-    out = np.empty(sealed.length, packing.signed)
-    return packing.unpack(sealed.data, np.zeros(sealed.length, packing.lane), out)
-
-
-def _flashe(bits: int, masking: str) -> SchemeCase:
-    roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
-    block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
-    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes)
-
-
-@dataclass
-class SashReader:
-    """Stands for masking-key agreement: sums the seeds of those who are in a sum, and opens it.
-
-    Seeds are taken from the sealers when they are first needed. Where nothing was encrypted there is
-    none: the reader was not told, and has to guess.
-    """
-
-    scheme: Sash
-    sealers: Sequence[SashSealer]
-    prg: Prg
-    threads: int
-    seeds: dict[tuple[Slot, int], Seed] = field(default_factory=dict, repr=False)
-
-    def seed(self, slot: Slot, rank: int) -> Seed:
-        if (slot, rank) not in self.seeds:
-            try:
-                seed = self.sealers[rank].take_seed(slot)
-            except (ReuseError, IndexError):
-                seed = random_elements(self.scheme.parameters_of_prg.dimension)
-            self.seeds[slot, rank] = seed
-        return self.seeds[slot, rank]
-
-    def decrypt(self, total: Sealed) -> NDArray[np.int32]:
-        seeds = [self.seed(total.slot, rank) for rank in total.senders]
-        opener = SashOpener(self.scheme, functools.reduce(add, seeds), self.prg, self.threads)
-        return opener.decrypt(total)
+        return self.build(cohort, key, threads, backend, True)
 
 
 def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
@@ -202,23 +154,69 @@ def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
     return draw
 
 
-def _sash_roles(
-    cohort: int,
-    key: bytes = KEY,
-    threads: int = 1,
-    backend: Any = "openssl",
-    *,
-    bits: int,
-    preset: str,
-    unmask: Any,
-    replay: bool,
+def source(replay: bool, key: bytes, rank: int) -> Callable[[int], bytes]:
+    """What a sender draws from."""
+    return drawn(key, rank) if replay else secrets.token_bytes
+
+
+@dataclass
+class SeedReader:
+    """Stands for masking-key agreement: sums the seeds of those who are in a sum, and opens it.
+
+    Seeds are taken from the sealers when they are first needed. Where nothing was encrypted there is
+    none: the reader was not told, and has to guess.
+    """
+
+    sealers: Sequence[Any]
+    guess: Callable[[], Seed]
+    opener: Callable[[Seed], Opener]
+    seeds: dict[tuple[Slot, int], Seed] = field(default_factory=dict, repr=False)
+
+    def seed(self, slot: Slot, rank: int) -> Seed:
+        if (slot, rank) not in self.seeds:
+            try:
+                self.seeds[slot, rank] = self.sealers[rank].take_seed(slot)
+            except (ReuseError, IndexError):
+                self.seeds[slot, rank] = self.guess()
+        return self.seeds[slot, rank]
+
+    def decrypt(self, total: Sealed) -> NDArray[Any]:
+        seeds = [self.seed(total.slot, rank) for rank in total.senders]
+        return self.opener(functools.reduce(add, seeds)).decrypt(total)
+
+
+def _flashe_roles(
+    cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, masking: Any
 ) -> Roles:
-    scheme, prg = Sash(cohort, bits, preset, unmask), AesCtr(backend)
-    sealers = [
-        SashSealer(scheme, r, prg, threads, drawn(key, r) if replay else secrets.token_bytes)
-        for r in range(cohort)
-    ]
-    return Roles(scheme, [*sealers], SashReader(scheme, sealers, prg, threads))
+    scheme, prg = Flashe(cohort, bits, masking), AesCtr(backend)
+    sealers = [FlasheSealer(scheme, key, rank, prg, threads) for rank in range(cohort)]
+    return Roles(scheme, [*sealers], FlasheOpener(scheme, key, prg, threads))
+
+
+def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
+    assert isinstance(scheme, Flashe)
+    packing = scheme.packing
+    out = np.empty(sealed.length, packing.signed)
+    return packing.unpack(sealed.data, np.zeros(sealed.length, packing.lane), out)
+
+
+def _flashe(bits: int, masking: str) -> SchemeCase:
+    roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
+    block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
+    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes, sparse=True)
+
+
+def _sash_roles(
+    cohort: int, key: bytes, threads: int, backend: Any, replay: bool, **how: Any
+) -> Roles:
+    scheme, prg = Sash(cohort, **how), AesCtr(backend)
+    sealers = [SashSealer(scheme, r, prg, threads, source(replay, key, r)) for r in range(cohort)]
+    reader = SeedReader(
+        sealers,
+        lambda: random_elements(scheme.parameters_of_prg.dimension),
+        lambda seed: SashOpener(scheme, seed, prg, threads),
+    )
+    return Roles(scheme, [*sealers], reader)
 
 
 def _sash_secrets(sealer: SashSealer) -> list[bytes]:
@@ -226,17 +224,16 @@ def _sash_secrets(sealer: SashSealer) -> list[bytes]:
     return [seed, seed[:8], seed[-8:]]
 
 
-def _sash(bits: int, preset: str, unmask: str) -> SchemeCase:
-    parameters = {"bits": bits, "preset": preset, "unmask": unmask}
+def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
     ring = sash_preset(preset).form == "ring"
     return SchemeCase(
         f"sash-{preset}-{bits or 'auto'}-{unmask}",
-        functools.partial(_sash_roles, **parameters, replay=False),
+        functools.partial(_sash_roles, bits=bits, preset=preset, unmask=unmask),
         sash_preset(preset).dimension if ring else ROWS,
         lambda _, sealed: sealed.data.view("<u4"),
-        functools.partial(_sash_roles, **parameters, replay=True),
+        True,
         "refused",
-        unmask,  # type: ignore[arg-type]
+        unmask,
         _sash_secrets,
         70_000 if ring else 1_000,  # a value of the matrix form takes `dimension` products
         forgets=True,
@@ -251,22 +248,19 @@ def paillier_key(key: bytes) -> SecretKey:
 
 def _paillier_roles(
     cohort: int,
-    key: bytes = KEY,
-    threads: int = 1,
-    backend: Any = "openssl",
+    key: bytes,
+    threads: int,
+    _: Any,
+    replay: bool,
     *,
     bits: int,
-    replay: bool,
 ) -> Roles:
     pair = paillier_key(key)
     scheme = Paillier(cohort, bits, 2048, pair.public)
-    sealers: list[Sealer] = [
-        PaillierSealer(
-            scheme, pair, key, r, threads, drawn(key, r) if replay else secrets.token_bytes
-        )
-        for r in range(cohort)
+    sealers = [
+        PaillierSealer(scheme, pair, key, r, threads, source(replay, key, r)) for r in range(cohort)
     ]
-    return Roles(scheme, sealers, PaillierOpener(scheme, pair, key, threads))
+    return Roles(scheme, [*sealers], PaillierOpener(scheme, pair, key, threads))
 
 
 def _paillier_secrets(_sealer: Any) -> list[bytes]:
@@ -281,70 +275,44 @@ def _paillier_secrets(_sealer: Any) -> list[bytes]:
 def _paillier(bits: int) -> SchemeCase:
     return SchemeCase(
         f"batchcrypt-{bits}",
-        functools.partial(_paillier_roles, bits=bits, replay=False),
+        functools.partial(_paillier_roles, bits=bits),
         Paillier(3, bits, 2048).batch.per,
         None,
-        functools.partial(_paillier_roles, bits=bits, replay=True),
+        True,
         "refused",
         secrets=_paillier_secrets,
         many=1_000,
     )
 
 
-@dataclass
-class EsheReader(SashReader):
-    """Stands for masking-key agreement, as that of SASH does."""
-
-    scheme: Eshe  # type: ignore[assignment]
-    sealers: Sequence[EsheSealer]  # type: ignore[assignment]
-
-    def seed(self, slot: Slot, rank: int) -> Seed:
-        if (slot, rank) not in self.seeds:
-            try:
-                seed = self.sealers[rank].take_seed(slot)
-            except (ReuseError, IndexError):
-                own = eshe_keys.draw_own(self.scheme.sizes.n)
-                seed = eshe_keys.to_elements(own, self.scheme.cohort)
-            self.seeds[slot, rank] = seed
-        return self.seeds[slot, rank]
-
-    def decrypt(self, total: Sealed) -> NDArray[Any]:
-        scheme = self.scheme
-        seeds = [self.seed(total.slot, rank) for rank in total.senders]
-        summed = functools.reduce(add, seeds)
-        key = eshe_keys.from_elements(summed, scheme.sizes.n, scheme.cohort)
-        return EsheOpener(scheme, KEY, key, self.prg, self.threads).decrypt(total)
-
-
 def _eshe_roles(
-    cohort: int,
-    key: bytes = KEY,
-    threads: int = 1,
-    backend: Any = "openssl",
-    *,
-    bits: int,
-    ring: str,
-    replay: bool,
+    cohort: int, key: bytes, threads: int, backend: Any, replay: bool, *, bits: int, ring: str
 ) -> Roles:
     scheme, prg = Eshe(cohort, bits, ring, "round"), AesCtr(backend)
+    n = scheme.sizes.n
     sealers = [
-        EsheSealer(
-            scheme, KEY, r, None, prg, threads, drawn(key, r) if replay else secrets.token_bytes
-        )
+        EsheSealer(scheme, KEY, r, None, prg, threads, source(replay, key, r))
         for r in range(cohort)
     ]
-    return Roles(scheme, [*sealers], EsheReader(scheme, sealers, prg, threads))
+
+    def opener(seed: Seed) -> EsheOpener:
+        whole = eshe_keys.from_elements(seed, n, cohort)
+        return EsheOpener(scheme, KEY, whole, prg, threads)
+
+    reader = SeedReader(
+        sealers, lambda: eshe_keys.to_elements(eshe_keys.draw_own(n), cohort), opener
+    )
+    return Roles(scheme, [*sealers], reader)
 
 
 def _eshe(bits: int, ring: str) -> SchemeCase:
-    parameters = {"bits": bits, "ring": ring}
     sizes = Eshe(2, bits, ring).sizes
     return SchemeCase(
         f"esafl-{bits}-{ring}",
-        functools.partial(_eshe_roles, **parameters, replay=False),
+        functools.partial(_eshe_roles, bits=bits, ring=ring),
         sizes.n * sizes.slots.per,
         None,
-        functools.partial(_eshe_roles, **parameters, replay=True),
+        True,
         "refused",
         secrets=lambda sealer: [seed := sealer._seeds[SLOT].tobytes(), seed[:64]],
         forgets=True,
@@ -358,21 +326,13 @@ def ckks_key(key: bytes, ring: str) -> CkksSecret:
 
 
 def _ckks_roles(
-    cohort: int,
-    key: bytes = KEY,
-    threads: int = 1,
-    backend: Any = "openssl",
-    *,
-    bits: int,
-    ring: str,
+    cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, ring: str
 ) -> Roles:
     secret, prg = ckks_key(key, ring), AesCtr(backend)
     scheme = Ckks(cohort, bits, ring)
     scheme = dataclasses.replace(scheme, public=secret.public(scheme.sizes))
-    sealers: list[Sealer] = [
-        CkksSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)
-    ]
-    return Roles(scheme, sealers, CkksOpener(scheme, secret, key, prg, threads))
+    sealers = [CkksSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)]
+    return Roles(scheme, [*sealers], CkksOpener(scheme, secret, key, prg, threads))
 
 
 def _ckks(bits: int, ring: str) -> SchemeCase:

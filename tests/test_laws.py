@@ -22,8 +22,9 @@ from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
-from flhe.math.prg import PIECE
-from flhe.schemes.base import Opener, Scheme, Sealer, fits
+from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer, fits
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.ring import Ckks
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
@@ -39,7 +40,6 @@ from tests.laws import (
     CodecCase,
     SchemeCase,
     add_up,
-    alphas,
     joined,
     random_plain,
     random_source,
@@ -341,6 +341,69 @@ def test_what_is_not_an_integer_is_refused(case: SchemeCase) -> None:
 
 
 @some_schemes
+def test_what_is_refused_spends_no_slot_and_shows_no_value(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    assert isinstance(scheme.space, Integers)
+    bound = scheme.space.bound
+    for bad in (bound + 1_234_567, -bound - 1_234_567):
+        with pytest.raises(RangeError) as caught:
+            sealers[0].encrypt(Plain(np.array([1, bad], np.int64), np.array([5])), SLOT)
+        assert "1234567" not in str(caught.value).replace("_", "").replace(",", "")
+        assert str(abs(bad)) not in str(caught.value)
+    with pytest.raises(RangeError, match="quantize first") as caught:
+        sealers[0].encrypt(Plain(np.array([0.12345]), np.array([5])), SLOT)
+    assert "12345" not in str(caught.value)
+    sealed = sealers[0].encrypt(numbers(5), SLOT)
+    assert opener.decrypt(sealed).tolist() == numbers(5).values.tolist()
+
+
+@some_schemes
+def test_modes_and_sparse_vectors_where_there_are_none(case: SchemeCase) -> None:
+    scheme, sealers, opener = case.roles(3)
+    plain, support = numbers(2), Support.of(np.array([0, 2], np.uint32), 4)
+    with pytest.raises(ProtocolError, match=r"mode|masking is fixed"):
+        scheme.check_mode("double")
+    with pytest.raises(ProtocolError, match=r"mode|masking is fixed"):
+        sealers[0].encrypt(plain, SLOT, mode="double")
+    coords = plain._replace(coords=support.coords)
+    if not case.sparse:
+        for values, held in ((plain, support), (coords, None)):
+            with pytest.raises(ProtocolError, match="sparse"):
+                sealers[0].encrypt(values, SLOT, support=held)
+    sealed, other = (sealer.encrypt(plain, SLOT) for sealer in sealers[:2])  # nothing was spent
+    changes: list[tuple[dict[str, Any], str]] = [({"mode": "single"}, "mode|masking is fixed")]
+    changes += [] if case.sparse else [({"supports": (support,)}, "sparse")]
+    for change, says in changes:
+        told = dataclasses.replace(sealed, **change)
+        for total in (None, scheme.add(None, other)):
+            with pytest.raises(ProtocolError, match=says):
+                scheme.add(total, told)
+        with pytest.raises(ProtocolError, match=says):
+            opener.decrypt(told)
+
+
+@some_schemes
+def test_a_seed_is_taken_once(case: SchemeCase) -> None:
+    sealer: Any = case.roles(3)[1][0]
+    assert isinstance(sealer, SharedSealer) is case.forgets
+    if not case.forgets:
+        return
+    other = OTHER_SLOTS["attempt"]
+    for ahead in (False, True):  # what was prepared alone encrypted nothing
+        if ahead:
+            sealer.prepare(SLOT, 3)
+        with pytest.raises(ReuseError, match=r"no seed|no key"):
+            sealer.take_seed(SLOT)
+    for slot in (SLOT, other):
+        sealer.encrypt(numbers(3), slot)
+    seed = sealer.take_seed(SLOT)
+    for _ in range(2):
+        with pytest.raises(ReuseError, match="taken before"):
+            sealer.take_seed(SLOT)
+    assert not np.array_equal(sealer.take_seed(other), seed)
+
+
+@some_schemes
 def test_the_opener_refuses_what_is_not_of_its_kind(case: SchemeCase) -> None:
     _, one, _ = two(case)
     opener = case.roles(3).opener
@@ -483,6 +546,15 @@ def test_roles_are_of_their_protocols(case: SchemeCase) -> None:
         dataclasses.replace(sealers[0], rank=-1)  # type: ignore[type-var]
 
 
+def test_parameters_tell_all_schemes_apart() -> None:
+    """They are hashed into the terms: cohort, bits, preset, reader, keys and their names."""
+    schemes: list[Scheme] = [case.roles(n).scheme for case in SCHEMES for n in (3, 4)]
+    schemes += [Flashe(3, 16, "adaptive"), Sash(3, 8, unmask="clients"), Ckks(3, 16)]
+    schemes += [Eshe(3, 16, keys=keys) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
+    schemes += [Eshe(3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
+    assert len({repr(scheme.parameters()) for scheme in schemes}) == len(schemes)
+
+
 # --- codecs ---
 
 
@@ -527,55 +599,6 @@ def test_clip_and_quantize_within_the_error_that_the_codec_tells() -> None:
     assert np.abs(opened.values - x.astype(np.float64)).max() <= codec.error(LAYOUT, 1)
 
 
-@pytest.mark.parametrize("bits", [2, 8, 16, 17, 32])
-@pytest.mark.parametrize("bounds", [0.7, BOUNDS], ids=["one", "layers"])
-@pytest.mark.parametrize("n", [1, 37, 50])
-def test_fused_encoding_gives_the_very_integers(bits: int, bounds: Any, n: int) -> None:
-    draws = random_source(5, LAYOUT.floats)
-    steps = (Clip(bounds), Weigh(50), Quantize(bits, random=draws))
-    apart, fused = Chain(steps, fuse=False), Chain(steps)
-    state = apart.init(LAYOUT)
-    rng = np.random.default_rng(RNG_SEED)
-    x = (rng.uniform(-1.2, 1.2, LAYOUT.floats) * 0.9).astype(np.float32)
-    plain = Plain(x, np.array([1, n, -9], np.int64))
-    one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
-    assert one.values.dtype == two.values.dtype
-    assert one.values.tolist() == two.values.tolist()
-    assert one.extras.tolist() == two.extras.tolist()
-
-
-def test_fused_encoding_of_vectors_longer_than_a_piece() -> None:
-    from flhe.coding.flatten import Entry, Layout
-
-    layout = Layout((Entry("a", (PIECE + 3,), "float32"), Entry("b", (PIECE - 1,), "float32")))
-    steps = (Clip({"a": 0.5, "b": 2.0}), Weigh(9), Quantize(16, random=random_source(6, 3 * PIECE)))
-    apart, fused = Chain(steps, fuse=False), Chain(steps)
-    state = apart.init(layout)
-    x = np.random.default_rng(2).uniform(-0.5, 0.5, layout.floats).astype(np.float32)
-    plain = Plain(x, np.array([1, 7], np.int64))
-    one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
-    assert np.array_equal(one.values, two.values)
-    near, also = (codec.decode(one, (0,), state)[0].values for codec in (apart, fused))
-    assert np.abs(near - also).max() <= np.spacing(np.float32(2.0))
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("size", [1, 3, LAYOUT.floats - 1, LAYOUT.floats, 1000])
-def test_a_vector_in_parts_is_encoded_like_a_whole_one(fuse: bool, size: int) -> None:
-    draws = random_source(5, LAYOUT.floats)
-    codec = Chain((Clip(BOUNDS), Weigh(50), Quantize(16, random=draws)), fuse=fuse)
-    state = codec.init(LAYOUT)
-    x = np.random.default_rng(RNG_SEED).uniform(-0.9, 0.9, LAYOUT.floats).astype(np.float32)
-    extras = np.array([1, 37, -9], np.int64)
-    whole, _ = codec.encode(Plain(x, extras), state)
-    parts = (x[at : at + size] for at in range(0, x.size, size))
-    encoded, after = codec.encode_parts(parts, x.size, extras, state)
-    assert np.array_equal(encoded.values, whole.values)
-    assert encoded.values.dtype == whole.values.dtype
-    assert encoded.extras.tolist() == whole.extras.tolist()
-    assert after == state
-
-
 def test_parts_that_cannot_be_encoded() -> None:
     codec = Chain((Clip(1.0), Weigh(50), Quantize(16)))
     state = codec.init(LAYOUT)
@@ -599,39 +622,6 @@ def test_decoding_in_the_place_of_the_sum(bits: int) -> None:
     assert np.shares_memory(within.values, total.values)
     wide = part._replace(values=part.values.astype(np.int64))
     assert np.array_equal(codec.decode(wide, (0,), state, reuse=True)[0].values, apart.values)
-
-
-@pytest.mark.parametrize("bits", [2, 8, 16, 32])
-@pytest.mark.parametrize("bounds", [0.7, BOUNDS], ids=["one", "layers"])
-def test_fused_decoding_is_within_one_unit_in_the_last_place(bits: int, bounds: Any) -> None:
-    steps = (Clip(bounds), Weigh(50), Quantize(bits, random=random_source(5, LAYOUT.floats)))
-    apart, fused = Chain(steps, fuse=False), Chain(steps)
-    state = apart.init(LAYOUT)
-    rng = np.random.default_rng(RNG_SEED)
-    parts = []
-    for n in (1, 37, 50):
-        x = (rng.uniform(-1, 1, LAYOUT.floats) * alphas(CODECS[0], LAYOUT)).astype(np.float32)
-        parts.append(apart.encode(Plain(x, np.array([1, n, -9], np.int64)), state)[0])
-    total = summed(parts)
-    one, two = (codec.decode(total, (0, 1, 2), state)[0] for codec in (apart, fused))
-    assert two.values.dtype == np.float32
-    wide = one.values.astype(np.float32)
-    assert (np.abs(wide - two.values) <= np.spacing(np.abs(wide))).all()
-    assert one.extras.tolist() == two.extras.tolist() == [3, 88, -27]
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-def test_a_weighted_stochastic_mean_is_unbiased(fuse: bool) -> None:
-    from flhe.coding.flatten import Entry, Layout
-
-    size = 200_000
-    layout = Layout((Entry("w", (size,), "float32"),))
-    codec = Chain((Clip(2.0), Weigh(50), Quantize(4, random=random_source(8, size))), fuse=fuse)
-    state = codec.init(layout)
-    plain = Plain(np.full(size, 0.37, np.float32), np.array([1, 20], np.int64))
-    opened, _ = codec.decode(codec.encode(plain, state)[0], (0,), state)
-    step = 2.0 * 50 / 20 / 7
-    assert abs(opened.values.mean(dtype=np.float64) - 0.37) < 4 * step / 2 / np.sqrt(size)
 
 
 @every_codec
@@ -728,7 +718,7 @@ def test_an_empty_chain() -> None:
 def test_no_law_is_left_without_its_module() -> None:
     """Every scheme and codec of the library is in a registry here."""
     root = pathlib.Path(__file__).parents[1] / "flhe"
-    parts = {"__init__", "base", "masking", "presets", "shprg", "sparse"}
+    parts = {"__init__", "base", "masking", "presets", "shell", "shprg", "sparse"}
     parts |= {
         "eshe_keys",
         "paillier_keys",

@@ -17,9 +17,8 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import MisfitError, ProtocolError
-from flhe.math.permutation import Permutation
 from flhe.math.prg import PIECE
-from tests.laws import BOUNDS, KEY, LAYOUT, random_source, summed
+from tests.laws import BOUNDS, LAYOUT, random_source, summed
 
 RULES: dict[str, Clip] = {
     "fixed": Clip(BOUNDS),
@@ -123,10 +122,13 @@ def test_ranges_are_of_what_was_chosen() -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("bits", [2, 8, 16, 32])
+@pytest.mark.parametrize(("bits", "n"), [(2, 1), (8, 50), (16, 37), (17, 50), (32, 37)])
 @pytest.mark.parametrize("ratio", [0.2, None])
-def test_one_pass_gives_the_very_integers(rule: str, bits: int, ratio: float | None) -> None:
-    plain = Plain(update(3), EXTRAS)
+def test_one_pass_gives_the_very_integers(
+    rule: str, bits: int, n: int, ratio: float | None
+) -> None:
+    """Some of the values beyond a threshold of 0.7."""
+    plain = Plain(2 * update(3), np.array([1, n, -9], np.int64))
     apart, fused = (build(rule, bits, ratio, fuse) for fuse in (False, True))
     state = started(apart, LAYOUT, plain)
     one, two = (codec.encode(plain, state)[0] for codec in (apart, fused))
@@ -138,7 +140,7 @@ def test_one_pass_gives_the_very_integers(rule: str, bits: int, ratio: float | N
     (near, after), (also, later) = (codec.decode(total, (0, 1), state) for codec in (apart, fused))
     wide = near.values.astype(np.float32)
     assert (np.abs(wide - also.values) <= np.spacing(np.abs(wide))).all()
-    assert near.extras.tolist() == also.extras.tolist() == [2, 14, -18]
+    assert near.extras.tolist() == also.extras.tolist() == [2, 2 * n, -18]
     assert after.shared == later.shared
 
 
@@ -171,22 +173,6 @@ def test_parts_are_encoded_like_a_whole_vector(rule: str, ratio: float | None, s
     if rule == "history":  # squares are added up in another order
         means = [squares.mean(e[3:], 1, 4) for e in extras]
         assert means[0] == pytest.approx(means[1], rel=1e-14)
-
-
-@every_rule
-def test_permuted_sums_open_where_they_belong(rule: str) -> None:
-    plain = [build(rule), build(rule)]
-    permute = Permute(Permutation(KEY, LAYOUT.floats))
-    hidden = [Chain((*codec.codecs, permute)) for codec in plain]
-    xs = [Plain(update(seed), EXTRAS) for seed in (6, 7)]
-    opened = []
-    for codecs in (plain, hidden):
-        state = started(codecs[0], LAYOUT, xs[0])
-        total = summed([c.encode(x, state)[0] for c, x in zip(codecs, xs, strict=True)])
-        result, after = codecs[0].decode(total, (0, 1), state)
-        opened.append((result.values.tolist(), result.extras.tolist(), after.shared[:2]))
-        assert result.coords is None
-    assert opened[0] == opened[1]
 
 
 @pytest.mark.parametrize(
@@ -222,12 +208,3 @@ def test_what_a_sparse_history_remembers() -> None:
         build("history", ratio=None).recall(LAYOUT, memory)
     with pytest.raises(ProtocolError, match="do not know"):
         codec.recall(LAYOUT, {**memory, "topk.other": np.ones(1)})
-
-
-@every_rule
-def test_lanes_are_what_is_encoded(rule: str) -> None:
-    codec = build(rule)
-    plain = Plain(update(9), EXTRAS)
-    encoded, _ = codec.encode(plain, started(codec, LAYOUT, plain))
-    assert encoded.extras.size == codec.lanes(3, LAYOUT)
-    assert encoded.values.size == sum(-(-e.size // 5) for e in LAYOUT.entries if e.is_float)

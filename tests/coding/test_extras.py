@@ -122,3 +122,11 @@ def test_halves_of_an_integer_round_up() -> None:
     extras = Extras(integers=4)
     sums = np.array([2, 2, 0, 1, -1, 3, -3], np.int64)
     assert extras.decode(sums).integers == [1, 0, 2, -1]
+
+
+@pytest.mark.parametrize(
+    ("total", "reported"), [(0, 8), (0, -1), (int(LIMIT * POINT) + 1, 1), (1, 0)]
+)
+def test_a_metric_that_no_senders_have(total: int, reported: int) -> None:
+    with pytest.raises(ProtocolError, match="impossible metric"):
+        Extras(("loss",)).decode(np.array([1, 7, 0, total, reported], np.int64))

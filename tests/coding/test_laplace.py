@@ -5,7 +5,6 @@ from __future__ import annotations
 import decimal
 import math
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -21,7 +20,8 @@ from flhe.coding import laplace as laplace_module
 from flhe.coding.laplace import MAX_STEPS, Laplace
 from flhe.errors import ConfigError, RangeError
 from flhe.math import laplace_kernels
-from flhe.math.prg import CHUNK, Stream
+from flhe.math.prg import CHUNK
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
 ONES = (1 << 64) - 1
@@ -63,22 +63,6 @@ def expected(x: float, alpha: float, scale: float, first: int, second: int) -> f
     return float(np.float32(min(max(float((step + noise) * grid), -alpha), alpha)))
 
 
-class Scripted:
-    """A Prg that gives these words."""
-
-    name = "scripted"
-
-    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self.data = np.array(pairs, np.uint64).reshape(-1).view(np.uint8)
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        assert (number, block) == (0, 0)
-        return self
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        out[:nbytes] = self.data[:nbytes]
-
-
 # --- value by value ---
 
 
@@ -104,7 +88,9 @@ def test_words_at_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0, 1, ONES, ONES - 1, *(1 << k | sign for k in range(1, 64) for sign in (0, 1))]
     pairs = [(a, b) for a in firsts for b in seconds]
     out = np.zeros(len(pairs), np.float32)
-    monkeypatch.setattr(laplace_module, "AesCtr", lambda: Scripted(pairs))
+    monkeypatch.setattr(
+        laplace_module, "AesCtr", lambda: Scripted(lambda _, i: pairs[i // 2][i % 2])
+    )
     Laplace(1.25).add(out, 1e6)
     assert out.tolist() == [expected(0.0, 1e6, 1.25, *w) for w in pairs]
     largest = 1.25 * 64 * math.log(2)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -16,36 +13,8 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.coding.pack import COLUMNS, Packing, slices, spread
 from flhe.math import kernels
-
-FILE = pathlib.Path(__file__).parents[1] / "vectors/pack.json"
-
-
-def reference(values: list[int], bits: int) -> bytes:
-    """The same layout by Python integers: no shifts across words, no lanes, no NumPy."""
-    word = 32 if bits <= 32 else 64
-    block = word * COLUMNS
-    fields = [value % (1 << bits) for value in values]
-    out = bytearray()
-    whole = len(fields) // block * block
-    for at in range(0, whole, block):
-        words = [b""] * (bits * COLUMNS)
-        for column in range(COLUMNS):
-            fields_of_column = fields[at + column : at + block : COLUMNS]
-            string = int("".join(f"{field:0{bits}b}" for field in reversed(fields_of_column)), 2)
-            for k in range(bits):
-                one = (string >> (k * word)) % (1 << word)
-                words[k * COLUMNS + column] = one.to_bytes(word // 8, "little")
-        out += b"".join(words)
-    rest = fields[whole:]
-    digits = "".join(f"{field:0{bits}b}" for field in reversed(rest))
-    string = int(digits or "0", 2)
-    return bytes(out) + string.to_bytes((len(rest) * bits + 7) // 8, "little")
-
-
-def formula(length: int, bits: int) -> list[int]:
-    """Signed values of `bits` bits that use all of them; for vectors too long to write down."""
-    half = 1 << (bits - 1)
-    return [(i * 0x9E3779B97F4A7C15 >> 7) % (1 << bits) - half for i in range(length)]
+from tests.reference.part_formats import formula
+from tests.reference.wire import packed as reference
 
 
 def array(values: list[int], bits: int) -> NDArray[Any]:
@@ -171,108 +140,3 @@ def test_data_of_another_length_is_refused(extra: int) -> None:
 
 def test_columns_are_those_of_the_kernels() -> None:
     assert COLUMNS == kernels.COLUMNS
-
-
-def vectors() -> list[dict[str, Any]]:
-    """Every case of the file, from the reference above."""
-    short: list[tuple[int, list[int]]] = [
-        (1, [0, -1, -1, 0, -1, 0, 0, -1, -1]),
-        (3, [0, 1, 2, 3, -4, -3, -2, -1]),
-        (20, [0, 1, -1, 524287, -524288]),
-        (32, [0, 1, -1, 2**31 - 1, -(2**31)]),
-        (33, [0, 1, -1, 2**32 - 1, -(2**32)]),
-        (64, [0, 1, -1, 2**63 - 1, -(2**63)]),
-        (20, []),
-    ]
-    cases: list[dict[str, Any]] = [
-        {"bits": bits, "values": values, "packed": reference(values, bits).hex()}
-        for bits, values in short
-    ]
-    for bits, length in ((2, 8193), (20, 8192), (20, 9000), (32, 8192), (37, 16400)):
-        packed = reference(formula(length, bits), bits)
-        digest = hashlib.sha256(packed).hexdigest()
-        cases.append(
-            {
-                "bits": bits,
-                "length": length,
-                "values": "(i * 0x9E3779B97F4A7C15 >> 7) mod 2**bits - 2**(bits - 1)",
-                "nbytes": len(packed),
-                "sha256": digest,
-            }
-        )
-    ours, theirs = [3, -4, 1, -1], [1, -1, -1, -4]
-    cases.append(
-        {
-            "bits": 3,
-            "values": ours,
-            "packed": reference(ours, 3).hex(),
-            "plus": reference(theirs, 3).hex(),
-            "sum": reference([a + b for a, b in zip(ours, theirs, strict=True)], 3).hex(),
-        }
-    )
-    cases += [
-        {"bits": 0, "error": "ConfigError", "at": "configure"},
-        {"bits": 65, "error": "ConfigError", "at": "configure"},
-        {"bits": 20, "length": 2, "packed": "00" * 4, "error": "ProtocolError", "at": "unpack"},
-        {"bits": 20, "length": 2, "packed": "00" * 6, "error": "ProtocolError", "at": "unpack"},
-        {
-            "bits": 20,
-            "length": 2,
-            "packed": "00" * 5,
-            "plus": "00" * 4,
-            "error": "ProtocolError",
-            "at": "add",
-        },
-    ]
-    return cases
-
-
-def contents() -> dict[str, Any]:
-    return {
-        "version": 1,
-        "made_by": "tests/coding/test_pack.py, from big integers",
-        "cases": vectors(),
-    }
-
-
-CASES = json.loads(FILE.read_text())["cases"] if FILE.exists() else []
-
-
-def test_the_file_is_what_the_reference_writes() -> None:
-    assert json.loads(FILE.read_text()) == contents()
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_vector(case: dict[str, Any]) -> None:
-    def run(until: str) -> None:
-        packing = Packing(case["bits"])
-        if until == "configure":
-            return
-        data = np.frombuffer(bytes.fromhex(case["packed"]), np.uint8).copy()
-        if until == "unpack":
-            unpacked(data, case["length"], packing.bits)
-        else:
-            packing.add(data, np.frombuffer(bytes.fromhex(case["plus"]), np.uint8), case["length"])
-
-    if "error" in case:
-        with pytest.raises(getattr(errors, case["error"])):
-            run(case["at"])
-        return
-    bits, values = case["bits"], case["values"]
-    if isinstance(values, str):
-        values = formula(case["length"], bits)
-    data = Packing(bits).pack(array(values, bits), no_mask(len(values), bits))
-    if "sha256" in case:
-        assert (data.size, hashlib.sha256(data).hexdigest()) == (case["nbytes"], case["sha256"])
-    else:
-        assert data.tobytes().hex() == case["packed"]
-    if "plus" in case:
-        part = np.frombuffer(bytes.fromhex(case["plus"]), np.uint8)
-        Packing(bits).add(data, part, len(values))
-        assert data.tobytes().hex() == case["sum"]
-    else:
-        assert unpacked(data, len(values), bits) == values
-
-
-if __name__ == "__main__":
-    FILE.write_text(json.dumps(contents(), indent=1) + "\n")

@@ -56,29 +56,6 @@ def test_values_go_with_their_coordinates(length: int, key: bytes, seed: int, dt
         assert np.array_equal(before, after)
 
 
-def test_sums_are_not_disturbed() -> None:
-    length, senders = 70_000, 5
-    rng = np.random.default_rng(1)
-    codec = Permute(Permutation(KEY, length))
-    wanted, hidden = np.zeros(length, np.int64), np.zeros(length, np.int64)
-    seen = np.zeros(length, np.bool_)
-    for _ in range(senders):
-        coords = np.sort(rng.permutation(length)[:7000]).astype(np.uint32)
-        values = rng.integers(-1000, 1000, 7000, np.int32)
-        encoded, _ = codec.encode(Plain(values, EXTRAS, coords), State())
-        wanted[coords] += values
-        hidden[encoded.coords] += encoded.values
-        seen[encoded.coords] = True
-    union = np.flatnonzero(seen).astype(np.uint32)
-    total = Plain(hidden[union], EXTRAS, union)
-    opened, _ = codec.decode(total, range(senders), State())
-    assert opened.coords is not None
-    assert np.all(np.diff(opened.coords.astype(np.int64)) > 0)
-    dense = np.zeros(length, np.int64)
-    dense[opened.coords] = opened.values
-    assert np.array_equal(dense, wanted)
-
-
 def test_strided_values_are_taken_as_they_are() -> None:
     codec = Permute(Permutation(KEY, 10))
     values = np.arange(8, dtype=np.int32)[::2]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pathlib
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.coding.base import Plain, State
@@ -20,127 +16,15 @@ from flhe.coding.flatten import Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.coding.spaces import Integers, Reals
 from flhe.math.prg import PIECE, SecureRounding
+from tests.reference.part_formats import Given
+from tests.reference.part_formats import rounded as reference
 
-FILE = pathlib.Path(__file__).parents[1] / "vectors/quantize.json"
-NONE = np.empty(0, np.int64)
 ANYTHING = Layout(())
-
-
-class Given:
-    """Rounding values that are written down."""
-
-    def __init__(self, draws: list[int]) -> None:
-        self._draws = draws
-
-    def next(self, count: int) -> NDArray[np.uint16]:
-        taken, self._draws = self._draws[:count], self._draws[count:]
-        return np.array(taken, np.uint16)
 
 
 def encode(codec: Quantize, x: list[float], extras: list[int] | None = None) -> Plain:
     plain = Plain(np.array(x, np.float32), np.array(extras or [], np.int64))
     return codec.encode(plain, State())[0]
-
-
-def reference(bits: int, x: list[float], draws: list[int] | None) -> list[int]:
-    """floor(x * levels + u) in exact fractions; u is 1/2 and a hair where nothing is drawn."""
-    levels = 2 ** (bits - 1) - 1
-    draws = draws if draws is not None else [2**15] * len(x)
-    return [
-        math.floor(Fraction(float(np.float32(v))) * levels + Fraction(2 * k + 1, 2**17))
-        for v, k in zip(x, draws, strict=True)
-    ]
-
-
-def digits(bits: int, extra: int) -> list[int]:
-    """Signed digits in base 2**(bits - 1), least significant first."""
-    count = -(-63 // (bits - 1))
-    sign = -1 if extra < 0 else 1
-    return [sign * (abs(extra) // 2 ** ((bits - 1) * k) % 2 ** (bits - 1)) for k in range(count)]
-
-
-def vectors() -> list[dict[str, Any]]:
-    """Every case of the file, from the formulas above."""
-    values: list[tuple[int, list[float], list[int] | None]] = [
-        (8, [0.0, 1.0, -1.0, 0.5, -0.25], None),
-        (2, [1.0, -1.0, 0.25, -0.75], None),
-        (16, [0.0, 1.0, -1.0, 0.3, -0.7, 2.0**-16], None),
-        (32, [0.0, 1.0, -1.0, 0.5], None),
-        (4, [0.0, 0.0, 1.0, 1.0, -1.0, -1.0], [0, 65535] * 3),
-        (4, [0.3, 0.3, 0.3, -0.3, -0.3, -0.3], [0, 6553, 6555, 0, 58982, 58983]),
-    ]
-    cases: list[dict[str, Any]] = [
-        {"bits": bits, "x": x, "u": u, "q": reference(bits, x, u)} for bits, x, u in values
-    ]
-    extras = [0, 1, -1, 5000, -(2**40), 2**63 - 1]
-    cases += [
-        {"bits": bits, "extras": extras, "limbs": [d for e in extras for d in digits(bits, e)]}
-        for bits in (2, 9, 16, 32)
-    ]
-    limbs = [digits(8, e) for e in (100, -3, 2**62)]
-    sums = [sum(column) for column in zip(*limbs, strict=True)]
-    cases.append({"bits": 8, "limbs_of_a_sum": sums, "extras": [100 - 3 + 2**62]})
-    cases += [
-        {"bits": bits, "x": [0.0], "error": "ConfigError", "at": "configure"} for bits in (1, 33)
-    ]
-    cases += [
-        {"bits": 8, "x": [x], "error": "RangeError", "at": "encode"}
-        for x in ("nan", "inf", "-inf", 1.25, -1.25)
-    ]
-    cases += [
-        {"bits": 8, "sum": [128], "senders": 1, "error": "ProtocolError", "at": "decode"},
-        {"bits": 8, "sum": [-382], "senders": 3, "error": "ProtocolError", "at": "decode"},
-        {"bits": 8, "sum": [381, -381], "senders": 3, "decoded": [3.0, -3.0]},
-    ]
-    return cases
-
-
-def contents() -> dict[str, Any]:
-    return {
-        "version": 1,
-        "made_by": "tests/coding/test_quantize.py, from exact fractions",
-        "cases": vectors(),
-    }
-
-
-CASES = json.loads(FILE.read_text())["cases"] if FILE.exists() else []
-
-
-def test_the_file_is_what_the_reference_writes() -> None:
-    assert json.loads(FILE.read_text()) == contents()
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_vector(case: dict[str, Any]) -> None:
-    def configure() -> Quantize:
-        if (draws := case.get("u")) is None:
-            return Quantize(case["bits"], "nearest")
-        return Quantize(case["bits"], random=lambda: Given(draws))
-
-    def decode(codec: Quantize) -> list[float]:
-        opened, _ = codec.decode(
-            Plain(np.array(case["sum"], np.int32), NONE), range(case["senders"]), State()
-        )
-        return opened.values.tolist()
-
-    if case.get("at") == "configure":
-        with pytest.raises(getattr(errors, case["error"])):
-            configure()
-        return
-    codec = configure()
-    if "error" in case:
-        with pytest.raises(getattr(errors, case["error"])):
-            decode(codec) if case["at"] == "decode" else encode(codec, case["x"])
-    elif "q" in case:
-        assert encode(codec, case["x"]).values.tolist() == case["q"]
-    elif "limbs" in case:
-        limbs = encode(codec, [], case["extras"]).extras
-        assert limbs.tolist() == case["limbs"]
-        assert codec.join(limbs).tolist() == case["extras"]
-    elif "limbs_of_a_sum" in case:
-        assert codec.join(np.array(case["limbs_of_a_sum"])).tolist() == case["extras"]
-    else:
-        assert decode(codec) == pytest.approx(case["decoded"])
 
 
 @given(
@@ -254,7 +138,3 @@ def test_what_goes_before_and_after_it() -> None:
         Quantize(8).out(Integers(1))
     with pytest.raises(errors.ConfigError, match="'stochastic' or 'nearest'"):
         Quantize(8, "down")  # type: ignore[arg-type]
-
-
-if __name__ == "__main__":
-    FILE.write_text(json.dumps(contents()).replace('{"bits"', '\n{"bits"') + "\n")

@@ -24,22 +24,27 @@ def random(seed: int, *shape: int) -> Tensor:
 
 
 def by_double_backward(
-    model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, every: int = 1
+    model: nn.Module,
+    loss: Loss,
+    inputs: Tensor,
+    targets: Tensor,
+    every: int = 1,
+    of: str = "labels",
 ) -> Tensor:
     """The definition, for each `every`-th parameter: two backward passes, sample by sample."""
-    total: Tensor | float = 0.0
+    rows = []
     for x, y in zip(inputs, targets, strict=True):
-        label = y.clone().requires_grad_()
-        value = loss(model(x[None]), label[None])
-        gradients = torch.autograd.grad(value, list(model.parameters()), create_graph=True)
-        gradient = torch.cat([part.reshape(-1) for part in gradients])
+        one, label = x[None].clone(), y[None].clone()
+        by = (one if of == "inputs" else label).requires_grad_()
+        parts = torch.autograd.grad(
+            loss(model(one), label), list(model.parameters()), create_graph=True
+        )
         norms = []
-        for m in range(0, len(gradient), every):
-            mixed = torch.autograd.grad(gradient[m], label, retain_graph=True, allow_unused=True)[0]
+        for entry in torch.cat([part.reshape(-1) for part in parts])[::every]:
+            mixed = torch.autograd.grad(entry, by, retain_graph=True, allow_unused=True)[0]
             norms.append(torch.zeros(()) if mixed is None else mixed.norm())
-        total = total + torch.stack(norms)
-    assert isinstance(total, Tensor)
-    return total / len(inputs)
+        rows.append(torch.stack(norms))
+    return torch.stack(rows).mean(0)
 
 
 def flat(found: dict[str, Tensor]) -> Tensor:
@@ -59,6 +64,14 @@ def mlp(seed: int = 0, outputs: int = 4) -> nn.Sequential:
 
 INDICES = torch.tensor([0, 3, 1, 1, 2, 0, 3])
 ROWS = functional.one_hot(INDICES, 4).float()
+
+
+every_way = pytest.mark.parametrize(
+    "how",
+    [{}, {"of": "inputs", "probes": 99}],
+    ids=["labels", "inputs"],
+)
+"""Of labels, and of inputs by as many probes as they have components: exactly."""
 
 
 # --- against the definition ---
@@ -258,13 +271,15 @@ def test_frozen_parameters() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_types(dtype: torch.dtype) -> None:
+@every_way
+def test_types(how: dict[str, Any], dtype: torch.dtype) -> None:
     model, inputs = mlp().to(dtype), random(3, 7, 5).to(dtype)
-    found = sensitivity(model, functional.cross_entropy, [(inputs, INDICES)])
+    found = sensitivity(model, functional.cross_entropy, [(inputs, INDICES)], **how)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     assert all(part.dtype == wide for part in found.values())
     assert all(p.dtype == dtype for p in model.parameters())
-    expected = sensitivity(model.to(wide), functional.cross_entropy, [(inputs.to(wide), INDICES)])
+    batches = [(inputs.to(wide), INDICES)]
+    expected = sensitivity(model.to(wide), functional.cross_entropy, batches, **how)
     assert_close(flat(found), flat(expected))
 
 
@@ -280,12 +295,15 @@ class Recurrent(nn.Module):
         return out
 
 
-def test_what_vmap_refuses_is_done_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
-    model, inputs = Recurrent(), random(3, 7, 2, 3)
+@pytest.mark.parametrize(("of", "targets"), [("labels", ROWS), ("inputs", INDICES)])
+def test_what_vmap_refuses_is_done_one_by_one(
+    of: Any, targets: Tensor, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, inputs, loss = Recurrent(), random(3, 7, 2, 3), functional.cross_entropy
     with caplog.at_level(logging.WARNING, "flhe"):
-        found = sensitivity(model, functional.cross_entropy, [(inputs, INDICES)], chunk=4)
+        found = sensitivity(model, loss, [(inputs, INDICES)], of=of, probes=None, chunk=4)
     assert [r.message[:28] for r in caplog.records] == ["vmap does not take this mode"]
-    assert_close(flat(found), by_double_backward(model, functional.cross_entropy, inputs, ROWS))
+    assert_close(flat(found), by_double_backward(model, loss, inputs, targets, of=of))
 
 
 # --- refusals ---
@@ -313,22 +331,27 @@ def nothing() -> Iterator[tuple[Tensor, Tensor]]:
         ({"chunk": 0}, "at least 1"),
     ],
 )
-def test_refusals(change: dict[str, Any], match: str) -> None:
+@pytest.mark.parametrize("of", ["labels", "inputs"])
+def test_refusals(of: str, change: dict[str, Any], match: str) -> None:
+    if of == "inputs" and match == "no gradient depends":
+        return  # on labels: on inputs they do
     given: dict[str, Any] = {
         "model": mlp(),
         "loss": functional.cross_entropy,
         "batches": [(random(3, 7, 5), INDICES)],
+        "of": of,
         **change,
     }
     with pytest.raises(ConfigError, match=match):
         sensitivity(**given)
 
 
-def test_what_is_not_finite() -> None:
+@every_way
+def test_what_is_not_finite(how: dict[str, Any]) -> None:
     inputs = random(3, 7, 5)
     inputs[3, 2] = torch.nan
     with pytest.raises(RangeError, match="NaN or infinity"):
-        sensitivity(mlp(), functional.cross_entropy, [(inputs, INDICES)])
+        sensitivity(mlp(), functional.cross_entropy, [(inputs, INDICES)], **how)
 
 
 def test_a_model_that_fails_says_so_itself() -> None:
@@ -372,16 +395,8 @@ def test_layers_and_weights_that_are_shared(module: bool, weight: bool, chunk: i
     functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None for p in model.parameters())
     model.zero_grad()
+    assert all(torch.equal(p.detach(), values[n]) for n, p in model.named_parameters())
     # And the map is that of the slow way.
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter.detach(), values[name])
-        expected = torch.zeros(parameter.numel())
-        for k in range(len(y)):
-            target = functional.one_hot(y[k : k + 1], 3).float().requires_grad_()
-            loss = functional.cross_entropy(model(x[k : k + 1]), target)
-            (gradient,) = torch.autograd.grad(loss, parameter, create_graph=True)
-            for m, entry in enumerate(gradient.reshape(-1)):
-                (by,) = torch.autograd.grad(entry, target, retain_graph=True)
-                expected[m] += by.norm()
-        expected = (expected / len(y)).reshape(parameter.shape)
-        assert (found[name] - expected).abs().max() < 1e-5 * expected.abs().max()
+    rows = functional.one_hot(y, 3).float()
+    expected = by_double_backward(model, functional.cross_entropy, x, rows)
+    assert_close(flat({name: found[name] for name in after}), expected)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.coding.slots import MAX_WIDTH, Slots
 from flhe.errors import ConfigError, ProtocolError
@@ -61,9 +60,10 @@ def test_a_batch_is_what_the_law_says(
 @pytest.mark.parametrize("capacity", [2047, 3071])
 @pytest.mark.parametrize("bits", range(2, 25))
 def test_sums_of_extremes_are_exact_for_every_cohort(bits: int, capacity: int) -> None:
-    """All N senders at the same border, for every N from 2 to 1000."""
+    """All N senders at the same border, where N needs another bit, and in between."""
     bound = (1 << (bits - 1)) - 1
-    for cohort in range(2, 1001):
+    edges = {(1 << k) + d for k in range(1, 11) for d in (-1, 0, 1)}
+    for cohort in sorted({*edges, *range(2, 1024, 67)} - {0, 1, 1025}):
         slots = Slots(bound, cohort, capacity)
         assert slots.width <= bits + (cohort - 1).bit_length() + 1
         length = slots.per + 1
@@ -75,29 +75,6 @@ def test_sums_of_extremes_are_exact_for_every_cohort(bits: int, capacity: int) -
         assert np.array_equal(top, lanes.astype(np.int64) * cohort)
         flipped = slots.unpack([-one * cohort, -two * cohort], length, cohort)
         assert np.array_equal(flipped, -lanes.astype(np.int64) * cohort)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("cohort", "bits"), [(2, 2), (9, 16), (1000, 24), (1024, 32), (3, 2)])
-def test_all_slots_at_one_border_do_not_meet(cohort: int, bits: int, sign: int) -> None:
-    bound = (1 << (bits - 1)) - 1
-    slots = Slots(bound, cohort, 2047)
-    lanes = np.full(3 * slots.per - 1, sign * bound, np.int32)
-    total = [number * cohort for number in slots.pack(lanes)]
-    assert np.array_equal(slots.unpack(total, lanes.size, cohort), lanes.astype(np.int64) * cohort)
-
-
-@pytest.mark.parametrize("cohort", [2, 9, 1000])
-def test_sums_of_different_vectors(cohort: int) -> None:
-    rng = np.random.default_rng(5)
-    slots = Slots(32767, cohort, 3071)
-    total: list[Any] = [gmpy2.mpz(0)] * slots.batches(400)
-    exact: NDArray[np.int64] = np.zeros(400, np.int64)
-    for _ in range(cohort):
-        lanes = rng.integers(-32767, 32768, 400).astype(np.int32)
-        exact += lanes
-        total = [a + b for a, b in zip(total, slots.pack(lanes), strict=True)]
-    assert np.array_equal(slots.unpack(total, 400, cohort), exact)
 
 
 @pytest.mark.parametrize("by", [1, -1])

@@ -279,3 +279,10 @@ def test_memory_is_recalled() -> None:
 def test_malformed_memory_is_refused(kept: NDArray[Any]) -> None:
     with pytest.raises(errors.ProtocolError, match="TopK's rounds"):
         TopK(0.1).recall(layout(5), {ROUNDS: kept})
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_sum_without_one_value_a_coordinate_is_refused(count: int) -> None:
+    total = Plain(np.ones(count, np.float32), NONE, np.array([0, 3], np.uint32))
+    with pytest.raises(errors.ProtocolError, match="one value a coordinate"):
+        TopK(0.1).decode(total, range(2), TopK(0.1).init(layout(5)))

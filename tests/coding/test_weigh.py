@@ -15,7 +15,14 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.spaces import Integers, Reals
 from flhe.coding.weigh import Weigh, most_examples
-from flhe.errors import ClippedError, ConfigError, ExamplesError, MisfitError, ProtocolError
+from flhe.errors import (
+    ClippedError,
+    ConfigError,
+    ExamplesError,
+    MisfitError,
+    ProtocolError,
+    RangeError,
+)
 
 LAYOUT = Layout((Entry("w", (4,), "float32"),))
 LIMIT = 5000
@@ -124,24 +131,6 @@ def test_where_all_weigh_the_same_nobody_weighs_more() -> None:
         codec.encode(plain(2), codec.init(LAYOUT))
 
 
-@pytest.mark.parametrize("n", [1, 2, 4999, LIMIT])
-def test_scales_by_its_share_of_the_bound(n: int) -> None:
-    encoded, _ = Weigh(LIMIT).encode(plain(n), State())
-    assert encoded.values == pytest.approx(plain(n).values * n / LIMIT, rel=1e-6)
-    assert encoded.extras.tolist() == [1, n]
-    opened, _ = Weigh(LIMIT).decode(encoded, (4,), State())
-    assert opened.values == pytest.approx(plain(n).values, rel=1e-6)
-
-
-def test_the_mean_is_divided_by_what_the_sum_says() -> None:
-    """Two of a larger cohort answered, with 1 and 3 examples: the configured N appears nowhere."""
-    parts = [Weigh(LIMIT).encode(plain(n), State())[0] for n in (1, 3)]
-    parts[1] = parts[1]._replace(values=-parts[1].values)
-    total = Plain(parts[0].values + parts[1].values, parts[0].extras + parts[1].extras)
-    opened, _ = Weigh(LIMIT).decode(total, (2, 7), State())
-    assert opened.values == pytest.approx([-0.25, 0.25, 0.0, -0.5], rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("count", "weight", "message"),
     [
@@ -193,3 +182,8 @@ def test_what_goes_before_it() -> None:
     assert Weigh(5).out(Reals(0.5)) == Reals(0.5)
     with pytest.raises(MisfitError, match="put it before Quantize"):
         Weigh(5).out(Integers(7))
+
+
+def test_extras_without_a_weight() -> None:
+    with pytest.raises(RangeError, match="the count and the weight"):
+        Weigh(5).encode(Plain(np.zeros(4, np.float32), np.array([1], np.int64)), State())

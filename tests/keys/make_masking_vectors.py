@@ -22,7 +22,8 @@ from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 
 from tests.keys.make_vectors import cbor
-from tests.math.reference import Q, at, root
+from tests.reference.field import Q, at
+from tests.reference.field import root_of as root
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/masking.json"
 MADE_BY = (

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-from Crypto.Cipher import AES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, AesCtr, FieldElements, Stream, random_elements
+from flhe.math.prg import CHUNK, AesCtr, FieldElements, random_elements
 from flhe.math.ring import Q
+from tests.reference.field import elements as by_definition
+from tests.reference.wire import word
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
-
-
-def words(stream: int, first: int, count: int) -> list[int]:
-    """Words of a stream, by PyCryptodome, one at a time."""
-    out = []
-    for i in range(first, first + count):
-        cipher = AES.new(KEY, AES.MODE_CTR, nonce=stream.to_bytes(8, "big"), initial_value=i // 2)
-        data = cipher.encrypt(bytes(16))
-        out.append(int.from_bytes(data[i % 2 * 8 :][:8], "little"))
-    return out
 
 
 @settings(deadline=None, max_examples=60)
@@ -35,7 +24,7 @@ def test_blocks_are_the_definition(first: int, count: int, n: int) -> None:
     made = FieldElements(AesCtr(), KEY).blocks(first, count, n)
     assert made.shape == (count, n)
     assert made.dtype == np.uint64
-    assert made.ravel().tolist() == words(0, first * n, count * n)
+    assert made.tolist() == [by_definition(KEY, first + j, n) for j in range(count)]
     for j in range(count):
         assert np.array_equal(FieldElements(AesCtr(), KEY).block(first + j, n), made[j])
 
@@ -50,7 +39,8 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
     parts = [elements.block(first + j, n) for j in range(count)]
     assert np.array_equal(made, np.stack(parts))
     border = CHUNK // 8
-    assert made.ravel()[border - 3 : border + 3].tolist() == words(0, first * n + border - 3, 6)
+    expected = [word(KEY, 0, first * n + border + i) for i in range(-3, 3)]
+    assert made.ravel()[border - 3 : border + 3].tolist() == expected
 
 
 def test_both_backends_and_a_scratch_give_the_same() -> None:
@@ -65,40 +55,13 @@ def test_both_backends_and_a_scratch_give_the_same() -> None:
 # --- words that are no use ---
 
 
-class Scripted:
-    """A Prg whose words are a function of stream and place."""
-
-    name = "scripted"
-
-    def __init__(self, word: Callable[[int, int], int]) -> None:
-        self.word = word
-        self.asked: set[int] = set()
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        self.asked.add(number)
-        return _Scripted(lambda i: self.word(number, i), 2 * block)
-
-
-class _Scripted:
-    def __init__(self, word: Callable[[int], int], at: int) -> None:
-        self.word, self.at = word, at
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        assert nbytes % 8 == 0
-        assert out.size >= nbytes + 16
-        count = nbytes // 8
-        made = np.array([self.word(self.at + i) for i in range(count)], np.uint64)
-        out[:nbytes] = made.view(np.uint8)
-        self.at += count
-
-
 def test_streams_of_their_own_replace_them() -> None:
-    def word(stream: int, i: int) -> int:
+    def drawn(stream: int, i: int) -> int:
         if stream == 0:
             return ONES if 10 <= i < 25 else i
         return 1000 * stream + i
 
-    prg = Scripted(word)
+    prg = Scripted(drawn)
     made = FieldElements(prg, KEY).blocks(1, 4, 7).tolist()
     assert made == [
         [7, 8, 9, 2000, 2001, 2002, 2003],  # of block 1, from stream 2
@@ -132,14 +95,8 @@ def test_replacements_that_are_no_use_either() -> None:
 @pytest.mark.parametrize("first", [0, 3])
 def test_elements_of_other_moduli(modulus: int, first: int) -> None:
     """Low bits of the same words; those that are not below the modulus come from the other stream."""
-    n, count = 31, 3
-    mask = (1 << (modulus - 1).bit_length()) - 1
-    made = FieldElements(AesCtr(), KEY, modulus).blocks(first, count, n)
-    for j in range(count):
-        spare = (w & mask for w in words(1 + first + j, 0, 200))
-        low = [w & mask for w in words(0, (first + j) * n, n)]
-        expected = [w if w < modulus else next(x for x in spare if x < modulus) for w in low]
-        assert made[j].tolist() == expected
+    made = FieldElements(AesCtr(), KEY, modulus).blocks(first, 3, 31).tolist()
+    assert made == [by_definition(KEY, first + j, 31, modulus) for j in range(3)]
 
 
 def test_elements_of_a_small_modulus_are_uniform() -> None:
@@ -182,3 +139,17 @@ def test_a_random_source_that_gives_less_is_refused() -> None:
     answers = iter([b"\xff" * 8 * 3, bytes(8)])  # two must be drawn again, or one stood for both
     with pytest.raises(ConfigError, match="gave 8 bytes, 24 were asked for"):
         random_elements(3, lambda count: next(answers))
+
+
+def test_streams_that_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'openssl' or 'pycryptodome'"):
+        AesCtr("libsodium")  # type: ignore[arg-type]
+    for key, number, block, says in (
+        (KEY[1:], 0, 0, "31 bytes"),
+        (KEY, -1, 0, "64 bits"),
+        (KEY, 1 << 64, 0, "64 bits"),
+        (KEY, 0, 1 << 64, "64 bits"),
+        (KEY, 0, -1, "64 bits"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            AesCtr().stream(key, number, block)

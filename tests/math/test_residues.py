@@ -109,18 +109,6 @@ def test_the_extreme_exponents() -> None:
             assert u == pow(H, N * a, N * N)
 
 
-def test_residues_encrypt_for_python_paillier() -> None:
-    phe = pytest.importorskip("phe")
-    p, q = (int(gmpy2.next_prime(secrets.randbits(1024) | 3 << 1022)) for _ in range(2))
-    n = p * q
-    public = phe.PaillierPublicKey(n)
-    private = phe.PaillierPrivateKey(public, p, q)
-    drawn = draw(p, q, n - 4, 6)
-    assert len(set(drawn)) == 6
-    for i, u in enumerate(drawn):
-        assert private.raw_decrypt(int((1 + (n - 1 - i) * n) * u % (n * n))) == n - 1 - i
-
-
 def test_exponents_are_of_full_length() -> None:
     """Not the same twice, and no shorter than promised: as many as not have their highest bit set."""
     random = Recorded()
@@ -375,10 +363,8 @@ def test_a_child_that_is_killed_is_an_error(
 def test_children_that_take_too_long_are_stopped(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
-    begun = time.monotonic()
     with pytest.raises(FlheError, match="not done after 0 s"):
         residue_pool.draw_in_children(P, Q, H, 10**7, 2, timeout=0.2)
-    assert time.monotonic() - begun < residue_pool.START + 5
     assert len(started) == 2
 
 

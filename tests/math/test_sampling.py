@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -10,68 +9,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from Crypto.Cipher import AES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, Stream
+from flhe.math.prg import CHUNK
 from flhe.math.sampling import Gaussian, Noise
+from tests.reference.gaussian import WORDS, probabilities, sample, thresholds
+from tests.reference.wire import word
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
-WORDS = 2**63
-POINT = 300
-"""Binary places of the weights here."""
-
-
-def decay(rate: Fraction) -> int:
-    """exp(-rate) for a rate below 1, POINT binary places, by its series in integers."""
-    term = total = 1 << POINT
-    k = 1
-    while term:
-        term = term * rate.numerator // (rate.denominator * k)
-        total += -term if k % 2 else term
-        k += 1
-    return total
-
-
-def probabilities(sigma: str, count: int = 150) -> list[Fraction]:
-    """Of magnitudes 0, 1, ... of the Gaussian over all integers; few bits of which lie beyond."""
-    base = decay(1 / (2 * Fraction(sigma) ** 2))
-    weight, step, weights = 1 << POINT, base, [1 << POINT]
-    for _ in range(1, count):  # (k + 1)**2 = k**2 + 2 k + 1
-        weight, step = weight * step >> POINT, step * base**2 >> 2 * POINT
-        weights.append(2 * weight)
-    return [Fraction(w, sum(weights)) for w in weights]
-
-
-def words(start: int, count: int) -> list[int]:
-    """Words of stream 0 under KEY, by PyCryptodome."""
-    cipher = AES.new(KEY, AES.MODE_CTR, nonce=bytes(8), initial_value=start // 2)
-    data = cipher.encrypt(bytes(8 * (count + start % 2)))[start % 2 * 8 :]
-    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
-
-
-def sample(word: int, thresholds: tuple[int, ...]) -> int:
-    magnitude = bisect.bisect_right(thresholds, word // 2)
-    return -magnitude if word % 2 else magnitude
-
-
-class Scripted:
-    """A Prg that gives these words."""
-
-    name = "scripted"
-
-    def __init__(self, script: list[int]) -> None:
-        self.script = np.array(script, np.uint64).view(np.uint8)
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        assert (number, block) == (0, 0)
-        return self
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        out[:nbytes] = self.script[:nbytes]
 
 
 # --- the table ---
@@ -83,13 +31,8 @@ class Scripted:
 )
 def test_thresholds_are_the_rounded_distribution(sigma: str, tail: float, bound: int) -> None:
     gaussian = Gaussian(float(sigma), tail)
-    inside = probabilities(sigma)[: bound + 1]
-    below, expected = Fraction(0), []
-    for probability in inside[:-1]:
-        below += probability / sum(inside)
-        expected.append(math.floor(below * WORDS + Fraction(1, 2)))
     assert gaussian.bound == bound
-    assert gaussian.thresholds == tuple(expected)
+    assert gaussian.thresholds == thresholds(sigma, bound)
 
 
 def test_distance_is_what_the_documentation_says() -> None:
@@ -109,8 +52,8 @@ def test_words_at_every_threshold(gaussian: Gaussian) -> None:
     at += [t + d for t in gaussian.thresholds for d in (-1, 0, 1) if t + d < WORDS]
     script = [2 * x + sign for x in at for sign in (0, 1)]
     out = np.empty(len(script), np.int8)
-    Noise(KEY, gaussian, Scripted(script)).into(0, out)
-    assert out.tolist() == [sample(word, gaussian.thresholds) for word in script]
+    Noise(KEY, gaussian, Scripted(lambda _, i: script[i])).into(0, out)
+    assert out.tolist() == [sample(drawn, gaussian.thresholds) for drawn in script]
     most = sum(t < WORDS for t in gaussian.thresholds)  # 2**-63 is the least that a word can say
     assert out[4:6].tolist() == [most, -most]
     assert most <= gaussian.bound
@@ -150,8 +93,7 @@ def test_moments_tail_and_chi_square() -> None:
 def test_sample_i_is_made_of_word_i(start: int, count: int) -> None:
     out = np.empty(count, np.int8)
     Noise(KEY).into(start, out)
-    thresholds = Gaussian().thresholds
-    assert out.tolist() == [sample(word, thresholds) for word in words(start, count)]
+    assert out.tolist() == [sample(word(KEY, 0, start + i), thresholds()) for i in range(count)]
 
 
 def test_slices_on_threads_are_the_whole() -> None:
@@ -163,7 +105,7 @@ def test_slices_on_threads_are_the_whole() -> None:
         pairs = pairwise(cuts)
         list(pool.map(lambda cut: noise.into(cut[0], parts[cut[0] : cut[1]]), pairs))
     assert np.array_equal(parts, whole)
-    tail = [sample(word, Gaussian().thresholds) for word in words(count - 40, 40)]
+    tail = [sample(word(KEY, 0, i), thresholds()) for i in range(count - 40, count)]
     assert whole[-40:].tolist() == tail
 
 

@@ -16,7 +16,8 @@ from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
 from flhe.math.shamir import Shamir
-from tests.math.test_shamir_vectors import Tape, lowest, point, shared
+from tests.reference.shamir import lowest, point, shared
+from tests.reference.wire import Tape
 
 SCHEMES = st.integers(2, 40).flatmap(
     lambda members: st.integers(2, members).flatmap(
@@ -151,22 +152,6 @@ def test_wrong_elements_that_cancel_are_found() -> None:
         scheme.combine(range(7), shares, 3)
 
 
-def test_two_wrong_ones_of_two_to_spare_are_not_named() -> None:
-    scheme = Shamir(6, 4, 3)
-    shares = tampered(scheme.share(array([9])), [1, 3], 4)
-    with pytest.raises(errors.ProtocolError, match="too many are wrong to tell"):
-        scheme.combine(range(6), shares, 1)
-
-
-def test_all_shares_zero_but_one() -> None:
-    scheme = Shamir(8, 3, 2)
-    shares = np.zeros((8, 2), np.uint64)
-    assert scheme.combine(range(8), shares, 2).tolist() == [0, 0]
-    shares[5, 1] = 1
-    with pytest.raises(errors.ProtocolError, match="ranks 5 do not fit"):
-        scheme.combine(range(8), shares, 2)
-
-
 def test_no_message_has_a_share_in_it() -> None:
     scheme = Shamir(7, 4, 3)
     shares = tampered(scheme.share(random_elements(3)), [4], 5)
@@ -186,26 +171,16 @@ def test_parameters_that_are_refused(three: tuple[int, int, int]) -> None:
         Shamir(*three)
 
 
-def test_secrets_that_are_refused() -> None:
-    scheme = Shamir(3, 2, 1)
-    for secrets in (array([Q]), np.array([1], np.int64), array([2**64 - 1])):
-        with pytest.raises(errors.RangeError):
-            scheme.share(secrets)
-
-
 def test_shares_that_are_refused() -> None:
     scheme, secrets = Shamir(5, 3, 2), array([1, 2])
     shares = scheme.share(secrets)
-    with pytest.raises(errors.QuorumError):
-        scheme.combine([0, 1], shares[:2], 2)
+    with pytest.raises(errors.RangeError):
+        scheme.share(np.array([1], np.int64))
     beyond = shares.copy()
     beyond[1, 0] = Q
     for ranks, given_, text in [
         ([0, 1, 1], shares[:3], "twice"),
         ([0, 1, 5], shares[:3], "5 members"),
-        ([-1, 0, 1], shares[:3], "5 members"),
-        ([0, 1, 2], shares[:4], "uint64"),
-        ([0, 1, 2], shares[:3, :1], "uint64"),
         ([0, 1, 2], shares[:3].astype(np.int64), "uint64"),
         ([4, 3, 2], beyond[:3], "ranks 3 are no"),
     ]:

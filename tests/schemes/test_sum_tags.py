@@ -137,6 +137,14 @@ def test_a_tag_that_changed(change: int) -> None:
         assert fits(total, digits, [0, 1], tags()) == (first, not first)
 
 
+@pytest.mark.parametrize("tau", [0, Q - 1])
+def test_the_smallest_and_the_largest_tags_match(monkeypatch: pytest.MonkeyPatch, tau: int) -> None:
+    monkeypatch.setattr(SumTags, "_masks", lambda self, rank, bound: [tau, tau])
+    zero = Plain(np.zeros(FLOATS, np.int16), np.zeros(15, np.int16))
+    total, digits = summed([(zero, made(zero, rank, BITS, tags())) for rank in (0, 1)])
+    assert fits(total, digits, [0, 1], tags()) == (True, True)
+
+
 def test_a_tag_is_no_residue() -> None:
     """Of all the numbers that are alike modulo Q, one passes: else half of a guess would do."""
     total, digits = summed(sent([0, 1]))

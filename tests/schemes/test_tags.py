@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import AuthenticationError
 from flhe.schemes.batchcrypt.batch_mac import Tags
 from flhe.schemes.sealed import Slot
-from flhe.wire.derive import hkdf
+from tests.laws import OTHER_SLOTS
+from tests.reference.wire import hkdf, word
 
 KEY = bytes(range(32))
 AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
@@ -48,50 +45,15 @@ def refused(tags: list[int], values: Vector, senders: Any = (0, 1, 2), of: Tags 
         of.verify(tags, values, PER, senders)
 
 
-def stream(label: str, number: int, length: int) -> list[int]:
-    """Words of a keystream, by the library's own parts alone."""
-    start = number.to_bytes(8, "big") + bytes(8)
-    cipher = Cipher(algorithms.AES(hkdf(KEY, label, *AT.context())), modes.CTR(start))
-    data = cipher.encryptor().update(bytes(8 * length))
-    return [int.from_bytes(data[8 * i :][:8], "little") for i in range(length)]
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.integers(1, 12),
-    st.integers(0, 160),
-    st.integers(0, 1023),
-    st.integers(2, 32),
-)
-def test_they_are_what_the_law_says(per: int, length: int, rank: int, bits: int) -> None:
-    (values,) = vectors(1, length, bits)
-    batches = [values[i : i + per] for i in range(0, length, per)]
-    stride = per + per % 2
-    words = stream("tag", 0, stride * len(batches))
-    masks = stream("tag-mask", rank, len(batches))
-    expected = [
-        (mask + sum(int(v) * words[j * stride + k] for k, v in enumerate(batch))) % Q
-        for j, (batch, mask) in enumerate(zip(batches, masks, strict=True))
-    ]
-    assert TAGS.make(values, per, rank) == expected
-
-
 def test_long_vectors_are_one_stream() -> None:
     """More batches than a piece of keystream has room for: cutting changes nothing."""
     (values,) = vectors(1, 40_000)
     made = TAGS.make(values, 97, 3)
-    words, masks = stream("tag", 0, 98 * 413), stream("tag-mask", 3, 413)
+    key, masks = (hkdf(KEY, label, *AT.context()) for label in ("tag", "tag-mask"))
     for j in (0, 82, 83, 84, 412):
         batch = values[97 * j : 97 * (j + 1)]
-        product = sum(int(v) * words[98 * j + k] for k, v in enumerate(batch))
-        assert made[j] == (product + masks[j]) % Q
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(1, 20), st.integers(2, 32), st.integers(0, 2**32 - 1))
-def test_sums_verify(count: int, bits: int, seed: int) -> None:
-    tags, total = summed(vectors(count, bits=bits, seed=seed))
-    TAGS.verify(tags, total, PER, range(count))
+        product = sum(int(v) * word(key, 0, 98 * j + k) for k, v in enumerate(batch))
+        assert made[j] == (product + word(masks, 3, j)) % Q
 
 
 def test_sums_of_a_thousand_and_32_bits() -> None:
@@ -165,30 +127,6 @@ def test_other_senders_slots_and_keys_are_noticed() -> None:
     tags, total = summed(vectors(3))
     for senders in ((), (0,), (0, 1), (0, 1, 3), (1, 2, 3), (0, 1, 2, 3)):
         refused(tags, total, senders)
-    changes: list[dict[str, Any]] = [
-        {"round": 3},
-        {"attempt": 0},
-        {"run_id": 6},
-        {"epoch": bytes([1]) * 16},
-        {"layout_hash": bytes([1]) * 32},
-        {"history": bytes([1]) * 32},
-        {"roster_hash": bytes([1]) * 32},
-    ]
-    assert {name for change in changes for name in change} == {
-        f.name for f in dataclasses.fields(Slot)
-    }
-    for change in changes:
-        refused(tags, total, of=Tags(KEY, dataclasses.replace(AT, **change)))
+    for slot in OTHER_SLOTS.values():
+        refused(tags, total, of=Tags(KEY, slot))
     refused(tags, total, of=Tags(bytes(32), AT))
-
-
-def test_equal_vectors_of_two_senders_have_unrelated_tags() -> None:
-    (values,) = vectors(1)
-    made = [tag for rank in range(50) for tag in TAGS.make(values, PER, rank)]
-    assert len(set(made)) == len(made)
-    assert max(made) > Q // 2
-
-
-def test_the_key_does_not_show() -> None:
-    assert repr(KEY) not in repr(TAGS)
-    assert "group_key" not in repr(TAGS)

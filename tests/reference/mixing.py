@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.sealed import Sealed, Slot
-from tests.math.test_permutation_vectors import NEAR, context, slot_fields
-from tests.second.wire import Book, Clear, Wire, total_of
+from tests.reference.wire import NEAR, Book, Clear, Wire, context, numbers, slot_fields, total_of
 
 SLOTS = st.builds(
     slot_fields,
@@ -60,6 +59,8 @@ class Both:
         Whether a dense sum of other senders can be looked at: there are keys for them.
     slot : dict
         The round.
+    sealers : dict of int to Sealer
+        Those that sealed last, where they keep a seed.
     """
 
     scheme: Scheme
@@ -71,6 +72,12 @@ class Both:
     exact: bool = True
     any_set: bool = True
     slot: Any = None
+    sealers: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def at(self) -> Slot:
+        """The round, as the library knows it."""
+        return Slot(*context(self.slot or NEAR))
 
     def seal(self, rank: int, clear: Clear, *, prepare: bool = False) -> Wire:
         """By the library."""
@@ -79,7 +86,7 @@ class Both:
             coords = np.array(clear.coords, np.uint32)
             support = Support.of(coords, self.floats)
         plain = Plain(np.array(clear.values, np.int32), np.array(clear.extras, np.int32), coords)
-        slot, sealer = Slot(*context(self.slot or NEAR)), self.sealer(rank)
+        slot, sealer = self.at, self.sealer(rank)
         if prepare and support is None:
             sealer.prepare(slot, len(clear.lanes), self.mode)
         sealed = sealer.encrypt(plain, slot, mode=self.mode, support=support)
@@ -191,8 +198,9 @@ def _outcome(read: Callable[[Wire], list[int]], wire: Wire) -> list[int] | None:
 def values(count: int, bits: int, salt: int, edges: Sequence[int]) -> list[int]:
     """Numbers that fill the space of `bits` bits; where `edges` has a sign, that end of it."""
     most = 2 ** (bits - 1) - 1
-    spread = [((i + salt) * 0x9E3779B97F4A7C15 >> 11) % (2 * most + 1) - most for i in range(count)]
-    return [edge * most for edge in edges][:count] + spread[len(edges) :]
+    return [edge * most for edge in edges][:count] + numbers(count + 2, bits, salt)[
+        2 + len(edges) :
+    ]
 
 
 @st.composite

@@ -1,8 +1,9 @@
-"""FedML-HE's CKKS, from messages to messages, in any of its rings and for as many blocks as it takes.
+"""FedML-HE's CKKS, a second time: transforms, slots and masks by definition.
 
-Residues are Python's integers, polynomials are multiplied by their values (`eshe_second`). Slots are
-sums of cosines in extended precision: what is rounded to integers in the end is far from a tie.
-TenSEAL draws its own randomness, so the two implementations agree on sums and never on ciphertexts.
+It knows nothing of TenSEAL or SEAL either. A ciphertext is the transform of m + e - a s: values at odd
+powers of psi, the least primitive 2 n-th root of unity, exponents in bit-reversed order. Slots are sums
+of cosines in extended precision: what is rounded to integers in the end is far from a tie. TenSEAL
+draws its own randomness, so the two implementations agree on sums and never on ciphertexts.
 """
 
 from __future__ import annotations
@@ -16,29 +17,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.math.test_permutation_vectors import NEAR, context, hkdf
-from tests.schemes import eshe_second
-from tests.second.wire import Clear, Wire, header, packed, residues_in
+from tests.reference.field import (
+    elements,
+    least_root,
+    ordered,
+    polynomial_of,
+    primes,
+    values_of,
+)
+from tests.reference.wire import (
+    NEAR,
+    Clear,
+    Wire,
+    columns,
+    context,
+    header,
+    hkdf,
+    packed,
+    senders_of,
+    unpacked,
+)
 
 GROUP_KEY = bytes(range(60, 92))
 
 Reals = NDArray[np.longdouble]
 
 
-@functools.cache
-def least_root(q: int, n: int) -> int:
-    """SEAL's psi: the least of order 2 n."""
-    one = eshe_second.root(q, n)
-    return min(eshe_second.odd_powers(one, q, n))
-
-
 def transform(a: list[int], q: int) -> list[int]:
-    """Values at odd powers of psi, exponents in bit-reversed order."""
-    return eshe_second.ordered(eshe_second.values_of(a, least_root(q, len(a)), q))
+    return ordered(values_of(a, least_root(len(a), q), q))
 
 
 def inverse(values: list[int], q: int) -> list[int]:
-    return eshe_second.polynomial_of(eshe_second.ordered(values), least_root(q, len(values)), q)
+    return polynomial_of(ordered(values), least_root(len(values), q), q)
 
 
 @functools.lru_cache(maxsize=8)
@@ -49,28 +59,33 @@ def cosines(n: int, count: int) -> Reals:
     return found
 
 
-def ternary(salt: int, n: int) -> list[int]:
+def ternary(salt: int, n: int) -> tuple[int, ...]:
     """A secret key."""
-    return [x % 3 - 1 for x in hashlib.shake_256(b"ckks key %d" % salt).digest(n)]
+    return tuple(x % 3 - 1 for x in hashlib.shake_256(b"key %d" % salt).digest(n))
+
+
+def unpacked_key(data: bytes, n: int) -> tuple[int, ...]:
+    """As it stands in a file: five coefficients a byte."""
+    return tuple(x // 3**k % 3 - 1 for x in data for k in range(5))[:n]
 
 
 @functools.lru_cache(maxsize=64)
 def errors(rank: int, block: int, n: int) -> list[int]:
     """Of 21 bits each way: centred binomial."""
-    digest = hashlib.shake_256(b"ckks error %d %d" % (rank, block)).digest(6 * n)
+    told = b"error %d" % rank + (b" %d" % block if block else b"")
+    digest = hashlib.shake_256(told).digest(6 * n)
     words = [int.from_bytes(digest[i : i + 6], "little") for i in range(0, 6 * n, 6)]
     half = (1 << 21) - 1
     return [(w & half).bit_count() - (w >> 21 & half).bit_count() for w in words]
 
 
-@functools.lru_cache(maxsize=32)
-def uniform(key: bytes, block: int, n: int, q: int) -> list[int]:
-    """P of one block: its values, as it is drawn."""
-    return eshe_second.elements(key, block, n, q)
+@functools.lru_cache(maxsize=8)
+def _transformed(key: tuple[int, ...], q: int) -> list[int]:
+    return transform([x % q for x in key], q)
 
 
 @dataclass(frozen=True)
-class CkksBook:
+class FedmlHeBook:
     """CKKS.
 
     Parameters
@@ -80,8 +95,8 @@ class CkksBook:
     n, q_bits, per, scale_bits : int
         Dimension, bits of the modulus, values in a slot, logarithm of the scale: `Ckks.sizes` proves
         that there is room for the noise, which is no matter of arithmetic.
-    salt : int
-        Which key.
+    key : tuple of int
+        The secret key's coefficients.
     slot : dict
         The round.
     """
@@ -92,12 +107,12 @@ class CkksBook:
     q_bits: int
     per: int
     scale_bits: int
-    salt: int = 0
+    key: tuple[int, ...]
     slot: Any = None
 
     @property
     def q(self) -> int:
-        return eshe_second.primes(self.n, self.q_bits, 1)[0]
+        return primes(self.n, self.q_bits, 1)[0]
 
     @property
     def width(self) -> int:
@@ -108,6 +123,11 @@ class CkksBook:
     def block(self) -> int:
         """Values in one polynomial."""
         return self.n // 2 * self.per
+
+    def about(self) -> dict[str, Any]:
+        """What a vector says of it."""
+        told = {"slot_bits": self.width, "slots": self.per, "scale_bits": self.scale_bits}
+        return {"modulus": f"{self.q:x}", **told}
 
     def header(self, wire: Wire) -> bytes:
         return header("fedml-he", "", self.slot or NEAR, wire)
@@ -124,9 +144,8 @@ class CkksBook:
         return self._wire((rank,), len(lanes), residues)
 
     def add(self, parts: Sequence[Wire]) -> Wire:
-        senders = sorted(s for part in parts for s in part.senders)
-        columns = zip(*map(self._residues, parts), strict=True)
-        return self._wire(tuple(senders), parts[0].length, [sum(c) % self.q for c in columns])
+        total = columns([self._residues(part) for part in parts], self.q)
+        return self._wire(senders_of(parts), parts[0].length, total)
 
     def open(self, wire: Wire) -> list[int]:
         residues, q, out = self._residues(wire), self.q, []
@@ -152,17 +171,14 @@ class CkksBook:
 
     def _less(self, values: list[int], senders: Sequence[int], block: int, sign: int) -> list[int]:
         """Values of a block with sign a s added, a being the sum of the senders' masks."""
-        q, n, s = self.q, self.n, self._key()
+        q, n, s = self.q, self.n, _transformed(self.key, self.q)
         rows = [(self._mask(j, block), self._mask(j + 1, block)) for j in senders]
         a = [sum(p[i] - m[i] for p, m in rows) for i in range(n)]
         return [(x + sign * y * z) % q for x, y, z in zip(values, a, s, strict=True)]
 
     def _mask(self, j: int, block: int) -> list[int]:
         key = hkdf(GROUP_KEY, "ckks-a", *context(self.slot or NEAR), j, self.n, self.q)
-        return uniform(key, block, self.n, self.q)
-
-    def _key(self) -> list[int]:
-        return _transformed(self.salt, self.n, self.q)
+        return elements(key, block, self.n, self.q)
 
     def _joined(self, values: list[int]) -> list[int]:
         rows = [values[i : i + self.per] for i in range(0, len(values), self.per)]
@@ -176,13 +192,7 @@ class CkksBook:
         return [*out, slot]
 
     def _residues(self, wire: Wire) -> list[int]:
-        count = -(-wire.length // self.block) * self.n
-        return residues_in(wire.data, count, self.q_bits)
+        return unpacked(wire.data, -(-wire.length // self.block) * self.n, self.q_bits)
 
     def _wire(self, senders: tuple[int, ...], length: int, residues: list[int]) -> Wire:
         return Wire(senders, length, packed(residues, self.q_bits))
-
-
-@functools.lru_cache(maxsize=8)
-def _transformed(salt: int, n: int, q: int) -> list[int]:
-    return transform([x % q for x in ternary(salt, n)], q)

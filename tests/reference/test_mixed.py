@@ -12,29 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
-from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.esafl.keys import EsheKey
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
-from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import CKKS
-from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer, most_bits
-from flhe.schemes.sealed import Slot
-from tests.math.test_permutation_vectors import GROUP_KEY, NEAR, context
-from tests.math.test_shamir_vectors import Tape
-from tests.schemes import eshe_second
-from tests.schemes.test_paillier_vectors import GROUP_KEY as PAILLIER_KEY
-from tests.schemes.test_sash_vectors import PRESETS, Q, added
-from tests.second import ckks as ckks_book
-from tests.second.ckks import CkksBook
-from tests.second.eshe import EsheBook
-from tests.second.flashe import FlasheBook
-from tests.second.mixing import SLOTS, Both, agree, judge_alike, turns
-from tests.second.paillier import PaillierBook, pair
-from tests.second.sash import SashBook
-from tests.second.wire import Wire
+from flhe.schemes.sash.scheme import most_bits
+from tests.reference import beside, esafl
+from tests.reference.batchcrypt import BatchCryptBook
+from tests.reference.esafl import EsaflBook
+from tests.reference.fedml_he import ternary
+from tests.reference.flashe import FlasheBook
+from tests.reference.mixing import SLOTS, Both, agree, judge_alike, turns
+from tests.reference.sash import PRESETS, SashBook
+from tests.reference.wire import NEAR, Wire
 
 NOTHING = Plain(np.empty(0, np.int32), np.empty(0, np.int32))
 
@@ -70,17 +57,7 @@ def flashe(data: Data, long: bool, *, sparse: bool) -> Played:
     mode = data.draw(st.sampled_from(["double", "single"])) if masking == "adaptive" else ""
     # A layout of no floats has no supports: to a reader, a length of 0 says that none may come.
     floats, slot = data.draw(lengths(long, 9000)) + sparse, data.draw(SLOTS)
-    scheme = Flashe(cohort, bits, masking)  # type: ignore[arg-type]
-    both = Both(
-        scheme,
-        lambda rank: FlasheSealer(scheme, GROUP_KEY, rank),
-        lambda _: FlasheOpener(scheme, GROUP_KEY),
-        FlasheBook(cohort, bits, masking, mode, floats, sparse, slot),
-        mode,
-        floats if sparse else 0,
-        any_set=not sparse,
-        slot=slot,
-    )
+    both = beside.flashe(FlasheBook(cohort, bits, masking, mode, floats, sparse, slot))
     moves = data.draw(turns(cohort=cohort, bits=bits, floats=floats, sparse=sparse))
     return both, agree(both, moves)
 
@@ -102,21 +79,10 @@ def sash(data: Data, long: bool) -> Played:
     floats = data.draw(lengths(long and ring, 2100))
     moves = data.draw(turns(cohort=cohort, bits=bits or most_bits(cohort), floats=floats, most=3))
     tapes = {rank: tape(salt, "sash", rank, 8 * PRESETS[preset] + 80) for rank in moves.clears}
-    scheme = Sash(cohort, bits, preset)
     book = SashBook(cohort, bits, preset, tapes, slot)
-
-    def opener(ranks: Any) -> SashOpener:
-        seed = added([book.seed(rank) for rank in ranks], Q)
-        return SashOpener(scheme, np.array(seed, np.uint64))
-
-    def sealer(rank: int) -> SashSealer:
-        return SashSealer(scheme, rank, random=Tape(tapes[rank]))
-
-    rank = next(iter(moves.clears))
-    taken, at = sealer(rank), Slot(*context(slot))
-    taken.encrypt(NOTHING, at)
-    assert taken.take_seed(at).tolist() == book.seed(rank)
-    both = Both(scheme, sealer, opener, book, slot=slot)
+    both, rank = beside.sash(book), next(iter(moves.clears))
+    both.sealer(rank).encrypt(NOTHING, both.at)
+    assert both.sealers[rank].take_seed(both.at).tolist() == book.seed(rank)
     return both, agree(both, moves)
 
 
@@ -124,80 +90,41 @@ def batchcrypt(data: Data, long: bool) -> Played:
     cohort = data.draw(st.integers(2, 5) | st.sampled_from([100, 1024]))
     bits, salt = data.draw(st.integers(2, 32)), data.draw(st.integers(0, 2**16))
     floats, slot = data.draw(lengths(long, 700)), data.draw(SLOTS)
-    cut = data.draw(st.integers(0, floats))
     moves = data.draw(turns(cohort=cohort, bits=bits, floats=floats, extras=2, most=3))
-    behind = len(next(iter(moves.clears.values())).extras)
-    runs = data.draw(st.sampled_from([(), (cut, 0, floats - cut, behind), (floats + behind + 1,)]))
     tapes = {rank: tape(salt, "batchcrypt", rank, 128 * 100) for rank in moves.clears}
-    key = SecretKey(pair().p, pair().q)
-    scheme, group_key = Paillier(cohort, bits, 2048, key.public, runs), PAILLIER_KEY
-    both = Both(
-        scheme,
-        lambda rank: PaillierSealer(scheme, key, group_key, rank, random=Tape(tapes[rank])),
-        lambda _: PaillierOpener(scheme, key, group_key),
-        PaillierBook(cohort, bits, runs, tapes, slot),
-        slot=slot,
-    )
+    both = beside.batchcrypt_(BatchCryptBook(cohort, bits, tapes, slot))
     return both, agree(both, moves)
 
 
-def ckks(data: Data, long: bool) -> Played:
+def fedml_he(data: Data, long: bool) -> Played:
     ring = data.draw(st.sampled_from(sorted(CKKS) if long else ["2048"]))
     cohort = data.draw(st.integers(2, 6) | st.sampled_from([10, 50]))
     bits = data.draw(st.integers(2, 24))
     salt, slot = data.draw(st.integers(0, 3)), data.draw(slots(long))
     floats = data.draw(lengths(long, 2500))
-    scheme = Ckks(cohort, bits, ring)
-    sizes = scheme.sizes
-    book = CkksBook(cohort, bits, sizes.n, sizes.bits, sizes.per, sizes.scale_bits, salt, slot=slot)
-    assert (book.q, book.width, book.block) == (sizes.q, sizes.width, sizes.block)
-    key = CkksSecret(ring, np.array(ckks_book.ternary(salt, sizes.n), np.int8))
-    both = Both(
-        scheme,
-        lambda rank: CkksSealer(scheme, key, ckks_book.GROUP_KEY, rank),
-        lambda _: CkksOpener(scheme, key, ckks_book.GROUP_KEY),
-        book,
-        exact=False,
-        slot=slot,
-    )
+    book = beside.fedml_he_book(cohort, bits, ring, ternary(salt, int(ring)), slot)
+    both = beside.fedml_he_(book)
     return both, agree(both, data.draw(turns(cohort=cohort, bits=bits, floats=floats, most=3)))
 
 
-def eshe(data: Data, long: bool, *, keys: str) -> Played:
-    rings = [eshe_second.GOLDILOCKS, "rns-4096", *(["rns-8192", "rns-16384"] if long else [])]
+def esafl_of(data: Data, long: bool, *, keys: str) -> Played:
+    rings = [esafl.GOLDILOCKS, "rns-4096", *(["rns-8192", "rns-16384"] if long else [])]
     ring = data.draw(st.sampled_from(rings))
     cohort = data.draw(st.integers(2, 3) if keys == "joint" else st.integers(2, 5))
     bits, slot = data.draw(st.sampled_from([2, 8, 16])), data.draw(slots(long))
     floats = data.draw(lengths(long, 300))
-    scheme = Eshe(cohort, bits, ring, keys)  # type: ignore[arg-type]
-    book = EsheBook(cohort, bits, ring, keys, slot)
-    n, group_key = book.second.n, book.second.group_key
     everyone = keys == "joint"
     moves = data.draw(turns(cohort=cohort, bits=bits, floats=floats, most=3, everyone=everyone))
-
-    def total(ranks: Any) -> Any:
-        return np.array(eshe_second.key_of(ranks, n), np.int32)
-
-    def sealer(rank: int) -> EsheSealer:
-        own, seed = np.array(eshe_second.own(rank, n), np.int8), eshe_second.noise_seed(rank)
-        if everyone:
-            key = EsheKey(own, total(range(cohort)))
-            return EsheSealer(scheme, group_key, rank, key, random=Tape(seed))
-        return EsheSealer(scheme, group_key, rank, random=Tape(eshe_second.key_seed(rank) + seed))
-
-    def opener(ranks: Any) -> EsheOpener:
-        return EsheOpener(scheme, group_key, total(ranks))
-
-    both = Both(scheme, sealer, opener, book, any_set=not everyone, slot=slot)
+    both = beside.esafl_(EsaflBook(cohort, bits, ring, keys, slot))
     return both, agree(both, moves)
 
 
-def eshe_joint(data: Data, long: bool) -> Played:
-    return eshe(data, long, keys="joint")
+def esafl_joint(data: Data, long: bool) -> Played:
+    return esafl_of(data, long, keys="joint")
 
 
-def eshe_of_a_round(data: Data, long: bool) -> Played:
-    return eshe(data, long, keys="round")
+def esafl_of_a_round(data: Data, long: bool) -> Played:
+    return esafl_of(data, long, keys="round")
 
 
 GAMES: dict[Game, tuple[int, int]] = {
@@ -205,9 +132,9 @@ GAMES: dict[Game, tuple[int, int]] = {
     flashe_sparse: (100, 1500),
     sash: (40, 250),
     batchcrypt: (15, 250),
-    ckks: (20, 120),
-    eshe_joint: (15, 100),
-    eshe_of_a_round: (15, 100),
+    fedml_he: (20, 120),
+    esafl_joint: (15, 100),
+    esafl_of_a_round: (15, 100),
 }
 """What is played -> how often, by default and in the sweep."""
 

@@ -1,0 +1,292 @@
+"""ESAFL, a second time: Python's integers, products of polynomials by definition.
+
+A short product is a sum of products of coefficients, a long one goes by values. Residues come together
+again by the Chinese remainder theorem.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from tests.reference.field import (
+    Q,
+    coefficient,
+    drawn_again,
+    elements,
+    ordered,
+    polynomial_of,
+    primes,
+    root,
+    uniform,
+    values_of,
+)
+from tests.reference.gaussian import gaussian
+from tests.reference.wire import (
+    NEAR,
+    Clear,
+    Wire,
+    cbor,
+    columns,
+    context,
+    hashed,
+    header,
+    hkdf,
+    little,
+    packed,
+    senders_of,
+    unpacked,
+)
+
+GOLDILOCKS = "goldilocks-4096"
+RINGS = {
+    GOLDILOCKS: (4096, 64),
+    "rns-4096": (4096, 104),
+    "rns-8192": (8192, 206),
+    "rns-16384": (16384, 420),
+    "paper-32768": (32768, 478),
+}
+"""Name -> dimension, and most bits of the modulus."""
+
+Rows = list[list[int]]
+"""Residues, limb by limb."""
+
+
+def key_seed(rank: int) -> bytes:
+    return hashlib.sha256(f"eshe key {rank}".encode()).digest()
+
+
+def noise_seed(rank: int) -> bytes:
+    return hashlib.sha256(f"eshe noise {rank}".encode()).digest()
+
+
+def own(rank: int, n: int) -> list[int]:
+    """A sender's key."""
+    return gaussian(key_seed(rank), n)
+
+
+def key_of(ranks: Iterable[int], n: int) -> list[int]:
+    """The sum of their keys."""
+    return columns([own(rank, n) for rank in ranks])
+
+
+# --- sizes ---
+
+
+def _opens(q: int, p: int, cohort: int) -> bool:
+    """q / 2 > p (8 sigma sqrt(N) + 1) + p, times 100 and squared."""
+    room = 50 * q - 200 * p
+    return room > 0 and room**2 > (8 * 453 * p) ** 2 * cohort
+
+
+@functools.cache
+def _fewest(ring: str, cohort: int, p: int) -> tuple[int, int, list[int]]:
+    """Limbs, bits of a residue, moduli: as few limbs as can be, of as few bits."""
+    if ring == GOLDILOCKS:  # one limb; a modulus of 2**64 and more is too long
+        return 1, 64, [Q] if _opens(Q, p, cohort) else [2**64]
+    n = RINGS[ring][0]
+    for limbs in itertools.count(1):
+        if _opens(math.prod(primes(n, 63, limbs)), p, cohort):
+            least = p.bit_length() // limbs
+            for bits in range(max(least, n.bit_length() + 8), 64):
+                moduli = primes(n, bits, limbs)
+                if _opens(math.prod(moduli), p, cohort):
+                    return limbs, bits, moduli
+    raise AssertionError
+
+
+@functools.cache
+def sizes(ring: str, cohort: int, width: int) -> tuple[int, int, list[int]]:
+    """Slots, bits of a residue, moduli: the fewest bits a value, and then the fewest slots."""
+    log_q, found = RINGS[ring][1], []
+    for per in range(1, log_q // width + 1):
+        limbs, bits, moduli = _fewest(ring, cohort, 2 ** (per * width))
+        if math.prod(moduli).bit_length() <= log_q:
+            found.append((Fraction(limbs * bits, per), per, bits, moduli))
+    return min(found)[1:]
+
+
+@dataclass(frozen=True)
+class EsaflBook:
+    """ESAFL, whose keys and errors are those of seeds by rank.
+
+    Parameters
+    ----------
+    cohort, bits, ring, keys
+        As for `Eshe`.
+    slot : dict
+        The round.
+    group_key : bytes
+        K_G.
+    """
+
+    cohort: int
+    bits: int = 16
+    ring: str = GOLDILOCKS
+    keys: str = "joint"
+    slot: Any = None
+    group_key: bytes = field(default=hashlib.sha256(b"eshe 396700").digest())
+    """The first of its kind under which a word of NEAR's first Goldilocks block is drawn again."""
+
+    @property
+    def n(self) -> int:
+        return RINGS[self.ring][0]
+
+    @property
+    def b(self) -> int:
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def width(self) -> int:
+        return (2 * self.b * self.cohort).bit_length()
+
+    @property
+    def sizes(self) -> tuple[int, int, list[int]]:
+        return sizes(self.ring, self.cohort, self.width)
+
+    @property
+    def per(self) -> int:
+        return self.sizes[0]
+
+    @property
+    def moduli(self) -> list[int]:
+        return self.sizes[2]
+
+    @property
+    def p(self) -> int:
+        return 1 << (self.per * self.width)
+
+    def count(self, length: int) -> int:
+        """Coefficients for so many values."""
+        return -(-length // self.per)
+
+    def a_key(self, limb: int) -> bytes:
+        return hkdf(self.group_key, "eshe-a", *context(self.slot or NEAR), self.ring, limb)
+
+    def products(self, s: list[int], count: int) -> Rows:
+        """The first coefficients of a s, block after block: the last block is cut."""
+        rows: Rows = []
+        for limb, q in enumerate(self.moduli):
+            row: list[int] = []
+            w = root(self.n, q)
+            s_values = values_of(s, w, q) if count > 50 else []
+            for j in range(-(-count // self.n)):
+                block = self.a_key(limb), j, self.n, q
+                wanted = min(self.n, count - len(row))
+                if wanted > 50:
+                    both = zip(ordered(elements(*block)), s_values, strict=True)
+                    row += polynomial_of([x * y % q for x, y in both], w, q)[:wanted]
+                else:
+                    row += [coefficient(uniform(*block), s, d) % q for d in range(wanted)]
+            rows.append(row)
+        return rows
+
+    def noise_bound(self, senders: int) -> int:
+        """8 sigma sqrt(N), rounded up, or all at 40."""
+        square = (8 * 453) ** 2 * senders
+        return min(40 * senders, next(k for k in itertools.count() if (100 * k) ** 2 >= square))
+
+    def unmask(self, wire: Wire, s: list[int]) -> tuple[list[int], list[int]]:
+        """Sums of values, and of noise; ValueError says what is wrong."""
+        q, senders = math.prod(self.moduli), len(wire.senders)
+        rows, products = self._rows(wire), self.products(s, self.count(wire.length))
+        if any(x >= m for row, m in zip(rows, self.moduli, strict=True) for x in row):
+            raise ValueError("a residue is not below its modulus")
+        pairs = zip(rows, products, strict=True)
+        left = [[x - y for x, y in zip(*pair, strict=True)] for pair in pairs]
+        parts = [(q // m) * pow(q // m, -1, m) for m in self.moduli]
+        noise, slots = [], []
+        for column in zip(*left, strict=True):
+            x = sum(r * part for r, part in zip(column, parts, strict=True)) % q
+            e, m = divmod(x - q if 2 * x > q else x, self.p)
+            noise.append(e)
+            slots += [m >> (self.width * k) & (2**self.width - 1) for k in range(self.per)]
+        if any(abs(e) > self.noise_bound(senders) for e in noise):
+            raise ValueError("noise beyond")
+        if any(u > 2 * self.b * senders for u in slots):
+            raise ValueError("a slot beyond what")
+        if any(slots[wire.length :]):
+            raise ValueError("the last value is not the end")
+        return [u - senders * self.b for u in slots[: wire.length]], noise
+
+    def elements(self, s: list[int]) -> list[int]:
+        """A key as field elements: digits that have room for the sum of all."""
+        bits = (40 * self.cohort).bit_length() + 1
+        per = 63 // bits
+        runs = [s[at : at + per] for at in range(0, len(s), per)]
+        return [sum(x * 2 ** (bits * k) for k, x in enumerate(run)) % Q for run in runs]
+
+    def about(self, length: int) -> dict[str, Any]:
+        """What a vector of so many values says of it."""
+        blocks = [
+            (self.a_key(limb), j, self.n, q)
+            for limb, q in enumerate(self.moduli)
+            for j in range(-(-self.count(length) // self.n))
+        ]
+        return {
+            "width": self.width,
+            "slots": self.per,
+            "limb_bits": self.sizes[1],
+            "moduli": [f"{q:x}" for q in self.moduli],
+            "a": [
+                {
+                    "key": block[0].hex(),
+                    "block": block[1],
+                    "drawn_again": drawn_again(*block),
+                    "values": hashed(little(elements(*block))),
+                }
+                for block in blocks
+            ],
+        }
+
+    def of_part(self, rank: int, everyone: Iterable[int]) -> dict[str, Any]:
+        s = own(rank, self.n)
+        file = [1, "eshe-key", little(s, 1), little(key_of(everyone, self.n), 4)]
+        told = {"key_seed": key_seed(rank).hex(), "noise_seed": noise_seed(rank).hex()}
+        told |= {"own": hashed(little(s, 1)), "elements": hashed(little(self.elements(s)))}
+        return told | {"file": hashed(cbor(file))}
+
+    def of_sum(self, wire: Wire, long: bool) -> dict[str, Any]:
+        s = key_of(wire.senders, self.n)
+        _, noise = self.unmask(wire, s)
+        bound = self.noise_bound(len(wire.senders))
+        told = hashed(json.dumps(noise).encode()) if long else noise
+        return {"key": hashed(little(s, 4)), "noise_bound": bound, "noise": told}
+
+    def header(self, wire: Wire) -> bytes:
+        return header("esafl", "", self.slot or NEAR, wire)
+
+    def seal(self, rank: int, clear: Clear) -> Wire:
+        plain, count = clear.lanes, self.count(len(clear.lanes))
+        e, m = gaussian(noise_seed(rank), count), [0] * count
+        for i, v in enumerate(plain):
+            m[i // self.per] += (v + self.b) << (self.width * (i % self.per))
+        rows = [
+            [(x + self.p * e[d] + m[d]) % q for d, x in enumerate(row)]
+            for row, q in zip(self.products(own(rank, self.n), count), self.moduli, strict=True)
+        ]
+        return self._wire((rank,), len(plain), rows)
+
+    def add(self, parts: Sequence[Wire]) -> Wire:
+        limbs = zip(*(self._rows(part) for part in parts), strict=True)
+        total = [columns(rows, q) for rows, q in zip(limbs, self.moduli, strict=True)]
+        return self._wire(senders_of(parts), parts[0].length, total)
+
+    def open(self, wire: Wire) -> list[int]:
+        return self.unmask(wire, key_of(wire.senders, self.n))[0]
+
+    def _rows(self, wire: Wire) -> Rows:
+        count, bits = self.count(wire.length), self.sizes[1]
+        size = (count * bits + 7) // 8
+        starts = [size * limb for limb in range(len(self.moduli))]
+        return [unpacked(wire.data[at : at + size], count, bits) for at in starts]
+
+    def _wire(self, senders: tuple[int, ...], length: int, rows: Rows) -> Wire:
+        return Wire(senders, length, b"".join(packed(row, self.sizes[1]) for row in rows))

@@ -1,0 +1,444 @@
+"""How the files of tests/vectors tell of the parts of schemes: rings, shares, codes, permutations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.pack import Packing
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
+from flhe.math import ring
+from flhe.math.permutation import Permutation
+from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.ring import Ring
+from flhe.math.shamir import Shamir
+from flhe.schemes.sealed import Slot
+from flhe.training.mean_squares import fitted_layout, own_layout
+from flhe.training.session import Session
+from tests.reference.field import (
+    P,
+    Q,
+    at,
+    drawn_again,
+    elements,
+    nearest,
+    ordered,
+    product,
+    root,
+    uniform,
+    values_of,
+)
+from tests.reference.permutation import Network, permutation
+from tests.reference.shamir import lowest, point, shared
+from tests.reference.support import coded, digest, refused
+from tests.reference.wire import Tape, cbor, context, hashed, hkdf, packed
+
+Case = dict[str, Any]
+Steps = Generator[str, None, Any]
+
+
+def words(numbers: Any) -> list[str]:
+    """Field elements as they stand in a file: hexadecimal."""
+    return [f"{int(x):016x}" for x in numbers]
+
+
+def read(numbers: list[str]) -> list[int]:
+    return [int(x, 16) for x in numbers]
+
+
+def array(numbers: Any) -> NDArray[np.uint64]:
+    rows = [read(row) if isinstance(row, list) else int(row, 16) for row in numbers]
+    return np.array(rows, np.uint64)
+
+
+class RingKind:
+    """Field, ring and masks: a method for each name of a case, and side."""
+
+    def reference(self, case: Case) -> Case:
+        made: Case = getattr(self, "_" + case["name"].replace(" ", "_"))(case)
+        return made
+
+    def library(self, case: Case) -> Case:
+        made: Case = getattr(self, "_library_" + case["name"].replace(" ", "_"))(case)
+        return made
+
+    def _arithmetic(self, case: Case) -> Case:
+        pairs = list(zip(read(case["a"]), read(case["b"]), strict=True))
+        told = {"sum": words((x + y) % Q for x, y in pairs)}
+        told["difference"] = words((x - y) % Q for x, y in pairs)
+        return told | {"product": words(x * y % Q for x, y in pairs)}
+
+    def _library_arithmetic(self, case: Case) -> Case:
+        a, b = array(case["a"]), array(case["b"])
+        made = {"sum": ring.add(a, b), "difference": ring.subtract(a, b)}
+        made["product"] = ring.times(a, b)
+        return {name: words(found) for name, found in made.items()}
+
+    def _rounding(self, case: Case) -> Case:
+        return {"rounded": [nearest(x) for x in read(case["x"])]}
+
+    def _library_rounding(self, case: Case) -> Case:
+        return {"rounded": ring.rounded(array(case["x"])).tolist()}
+
+    def _values(self, case: Case) -> Case:
+        a, n = read(case["coefficients"]), len(case["coefficients"])
+        return {"values": words(at(a, pow(root(n), 2 * i, Q)) for i in range(n))}
+
+    def _library_values(self, case: Case) -> Case:
+        return {"values": words(ring.evaluate(array(case["coefficients"])))}
+
+    def _ring_product(self, case: Case) -> Case:
+        a, b, w = read(case["a"]), read(case["b"]), root(case["n"])
+        a_hat, b_hat = (words(ordered(values_of(x, w, Q))) for x in (a, b))
+        return {"a_hat": a_hat, "b_hat": b_hat, "product": words(product(a, b, Q))}
+
+    def _library_ring_product(self, case: Case) -> Case:
+        on, a, b = Ring(case["n"]), array(case["a"]), array(case["b"])
+        told = {"a_hat": words(on.forward(a)), "product": words(on.multiply(a, b))}
+        return told | {"b": words(on.inverse(array(case["b_hat"])))}
+
+    def _elements(self, case: Case) -> Case:
+        key, n, first = bytes.fromhex(case["key"]), case["n"], case["first"]
+        blocks = range(first, first + len(case["blocks"]))
+        told = {"blocks": [words(elements(key, j, n)) for j in blocks]}
+        return told | {"redrawn": sum(len(drawn_again(key, j, n, Q)) for j in blocks)}
+
+    def _library_elements(self, case: Case) -> Case:
+        made, n, first = (
+            FieldElements(AesCtr(), bytes.fromhex(case["key"])),
+            case["n"],
+            case["first"],
+        )
+        blocks = made.blocks(first, len(case["blocks"]), n).tolist()
+        assert blocks == [made.block(first + i, n).tolist() for i in range(len(blocks))]
+        return {"blocks": [words(block) for block in blocks]}
+
+    def _ring_masks(self, case: Case) -> Case:
+        key, seed = bytes.fromhex(case["key"]), read(case["seed"])
+        made = [product(uniform(key, j, len(seed)), seed, Q) for j in range(len(case["masks"]))]
+        return {"masks": [[nearest(x) for x in one] for one in made]}
+
+    def _library_ring_masks(self, case: Case) -> Case:
+        seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
+        on, rows = Ring(seed.size), made.blocks(0, len(case["masks"]), seed.size)
+        return {"masks": on.masks(on.forward(seed), rows).tolist()}
+
+    def _matrix_masks(self, case: Case) -> Case:
+        key, seed = bytes.fromhex(case["key"]), read(case["seed"])
+        rows = (elements(key, d, len(seed)) for d in range(len(case["masks"])))
+        sums = [sum(x * y for x, y in zip(row, seed, strict=True)) for row in rows]
+        floors = [x % 2**64 // P for x in sums]
+        return {"masks": [nearest(x % Q) for x in sums], "floor_masks": floors}
+
+    def _library_matrix_masks(self, case: Case) -> Case:
+        seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
+        rows = made.blocks(0, len(case["masks"]), seed.size)
+        floors = ring.lwr_masks(seed, rows, floor=True).tolist()
+        return {"masks": ring.lwr_masks(seed, rows).tolist(), "floor_masks": floors}
+
+    def steps(self, case: Case) -> Steps:
+        x = array(case.get("x", []))
+        if "n" in case:
+            yield "ring"
+            on: Any = Ring(case["n"])
+        else:
+            on = ring
+        yield case["at"]
+        getattr(on, case["at"])(x)
+
+
+class PermutationKind:
+    """Shuffles and networks; an attempt's own."""
+
+    def reference(self, case: Case) -> Case:
+        told: Case = {}
+        if "slot" in case:
+            key = hkdf(bytes.fromhex(case["group_key"]), "permutation", *context(case["slot"]))
+            told["key"] = key.hex()
+        made = permutation(bytes.fromhex(told.get("key") or case["key"]), case["length"])
+        if isinstance(made, Network):
+            told |= dict(zip(("a", "b"), made.sizes, strict=True))
+            told["passes"] = [len(made.walk(d, 1)) for d in case["coords"]]
+            told["passes_back"] = [len(made.walk(d, -1)) for d in case["coords"]]
+        told |= {"redrawn": made.redrawn, "images": [made.forward(d) for d in case["coords"]]}
+        return told | {"preimages": [made.inverse(d) for d in case["coords"]]}
+
+    def library(self, case: Case) -> Case:
+        made = Permutation(bytes.fromhex(case["key"]), case["length"])
+        if "slot" in case:
+            member: Any = SimpleNamespace(
+                epoch=SimpleNamespace(group_key=bytes.fromhex(case["group_key"])),
+                terms=SimpleNamespace(permuted=True),
+                layout=SimpleNamespace(floats=case["length"]),
+            )
+            assert Session.permutation(member, Slot(*context(case["slot"]))) == made
+        coords, images = (np.array(case[name], np.uint32) for name in ("coords", "images"))
+        assert made.inverse(images).tolist() == case["coords"]
+        preimages = made.inverse(coords)
+        assert np.array_equal(made.forward(preimages), coords)
+        return {"images": made.forward(coords).tolist(), "preimages": preimages.tolist()}
+
+    def steps(self, case: Case) -> Steps:
+        yield "configure"
+        made = Permutation(bytes.fromhex(case["key"]), case["length"])
+        yield case["at"]
+        getattr(made, case["at"])(np.array(case["coords"], np.uint32))
+
+
+class ShamirKind:
+    """Shares of field elements."""
+
+    def reference(self, case: Case) -> Case:
+        members, threshold, privacy = (case[k] for k in ("members", "threshold", "privacy"))
+        secrets, packing = read(case["secrets"]), threshold - privacy
+        random = Tape(bytes.fromhex(case["random"]))
+        shares = shared(members, threshold, privacy, secrets, random)
+        ranks = case["ranks"][0]
+        points, found = [point(members, rank) for rank in ranks], []
+        for column in zip(*(shares[rank] for rank in ranks), strict=True):
+            found += lowest(points, list(column), packing)
+        told = {"shares": [words(share) for share in shares]}
+        return told | {"secrets": words(found[: len(secrets)])}
+
+    def library(self, case: Case) -> Case:
+        scheme, secrets = self._scheme(case), array(case["secrets"])
+        random = Tape(bytes.fromhex(case["random"]))
+        shares = scheme.share(secrets, random)
+        assert random.used == len(random.data)
+        assert shares.shape[1] == scheme.width(secrets.size)
+        for ranks in case["ranks"]:
+            assert np.array_equal(scheme.combine(ranks, shares[ranks], secrets.size), secrets)
+        return {"shares": [words(share) for share in shares]}
+
+    def _scheme(self, case: Case) -> Shamir:
+        return Shamir(case["members"], case["threshold"], case["privacy"])
+
+    def steps(self, case: Case) -> Steps:
+        yield "configure"
+        scheme = self._scheme(case)
+        yield case["at"]
+        if case["at"] == "share":
+            scheme.share(array(case["secrets"]))
+        scheme.combine(case["ranks"], array(case["shares"]), case["count"])
+
+
+STEPS = {
+    "size": "are accepted",
+    "bitmap": "the bitmap is not one of",
+    "kind": "does not exist",
+    "room": "more coordinates than it has room for",
+    "code": "the code is cut short, runs on or leaves the layout",
+    "shortest": "a longer encoding than its set needs",
+}
+"""What an encoding of a support is held against, in this order, and what the library says of it."""
+
+
+class SupportKind:
+    """Codes of sets of coordinates."""
+
+    def reference(self, case: Case) -> Case:
+        data = bytes.fromhex(case["data"])
+        told = {"at": refused(data, case["length"])}
+        if "coords" in case:
+            assert not told.pop("at")
+            data = coded(case["coords"], case["length"])
+            told |= {"data": data.hex(), "digest": digest(data, case["length"]).hex()}
+        return told
+
+    def library(self, case: Case) -> Case:
+        written = Support.of(np.array(case["coords"], np.uint32), case["length"])
+        again = Support.from_bytes(bytes.fromhex(case["data"]), case["length"])
+        assert again == written
+        assert again.coords.tolist() == case["coords"]
+        for support in (written, again):
+            assert support.count == len(case["coords"])
+            assert support.digest().hex() == case["digest"]
+        return {"data": written.data.hex()}
+
+    def steps(self, case: Case) -> Steps:
+        yield case["at"]
+        Support.from_bytes(bytes.fromhex(case["data"]), case["length"])
+
+
+def formula(length: int, bits: int) -> list[int]:
+    """Signed values of `bits` bits that use all of them; for vectors too long to write down."""
+    half = 1 << (bits - 1)
+    return [(i * 0x9E3779B97F4A7C15 >> 7) % (1 << bits) - half for i in range(length)]
+
+
+class PackKind:
+    """Fields of any number of bits."""
+
+    def reference(self, case: Case) -> Case:
+        data = packed(self._values(case), case["bits"])
+        told = {"packed": data.hex(), "nbytes": len(data), "sha256": hashed(data)}
+        if "plus" in case:
+            rest, bits = int.from_bytes(bytes.fromhex(case["plus"]), "little"), case["bits"]
+            other = [rest >> (bits * i) for i in range(len(case["values"]))]
+            sums = [x + y for x, y in zip(case["values"], other, strict=True)]
+            told["sum"] = packed(sums, bits).hex()
+        return told
+
+    def library(self, case: Case) -> Case:
+        packing, values = Packing(case["bits"]), self._values(case)
+        none = np.zeros(len(values), packing.lane)
+        data = packing.pack(np.array(values, packing.signed), none)
+        told = {
+            "packed": data.tobytes().hex(),
+            "nbytes": data.size,
+            "sha256": hashed(data.tobytes()),
+        }
+        out = np.empty(len(values), packing.signed)
+        assert packing.unpack(data, none, out).tolist() == values
+        if "plus" in case:
+            packing.add(data, np.frombuffer(bytes.fromhex(case["plus"]), np.uint8), len(values))
+            told["sum"] = data.tobytes().hex()
+        return told
+
+    def _values(self, case: Case) -> list[int]:
+        values = case["values"]
+        return formula(case["length"], case["bits"]) if isinstance(values, str) else values
+
+    def steps(self, case: Case) -> Steps:
+        yield "configure"
+        packing = Packing(case["bits"])
+        data = np.frombuffer(bytes.fromhex(case["packed"]), np.uint8).copy()
+        yield case["at"]
+        if case["at"] == "add":
+            packing.add(data, np.frombuffer(bytes.fromhex(case["plus"]), np.uint8), case["length"])
+        none = np.zeros(case["length"], packing.lane)
+        packing.unpack(data, none, np.empty(case["length"], packing.signed))
+
+
+class Given:
+    """Rounding values that are written down."""
+
+    def __init__(self, draws: list[int]) -> None:
+        self._draws = draws
+
+    def next(self, count: int) -> NDArray[np.uint16]:
+        taken, self._draws = self._draws[:count], self._draws[count:]
+        return np.array(taken, np.uint16)
+
+
+def rounded(bits: int, x: list[float], draws: list[int] | None) -> list[int]:
+    """floor(x * levels + u) in exact fractions; u is 1/2 and a hair where nothing is drawn."""
+    levels = 2 ** (bits - 1) - 1
+    draws = draws if draws is not None else [2**15] * len(x)
+    return [
+        math.floor(Fraction(float(np.float32(v))) * levels + Fraction(2 * k + 1, 2**17))
+        for v, k in zip(x, draws, strict=True)
+    ]
+
+
+def digits(bits: int, extra: int) -> list[int]:
+    """Signed digits in base 2**(bits - 1), least significant first."""
+    count = -(-63 // (bits - 1))
+    sign = -1 if extra < 0 else 1
+    return [sign * (abs(extra) // 2 ** ((bits - 1) * k) % 2 ** (bits - 1)) for k in range(count)]
+
+
+class QuantizeKind:
+    """Values in steps, extras in digits."""
+
+    def reference(self, case: Case) -> Case:
+        bits, told = case["bits"], {}
+        if "q" in case:
+            told["q"] = rounded(bits, case["x"], case["u"])
+        if "limbs" in case:
+            told["limbs"] = [d for extra in case["extras"] for d in digits(bits, extra)]
+        if "limbs_of_a_sum" in case:
+            base = enumerate(case["limbs_of_a_sum"])
+            told["extras"] = [sum(d * 2 ** ((bits - 1) * k) for k, d in base)]
+        if "sum" in case:
+            told["decoded"] = [x / (2 ** (bits - 1) - 1) for x in case["sum"]]
+        return told
+
+    def library(self, case: Case) -> Case:
+        codec, told = self._codec(case), {}
+        if "q" in case:
+            told["q"] = self._encode(codec, case["x"], []).values.tolist()
+        if "limbs" in case:
+            limbs = self._encode(codec, [], case["extras"]).extras
+            assert codec.join(limbs).tolist() == case["extras"]
+            told["limbs"] = limbs.tolist()
+        if "limbs_of_a_sum" in case:
+            told["extras"] = codec.join(np.array(case["limbs_of_a_sum"])).tolist()
+        if "sum" in case:
+            told["decoded"] = [round(x, 12) for x in self._decode(codec, case)]
+        return told
+
+    def _codec(self, case: Case) -> Quantize:
+        if (draws := case.get("u")) is None:
+            return Quantize(case["bits"], "nearest")
+        return Quantize(case["bits"], random=lambda: Given(draws))
+
+    def _encode(self, codec: Quantize, x: list[float], extras: list[int]) -> Plain:
+        plain = Plain(np.array(x, np.float32), np.array(extras, np.int64))
+        return codec.encode(plain, State())[0]
+
+    def _decode(self, codec: Quantize, case: Case) -> list[float]:
+        plain = Plain(np.array(case["sum"], np.int32), np.empty(0, np.int64))
+        decoded: list[float] = codec.decode(plain, range(case["senders"]), State())[
+            0
+        ].values.tolist()
+        return decoded
+
+    def steps(self, case: Case) -> Steps:
+        yield "configure"
+        codec = self._codec(case)
+        yield case["at"]
+        if case["at"] == "decode":
+            self._decode(codec, case)
+        self._encode(codec, case["x"], [])
+
+
+class DerivedKind:
+    """What a session binds to a round: a sender's check, and layouts of rounds in two stages."""
+
+    def reference(self, case: Case) -> Case:
+        if case["name"] != "check":
+            bound = [bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest") if k in case]
+            return {"becomes": hashed(cbor([f"flhe/v1/{case['name']}", *bound]))}
+        run_id, roster_hash, epoch, *_ = context(case["slot"])
+        told: list[Any] = [run_id, roster_hash, epoch, bytes.fromhex(case["model"])]
+        if "support" in case:
+            told += [case["rank"], digest(bytes.fromhex(case["support"]), case["length"])]
+        key = hkdf(bytes.fromhex(case["key"]), "check", *told)
+        return {"check": int.from_bytes(key[:4], "big") // 2}
+
+    def library(self, case: Case) -> Case:
+        if case["name"] == "ranges":
+            return {"becomes": own_layout(bytes.fromhex(case["layout_hash"])).hex()}
+        if case["name"] == "ranged":
+            bound = (bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest"))
+            return {"becomes": fitted_layout(*bound).hex()}
+        slot = Slot(*context(case["slot"]))
+        roster = SimpleNamespace(hash=slot.roster_hash)
+        key = bytes.fromhex(case["key"])
+        epoch = SimpleNamespace(group_key=key, run_id=slot.run_id, roster=roster, id=slot.epoch)
+        member: Any = SimpleNamespace(epoch=epoch, terms=SimpleNamespace(reader="clients"))
+        bound_: tuple[Any, ...] = ()
+        if "support" in case:
+            support = Support.from_bytes(bytes.fromhex(case["support"]), case["length"])
+            bound_ = case["rank"], support
+        return {"check": Session.check_of(member, bytes.fromhex(case["model"]), *bound_)}
+
+
+PARTS: dict[str, Any] = {
+    "ring": RingKind(),
+    "permutation": PermutationKind(),
+    "shamir": ShamirKind(),
+    "support": SupportKind(),
+    "pack": PackKind(),
+    "quantize": QuantizeKind(),
+}
+"""File -> what it holds."""

@@ -1,0 +1,184 @@
+"""Every file of vectors: made by the second implementation, made by the library, and refused by it.
+
+Files are data, and this is the one module that walks them: from the inputs of a case both
+implementations make its outputs, and these are held against the file. What must fail fails at its own
+step and in its own words, and all steps before pass; where the second implementation reads as well,
+it refuses the same. `python -m tests.reference.test_vectors FILE...` writes outputs anew.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from flhe import errors
+from flhe.math.sampling import Gaussian
+from flhe.schemes.esafl.scheme import Eshe
+from tests.reference.batchcrypt import GROUP_KEY, pair
+from tests.reference.esafl import EsaflBook
+from tests.reference.field import P, Q, at, coefficient, elements, product, root, uniform, values_of
+from tests.reference.formats import SCHEMES
+from tests.reference.gaussian import thresholds
+from tests.reference.kind import finish, sealed_of
+from tests.reference.part_formats import PARTS, STEPS, DerivedKind, words
+from tests.reference.wire import NEAR, Wire
+
+FOLDER = pathlib.Path(__file__).parents[1] / "vectors"
+Case = dict[str, Any]
+
+KINDS: dict[str, Any] = {**SCHEMES, **PARTS}
+READ: dict[str, Case] = {name: json.loads((FOLDER / f"{name}.json").read_text()) for name in KINDS}
+
+
+def named(name: str, case: Case) -> str:
+    told = [case.get(k) for k in ("at", "name", "cohort", "bits", "masking", "mode", "n", "length")]
+    return "-".join([name, *(str(x) for x in told if x not in (None, ""))])
+
+
+CASES = [(KINDS[name], case, named(name, case)) for name in KINDS for case in READ[name]["cases"]]
+CASES += [(DerivedKind(), case, case["name"]) for case in READ["flashe_sparse"]["derived"]]
+GOOD = [pytest.param(kind, case, id=name) for kind, case, name in CASES if "error" not in case]
+BAD = [pytest.param(kind, case, id=name) for kind, case, name in CASES if "error" in case]
+SLOW = [pytest.param(SCHEMES["eshe"], case, id=case["name"]) for case in READ["eshe"]["slow"]]
+
+
+def is_told(case: Case, made: Case) -> None:
+    """All that was made stands in the case, and at least something was."""
+    common = case.keys() & made.keys()
+    assert common
+    assert {name: made[name] for name in common} == {name: case[name] for name in common}
+
+
+@pytest.mark.parametrize(("kind", "case"), GOOD)
+def test_the_second_implementation_writes_it(kind: Any, case: Case) -> None:
+    is_told(case, kind.reference(case))
+
+
+@pytest.mark.parametrize(("kind", "case"), GOOD + SLOW)
+def test_the_library_writes_it(kind: Any, case: Case) -> None:
+    is_told(case, kind.library(case))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("kind", "case"), SLOW)
+def test_the_second_implementation_writes_the_slow_ones(kind: Any, case: Case) -> None:
+    is_told(case, kind.reference(case))
+
+
+@pytest.mark.parametrize(("kind", "case"), BAD)
+def test_what_must_fail(kind: Any, case: Case) -> None:
+    """At its own step and its last message; all before it pass."""
+    says = case.get("says", case.get("text", STEPS.get(case["at"], "")))
+    reached: list[str] = []
+    with pytest.raises(errors.FlheError, match=says or None) as caught:
+        finish(kind.steps(case), reached)
+    assert type(caught.value).__name__ == case["error"]
+    times = {"add": len(case.get("messages", "1")), "encrypt": case.get("times", 1)}
+    assert reached[-1] == case["at"]
+    assert reached.count(case["at"]) == times.get(case["at"], 1)
+
+
+def test_the_second_implementation_refuses_the_same() -> None:
+    """It reads as well as writes; all of the wrong keys would open to something, somewhere."""
+    judged = dict.fromkeys(("sash", "eshe", "batchcrypt"), 0)
+    for name in judged:
+        kind = SCHEMES[name]
+        for case in READ[name]["cases"]:
+            says = case.get("says", "")
+            if "error" not in case or case["at"] != "open":
+                continue
+            if not any(words_ in says for words_ in kind.judged):
+                continue
+            sealed = sealed_of(case["messages"][0])
+            fields = [f.hex() if isinstance(f, bytes) else f for f in sealed.slot.context()]
+            wire = Wire(sealed.senders, sealed.length, sealed.data.tobytes())
+            with pytest.raises(ValueError, match=r"\w"):
+                kind.judge(case, wire, dict(zip(NEAR, fields, strict=True)))
+            judged[name] += 1
+    assert judged == {"sash": 10, "eshe": 18, "batchcrypt": 19}
+    for case in READ["support"]["cases"]:
+        if "error" in case:
+            assert PARTS["support"].reference(case) == {"at": case["at"]}
+
+
+# --- the files, and the second implementation itself ---
+
+
+def test_the_files_say_what_made_them_and_have_what_they_should() -> None:
+    """Words drawn again, walks of three passes, codes of all kinds, products of the largest."""
+    for name, contents in READ.items():
+        assert contents["version"] == (2 if name in ("flashe", "batchcrypt", "ckks") else 1)
+        made_by = contents["made_by"].partition(",")[0]
+
+        assert (FOLDER.parents[1] / made_by).is_file(), name
+    found = READ["permutation"]["cases"]
+    assert {case["name"] for case in found if case.get("redrawn")} == {"shuffle", "network"}
+    assert (
+        max(n for case in found for n in case.get("passes", []) + case.get("passes_back", [])) == 3
+    )
+    found = READ["support"]["cases"]
+    assert {int(case["data"][:2], 16) for case in found if "error" not in case} >= {*range(10), 31}
+    assert {case["at"] for case in found if "error" in case} == set(STEPS)
+    found = READ["ring"]["cases"]
+    assert sum(case.get("redrawn", 0) for case in found) >= 2
+    edges = [-(-(2 * y + 1) * Q // (2 * P)) - d for y in (0, 2**31, P - 2, P - 1) for d in (0, 1)]
+    assert {x for case in found for x in case.get("x", [])} >= {*words([*edges, 2**63])}
+    assert any(case["a"][0] == f"{Q - 1:016x}" for case in found if case["name"] == "ring product")
+    found = [case for case in READ["eshe"]["cases"] + READ["eshe"]["slow"] if "a" in case]
+    again = {(case["ring"], a["block"]) for case in found for a in case["a"] if a["drawn_again"]}
+    assert again >= {("goldilocks-4096", 0), ("rns-4096", 1), ("rns-4096", 2)}
+    key, told = pair(), READ["batchcrypt"]
+    assert told["key"] == {"p": f"{key.p:x}", "q": f"{key.q:x}"}
+    assert told["group_key"] == GROUP_KEY.hex()
+    assert all(
+        any("error" in case for case in READ[name]["cases"]) for name in KINDS if name != "ckks"
+    )
+
+
+def test_tables_of_esafl() -> None:
+    told = READ["eshe"]
+    for table in (thresholds(), Gaussian().thresholds):
+        assert words(table) == told["thresholds"]
+    for ring, cohort, bits, *expected in told["sizes"]:
+        book, sizes = EsaflBook(cohort, bits, ring), Eshe(cohort, bits, ring).sizes
+        moduli = [f"{q:x}" for q in book.moduli]
+        assert [book.width, book.per, book.sizes[1], moduli] == expected
+        slots = sizes.slots
+        moduli = [f"{q:x}" for q in slots.moduli]
+        assert [slots.width, slots.per, sizes.limb_bits, moduli] == expected
+
+
+def test_products_and_values_are_those_of_the_definition() -> None:
+    """The two ways of the second implementation, at the ends and in between."""
+    n, q = 256, Q
+    a, s = uniform(bytes(32), 0, n, q), [x % 81 for x in elements(bytes(32), 1, n, q)]
+    many, values = product(a, s, q), values_of(a, root(n, q), q)
+    for d in (0, 1, 77, 128, n - 1):
+        assert many[d] == coefficient(a, s, d) % q
+        assert values[d] == at(a, pow(root(n, q), 2 * d + 1, q), q)
+
+
+def main(names: list[str]) -> None:
+    """Write the outputs of these files' good cases anew; what must fail stays as it is."""
+    for name in names or KINDS:
+        path, contents = FOLDER / f"{name}.json", READ[name]
+        before = json.dumps(contents)
+        makers = {"cases": KINDS[name], "slow": KINDS[name], "derived": DerivedKind()}
+        for part, kind in makers.items():
+            for case in contents.get(part, []):
+                if "error" not in case:
+                    made = kind.reference(case)
+                    case |= {field: made[field] for field in case.keys() & made.keys()}
+        written = json.dumps(contents)
+        if written != before:
+            first = next(iter(contents["cases"][0]))
+            path.write_text(written.replace(f'{{"{first}"', f'\n{{"{first}"') + "\n")
+        print(f"{path.name}: {'changed' if written != before else 'as it was'}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,264 @@
+"""What the second implementations share: CBOR, keys, words of key streams, packed bits, messages.
+
+They know the protocol and nothing of the library.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+VERSION = 2
+COLUMNS = 256
+
+Item = int | bytes | str | list[Any]
+
+
+def cbor(item: Item) -> bytes:
+    """Canonical CBOR of whole numbers, bytes, text and lists of them."""
+    if isinstance(item, int):
+        return _head(0, item)
+    if isinstance(item, bytes):
+        return _head(2, len(item)) + item
+    if isinstance(item, str):
+        return _head(3, len(item.encode())) + item.encode()
+    return _head(4, len(item)) + b"".join(map(cbor, item))
+
+
+def _head(major: int, n: int) -> bytes:
+    if n < 24:
+        return bytes([32 * major + n])
+    power = next(k for k in range(4) if n < 256 ** (2**k))
+    return bytes([32 * major + 24 + power]) + n.to_bytes(1 << power, "big")
+
+
+# --- keys and their streams ---
+
+
+def hkdf(secret: bytes, label: str, *context: Item) -> bytes:
+    """32 bytes by HKDF-SHA256 without a salt: RFC 5869, Sec. 2.2 and 2.3."""
+    info = cbor([f"flhe/v1/{label}", *context])
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, info + b"\1", "sha256")
+
+
+@functools.lru_cache(maxsize=8)
+def _aes(key: bytes) -> Callable[[bytes], bytes]:
+    return Cipher(AES256(key), ECB()).encryptor().update
+
+
+def block(key: bytes, stream: int, number: int) -> bytes:
+    """16 bytes of a stream's key stream: AES-256 of one block."""
+    return _aes(key)(stream.to_bytes(8, "big") + number.to_bytes(8, "big"))
+
+
+def word(key: bytes, stream: int, number: int) -> int:
+    """A word of 64 bits of a key stream."""
+    return int.from_bytes(block(key, stream, number // 2)[8 * (number % 2) :][:8], "little")
+
+
+class Tape:
+    """Bytes that stand for random ones, given out in order."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.used = data, 0
+
+    def __call__(self, length: int) -> bytes:
+        self.used += length
+        assert self.used <= len(self.data)
+        return self.data[self.used - length : self.used]
+
+
+# --- rounds ---
+
+
+def slot_fields(run_id: int, round_: int, attempt: int, *hashes: bytes) -> dict[str, Any]:
+    """A slot as it stands in a file; hashes of the roster, epoch, layout and history."""
+    roster_hash, epoch, layout_hash, history = (h.hex() for h in hashes)
+    return {
+        "run_id": run_id,
+        "roster_hash": roster_hash,
+        "epoch": epoch,
+        "round": round_,
+        "attempt": attempt,
+        "layout_hash": layout_hash,
+        "history": history,
+    }
+
+
+NEAR = slot_fields(7, 3, 0, bytes([1]) * 32, bytes([2]) * 16, bytes([4]) * 32, bytes([5]) * 32)
+
+
+def context(fields: dict[str, Any]) -> list[Any]:
+    """What keys of a slot are bound to, in order."""
+    return [bytes.fromhex(v) if isinstance(v, str) else v for v in fields.values()]
+
+
+# --- numbers in bytes ---
+
+
+def numbers(count: int, bits: int, salt: int) -> list[int]:
+    """Values that fill the space of `bits` bits, its ends first."""
+    most = 2 ** (bits - 1) - 1
+    spread = [((i + salt) * 0x9E3779B97F4A7C15 >> 11) % (2 * most + 1) - most for i in range(count)]
+    return [most, -most, *spread][:count]
+
+
+def hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def little(values: Sequence[int], nbytes: int = 8) -> bytes:
+    """So many bytes each, the lowest first."""
+    return b"".join((x % 256**nbytes).to_bytes(nbytes, "little") for x in values)
+
+
+def little_read(data: bytes, nbytes: int = 8) -> list[int]:
+    return [int.from_bytes(data[i : i + nbytes], "little") for i in range(0, len(data), nbytes)]
+
+
+def packed(values: Sequence[int], bits: int) -> bytes:
+    """Fields of `bits` bits: whole blocks column by column, the rest as one string."""
+    size = 32 if bits <= 32 else 64
+    block_ = size * COLUMNS
+    fields = [value % (1 << bits) for value in values]
+    out = bytearray()
+    whole = len(fields) // block_ * block_
+    for at in range(0, whole, block_):
+        words = [b""] * (bits * COLUMNS)
+        for column in range(COLUMNS):
+            fields_of_column = fields[at + column : at + block_ : COLUMNS]
+            string = int("".join(f"{field:0{bits}b}" for field in reversed(fields_of_column)), 2)
+            for k in range(bits):
+                one = (string >> (k * size)) % (1 << size)
+                words[k * COLUMNS + column] = one.to_bytes(size // 8, "little")
+        out += b"".join(words)
+    rest = fields[whole:]
+    string = int("".join(f"{field:0{bits}b}" for field in reversed(rest)) or "0", 2)
+    return bytes(out) + string.to_bytes((len(rest) * bits + 7) // 8, "little")
+
+
+def unpacked(data: bytes, length: int, bits: int) -> list[int]:
+    """Fields, 0 to 2**bits - 1, out of `packed`; ValueError where a bit behind the last is set."""
+    if int.from_bytes(data[-1:], "little") >> 8 - -length * bits % 8:
+        raise ValueError("the last byte has bits that are of no field")
+    size = 32 if bits <= 32 else 64
+    block_ = size * COLUMNS
+    fields: list[int] = []
+    for at in range(0, length // block_ * block_, block_):
+        words = little_read(data[at * bits // 8 : (at + block_) * bits // 8], size // 8)
+        columns = [
+            sum(w << (size * k) for k, w in enumerate(words[column::COLUMNS]))
+            for column in range(COLUMNS)
+        ]
+        fields += [
+            columns[i % COLUMNS] >> (bits * (i // COLUMNS)) & (1 << bits) - 1 for i in range(block_)
+        ]
+    rest = int.from_bytes(data[len(fields) * bits // 8 :], "little")
+    return fields + [rest >> (bits * i) & (1 << bits) - 1 for i in range(length - len(fields))]
+
+
+def columns(vectors: Sequence[Sequence[int]], modulus: int = 0) -> list[int]:
+    """Sums coordinate by coordinate, modulo a number where one is given."""
+    sums = (sum(column) for column in zip(*vectors, strict=True))
+    return [total % modulus for total in sums] if modulus else list(sums)
+
+
+# --- messages ---
+
+
+@dataclass(frozen=True)
+class Clear:
+    """What one sender encrypts.
+
+    Parameters
+    ----------
+    values, extras : list of int
+        Signed integers.
+    coords : list of int, optional
+        Which coordinates the values are of; None for all of them.
+    """
+
+    values: list[int]
+    extras: list[int]
+    coords: list[int] | None = None
+
+    @property
+    def lanes(self) -> list[int]:
+        """All of it, in the order of a ciphertext."""
+        return self.values + self.extras
+
+
+def total_of(clears: Sequence[Clear]) -> list[int]:
+    """What the sum of these opens to: values of the coordinates that somebody sent, then extras."""
+    if clears[0].coords is None:
+        return columns([c.lanes for c in clears])
+    places: dict[int, int] = {}
+    for clear in clears:
+        assert clear.coords is not None
+        for d, value in zip(clear.coords, clear.values, strict=True):
+            places[d] = places.get(d, 0) + value
+    return [places[d] for d in sorted(places)] + columns([c.extras for c in clears])
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A ciphertext as it travels, but for its header.
+
+    Parameters
+    ----------
+    senders : tuple of int
+        Ranks, ascending.
+    length : int
+        Values in it, extras included.
+    data : bytes
+        The ciphertext.
+    supports : tuple of bytes
+        Coordinates of each sender, coded; empty where all sent all of them.
+    """
+
+    senders: tuple[int, ...]
+    length: int
+    data: bytes
+    supports: tuple[bytes, ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        """Ciphertext and supports."""
+        return self.data + b"".join(self.supports)
+
+
+def senders_of(parts: Sequence[Wire]) -> tuple[int, ...]:
+    return tuple(sorted(s for part in parts for s in part.senders))
+
+
+class Book(Protocol):
+    """One scheme, as it stands in the book: a cohort, a slot and its keys."""
+
+    def header(self, wire: Wire) -> bytes:
+        """Everything but the ciphertext."""
+
+    def seal(self, rank: int, clear: Clear) -> Wire:
+        """One sender's ciphertext."""
+
+    def add(self, parts: Sequence[Wire]) -> Wire:
+        """Their sum, as it travels."""
+
+    def open(self, wire: Wire) -> list[int]:
+        """What is in a sum; ValueError where it is none."""
+
+
+def header(
+    scheme: str, mode: str, slot: dict[str, Any], wire: Wire, told: Sequence[Any] = ()
+) -> bytes:
+    """The header of a message; `told` is what it says of the supports."""
+    fields = [VERSION, scheme, mode, context(slot), list(wire.senders), wire.length, list(told)]
+    return cbor(fields)
