@@ -14,7 +14,7 @@ would vanish modulo a common factor, and ciphertexts would give the key away.
 
 q is one modulus below 2^64, or a product of several primes below 2^63, whose residues are the limbs.
 
-Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/architecture.md.
+Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/protocol.md.
 """
 
 from __future__ import annotations

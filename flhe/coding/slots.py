@@ -16,7 +16,7 @@ A vector is cut into whole batches from its first value to its last. Layer by la
 it, the last batch of each layer is part empty: thresholds are kept by layer long before, in `Clip`, so
 that would only cost ciphertexts.
 
-Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/architecture.md.
+Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ depends on a secret: time and memory accesses are the same for all samples.
 Words are AES-256-CTR under a fresh key, sample i being word i: slices can be made on any thread.
 
 Source: ESAFL, Sec. 5.2.1 (what keys and errors are drawn from); its ternary keys and narrow errors are
-replaced, see docs/architecture.md. The table with its sign bit: FrodoKEM, Frodo.Sample.
+replaced, see docs/protocol.md. The table with its sign bit: FrodoKEM, Frodo.Sample.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ the key of its models is kept (`model_key.py`), from which nothing else follows,
 on the wire. Whoever has the file and its passphrase is this site from now on, and reads the models
 that its group has sealed: keep both as the state directory itself.
 
-Source: RFC 7914 (scrypt), RFC 8439; docs/architecture.md.
+Source: RFC 7914 (scrypt), RFC 8439; docs/protocol.md.
 """
 
 from __future__ import annotations

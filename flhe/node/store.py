@@ -14,7 +14,7 @@ either claimed or not encrypted.
 Claims are what keeps a mask from being used twice, so an epoch whose claims directory is missing (a
 restored backup, a tidy administrator) loses its keys on the next access, attempts must rise beyond
 the mark that is kept with the keys, and a directory that was copied or put back encrypts nothing. What
-this cannot see is a snapshot of a whole machine, restored: see docs/architecture.md.
+this cannot see is a snapshot of a whole machine, restored: see docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ independent ones might: they cost no stream of 16 bytes a value, and two tags ma
 There is one verdict, before any range is checked. A member that colludes with the server has the key
 and can forge.
 
-Source: docs/architecture.md (Tags); Carter, Wegman, "New hash functions and their use in authentication
+Source: docs/protocol.md (Tags); Carter, Wegman, "New hash functions and their use in authentication
 and set equality" (JCSS 1981); Agrawal, Boneh, "Homomorphic MACs" (ACNS 2009).
 """
 

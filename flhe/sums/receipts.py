@@ -11,7 +11,7 @@ come together: the member that heard the other one is named, and its signature i
 keeps them apart for good looks to each side as if the others had left; what a node's audit log says of
 each result is for administrators to compare.
 
-Source: docs/architecture.md (Receipts).
+Source: docs/protocol.md (Receipts).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ not that of the senders, or a tag does not match: the error is of one class, so 
 sum learns that it is refused, which it knows, and not how far off it was. Which check failed is for
 the member's own log.
 
-Source: docs/architecture.md (Tags); `flhe.schemes.sum_mac`.
+Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 """
 
 from __future__ import annotations

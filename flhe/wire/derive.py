@@ -5,7 +5,7 @@
 The info is one canonical CBOR array, so ("ab", "c") and ("a", "bc") derive different keys. By our
 convention every context holds run_id and roster_hash.
 
-Source: RFC 5869; docs/architecture.md.
+Source: RFC 5869; docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attacks on ESHE as printed: what the attacker of each has goes in, what he should not have comes out.
 
-Source of what is attacked: `flhe_lab.papers.esafl`; of the attacks: docs/architecture.md.
+Source of what is attacked: `flhe_lab.papers.esafl`; of the attacks: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ never starts. An error at any step means: erase the state and start over with fr
 States hold secrets. Each Flower message may be handled by another process, so they go to bytes and
 back, for a file that only the owner reads; the identity's seed never is in them.
 
-Source: docs/architecture.md; SIGMA (Krawczyk, CRYPTO 2003) for signing what both sides saw and
+Source: docs/protocol.md; SIGMA (Krawczyk, CRYPTO 2003) for signing what both sides saw and
 MACing the identity; RFC 7748 (X25519), RFC 8439 (ChaCha20-Poly1305).
 """
 

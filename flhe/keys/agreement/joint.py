@@ -8,7 +8,7 @@
 
 The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
 mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
-for one epoch; docs/architecture.md says what a server that begins several may do). Each member checks
+for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks
 that s is as wide as a sum of N keys is, and that its own v_i is in it.
 
 Masks belong to one key agreement: k_ij comes from X25519 keys that were fresh for it. Asked twice in
@@ -24,7 +24,7 @@ is no JOINT.
 Each step is a pure function like those of `flhe.keys.agreement.key_pair`, between CONFIRM and `finish`.
 
 Source: ESAFL, Sec. 6, "performing by the clients" (which leaves the protocol open); pairwise masks:
-Bonawitz et al., CCS 2017, Sec. 4; docs/architecture.md.
+Bonawitz et al., CCS 2017, Sec. 4; docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Asked twice in one agreement, the member seals the same pair again.
 
 Each step is a pure function like those of `flhe.keys.agreement.epoch`, between CONFIRM and `finish`.
 
-Source: BatchCrypt, Algorithm 1 (the leader client); docs/architecture.md.
+Source: BatchCrypt, Algorithm 1 (the leader client); docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Steps are functions from a state and what came in to a state and what goes out. 
 is whoever may read the sum: in clear for the server, or sealed under the group key for the members.
 
 Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM 1979;
-Franklin and Yung, STOC 1992 (packed sharing); docs/architecture.md.
+Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ it waits for, so a message of another run, round or stage is refused and the err
 A payload of megabytes travels beside its header and signature (the detached form): they bind its
 SHA-256, and nobody copies it into CBOR. Both forms have one signature.
 
-Source: docs/architecture.md; RFC 8032.
+Source: docs/protocol.md; RFC 8032.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Sealed checkpoints are under this key, and nothing else is. K_G is not found from it, so who has it,
 with all that ever passed over the wire, reads models: no update, no sum, no key of a scheme.
 
-Source: docs/architecture.md; RFC 5869 (HKDF).
+Source: docs/protocol.md; RFC 5869 (HKDF).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ shows `<32 bytes>`. The identity's seed is not in the bytes; `from_bytes` takes 
 checks that it is the one the state belongs to. An agreed state is erased once the next one is
 stored.
 
-Source: docs/architecture.md.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

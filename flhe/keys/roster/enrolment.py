@@ -7,7 +7,7 @@ changes its key, `replaces` is the old one and `replaced` its signature: who tak
 held its key. Whether a *first* request comes from the site that it names no signature can tell:
 read the key's words to that site over the phone.
 
-Source: docs/architecture.md.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

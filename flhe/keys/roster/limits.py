@@ -11,7 +11,7 @@ matter to each node's own config; one that is there makes an exception for nobod
 So a roster that says server-reads=true lets the server read nowhere by that alone: a node that does not
 allow it in its own config still refuses.
 
-Source: docs/architecture.md.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ hash: the removal counts on a node once that is pinned there, and the key can ne
 With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one
 member may then drop out of an epoch and a round still opens.
 
-Source: docs/architecture.md.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What a node pins is the hash of the roster inside, so that signatures may be add
 signed apart united, without a new hash. A node takes the file only once every member has signed: a
 site that never agreed to be listed with these others, bounds and schemes is in no federation of theirs.
 
-Source: docs/architecture.md.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A label of a run's messages has no second slash (`messages.py`), so no message of a protocol can be
 shown as a statement, nor the other way round.
 
-Source: RFC 8032; docs/architecture.md.
+Source: RFC 8032; docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ bring one client's value into the slots of a training metric, whose mean members
 whether it overflows. So there is one verdict, before any range is checked: a sum that was changed
 is refused for that and nothing else.
 
-Source: docs/architecture.md (BatchCrypt, exactly); Agrawal, Boneh, "Homomorphic MACs: MAC-based
+Source: docs/protocol.md (BatchCrypt, exactly); Agrawal, Boneh, "Homomorphic MACs: MAC-based
 integrity for network coding" (ACNS 2009).
 """
 

@@ -8,7 +8,7 @@ them (`flhe_lab.papers.esafl`). So what is not of the right width is refused, wh
 Where members agree on masking keys round by round, s_i is shared: as field elements that hold several
 coefficients each, with room for the sum of all members'.
 
-Source: ESAFL, Sec. 5.2.1 (HE.KeyGen), with the corrections of docs/architecture.md.
+Source: ESAFL, Sec. 5.2.1 (HE.KeyGen), with the corrections of docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ a preset's bound on log q allows, the one with the fewest bits a value is taken.
 p is a power of two and q is odd: were both powers of two, as the paper has them, p e would vanish
 modulo p, and a ciphertext would give the key (`flhe_lab.papers.esafl`).
 
-Source: ESAFL, Sec. 5.2 and 8.1.2, with the corrections of docs/architecture.md.
+Source: ESAFL, Sec. 5.2 and 8.1.2, with the corrections of docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Where the keys come from (`keys`):
 A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
 out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
 
-Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/architecture.md ("ESHE, exactly"); sizes:
+Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); sizes:
 `flhe.schemes.esafl.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe_lab`.
 """
 

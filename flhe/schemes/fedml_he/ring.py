@@ -22,7 +22,7 @@ sum can add to it, which `flhe.schemes.sum_mac` is there to show.
 Vectors are worked on piece by piece: beside a vector and its ciphertext that takes a few megabytes.
 
 Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the codec's; CKKS
-(ASIACRYPT 2017); docs/architecture.md.
+(ASIACRYPT 2017); docs/protocol.md.
 """
 
 from __future__ import annotations

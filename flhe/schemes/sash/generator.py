@@ -10,7 +10,7 @@ matrix form, which is the paper's, it costs mu products and 8 mu bytes. `a` is u
 transformed domain right away, and is expanded again each time: it is stored nowhere.
 
 Source: SASH, Sec. 2.3, with rounding to nearest instead of the floor; Banerjee, Peikert and Rosen,
-EUROCRYPT 2012 (learning with rounding); docs/architecture.md for why q is prime.
+EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
 """
 
 from __future__ import annotations
