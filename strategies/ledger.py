@@ -15,9 +15,9 @@ Without one it is in memory only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -28,12 +28,85 @@ from flhe.mods import records
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 from flhe.training.model import Model
-from flhe.wire import canonical, files
+from flhe.wire import files
+from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
+from flhe.wire.frame import frame, unframe
+from flhe.wire.record import Form, Record
 
-VERSION = 7
+VERSION = 8
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
+
+
+_Rounds = Annotated[tuple[U32, ...], ascending("rounds")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch(Record):
+    """An epoch as it is kept: members by their keys, for nodes get other ids."""
+
+    FORM = Form("ledger's epoch", row=True)
+
+    number: U64
+    epoch: bytes
+    roster_hash: bytes
+    members: Annotated[tuple[bytes, ...], ascending("members")]
+    confirms: tuple[bytes, ...]
+    colluders: U32
+    min_opening: U32
+    public: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _File(Record):
+    """The ledger's own file."""
+
+    FORM = Form(
+        "ledger",
+        MAX_BYTES,
+        version=VERSION,
+        damaged=ProtocolError("the ledger is damaged, or of another version of flhe"),
+    )
+
+    federation: U64
+    terms: bytes
+    number: U64
+    agreed: _Epoch | None
+    since: U32
+    layout: Annotated[Layout, As(Layout.to_fields, Layout.from_fields, "a layout")] | None
+    chain: dict[U32, Hash]
+    round: U32
+    attempt: U32
+    phase: Phase
+    sums: _Rounds
+    box_round: Annotated[int, within(-1, (1 << 32) - 1)]
+    ranges: dict[U32, bytes]
+    spoiled: U32
+    releases: _Rounds
+    told: dict[U32, Hash]
+    receipts: dict[U32, bytes]
+
+
+_AS_THEY_ARE = [
+    field.name for field in fields(_File) if field.name not in ("agreed", "sums", "releases")
+]
+"""What the file says in the ledger's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Box(Record):
+    """What stands before a kept checkpoint: its round, and the lengths of its pieces."""
+
+    FORM = Form(
+        "kept checkpoint",
+        MAX_BYTES,
+        row=True,
+        damaged=StoreError("the kept checkpoint is damaged: remove it"),
+    )
+
+    round: U32
+    sizes: tuple[Annotated[int, bits(48)], ...]
 
 
 @dataclass(slots=True)
@@ -153,8 +226,7 @@ class Ledger:
         """Keep a sealed checkpoint of this epoch; sums that it makes needless are dropped."""
         if self.directory is not None:
             pieces = records.to_pieces(box)
-            sizes = canonical.dumps([round_, [len(piece) for piece in pieces]])
-            head = len(sizes).to_bytes(4, "big") + sizes
+            head = frame(_Box(round_, tuple(len(piece) for piece in pieces)))
             files.replace(self.directory / "checkpoint", [head, *pieces])
         self.box, self.box_round = box, round_
         self.drop_sums(round_)
@@ -219,33 +291,17 @@ class Ledger:
                 files.drop(self.directory / name)
 
     def _to_bytes(self) -> bytes:
-        agreed: list[Any] = []
+        agreed = None
         if (a := self.agreed) is not None:
-            keys = sorted(a.members.values())
-            agreed = [a.number, a.epoch, a.roster_hash, keys, list(a.confirms)]
-            agreed += [a.colluders, a.min_opening, a.public]
-        return canonical.dumps(
-            {
-                "v": VERSION,
-                "federation": self.federation,
-                "terms": self.terms,
-                "number": self.number,
-                "agreed": agreed,
-                "since": self.since,
-                "layout": None if self.layout is None else self.layout.to_fields(),
-                "chain": [[round_, history] for round_, history in self.chain.items()],
-                "round": self.round,
-                "attempt": self.attempt,
-                "phase": self.phase,
-                "sums": sorted(self.sums),
-                "box": self.box_round,
-                "ranges": [[round_, kept] for round_, kept in self.ranges.items()],
-                "spoiled": self.spoiled,
-                "releases": sorted(self.releases),
-                "told": [[round_, told] for round_, told in self.told.items()],
-                "receipts": [[round_, packed] for round_, packed in self.receipts.items()],
-            }
-        )
+            keys = tuple(sorted(a.members.values()))
+            known = a.confirms, a.colluders, a.min_opening, a.public
+            agreed = _Epoch(a.number, a.epoch, a.roster_hash, keys, *known)
+        return _File(
+            agreed=agreed,
+            sums=tuple(sorted(self.sums)),
+            releases=tuple(sorted(self.releases)),
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
+        ).to_bytes()
 
     @classmethod
     def create(cls, directory: Path | None, federation: int, terms: bytes) -> Ledger:
@@ -282,84 +338,30 @@ class Ledger:
         """
         if not (directory / "ledger").exists():
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
-        match canonical.loads(files.read(directory / "ledger"), MAX_BYTES, "ledger"):
-            case {
-                "v": 7,
-                "federation": int(federation),
-                "terms": bytes(kept),
-                "number": int(number),
-                "agreed": list(agreed),
-                "since": int(since),
-                "layout": layout,
-                "chain": list(chain),
-                "round": int(round_),
-                "attempt": int(attempt),
-                "phase": ("training" | "summed" | "done") as phase,
-                "sums": list(sums),
-                "box": int(box_round),
-                "ranges": list(ranges),
-                "spoiled": int(spoiled),
-                "releases": list(releases),
-                "told": list(told),
-                "receipts": list(receipts),
-                **rest,
-            } if (
-                not rest
-                and _are_integers(federation, number, since, round_, attempt, box_round)
-                and _are_integers(spoiled, *sums, *releases)
-                and sums == sorted(set(sums))
-                and releases == sorted(set(releases))
-            ):
-                pass
-            case _:
-                raise ProtocolError("the ledger is damaged, or of another version of flhe")
-        if kept != terms:
+        kept = _File.from_bytes(files.read(directory / "ledger"))
+        if kept.terms != terms:
             raise ConfigError(
                 "state_dir holds a federation under other terms (scheme, bits, clip, ...): resume it "
                 "with the strategy that began it"
             )
-        ledger = cls(federation, terms, directory, number, since=since, spoiled=spoiled)
-        ledger.layout = None if layout is None else Layout.from_fields(layout)
-        if not (_are_entries(chain) and _are_entries(told)):
-            raise StoreError("the ledger is damaged: its chain of histories cannot be read")
-        ledger.chain = dict(chain)
-        ledger.round, ledger.attempt, ledger.phase = round_, attempt, phase
-        if agreed:
-            match agreed:
-                case [
-                    int(n),
-                    bytes(epoch),
-                    bytes(roster_hash),
-                    list(keys),
-                    list(confirms),
-                    int(colluders),
-                    int(least),
-                    bytes(public),
-                ] if (
-                    _are_integers(n, colluders, least)
-                    and all(type(item) is bytes for item in (*keys, *confirms))
-                    and keys == sorted(set(keys))
-                ):
-                    pass
-                case _:
-                    raise StoreError("the ledger is damaged: its epoch cannot be read")
+        ledger = cls(kept.federation, terms, directory)
+        for name in _AS_THEY_ARE:
+            setattr(ledger, name, getattr(kept, name))
+        if (a := kept.agreed) is not None:
             # Until a node says who it is, its key stands under a number that no node has.
-            members = {-1 - i: key for i, key in enumerate(keys)}
-            ledger.agreed = Agreed(
-                n, epoch, roster_hash, members, tuple(confirms), colluders, least, public
-            )
-        ledger.ranges = _read_bytes(ranges, "mean squares")
-        ledger.receipts = _read_bytes(receipts, "receipts")
-        ledger.told = dict(told)
-        for kept_round in sums:
-            ledger.sums[kept_round] = _read_sum(directory / f"sum-{kept_round}")
-        ledger.releases = {r: files.read(directory / f"release-{r}") for r in releases}
+            members = {-1 - i: key for i, key in enumerate(a.members)}
+            known = a.confirms, a.colluders, a.min_opening, a.public
+            ledger.agreed = Agreed(a.number, a.epoch, a.roster_hash, members, *known)
+        for round_ in kept.sums:
+            ledger.sums[round_] = _read_sum(directory / f"sum-{round_}")
+        ledger.releases = {r: files.read(directory / f"release-{r}") for r in kept.releases}
         if (directory / "model").exists():
             ledger.model = _read_model(directory / "model", ledger)
-        if box_round >= 0 and (directory / "checkpoint").exists():
+        ledger.box_round = -1
+        if kept.box_round >= 0 and (directory / "checkpoint").exists():
             box, found = _read_box(directory / "checkpoint")
-            if found == box_round:  # otherwise a crash came between the file and the ledger
-                ledger.box, ledger.box_round = box, box_round
+            if found == kept.box_round:  # otherwise a crash came between the file and the ledger
+                ledger.box, ledger.box_round = box, found
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
@@ -369,34 +371,6 @@ class Ledger:
         keys = sorted(self.agreed.members.values())
         members = {found.get(key, -1 - i): key for i, key in enumerate(keys)}
         self.agreed = replace(self.agreed, members=members)
-
-
-def _are_integers(*numbers: object) -> bool:
-    return all(type(number) is int for number in numbers)  # True is an int too
-
-
-def _are_entries(fields: list[object]) -> bool:
-    """Whether they are [round, hash], each round once."""
-    rounds = set()
-    for entry in fields:
-        match entry:
-            case [int(round_), bytes(history)] if type(round_) is int and len(history) == 32:
-                rounds.add(round_)
-            case _:
-                return False
-    return len(rounds) == len(fields)
-
-
-def _read_bytes(fields: list[object], what: str) -> dict[int, bytes]:
-    """Round -> bytes, as the ledger holds them."""
-    found: dict[int, bytes] = {}
-    for item in fields:
-        match item:
-            case [int(round_), bytes(kept)] if type(round_) is int and round_ not in found:
-                found[round_] = kept
-            case _:
-                raise StoreError(f"the ledger is damaged: its {what} cannot be read")
-    return found
 
 
 def _files_of(rounds: Iterable[int]) -> list[str]:
@@ -427,19 +401,12 @@ def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:
 
 def _read_box(path: Path) -> tuple[ArrayRecord, int]:
     data = files.read(path)
-    start = 4 + int.from_bytes(data[:4], "big")
-    match canonical.loads(data[4:start], MAX_BYTES, "kept checkpoint"):
-        case [int(round_), list(sizes)] if (
-            _are_integers(round_, *sizes)
-            and min(sizes, default=0) >= 0
-            and start + sum(sizes) == len(data)
-        ):
-            pass
-        case _:
-            raise StoreError("the kept checkpoint is damaged: remove it")
+    head, start = unframe(_Box, data)
+    if start + sum(head.sizes) != len(data):
+        raise head.FORM.fault("cut short")
     pieces = {}
-    for i, size in enumerate(sizes):
+    for i, size in enumerate(head.sizes):
         piece = data[start : start + size]
         pieces[f"{i:04d}"] = Array("uint8", (len(piece),), records.CHECKPOINT, piece)
         start += size
-    return ArrayRecord(pieces), round_
+    return ArrayRecord(pieces), head.round

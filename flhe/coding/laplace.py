@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,10 @@ from flhe.coding.clip import AT_ALPHA, raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
+from flhe.wire.record import Form, Record
 
 if TYPE_CHECKING:
-    from flhe.keys.identity import Random
+    from flhe.wire.secret import Random
 
 GRID_BITS = 10
 """The scale is 2**GRID_BITS to 2**(GRID_BITS + 1) steps of the grid."""
@@ -50,7 +51,7 @@ Scope = Literal["clear", "all"]
 
 
 @dataclass(frozen=True, slots=True)
-class Laplace:
+class Laplace(Record):
     """Laplace noise on a client's update.
 
     Parameters
@@ -62,17 +63,17 @@ class Laplace:
         sum see too.
     """
 
+    FORM = Form("noise", row=True, error=ConfigError)
+
     scale: float
     scope: Scope = "clear"
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not MIN_ALPHA <= self.scale <= MAX_ALPHA:
             raise ConfigError(
                 f"Laplace(scale={self.scale}): the scale must be {MIN_ALPHA} to {MAX_ALPHA}; leave "
                 "Laplace out for no noise"
             )
-        if self.scope not in get_args(Scope):
-            raise ConfigError(f"Laplace(scope={self.scope!r}): 'clear' or 'all'")
 
     @property
     def grid(self) -> float:

@@ -34,6 +34,7 @@ from flhe.coding.flatten import Layout
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, RangeError
 from flhe.math.permutation import Permutation
+from flhe.wire.record import Form, Record
 
 Rest = Literal["clear", "drop"]
 """What happens to the values that are not selected."""
@@ -55,7 +56,7 @@ _HEADROOM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class Select(Record):
     """Encrypt a part of each update.
 
     Parameters
@@ -70,15 +71,15 @@ class Select:
         that nothing at all travels in clear.
     """
 
+    FORM = Form("select", row=True, error=ConfigError)
+
     ratio: float = 1.0
     rule: str = "sensitivity"
     rest: Rest = "clear"
 
-    def __post_init__(self) -> None:
-        if type(self.ratio) not in (int, float) or not 0 < self.ratio <= 1:  # false for NaN
+    def _validate(self) -> None:
+        if not 0 < self.ratio <= 1:
             raise ConfigError(f"Select(ratio={self.ratio!r}): a share above 0 and at most 1")
-        if self.rest not in ("clear", "drop"):
-            raise ConfigError(f"Select(rest={self.rest!r}): 'clear' or 'drop'")
         if self.rule.startswith(LAYERS):
             _check_pattern(self.pattern)
             if self.ratio != 1:

@@ -7,32 +7,18 @@ under the former one signature fits many messages, the latter would let one key 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-
-Random = Callable[[int], bytes]
-"""length -> that many bytes from a CSPRNG."""
+from flhe.wire.secret import Random, Secret
 
 _P = 2**255 - 19
 _Y8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 # y of the eight points whose order divides 8: (0, 1), (0, -1), (+-sqrt(-1), 0) and four of order 8.
 _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
-
-
-class Secret(bytes):
-    """Bytes that do not show themselves: repr and str give `<32 bytes>`."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} bytes>"
-
-    __str__ = __repr__
 
 
 @dataclass(frozen=True, slots=True)

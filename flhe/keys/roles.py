@@ -16,7 +16,6 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.keys.agreement import joint, masking
 from flhe.keys.agreement.states import Epoch
-from flhe.keys.identity import Random
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
@@ -28,6 +27,7 @@ from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.selective import Selective, SelectiveOpener, selective_sealer
+from flhe.wire.secret import Random
 
 
 def sealer_for(

@@ -18,16 +18,18 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.identity import Random
-from flhe.wire.canonical import dumps, loads, record
 from flhe.wire.chunk_reader import Buffer, Pieces
 from flhe.wire.derive import hkdf
+from flhe.wire.fields import As, Hash, within
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 FAMILY = b"flhe-seal/"
 MAGIC = FAMILY + b"2\n"
@@ -50,6 +52,23 @@ BOUND = {
 
 Expected = Mapping[str, int | str | bytes]
 """Header field -> the one value that the reader accepts."""
+
+
+def _check(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The header, if it has the fields of BOUND; ProtocolError otherwise."""
+    for name, kind in BOUND.items():
+        if type(header.get(name)) is not kind:
+            raise ProtocolError(f"sealed box: header field {name} must be {kind.__name__}")
+    return dict(header)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head(Record):
+    FORM = Form("sealed box", MAX_HEAD)
+
+    header: Annotated[dict[str, Any], As(dict, _check, "a map of named fields")]
+    salt: Hash
+    chunk_bytes: Annotated[int, within(1, CHUNK)]
 
 
 def seal(
@@ -83,16 +102,18 @@ def seal_stream(
     if not 1 <= chunk_bytes <= CHUNK:
         raise ConfigError(f"seal(chunk_bytes={chunk_bytes}): must be 1 to {CHUNK}")
     try:
-        _check(header)
+        bound = _check(header)
     except ProtocolError as error:
         raise ConfigError(str(error)) from None
     salt = random(32)
     if len(salt) != 32:  # a short one might repeat, and with it key and nonces
         raise ConfigError("seal: the random source gave a salt of another length than 32")
-    head = dumps({"header": dict(header), "salt": salt, "chunk_bytes": chunk_bytes})
-    if len(head) > MAX_HEAD:
-        raise ConfigError(f"seal: the header takes {len(head)} bytes, at most {MAX_HEAD} fit")
-    return _encrypt(secret, head, plaintext, chunk_bytes)
+    head = _Head(bound, salt, chunk_bytes)
+    encoded = head.to_bytes()
+    if len(encoded) > MAX_HEAD:
+        raise ConfigError(f"seal: the header takes {len(encoded)} bytes, at most {MAX_HEAD} fit")
+    aad = MAGIC + len(encoded).to_bytes(4, "big") + encoded
+    return _encrypt(AESGCM(_key(secret, head)), aad, plaintext, chunk_bytes)
 
 
 def unseal(
@@ -129,22 +150,21 @@ def unseal_stream(
     """
     pieces = Pieces(data)
     aad, head = _split(pieces)
-    header = head["header"]
+    header = head.header
     for name, value in (expect or {}).items():
         if name not in header or header[name] != value or type(header[name]) is not type(value):
             raise ProtocolError(f"sealed box: header field {name} is not what is expected here")
-    cipher = AESGCM(_key(secret, header, head["salt"]))
-    chunks = _decrypt(cipher, aad, pieces, head["chunk_bytes"] + TAG)
+    cipher = AESGCM(_key(secret, head))
+    chunks = _decrypt(cipher, aad, pieces, head.chunk_bytes + TAG)
     return header, _again([next(chunks)], chunks)
 
 
 def peek(data: Buffer | Sequence[Buffer]) -> dict[str, Any]:
     """Return the header of a box, unverified: for finding the key, never for deciding anything."""
-    header: dict[str, Any] = _split(Pieces(data))[1]["header"]
-    return header
+    return _split(Pieces(data))[1].header
 
 
-def _split(pieces: Pieces) -> tuple[bytes, dict[str, Any]]:
+def _split(pieces: Pieces) -> tuple[bytes, _Head]:
     """Take everything before the first chunk; returns it, and the head in it."""
     start = bytes(pieces.take(len(MAGIC) + 4))
     if start.startswith(FAMILY) and not start.startswith(MAGIC):
@@ -157,25 +177,13 @@ def _split(pieces: Pieces) -> tuple[bytes, dict[str, Any]]:
     if length > min(MAX_HEAD, pieces.left):
         raise ProtocolError("sealed box: the head is longer than it may be")
     encoded = bytes(pieces.take(length))
-    kinds = {"header": dict, "salt": bytes, "chunk_bytes": int}
-    head = record(loads(encoded, MAX_HEAD, "sealed box"), "sealed box", kinds)
-    if len(head["salt"]) != 32 or not 1 <= head["chunk_bytes"] <= CHUNK:
-        raise ProtocolError("sealed box: salt or chunk size out of bounds")
-    _check(head["header"])
-    return start + encoded, head
+    return start + encoded, _Head.from_bytes(encoded)
 
 
-def _check(header: Mapping[str, Any]) -> None:
-    """Raise ProtocolError unless `header` has the fields of BOUND."""
-    for name, kind in BOUND.items():
-        if type(header.get(name)) is not kind:
-            raise ProtocolError(f"sealed box: header field {name} must be {kind.__name__}")
-
-
-def _key(secret: bytes, header: Mapping[str, Any], salt: bytes) -> bytes:
+def _key(secret: bytes, head: _Head) -> bytes:
     if len(secret) != 32:
         raise ConfigError("seal: the key must be 32 bytes")
-    h = header
+    h = head.header
     return hkdf(
         secret,
         "seal",
@@ -183,7 +191,7 @@ def _key(secret: bytes, header: Mapping[str, Any], salt: bytes) -> bytes:
         h["round"],
         h["attempt"],
         h["rank"],
-        salt,
+        head.salt,
         h["run_id"],
         h["roster_hash"],
     )
@@ -194,11 +202,8 @@ def _nonce(index: int, last: bool) -> bytes:
 
 
 def _encrypt(
-    secret: bytes, head: bytes, plaintext: Buffer | Iterable[Buffer], size: int
+    cipher: AESGCM, aad: bytes, plaintext: Buffer | Iterable[Buffer], size: int
 ) -> Iterator[bytes]:
-    aad = MAGIC + len(head).to_bytes(4, "big") + head
-    fields = loads(head, MAX_HEAD, "sealed box")
-    cipher = AESGCM(_key(secret, fields["header"], fields["salt"]))
     yield aad
     index = 0
     held = None  # one chunk is held back until we know whether it is the last

@@ -35,9 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.keys.identity import Secret
 from flhe.math.buffers import empty
 from flhe.math.prg import BLOCK, AesCtr, Stream
+from flhe.wire.secret import Secret
 
 SMALL = 1 << 16
 """Fewer coordinates than this are shuffled in a table."""

@@ -19,7 +19,7 @@ from flhe.errors import ConfigError
 from flhe.math.ring import Elements, Q
 
 if TYPE_CHECKING:
-    from flhe.keys.identity import Random
+    from flhe.wire.secret import Random
 
 BLOCK = 16
 """Bytes in one AES block."""

@@ -27,7 +27,7 @@ from flhe.errors import ConfigError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 
 if TYPE_CHECKING:
-    from flhe.keys.identity import Random
+    from flhe.wire.secret import Random
 
 SIGMA = 4.53
 """3.2 sqrt(2): between two honest parties, what the other knows leaves noise of 3.2."""

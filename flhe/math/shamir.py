@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
-from flhe.keys.identity import Random
 from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.math.ring import Elements, Q
+from flhe.wire.secret import Random
 
 
 @dataclass(frozen=True, slots=True)

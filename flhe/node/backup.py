@@ -17,16 +17,20 @@ from __future__ import annotations
 import secrets
 import unicodedata
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.errors import AuthenticationError, ConfigError
 from flhe.keys.agreement.model_key import ModelKey
-from flhe.keys.identity import Identity, Random
-from flhe.wire.canonical import dumps, loads, record
+from flhe.keys.identity import Identity
+from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
+from flhe.wire.fields import SECRET, Hash, size
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 VERSION = 2
 """Version 1 kept group keys, which open more than models."""
@@ -42,6 +46,29 @@ VARIED = 6
 """How many of them must differ: "aaaaaaaaaaaa" and twelve blanks are the first that anybody tries."""
 ARCHIVE = "archive"
 """Directory within a state directory where restored keys of models are, each under its epoch's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File(Record):
+    FORM = Form(
+        "backup",
+        MAX_FILE,
+        KIND,
+        VERSION,
+        origin="no file of `flhe keys backup`",
+        advice="make another one of the state directory, and destroy this file",
+    )
+
+    salt: Annotated[bytes, size(16)]
+    box: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Content(Record):
+    FORM = Form("backup", MAX_FILE)
+
+    seed: Annotated[Hash, SECRET]
+    models: tuple[ModelKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +96,12 @@ class Backup:
                 f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: "
                 "five random words are a good one"
             )
-        models = [model.to_bytes() for model in self.models]
-        plain = dumps({"seed": bytes(self.identity.seed), "models": models})
+        plain = _Content(self.identity.seed, self.models).to_bytes()
         salt = random(16)
         cipher = ChaCha20Poly1305(_key(passphrase, salt))
         # A fixed nonce is safe: the salt is fresh, so this key encrypts this one text and no other.
         box = cipher.encrypt(bytes(12), plain, _bound(salt))
-        data = dumps({"v": VERSION, "kind": KIND, "salt": salt, "box": box})
+        data = _File(salt, box).to_bytes()
         if len(data) > MAX_FILE:
             raise ConfigError(
                 f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds the keys of too "
@@ -90,29 +116,16 @@ class Backup:
         Raises ProtocolError for what is none, or of another version; AuthenticationError for another
         passphrase, or a file that was changed: nothing tells which.
         """
-        stored = loads(data, MAX_FILE, "backup")
-        if type(stored) is not dict or stored.get("kind") != KIND:
-            raise ProtocolError("backup: this is no file of `flhe keys backup`")
-        body = record(stored, "backup", {"v": int, "kind": str, "salt": bytes, "box": bytes})
-        if body["v"] != VERSION:
-            raise ProtocolError(
-                f"backup: version {body['v']}, this flhe reads {VERSION}: make another one of the "
-                "state directory, and destroy this file"
-            )
-        if len(body["salt"]) != 16:
-            raise ProtocolError("backup: a salt is 16 bytes")
-        cipher = ChaCha20Poly1305(_key(passphrase, body["salt"]))
+        file = _File.from_bytes(data)
+        cipher = ChaCha20Poly1305(_key(passphrase, file.salt))
         try:
-            plain = cipher.decrypt(bytes(12), body["box"], _bound(body["salt"]))
+            plain = cipher.decrypt(bytes(12), file.box, _bound(file.salt))
         except InvalidTag:
             raise AuthenticationError(
                 "the backup does not open: another passphrase, or the file was changed"
             ) from None
-        inside = record(loads(plain, MAX_FILE, "backup"), "backup", {"seed": bytes, "models": list})
-        if not all(type(model) is bytes for model in inside["models"]):
-            raise ProtocolError("backup: a key of models is a byte string")
-        models = tuple(map(ModelKey.from_bytes, inside["models"]))
-        return cls(Identity.from_seed(inside["seed"]), models)
+        inside = _Content.from_bytes(plain)
+        return cls(Identity.from_seed(inside.seed), inside.models)
 
 
 def _key(passphrase: str, salt: bytes) -> bytes:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flhe.errors import ProtocolError, StoreError
-from flhe.wire import canonical
+from flhe.errors import StoreError
+from flhe.wire.fields import U32
+from flhe.wire.record import Form, Record
 
 VERSION = 1
 MAX_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class Floor(Record):
     """Rounds that are over.
 
     Parameters
@@ -31,9 +32,19 @@ class Floor:
         Last round that anything was encrypted in.
     """
 
-    opened: int = 0
-    ranged: int = 0
-    reached: int = 0
+    FORM = Form(
+        "floor",
+        MAX_BYTES,
+        version=VERSION,
+        row=True,
+        damaged=StoreError(
+            "what says which rounds are over is damaged here: begin another federation"
+        ),
+    )
+
+    opened: U32 = 0
+    ranged: U32 = 0
+    reached: U32 = 0
 
     def raised(self, other: Floor) -> Floor:
         """The higher of both, mark by mark."""
@@ -41,25 +52,4 @@ class Floor:
             max(self.opened, other.opened),
             max(self.ranged, other.ranged),
             max(self.reached, other.reached),
-        )
-
-    def to_bytes(self) -> bytes:
-        """Encode."""
-        return canonical.dumps([VERSION, self.opened, self.ranged, self.reached])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Floor:
-        """Inverse of `to_bytes`; StoreError for anything else: nobody knows what was opened then."""
-        try:
-            fields = canonical.loads(data, MAX_BYTES, "floor")
-        except ProtocolError:
-            fields = None
-        match fields:
-            case [1, int(opened), int(ranged), int(reached)] if all(
-                type(field) is int and field >= 0
-                for field in fields  # True is an int too
-            ):
-                return cls(opened, ranged, reached)
-        raise StoreError(
-            "what says which rounds are over is damaged here: begin another federation"
         )

@@ -21,18 +21,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flhe.errors import ClaimedError, NoKeyError, ProtocolError
-from flhe.wire.canonical import dumps, loads
+from flhe.errors import ClaimedError, NoKeyError
+from flhe.wire.fields import U32
+from flhe.wire.record import Form, Record
 
 VERSION = 3
 MAX_BYTES = 64 << 20
-Mark = tuple[int, int, int]
+Mark = tuple[U32, U32, U32]
 UNUSED: Mark = (0, 0, 0)
 """The mark before the first claim; rounds count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFile:
+class KeyFile(Record):
     """Content of one epoch's file.
 
     Parameters
@@ -51,11 +52,18 @@ class KeyFile:
         Start of the machine under which the keys were made; "" where that cannot be known.
     """
 
+    FORM = Form(
+        "key file",
+        MAX_BYTES,
+        version=VERSION,
+        damaged=NoKeyError("a key file is damaged, or of another version: agree on a new epoch"),
+    )
+
     epoch: bytes = field(repr=False)
     stamp: str
     mark: Mark = UNUSED
-    opened: int = 0
-    ranged: int = 0
+    opened: U32 = 0
+    ranged: U32 = 0
     boot: str = ""
 
     @property
@@ -87,38 +95,3 @@ class KeyFile:
                 "they encrypt nothing here; agree on a new epoch (flhe-durable=true in the node config "
                 "where the disk is never put back)"
             )
-
-    def to_bytes(self) -> bytes:
-        """Encode; the bytes are secret."""
-        return dumps(
-            {
-                "v": VERSION,
-                "epoch": self.epoch,
-                "mark": list(self.mark),
-                "opened": self.opened,
-                "ranged": self.ranged,
-                "stamp": self.stamp,
-                "boot": self.boot,
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> KeyFile:
-        """Decode. Raises NoKeyError for anything else than `to_bytes` writes."""
-        try:
-            fields = loads(data, MAX_BYTES, "key file")
-        except ProtocolError:
-            fields = None
-        match fields:
-            case {
-                "v": 3,
-                "epoch": bytes(epoch),
-                "mark": [int(round_), int(attempt), int(step)],
-                "opened": int(opened),
-                "ranged": int(ranged),
-                "stamp": str(stamp),
-                "boot": str(boot),
-                **rest,
-            } if not rest:
-                return cls(epoch, stamp, (round_, attempt, step), opened, ranged, boot)
-        raise NoKeyError("a key file is damaged, or of another version: agree on a new epoch")

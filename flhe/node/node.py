@@ -41,6 +41,7 @@ from flhe.errors import (
 )
 from flhe.keys.agreement import epoch, masking
 from flhe.keys.identity import Identity
+from flhe.mods.stored import StoredAgreement, StoredNote, StoredOutput, StoredSession
 from flhe.node import federations
 from flhe.node.high_water_marks import Floor
 from flhe.node.policy import Policy
@@ -50,9 +51,9 @@ from flhe.training.draft import Draft
 from flhe.training.mean_squares import RANGES
 from flhe.training.model import Model
 from flhe.training.session import SUM, Session
-from flhe.training.terms import MAX_BYTES, Terms
-from flhe.wire import canonical
+from flhe.training.terms import Terms
 from flhe.wire.files import boot_id, make_private
+from flhe.wire.frame import frame, unframe
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 Step = Literal["ranges", "supports", "update", "consist"]
@@ -130,8 +131,8 @@ class Node:
         self.drop_agreement()  # overwrites the secrets of the step before
         self.store.write(self._name("stamp"), b"")
         stamp = self.store.stamp(self._name("stamp")) or ""
-        body = [2, step, stamp, self.store.boot, state.to_bytes()]
-        self.store.write(self._name("agreement"), canonical.dumps(body))
+        kept = StoredAgreement(step, stamp, self.store.boot, state.to_bytes())
+        self.store.write(self._name("agreement"), kept.to_bytes())
 
     def load_agreement(self, kind: type[A]) -> A:
         """Read it back.
@@ -144,7 +145,7 @@ class Node:
         step, data = self._agreement()
         if _STEPS.get(step) is not kind:
             raise ProtocolError("no key agreement stands at this step here: start over")
-        return kind.from_bytes(data, self.identity)
+        return kind.from_bytes(data, identity=self.identity)
 
     def agreement_confirmed(self) -> bool:
         """Whether an agreement waits for everyone's confirmation."""
@@ -154,15 +155,13 @@ class Node:
         name = self._name("agreement")
         if not self.store.exists(name):
             return "", b""
-        match canonical.loads(self.store.read(name), 64 << 20, "stored agreement"):
-            case [2, str(step), str(stamp), str(boot), bytes(data)]:
-                # Two would become one member, or one would end the same agreement a second time.
-                if stamp != self.store.stamp(self._name("stamp")):
-                    raise NoKeyError("this state directory was copied or restored: start over")
-                if self.store.boot and boot != self.store.boot:
-                    raise NoKeyError("this machine has started anew since: start over")
-                return step, data
-        raise NoKeyError("a stored agreement is damaged, or of another version: start over")
+        kept = StoredAgreement.from_bytes(self.store.read(name))
+        # Two would become one member, or one would end the same agreement a second time.
+        if kept.stamp != self.store.stamp(self._name("stamp")):
+            raise NoKeyError("this state directory was copied or restored: start over")
+        if self.store.boot and kept.boot != self.store.boot:
+            raise NoKeyError("this machine has started anew since: start over")
+        return kept.step, kept.state
 
     def announce(self, terms: bytes) -> None:
         """Note which terms a key agreement is for; replaces those of the one before."""
@@ -202,8 +201,8 @@ class Node:
             self.store.raise_opened(agreed.id, opened, ranged)
         else:
             self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened, ranged=ranged)
-        body = {"v": 1, "epoch": agreed.id, "terms": terms.to_bytes()}
-        self.store.write(self._name("session"), canonical.dumps(body))
+        body = StoredSession(agreed.id, terms.to_bytes())
+        self.store.write(self._name("session"), body.to_bytes())
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
         for name in _SEEDS if old else ():
@@ -317,12 +316,8 @@ class Node:
             return None
 
     def _read_session(self) -> tuple[bytes, bytes]:
-        match canonical.loads(self.store.read(self._name("session")), MAX_BYTES, "stored session"):
-            case {"v": int(v), "epoch": bytes(epoch_id), "terms": bytes(terms), **rest} if (
-                type(v) is int and v == 1 and not rest
-            ):
-                return epoch_id, terms
-        raise ProtocolError("stored session: malformed, or of another version of flhe")
+        kept = StoredSession.from_bytes(self.store.read(self._name("session")))
+        return kept.epoch, kept.terms
 
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
         """Epoch and terms of this run.
@@ -403,27 +398,23 @@ class Node:
         """
         if session.terms.masked:
             self.check_unsigned(session.epoch.id, round_)
-        note = canonical.dumps([digest, support, mode, history])
+        note = StoredNote(digest, support, mode, history).to_bytes()
         self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that a claimed attempt started from; None if it is not the last one."""
         note = self._note(slot)
-        return None if note is None else note[0]
+        return None if note is None else note.digest
 
     def told_support(self, slot: Slot) -> bytes | None:
         """Digest of the support that the server was told in this attempt; None before it was."""
         note = self._note(slot)
-        return None if note is None else note[1] or None
+        return None if note is None else note.support or None
 
-    def _note(self, slot: Slot) -> tuple[bytes, bytes] | None:
-        note = self.store.claim_note(slot.epoch, slot.round, slot.attempt)
-        if note is None:
-            return None
-        match canonical.loads(note, MAX_BYTES, "claim"):
-            case [bytes(digest), bytes(support), str(), bytes(history)]:
-                return (digest, support) if history == slot.history else None
-        raise NoKeyError("a claim is damaged: agree on a new epoch")
+    def _note(self, slot: Slot) -> StoredNote | None:
+        kept = self.store.claim_note(slot.epoch, slot.round, slot.attempt)
+        note = None if kept is None else StoredNote.from_bytes(kept)
+        return note if note is not None and note.history == slot.history else None
 
     def check_unsigned(self, epoch_id: bytes, round_: int) -> None:
         """Refuse to encrypt in a round whose sum may be opened without it; ReuseError."""
@@ -488,15 +479,15 @@ class Node:
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
         write()
         if signed is None:
-            note = canonical.dumps([self.claimed(slot) or b"", digest, "", slot.history])
-            self.store.claim(slot.epoch, slot.round, slot.attempt, note, CONSIST)
+            note = StoredNote(self.claimed(slot) or b"", digest, "", slot.history)
+            self.store.claim(slot.epoch, slot.round, slot.attempt, note.to_bytes(), CONSIST)
 
     def signed(self, slot: Slot) -> bytes | None:
         """Digest of the set of survivors that was signed in this attempt; None before one was."""
         if self.store.last_claim(slot.epoch)[2] != CONSIST:
             return None
         note = self._note(slot)
-        return None if note is None else note[1]
+        return None if note is None else note.support
 
     def _signed_in(self, epoch_id: bytes) -> int:
         """Last round of an epoch whose survivors may have been signed, and its sum be known.
@@ -525,9 +516,8 @@ class Node:
 
     def save_output(self, sealed: Sealed, envelope: bytes, name: Output = "outbox") -> None:
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
-        head = canonical.dumps([sealed.header(), envelope])
-        size = len(head).to_bytes(4, "big")
-        self.store.write_chunks(self._name(name), [memoryview(size + head), *sealed.body()])
+        head = frame(StoredOutput(sealed.header(), envelope))
+        self.store.write_chunks(self._name(name), [memoryview(head), *sealed.body()])
 
     def load_output(self, slot: Slot, name: Output = "outbox") -> tuple[Sealed, bytes] | None:
         """The kept ciphertext of this very slot, or None."""
@@ -538,12 +528,9 @@ class Node:
 
     def _output(self, name: Output) -> tuple[Sealed, bytes]:
         data = self.store.read(self._name(name))
-        start = 4 + int.from_bytes(data[:4], "big")
-        match canonical.loads(data[4:start], MAX_BYTES, "stored update"):
-            case [bytes(header), bytes(envelope)]:
-                body = np.frombuffer(data, np.uint8, offset=start)
-                return Sealed.from_parts(header, body), envelope
-        raise ProtocolError("stored update: malformed")
+        kept, start = unframe(StoredOutput, data)
+        body = np.frombuffer(data, np.uint8, offset=start)
+        return Sealed.from_parts(kept.header, body), kept.envelope
 
     def check_mask(self, mask: Support | None) -> None:
         """Refuse another selection than updates were encrypted under here; DriftError.

@@ -31,10 +31,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
-from flhe.keys.identity import Identity, Random
+from flhe.keys.identity import Identity
 from flhe.node.keyfile import KeyFile, Mark
 from flhe.wire import files
 from flhe.wire.files import Buffer
+from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those

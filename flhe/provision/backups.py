@@ -18,11 +18,11 @@ from pathlib import Path
 from flhe.errors import ConfigError, FlheError, NoKeyError, ProtocolError, StoreError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
-from flhe.keys.identity import Random
 from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
 from flhe.node.store import Store
 from flhe.provision import public_files, sites
 from flhe.wire import files
+from flhe.wire.secret import Random
 
 
 def backup(

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.dealt import Dealt, deal
-from flhe.keys.identity import Random
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import load_pinned
 from flhe.schemes.esafl.scheme import NAME
 from flhe.wire import files
+from flhe.wire.secret import Random
 
 SCHEMES = ("eshe", NAME)
 """What keys can be dealt for: one scheme, by its own name and by that of its system."""

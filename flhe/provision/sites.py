@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
-from flhe.keys.identity import Identity, Random
+from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint as phone
 from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
 from flhe.keys.roster.roster import Member
 from flhe.node.store import Store
 from flhe.provision import public_files
+from flhe.wire.secret import Random
 
 SUFFIX = ".site"
 IDENTITY = "identity.key"

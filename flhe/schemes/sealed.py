@@ -13,6 +13,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
 from flhe.wire import canonical
+from flhe.wire.fields import U32, U64, Hash, bits, size
+from flhe.wire.record import Form, Record
 
 VERSION = 2
 MAX_HEADER = 64 * 1024
@@ -33,7 +36,7 @@ MAX_LENGTH = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Record):
     """The one round, of one epoch, of one run that a mask belongs to.
 
     Parameters
@@ -54,60 +57,59 @@ class Slot:
         their updates cannot be added up unnoticed.
     """
 
-    run_id: int
-    roster_hash: bytes
-    epoch: bytes
-    round: int
-    attempt: int
-    layout_hash: bytes
-    history: bytes
+    FORM = Form("slot", row=True)
 
-    def __post_init__(self) -> None:
-        hashes = (self.roster_hash, self.epoch, self.layout_hash, self.history)
-        lengths = tuple(len(h) for h in hashes)
-        if lengths != (32, 16, 32, 32):
-            raise ProtocolError(f"Slot: hashes of {lengths} bytes, expected (32, 16, 32, 32)")
-        if not (0 <= self.run_id < 1 << 64):
-            raise ProtocolError("Slot: run_id does not fit 64 unsigned bits")
-        if not (0 <= self.round < 1 << 32 and 0 <= self.attempt < 1 << 32):
-            raise ProtocolError("Slot: round and attempt must be 0 to 2**32 - 1")
+    run_id: U64
+    roster_hash: Hash
+    epoch: Annotated[bytes, size(16)]
+    round: U32
+    attempt: U32
+    layout_hash: Hash
+    history: Hash
 
     def context(self) -> tuple[int | bytes, ...]:
         """Everything a key of this round is derived from."""
-        return (
-            self.run_id,
-            self.roster_hash,
-            self.epoch,
-            self.round,
-            self.attempt,
-            self.layout_hash,
-            self.history,
-        )
+        return tuple(self.to_fields())
 
     def digest(self) -> bytes:
         """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""
         return _digest_of(self)
 
-    @classmethod
-    def from_fields(cls, fields: object) -> Slot:
-        """Inverse of `context`, as decoded; ProtocolError for anything else."""
-        # `type(...) is int`, because True is an int too and would be a second encoding of 1.
-        if type(fields) is not list or [type(f) for f in fields] != [
-            int,
-            bytes,
-            bytes,
-            int,
-            int,
-            bytes,
-            bytes,
-        ]:
-            raise ProtocolError("malformed slot")
-        return cls(*fields)
-
 
 @functools.lru_cache(maxsize=16)
 def _digest_of(slot: Slot) -> bytes:
     return hashlib.sha256(canonical.dumps(["flhe/v1/slot", *slot.context()])).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Support(Record):
+    """What a header says of a support that lies behind the ciphertext."""
+
+    FORM = Form("support", row=True)
+
+    length: Annotated[int, bits(31)]
+    nbytes: Annotated[int, bits(31)]
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Header(Record):
+    FORM = Form("sealed header", MAX_HEADER, version=VERSION, row=True)
+
+    scheme: str
+    mode: str
+    slot: Slot
+    senders: tuple[int, ...]
+    length: int
+    supports: tuple[_Support, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Small(Record):
+    FORM = Form("sealed", MAX_SMALL, row=True)
+
+    header: bytes
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,17 +156,9 @@ class Sealed:
 
     def header(self) -> bytes:
         """Everything but the ciphertext, as canonical CBOR."""
-        return canonical.dumps(
-            [
-                VERSION,
-                self.scheme,
-                self.mode,
-                list(self.slot.context()),
-                list(self.senders),
-                self.length,
-                [[s.length, len(s.data), s.digest()] for s in self.supports],
-            ]
-        )
+        supports = tuple(_Support(s.length, len(s.data), s.digest()) for s in self.supports)
+        head = _Header(self.scheme, self.mode, self.slot, self.senders, self.length, supports)
+        return head.to_bytes()
 
     def body(self) -> list[memoryview]:
         """What `header()` speaks of: the ciphertext, then the supports; nothing is copied."""
@@ -202,31 +196,14 @@ class Sealed:
         ProtocolError
             When the header is not exactly what `header()` writes, or the supports are not its.
         """
-        fields = canonical.loads(header, MAX_HEADER, "sealed header")
-        match fields:
-            case [
-                version,
-                str(scheme),
-                str(mode),
-                list(context),
-                list(senders),
-                length,
-                list(told),
-            ]:
-                pass
-            case _:
-                raise ProtocolError("sealed header: malformed, or of another version of flhe")
-        # `type(...) is int`, because True is an int too and would be a second encoding of 1.
-        if type(version) is not int or version != VERSION:
-            raise ProtocolError(f"sealed header: another version, this flhe reads {VERSION}")
-        if type(length) is not int or not all(type(s) is int for s in senders):
-            raise ProtocolError("sealed header: a sender or the length is not an integer")
-        slot = Slot.from_fields(context)
+        head = _Header.from_bytes(header)
         if supports is None:
-            if len(told) not in (0, len(senders)):
+            if len(head.supports) not in (0, len(head.senders)):
                 raise ProtocolError("sealed header: there must be one support for each sender")
-            body, supports = _split(body, told, floats)
-        sealed = cls(scheme, slot, tuple(senders), length, body, mode, tuple(supports))
+            body, supports = _split(body, head.supports, floats)
+        sealed = cls(
+            head.scheme, head.slot, head.senders, head.length, body, head.mode, tuple(supports)
+        )
         if sealed.header() != header:
             raise ProtocolError("sealed header: these are not the supports that it speaks of")
         return sealed
@@ -234,45 +211,33 @@ class Sealed:
 
 def to_bytes(sealed: Sealed) -> bytes:
     """A small ciphertext in one piece: canonical CBOR of header and body."""
-    return canonical.dumps([sealed.header(), b"".join(sealed.body())])
+    return _Small(sealed.header(), b"".join(sealed.body())).to_bytes()
 
 
 def from_bytes(data: bytes) -> Sealed:
     """Inverse of `to_bytes` for a dense ciphertext; ProtocolError for anything else."""
-    match canonical.loads(data, MAX_SMALL, "sealed"):
-        case [bytes(header), bytes(body)]:
-            return Sealed.from_parts(header, np.frombuffer(body, np.uint8), floats=0)
-    raise ProtocolError("sealed: not [header, body]")
+    small = _Small.from_bytes(data)
+    return Sealed.from_parts(small.header, np.frombuffer(small.body, np.uint8), floats=0)
 
 
 def _split(
-    body: NDArray[np.uint8], told: list[object], floats: int | None
+    body: NDArray[np.uint8], told: Sequence[_Support], floats: int | None
 ) -> tuple[NDArray[np.uint8], list[Support]]:
     """Ciphertext and supports out of a body, by what its header tells of each support."""
     if told and floats == 0:
         raise ProtocolError("sealed: a sparse ciphertext where a dense one was expected")
-    sizes = []
-    for item in told:
-        match item:
-            case [int(length), int(nbytes), bytes(digest)] if (
-                (type(length), type(nbytes)) == (int, int)
-                and nbytes >= 0
-                and 0 <= length < 1 << 31
-                and length == (floats or length)
-            ):
-                sizes.append((length, nbytes, digest))
-            case _:
-                raise ProtocolError("sealed header: malformed support")
-    at = body.size - sum(nbytes for _, nbytes, _ in sizes)
+    if floats and any(item.length != floats for item in told):
+        raise ProtocolError("sealed header: a support of a vector of another length")
+    at = body.size - sum(item.nbytes for item in told)
     if at < 0:
         raise ProtocolError("sealed: cut short, its supports are missing")
-    data, supports = body[:at] if sizes else body, []
-    for length, nbytes, digest in sizes:
-        support = Support.from_bytes(body[at : at + nbytes].tobytes(), length)
-        if support.digest() != digest:
+    data, supports = body[:at] if told else body, []
+    for item in told:
+        support = Support.from_bytes(body[at : at + item.nbytes].tobytes(), item.length)
+        if support.digest() != item.digest:
             raise ProtocolError("sealed: a support is not the one that the header speaks of")
         supports.append(support)
-        at += nbytes
+        at += item.nbytes
     return data, supports
 
 

@@ -17,15 +17,17 @@ Source: docs/protocol.md (Receipts).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flhe.errors import EquivocationError, ProtocolError
-from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header, Signature
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.schemes.sealed import Slot
-from flhe.wire.canonical import dumps, loads
+from flhe.wire.canonical import dumps
+from flhe.wire.fields import U32, Hash
+from flhe.wire.record import Form, Record
 
 STAGE = "receipt"
 
@@ -34,7 +36,7 @@ MAX_RECEIPT = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Record):
     """What a member has signed.
 
     Parameters
@@ -43,24 +45,30 @@ class Receipt:
         Of the model that it starts from, 32 bytes.
     missed : int
         Last round whose sum lacked its update, 0 if none did.
+    signature : bytes
+        By the member, 64 bytes.
     """
 
-    history: bytes
-    missed: int = 0
+    FORM = Form("receipt", MAX_RECEIPT, row=True)
 
-    def __post_init__(self) -> None:
-        if type(self.history) is not bytes or len(self.history) != 32:
-            raise ProtocolError("receipt: a history is 32 bytes")
-        if type(self.missed) is not int or not 0 <= self.missed < 1 << 32:
-            raise ProtocolError("receipt: a round is an unsigned 32-bit integer")
+    history: Hash
+    missed: U32
+    signature: Signature = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipts(Record):
+    FORM = Form("receipts", MAX_MEMBERS * MAX_RECEIPT, row=True)
+
+    receipts: tuple[bytes, ...]
 
 
 def sign(identity: Identity, slot: Slot, number: int, policy_hash: bytes, missed: int = 0) -> bytes:
     """The receipt that goes with an update in `slot`; parameters as of `opened`."""
-    receipt = Receipt(slot.history, missed)
-    header, payload = _header(identity.public, slot, number, policy_hash), _payload(slot, receipt)
+    header = _header(identity.public, slot, number, policy_hash)
+    payload = _payload(slot, slot.history, missed)
     signature = Envelope.seal(identity, header, payload).signature
-    return dumps([receipt.history, receipt.missed, signature])
+    return Receipt(slot.history, missed, signature).to_bytes()
 
 
 def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Receipt:
@@ -86,19 +94,16 @@ def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: byt
     AuthenticationError
         It is another member's, of another attempt, or was changed.
     """
-    match loads(data, MAX_RECEIPT, "receipt"):
-        case [history, missed, bytes(signature)]:
-            receipt = Receipt(history, missed)
-        case _:
-            raise ProtocolError("receipt: not [history, missed, signature]")
+    receipt = Receipt.from_bytes(data)
     header = _header(sender, slot, number, policy_hash)
-    Envelope(header, _payload(slot, receipt), signature).verify({}, senders=[sender])
+    payload = _payload(slot, receipt.history, receipt.missed)
+    Envelope(header, payload, receipt.signature).verify({}, senders=[sender])
     return receipt
 
 
 def pack(receipts: Sequence[bytes]) -> bytes:
     """The receipts of a sum's senders, in order of rank, as they travel with it."""
-    return dumps(list(receipts))
+    return _Receipts(tuple(receipts)).to_bytes()
 
 
 def check(
@@ -128,8 +133,8 @@ def check(
     ProtocolError
         There is not one for each sender.
     """
-    receipts = loads(packed, MAX_MEMBERS * MAX_RECEIPT, "receipts") if packed else []
-    if type(receipts) is not list or [type(r) for r in receipts] != [bytes] * len(senders):
+    receipts = _Receipts.from_bytes(packed).receipts if packed else ()
+    if len(receipts) != len(senders):
         raise ProtocolError(
             f"the sum of round {slot.round} came without one receipt by each of its senders"
         )
@@ -147,8 +152,8 @@ def check(
     return found
 
 
-def _payload(slot: Slot, receipt: Receipt) -> bytes:
-    return dumps([slot.epoch, receipt.history, receipt.missed])
+def _payload(slot: Slot, history: bytes, missed: int) -> bytes:
+    return dumps([slot.epoch, history, missed])
 
 
 def _header(sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Header:

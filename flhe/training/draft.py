@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,36 @@ from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
 from flhe.training.model import Model
 from flhe.training.start import UNTOLD
-from flhe.wire import canonical
+from flhe.wire.fields import U32, Hash, bits, size, within
+from flhe.wire.frame import frame, unframe
+from flhe.wire.record import Form, Record
 
 MAGIC = b"flhe-draft/1\n"
 VERSION = 2
 MAX_HEAD = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Head(Record):
+    FORM = Form(
+        "kept update",
+        MAX_HEAD,
+        version=VERSION,
+        damaged=StoreError("a kept update is damaged, or of another version of flhe: remove it"),
+    )
+
+    round: U32
+    history: Hash
+    extras: tuple[Annotated[int, within(-(1 << 63), (1 << 63) - 1)], ...]
+    length: Annotated[int, bits(48)]
+    count: Annotated[int, bits(48)]
+    sparse: bool
+    base: Annotated[bytes, size(0, 32)]
+    told: Hash
+
+    def _validate(self) -> None:
+        if self.length and not self.sparse:
+            raise StoreError("a kept update is damaged: only sparse ones leave a residual")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,20 +113,17 @@ class Draft:
         """The encoding, piece by piece; arrays are not copied."""
         residual = np.empty(0, np.float32) if self.residual is None else self.residual
         coords = np.empty(0, np.uint32) if self.coords is None else self.coords
-        head = canonical.dumps(
-            {
-                "v": VERSION,
-                "round": self.round,
-                "history": self.history,
-                "extras": [int(extra) for extra in self.extras],
-                "length": residual.size,
-                "count": self.values.size,
-                "sparse": self.coords is not None,
-                "base": self.base,
-                "told": self.told,
-            }
+        head = _Head(
+            self.round,
+            self.history,
+            tuple(int(extra) for extra in self.extras),
+            residual.size,
+            self.values.size,
+            self.coords is not None,
+            self.base,
+            self.told,
         )
-        yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
+        yield memoryview(frame(head, MAGIC))
         for array, dtype in ((residual, "<f4"), (self.values, "<f4"), (coords, "<u4")):
             yield np.ascontiguousarray(array, np.dtype(dtype)).view(np.uint8).data
 
@@ -113,46 +136,15 @@ class Draft:
         StoreError
             Anything that `chunks` does not write.
         """
-        start = len(MAGIC) + 4
-        if data[: len(MAGIC)] != MAGIC or len(data) < start:
-            raise StoreError("a kept update is damaged, or of another version of flhe: remove it")
-        start += int.from_bytes(data[start - 4 : start], "big")
-        head = canonical.loads(data[len(MAGIC) + 4 : start], MAX_HEAD, "kept update")
-        if isinstance(head, dict) and head.get("v") == 1 and "told" not in head:
-            head = {**head, "v": VERSION, "told": UNTOLD}  # nobody knows: it is trained anew
-        match head:
-            case {
-                "v": 2,
-                "round": int(round_),
-                "history": bytes(history),
-                "extras": list(extras),
-                "length": int(length),
-                "count": int(count),
-                "sparse": bool(sparse),
-                "base": bytes(base),
-                "told": bytes(told),
-                **rest,
-            } if (
-                not rest
-                and bool not in {type(head["v"]), type(round_), type(length), type(count)}
-                and {type(e) for e in extras} <= {int}
-                and all(-(1 << 63) <= e < 1 << 63 for e in extras)
-                and min(round_, length, count) >= 0
-                and (sparse or length == 0)  # only sparse updates leave a residual
-                and len(history) == 32
-                and len(base) in (0, 32)
-                and len(told) == 32
-            ):
-                pass
-            case _:
-                raise StoreError("a kept update is damaged: remove it")
-        if start + 4 * (length + count * (2 if sparse else 1)) != len(data):
+        head, start = unframe(_Head, data, MAGIC)
+        length, count = head.length, head.count
+        if start + 4 * (length + count * (2 if head.sparse else 1)) != len(data):
             raise StoreError("a kept update was cut short: remove it")
         residual = np.frombuffer(data, np.dtype("<f4"), length, start)
         values = np.frombuffer(data, np.dtype("<f4"), count, start + 4 * length)
         coords = (
             np.frombuffer(data, np.dtype("<u4"), count, start + 4 * (length + count))
-            if sparse
+            if head.sparse
             else None
         )
         if coords is not None and (
@@ -160,12 +152,12 @@ class Draft:
         ):
             raise StoreError("a kept update is damaged: remove it")
         return cls(
-            round_,
-            history,
+            head.round,
+            head.history,
             values.astype(np.float32, copy=False),
-            np.array(extras, np.int64),
+            np.array(head.extras, np.int64),
             None if coords is None else coords.astype(np.uint32, copy=False),
-            residual.astype(np.float32, copy=False) if sparse else None,
-            base,
-            told,
+            residual.astype(np.float32, copy=False) if head.sparse else None,
+            head.base,
+            head.told,
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
 from flhe.coding.support import HEADER, Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.wire import canonical
+from flhe.wire.fields import U32, As, Hash, at_most
+from flhe.wire.frame import frame, unframe
+from flhe.wire.record import Form, Record
 
 Memory = dict[str, NDArray[np.float64]]
 
@@ -32,6 +35,35 @@ VERSION = 4
 MAX_MOMENTS = 8
 MAX_MEMORY = 8
 """Most vectors of a codec's memory; each has a number for each array at most."""
+
+
+_Names = Annotated[tuple[str, ...], at_most(MAX_MOMENTS, "names")]
+_Sizes = Annotated[tuple[tuple[str, U32], ...], at_most(MAX_MEMORY, "vectors")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head(Record):
+    FORM = Form("model head", MAX_LAYOUT_BYTES, version=VERSION)
+
+    round: U32
+    steps: U32
+    layout: Annotated[Layout, As(Layout.to_fields, Layout.from_fields, "a layout")]
+    history: Hash
+    moments: _Names
+    memory: _Sizes
+    mask: U32
+
+    def _validate(self) -> None:
+        names = self.moments, [name for name, _ in self.memory]
+        most = max(len(self.layout.entries), 1)
+        if (
+            self.steps > self.round
+            or any(len(set(each)) != len(each) for each in names)
+            or any(size > most for _, size in self.memory)
+        ):
+            raise ProtocolError("model: malformed head")
+        if self.mask and not HEADER <= self.mask <= HEADER + (self.layout.floats + 7) // 8:
+            raise ProtocolError("model: malformed mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +160,16 @@ class Model:
 
     def chunks(self) -> Iterator[memoryview]:
         """The encoding, piece by piece; array data is not copied."""
-        head = canonical.dumps(
-            {
-                "v": VERSION,
-                "round": self.round,
-                "steps": self.steps,
-                "layout": self.layout.to_fields(),
-                "history": self.history,
-                "moments": list(self.moments),
-                "memory": [[name, kept.size] for name, kept in self.memory.items()],
-                "mask": 0 if self.mask is None else len(self.mask.data),
-            }
+        head = _Head(
+            self.round,
+            self.steps,
+            self.layout,
+            self.history,
+            tuple(self.moments),
+            tuple((name, kept.size) for name, kept in self.memory.items()),
+            0 if self.mask is None else len(self.mask.data),
         )
-        yield memoryview(MAGIC + len(head).to_bytes(4, "big") + head)
+        yield memoryview(frame(head, MAGIC))
         yield from _raw(self.layout, self.masters)
         kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
         yield from map(_little, kept)
@@ -156,43 +185,14 @@ class Model:
         ProtocolError
             Anything that `chunks` does not write.
         """
-        start = len(MAGIC) + 4
-        if data[: len(MAGIC)] != MAGIC or len(data) < start:
-            raise ProtocolError("not a model of flhe, or one of another version")
-        size = int.from_bytes(data[start - 4 : start], "big")
-        if start + size > len(data):
-            raise ProtocolError("model: cut short")
-        match canonical.loads(bytes(data[start : start + size]), MAX_LAYOUT_BYTES, "model head"):
-            case {
-                "v": int(version),
-                "round": int(round_),
-                "steps": int(steps),
-                "layout": layout_fields,
-                "history": bytes(history),
-                "moments": list(names),
-                "memory": list(memory_sizes),
-                "mask": int(masked),
-                **rest,
-            } if all(type(name) is str for name in names):
-                pass
-            case _:
-                raise ProtocolError("model: malformed head")
-        if rest or {type(n) for n in (version, round_, steps, masked)} != {int}:
-            raise ProtocolError("model: malformed head")
-        if not 0 <= steps <= round_ or len(names) > MAX_MOMENTS or len(set(names)) != len(names):
-            raise ProtocolError("model: malformed head")
-        if version != VERSION or not 0 <= round_ < 1 << 32 or len(history) != 32:
-            raise ProtocolError("model: malformed head, or of another version of flhe")
-        layout = Layout.from_fields(layout_fields)
-        sizes = _sizes(memory_sizes, layout)
-        if masked and not HEADER <= masked <= HEADER + (layout.floats + 7) // 8:
-            raise ProtocolError("model: malformed mask")
-        masters, at = _masters(layout, data, start + size)
-        left = 4 * layout.floats * len(names) + 8 * sum(sizes.values()) + masked
+        head, start = unframe(_Head, data, MAGIC)
+        layout, sizes = head.layout, dict(head.memory)
+        masters, at = _masters(layout, data, start)
+        left = 4 * layout.floats * len(head.moments) + 8 * sum(sizes.values()) + head.mask
         if at + left != len(data):
             raise ProtocolError("model: shorter or longer than its head says")
         moments = {}
-        for name in names:
+        for name in head.moments:
             lane = np.frombuffer(data, np.dtype("<f4"), layout.floats, at)
             moments[name] = lane.astype(np.float32, copy=False)
             at += 4 * layout.floats
@@ -201,8 +201,8 @@ class Model:
             kept = np.frombuffer(data, np.dtype("<f8"), length, at)
             memory[name] = kept.astype(np.float64, copy=False)
             at += 8 * length
-        mask = Support.from_bytes(bytes(data[at:]), layout.floats) if masked else None
-        return cls(layout, round_, history, masters, moments, memory, steps, mask)
+        mask = Support.from_bytes(bytes(data[at:]), layout.floats) if head.mask else None
+        return cls(layout, head.round, head.history, masters, moments, memory, head.steps, mask)
 
 
 def _masters(
@@ -219,21 +219,6 @@ def _masters(
         masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
         at = stop
     return masters, at
-
-
-def _sizes(fields: list[object], layout: Layout) -> dict[str, int]:
-    """Name and length of each vector of the memory."""
-    sizes: dict[str, int] = {}
-    for item in fields:
-        match item:
-            case [str(name), int(size)] if type(size) is int and name not in sizes:
-                sizes[name] = size
-            case _:
-                raise ProtocolError("model: malformed memory")
-    most = max(len(layout.entries), 1)
-    if len(sizes) > MAX_MEMORY or not all(0 <= size <= most for size in sizes.values()):
-        raise ProtocolError("model: malformed memory")
-    return sizes
 
 
 def first_history(layout: Layout, masters: Arrays) -> bytes:

@@ -1,4 +1,4 @@
-"""What terms say of selection and noise: which of them go together, and how they are written."""
+"""What terms say of selection and noise: which of them go together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select, describe
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
     from flhe.training.terms import Terms
@@ -69,38 +69,3 @@ def _check_noise(terms: Terms, noise: Laplace) -> None:
         raise ConfigError(
             'noise of scope "clear", and nothing travels in clear: use scope="all", or leave noise out'
         )
-
-
-def select_fields(select: Select) -> list[str]:
-    """As they are written into terms; floats as exact text."""
-    return [float(select.ratio).hex(), select.rule, select.rest]
-
-
-def noise_fields(noise: Laplace | None) -> list[str]:
-    """As `select_fields`; empty for none."""
-    return [] if noise is None else [float(noise.scale).hex(), noise.scope]
-
-
-def select_from(fields: object) -> Select:
-    """Inverse of `select_fields`; ProtocolError for anything else."""
-    match fields:
-        case [str(ratio), str(rule), ("clear" | "drop") as rest]:
-            return Select(_number(ratio), rule, rest)
-    raise ProtocolError("terms: malformed select")
-
-
-def noise_from(fields: object) -> Laplace | None:
-    """Inverse of `noise_fields`; ProtocolError for anything else."""
-    match fields:
-        case []:
-            return None
-        case [str(scale), ("clear" | "all") as scope]:
-            return Laplace(_number(scale), scope)
-    raise ProtocolError("terms: malformed noise")
-
-
-def _number(text: str) -> float:
-    try:
-        return float.fromhex(text)
-    except (ValueError, OverflowError):
-        raise ProtocolError("terms: select or noise holds what is no number") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from flhe.coding.base import Codec
 from flhe.coding.chain import Chain, chain
@@ -22,7 +22,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
 from flhe.math.permutation import Permutation
 from flhe.schemes import sum_mac as sum_tags
 from flhe.schemes.base import Reader, Scheme, fits
@@ -37,7 +37,8 @@ from flhe.training import scheme_terms, select_terms
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.optimizers import Optimizer
 from flhe.training.optimizers import from_parameters as optimizer_from
-from flhe.wire import canonical
+from flhe.wire.fields import As
+from flhe.wire.record import Form, Record
 
 VERSION = 7
 MAX_BYTES = 1 << 20
@@ -51,12 +52,28 @@ BUILT = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
 """Schemes of this version."""
 
 
+Thresholds = float | Mapping[str, float] | Literal["history", "exchange"]
+"""A clipping threshold, one for each layer, or what they are fitted on."""
+
 TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
 """Training metrics that are averaged by default, where the app reports them."""
 
 
+def _thresholds_fields(clip: Thresholds) -> Any:
+    """Floats as exact text."""
+    if isinstance(clip, Mapping):
+        return [[name, float(alpha).hex()] for name, alpha in clip.items()]
+    return clip if isinstance(clip, str) else float(clip).hex()
+
+
+def _thresholds_from(stored: Any) -> Thresholds:
+    if isinstance(stored, list):
+        return {str(name): float.fromhex(alpha) for name, alpha in stored}
+    return stored if stored in FITTED else float.fromhex(stored)
+
+
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Record):
     """Everything public that decides how updates are encoded and encrypted.
 
     Parameters
@@ -113,16 +130,20 @@ class Terms:
         Noise that each client adds to its update, after clipping.
     """
 
+    FORM = Form("terms", MAX_BYTES, version=VERSION, error=ConfigError)
+
     scheme: str = "flashe"
     bits: int = 16
-    clip: float | Mapping[str, float] | Literal["history", "exchange"] = 1.0
+    clip: Annotated[Thresholds, As(_thresholds_fields, _thresholds_from, "thresholds")] = 1.0
     max_examples: int = 10_000
     weighted: bool = True
     masking: Masking = "double"
     metrics: tuple[str, ...] = TRAIN_METRICS
     arrays_key: str = "arrays"
     weight_key: str = "num-examples"
-    optimizer: Optimizer = field(default_factory=ServerOptimizer)
+    optimizer: Annotated[
+        Optimizer, As(lambda optimizer: optimizer.parameters(), optimizer_from, "an optimizer")
+    ] = field(default_factory=ServerOptimizer)
     top_k: float | None = None
     warmup: int = 10
     permute: bool = True
@@ -137,7 +158,7 @@ class Terms:
     select: Select = field(default_factory=Select)
     noise: Laplace | None = None
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.scheme not in BUILT:
             raise ConfigError(f"scheme {self.scheme!r}: this version builds {', '.join(BUILT)}")
         names = (*self.metrics, self.arrays_key, self.weight_key)
@@ -338,128 +359,3 @@ class Terms:
     def hash(self) -> bytes:
         """SHA-256 of the terms, 32 bytes: `policy_hash` in signed messages."""
         return hashlib.sha256(self.to_bytes()).digest()
-
-    def to_bytes(self) -> bytes:
-        """Canonical CBOR; floats as exact text."""
-        if isinstance(self.clip, Mapping):
-            clip: Any = [[name, float(alpha).hex()] for name, alpha in self.clip.items()]
-        elif isinstance(self.clip, str):
-            clip = self.clip
-        else:
-            clip = float(self.clip).hex()
-        return canonical.dumps(
-            {
-                "v": VERSION,
-                "scheme": self.scheme,
-                "bits": self.bits,
-                "clip": clip,
-                "max_examples": self.max_examples,
-                "weighted": self.weighted,
-                "masking": self.masking,
-                "metrics": list(self.metrics),
-                "arrays_key": self.arrays_key,
-                "weight_key": self.weight_key,
-                "optimizer": self.optimizer.parameters(),
-                "top_k": "" if self.top_k is None else float(self.top_k).hex(),
-                "warmup": self.warmup,
-                "permute": self.permute,
-                "unmask": self.unmask,
-                "preset": self.preset,
-                "key_bits": self.key_bits,
-                "advance": self.advance,
-                "sends": self.sends,
-                "ring": self.ring,
-                "keys": self.keys,
-                "ckks_ring": self.ckks_ring,
-                "select": select_terms.select_fields(self.select),
-                "noise": select_terms.noise_fields(self.noise),
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Terms:
-        """Inverse of `to_bytes`.
-
-        Raises
-        ------
-        ProtocolError
-            Another version, or anything that `to_bytes` does not write.
-        """
-        fields = canonical.loads(data, MAX_BYTES, "terms")
-        match fields:
-            case {
-                "v": int(version),
-                "scheme": str(scheme),
-                "bits": int(bits),
-                "clip": str() | list() as clip,
-                "max_examples": int(max_examples),
-                "weighted": bool(weighted),
-                "masking": ("double" | "single" | "adaptive") as masking,
-                "metrics": list(metrics),
-                "arrays_key": str(arrays_key),
-                "weight_key": str(weight_key),
-                "optimizer": optimizer,
-                "top_k": str(top_k),
-                "warmup": int(warmup),
-                "permute": bool(permute),
-                "unmask": ("server" | "clients") as unmask,
-                "preset": str(preset),
-                "key_bits": int(key_bits),
-                "advance": bool(advance),
-                "sends": ("update" | "gradient") as sends,
-                "ring": str(ring),
-                "keys": ("joint" | "round" | "dealt") as keys,
-                "ckks_ring": str(ckks_ring),
-                "select": list(select),
-                "noise": list(noise),
-                **rest,
-            } if (
-                not rest
-                and all(type(m) is str for m in metrics)
-                and bool not in {type(version), type(bits), type(max_examples), type(warmup)}
-                and type(key_bits) is int
-            ):
-                pass
-            case _:
-                raise ProtocolError("terms: malformed, or of another version of flhe")
-        if version != VERSION:
-            raise ProtocolError(f"terms: version {version}, this flhe reads {VERSION}")
-        try:
-            bound: Any = (
-                {str(name): float.fromhex(alpha) for name, alpha in clip}
-                if isinstance(clip, list)
-                else clip
-                if clip in FITTED
-                else float.fromhex(clip)
-            )
-            share = float.fromhex(top_k) if top_k else None
-        except (TypeError, ValueError, OverflowError):
-            raise ProtocolError("terms: a clipping threshold or top_k is not a number") from None
-        terms = cls(
-            scheme,
-            bits,
-            bound,
-            max_examples,
-            weighted,
-            masking,
-            tuple(metrics),
-            arrays_key,
-            weight_key,
-            optimizer_from(optimizer),
-            share,
-            warmup,
-            permute,
-            unmask,
-            preset,
-            key_bits,
-            advance,
-            sends,
-            ring,
-            keys,
-            ckks_ring,
-            select_terms.select_from(select),
-            select_terms.noise_from(noise),
-        )
-        if terms.to_bytes() != data:  # True for 1, "1.0" for a hexadecimal float, a name twice
-            raise ProtocolError("terms: not written as flhe writes them")
-        return terms

@@ -1,1 +1,1 @@
-"""What is written to disk or the wire: canonical CBOR, records, labels, codes."""
+"""What crosses the wire or is written to disk: one value, one encoding, and one label for each key."""

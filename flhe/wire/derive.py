@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from flhe.errors import ConfigError
-from flhe.keys.identity import Secret
 from flhe.wire.canonical import dumps
+from flhe.wire.secret import Secret
 
 PREFIX = "flhe/v1/"
 """Starts every label that is hashed, signed or derived under."""

@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.keys.identity import Random
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.wire.derive import hkdf
+from flhe.wire.secret import Random
 
 Poly = list[int]
 """Coefficients, lowest first."""

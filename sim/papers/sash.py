@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.keys.identity import Random
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 from flhe.math.ring import lwr_masks
+from flhe.wire.secret import Random
 
 MU = 512
 """mu: entries of a seed."""

@@ -297,7 +297,7 @@ def test_a_scale_that_cannot_work(scale: float) -> None:
 
 
 def test_a_scope_that_is_none() -> None:
-    with pytest.raises(ConfigError, match="'clear' or 'all'"):
+    with pytest.raises(ConfigError, match="scope must be one of clear, all"):
         Laplace(1.0, "some")  # type: ignore[arg-type]
 
 

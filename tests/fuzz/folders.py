@@ -125,7 +125,7 @@ def _ledger_file(
 def _whole(kept: Ledger) -> Ledger:
     """With the round of its checkpoint as it is written, whether or not the file is of that round."""
     body = canonical.loads((_ledger() / "ledger").read_bytes(), 1 << 20, "ledger")
-    kept.box_round = body["box"]
+    kept.box_round = body["box_round"]
     return kept
 
 

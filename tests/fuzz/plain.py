@@ -10,27 +10,22 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.laplace import Laplace
 from flhe.coding.limb_packing import LimbPacking
 from flhe.coding.pack import Packing
-from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys.agreement import epoch, masking
-from flhe.keys.agreement.messages import Envelope
-from flhe.keys.roster.roster import Roster
 from flhe.mods import records
 from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import selective
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
+from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.training import optimizers
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
-from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
-from tests.fuzz.group import ROSTER, exchange, slot
+from tests.fuzz.group import exchange, slot
 
 LIMIT = 1 << 20
 
@@ -133,27 +128,7 @@ def _stage(data: bytes) -> Any:
     return records.bytes_list(record, "messages")
 
 
-# --- terms ---
-
-
-def _terms() -> list[bytes]:
-    all_terms = (
-        Terms(),
-        Terms(clip={"w": 0.5, "b": 0.25}, top_k=0.1, optimizer=ServerOptimizer("fedadam")),
-        Terms(clip="exchange", masking="adaptive"),
-        Terms(scheme="sash", bits=0, unmask="clients"),
-        Terms(scheme="batchcrypt", clip="history"),
-        Terms(scheme="esafl", keys="round"),
-        Terms(scheme="esafl", sends="gradient", optimizer=ClientOptimizer("adam")),
-        Terms(
-            scheme="fedml-he",
-            weighted=False,
-            select=Select(0.1, "sensitivity"),
-            noise=Laplace(0.01),
-        ),
-    )
-    return [terms.to_bytes() for terms in all_terms]
-
+# --- layouts and optimizers ---
 
 LAYOUT = Layout(
     (Entry("w", (3, 4), "float32"), Entry("b", (), "bfloat16"), Entry("n", (2,), "int64"))
@@ -229,35 +204,13 @@ def entries() -> Sequence[Decoder]:
             lambda: [canonical.dumps([1, -1, b"x", "y", None, True, {"a": [2**64 - 1], "b": {}}])],
             fields,
             canonical.dumps,
-            covers=(keys + "canonical.loads",),
-        ),
-        Decoder(
-            "envelope, unverified",
-            lambda: [e.hellos[0], e.confirms[2]],
-            lambda data: Envelope.from_bytes(data, 1024),
-            Envelope.to_bytes,
-            covers=(keys + "messages.Envelope.from_bytes",),
+            covers=("flhe.wire.canonical.loads",),
         ),
         Decoder(
             "CONFIRM at the relay",
             lambda: [e.confirms[1]],
             lambda data: epoch.announced([e.confirms[0], data]),
             ANY,
-        ),
-        Decoder(
-            "roster",
-            lambda: [ROSTER.to_bytes(), Roster.first_use(ROSTER.publics).to_bytes()],
-            Roster.from_bytes,
-            Roster.to_bytes,
-            covers=(keys + "roster.Roster.from_bytes",),
-        ),
-        Decoder(
-            "terms",
-            _terms,
-            Terms.from_bytes,
-            Terms.to_bytes,
-            covers=("flhe.training.terms.Terms.from_bytes",),
-            room=16 << 20,
         ),
         Decoder(
             "optimizer",
@@ -269,13 +222,6 @@ def entries() -> Sequence[Decoder]:
                 "flhe.training.optimizer.ServerOptimizer.from_parameters",
                 "flhe.training.client_optimizer.ClientOptimizer.from_parameters",
             ),
-        ),
-        Decoder(
-            "slot",
-            lambda: [canonical.dumps(list(slot().context()))],
-            value(Slot.from_fields),
-            encoded(lambda s: list(s.context())),
-            covers=("flhe.schemes.sealed.Slot.from_fields",),
         ),
         Decoder(
             "layout",

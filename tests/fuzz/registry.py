@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tests.fuzz import ciphertexts, folders, masked, plain, signed, sites, stored
+from tests.fuzz import ciphertexts, declared, folders, masked, plain, signed, sites, stored
 from tests.fuzz.decoders import Decoder
 
 
@@ -13,7 +13,7 @@ def all_decoders() -> dict[str, Decoder]:
     """By name."""
     found = [
         decoder
-        for module in (signed, masked, sites, plain, stored, folders, ciphertexts)
+        for module in (signed, masked, sites, plain, stored, folders, ciphertexts, declared)
         for decoder in module.entries()
     ]
     by_name = {decoder.name: decoder for decoder in found}

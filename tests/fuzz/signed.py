@@ -42,7 +42,7 @@ def header(stage: str = "update", **changes: Any) -> Header:
     return Header(**fields | changes)
 
 
-EXPECT = {name: value for name, value in header().fields().items() if name != "sender"}
+EXPECT = {name: value for name, value in header().to_fields().items() if name != "sender"}
 MEMBERS = [each.public for each in IDS]
 PAYLOAD = bytes(range(40))
 DIGEST = hashlib.sha256(PAYLOAD).digest()

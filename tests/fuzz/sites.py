@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from flhe.errors import ProtocolError
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roster.enrolment import Enrolment
-from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.signed_roster import SignedRoster, load_pinned
 from flhe.node import backup
 from flhe.node.backup import Backup
 from flhe.sums import receipts
-from flhe.wire import canonical
-from tests.fuzz.decoders import ANY, NEVER, Decoder
+from tests.fuzz.decoders import NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, TERMS, exchange, scratch, slot, source
 
 PASSPHRASE = "correct horse battery staple"
@@ -61,13 +58,6 @@ def _restore(data: bytes) -> Backup:
         return Backup.unseal(data, PASSPHRASE)
 
 
-def _limits(data: bytes) -> Limits:
-    found = canonical.loads(data, 4096, "limits")
-    if type(found) is not dict:  # as the roster around it sees to
-        raise ProtocolError("no limits")
-    return Limits.from_fields(found)
-
-
 @functools.cache
 def _receipt(rank: int, attempt: int = 0, missed: int = 0) -> bytes:
     return receipts.sign(IDS[rank], slot(attempt), exchange().epochs[0].number, TERMS, missed)
@@ -89,15 +79,7 @@ def _check_packed(data: bytes) -> None:
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
-    keys = "flhe.keys."
     return (
-        Decoder(
-            "roster file",
-            lambda: [_roster_file(3), _roster_file(len(IDS))],
-            SignedRoster.from_bytes,
-            SignedRoster.to_bytes,
-            covers=(keys + "signed_roster.SignedRoster.from_bytes",),
-        ),
         Decoder(
             "roster file, pinned",
             lambda: [_roster_file(len(IDS))],
@@ -110,25 +92,8 @@ def entries() -> Sequence[Decoder]:
             _enrolments,
             Enrolment.from_bytes,
             NEVER,
-            covers=(keys + "enrolment.Enrolment.from_bytes",),
         ),
         Decoder("backup", lambda: [_backup(0)], _restore, NEVER),
-        Decoder(
-            "key of models",
-            lambda: [_model_key().to_bytes()],
-            ModelKey.from_bytes,
-            ModelKey.to_bytes,
-            covers=(keys + "model_key.ModelKey.from_bytes",),
-        ),
-        Decoder(
-            "limits of a roster",
-            lambda: [
-                canonical.dumps(Limits(min_select=0.25, counts=False, min_members=4).to_fields())
-            ],
-            _limits,
-            ANY,  # the roster around them is compared with what was read
-            covers=(keys + "limits.Limits.from_fields",),
-        ),
         Decoder(
             "receipt",
             lambda: [_receipt(1)],

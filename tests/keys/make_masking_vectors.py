@@ -78,13 +78,13 @@ class Members:
         self.seeds = [seed for _, _, seed in self._signing]
         self.roster = cbor(
             {
-                "v": 2,
+                "v": 3,
                 "members": [[f"site-{i}", public] for i, public in enumerate(self.publics)],
                 "collusion": collusion,
                 "min_survivors": 2,
                 "schemes": ["*"],
                 "revoked": [],
-                "parameters": {},
+                "limits": {},
             }
         )
         self.group_key = sha(name, "group")

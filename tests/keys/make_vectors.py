@@ -217,13 +217,13 @@ def roster_vectors() -> dict:
     secrets = [ECC.construct(curve="Ed25519", seed=bytes([i + 1]) * 32) for i in range(6)]
     keys = sorted(s.public_key().export_key(format="raw") for s in secrets)
     body = {
-        "v": 2,
+        "v": 3,
         "members": [[f"site-{i}", key] for i, key in enumerate(keys[:4])],
         "collusion": 1,
         "min_survivors": 3,
         "schemes": ["esafl", "flashe"],
         "revoked": [],
-        "parameters": {},
+        "limits": {},
     }
     cases: list[dict] = []
 
@@ -238,7 +238,7 @@ def roster_vectors() -> dict:
                 "min_survivors": roster["min_survivors"],
                 "schemes": roster["schemes"],
                 "revoked": [key.hex() for key in roster["revoked"]],
-                "parameters": roster["parameters"],
+                "limits": roster["limits"],
                 "roster": data.hex(),
                 "hash": hashlib.sha256(data).hexdigest(),
             }
@@ -249,24 +249,24 @@ def roster_vectors() -> dict:
 
     good("nobody was removed")
     good("two were removed", revoked=keys[4:])
-    limits = {"counts": False, "key-bits": 3072, "min-members": 4, "min-select": "0.25"}
-    good("limits on parameters", parameters=limits | {"server-reads": True})
-    bad("a limit that nobody knows", "ProtocolError", parameters={"no-such-limit": 1})
-    bad("a limit that is too many members", "ConfigError", parameters={"min-members": 5})
-    bad("a share that is a number", "ConfigError", parameters={"min-select": 1})
-    bad("a share in a longer form", "ConfigError", parameters={"min-select": "0.250"})
-    bad("a share beyond all", "ConfigError", parameters={"min-select": "1.5"})
-    bad("noise without end", "ConfigError", parameters={"min-noise": "inf"})
-    bad("a permission that is a number", "ConfigError", parameters={"server-reads": 1})
-    bad("parameters as a list", "ProtocolError", parameters=[])
+    limits = {"counts": False, "key_bits": 3072, "min_members": 4, "min_select": (0.25).hex()}
+    good("limits on parameters", limits=limits | {"server_reads": True})
+    bad("a limit that nobody knows", "ProtocolError", limits={"no-such-limit": 1})
+    bad("a limit that is too many members", "ConfigError", limits={"min_members": 5})
+    bad("a share that is a number", "ProtocolError", limits={"min_select": 1})
+    bad("a share in another form", "ProtocolError", limits={"min_select": "0.25"})
+    bad("a share beyond all", "ConfigError", limits={"min_select": (1.5).hex()})
+    bad("noise without end", "ConfigError", limits={"min_noise": "inf"})
+    bad("a permission that is a number", "ProtocolError", limits={"server_reads": 1})
+    bad("limits as a list", "ProtocolError", limits=[])
     bad("members out of order", "ProtocolError", members=body["members"][::-1])
     bad("revoked keys out of order", "ProtocolError", revoked=keys[:3:-1])
     bad("a revoked key twice", "ConfigError", revoked=[keys[4], keys[4]])
     bad("a revoked member", "ConfigError", revoked=[keys[0]])
     bad("a short revoked key", "ConfigError", revoked=[keys[4][:31]])
     bad("too few members", "ConfigError", members=body["members"][:3])
-    bad("version 1", "ProtocolError", v=1)
-    bad("version 3", "ProtocolError", v=3)
+    bad("version 2", "ProtocolError", v=2)
+    bad("version 4", "ProtocolError", v=4)
     bad("a field more", "ProtocolError", more=1)
     without = {name: value for name, value in body.items() if name != "revoked"}
     cases.append(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.identity import Identity, Secret, check_public, verify
+from flhe.keys.identity import Identity, check_public, verify
+from flhe.wire.secret import Secret
 
 P = 2**255 - 19
 # RFC 8032, Sec. 7.1, TEST 2

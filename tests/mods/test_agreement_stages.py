@@ -408,7 +408,6 @@ BAD_TERMS = {
             ("top_k", "0.5"),
             ("top_k", (0.0).hex()),
             ("top_k", (1.5).hex()),
-            ("top_k", None),
             ("top_k", 1),
             ("warmup", True),
             ("warmup", "10"),

@@ -62,7 +62,7 @@ def test_a_server_that_tells_two_stories_is_named_one_round_later(
 def test_a_sender_without_a_receipt(tmp_path: Path) -> None:
     group = Group(tmp_path, 3).agree()
     total = group.total(group.parts())
-    some = canonical.loads(group.receipts(total), 1 << 20, "receipts")[:2]
+    some = canonical.loads(group.receipts(total), 1 << 20, "receipts")[0][:2]
     refused(group.evaluate(group.sites[0], total, receipts=[receipts.pack(some)]), 1014)
     assert "came without one receipt by each of its senders" in group.sites[0].log
     answer(group.evaluate(group.sites[0], total))

@@ -82,7 +82,7 @@ def test_no_key_pair_and_no_answer_to_unmask_opens() -> None:
     epoch = exchange().epochs[0]
     thief = as_group_key(epoch)
     _, message = signed.pair(0)
-    _, box = key_pair._payload(Envelope.from_bytes(message, key_pair.MAX_PAIR).payload)
+    box = key_pair._Pair.from_bytes(Envelope.from_bytes(message, key_pair.MAX_PAIR).payload).box
     assert seal.unseal(epoch.group_key, box)[1]
     with pytest.raises(AuthenticationError):
         seal.unseal(thief.group_key, box)

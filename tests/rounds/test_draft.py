@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.errors import FlheError, StoreError
 from flhe.training.draft import MAGIC, VERSION, Draft
-from flhe.training.start import UNTOLD
 from flhe.wire import canonical
 
 LENGTH = 40
@@ -226,34 +225,12 @@ MALFORMED: dict[str, bytes] = {
     "magic alone": MAGIC,
     "no head": MAGIC + bytes(4),
     "a head longer than the file": MAGIC + b"\xff\xff\xff\xff" + bytes(40),
-    "version 0": head({"v": 0}),
-    "version 3": head({"v": 3}),
-    "version 1 with what it had not": head({"v": 1}),
-    "told of 31 bytes": head({"told": bytes(31)}),
-    "told as text": head({"told": "t" * 32}),
-    "a field more": head({"more": 1}),
-    **{f"no {name}": head({name: ...}) for name in FIELDS},
-    "round as text": head({"round": "3"}),
-    "history as text": head({"history": "h" * 32}),
-    "extras as map": head({"extras": {}}),
-    "length as text": head({"length": "5"}),
-    "count as bytes": head({"count": b"2"}),
-    "sparse as a number": head({"sparse": 1}),
     "a dense one with a residual": head({"sparse": False}),
     "a value more than there is": head({"count": 3}),
     "a value less than there is": head({"count": 1}),
     "a residual too long": head({"length": 6}),
     "far more values than there are": head({"count": 1 << 61}),
     "far more coordinates than there are": head({"length": 1 << 62}),
-    "version true": head({"v": True}),
-    "round true": head({"round": True}),
-    "round negative": head({"round": -1}),
-    "history of 31 bytes": head({"history": bytes(31)}),
-    "extras of text": head({"extras": ["a"]}),
-    "extras of nothing": head({"extras": [None]}),
-    "extras of truth": head({"extras": [True]}),
-    "extras in extras": head({"extras": [[1], [2]]}),
-    "extras beyond 64 bits": head({"extras": [1 << 63]}),
     "sizes that make up for each other": head({"length": -1, "count": 5}),
     "sizes that make up for each other, too": head({"length": 11, "count": -1}),
     "coordinates beyond the residual": head({}, bytes(28) + b"\0\0\0\0" + b"\5\0\0\0"),
@@ -265,10 +242,10 @@ MALFORMED: dict[str, bytes] = {
 }
 
 
-def test_a_draft_of_the_version_before_was_told_nobody_knows_what() -> None:
-    old = Draft.from_bytes(head({"v": 1, "told": ...}))
-    assert old.told == UNTOLD
-    assert old.values.tolist() == [0, 0]
+def test_a_draft_of_another_version() -> None:
+    for version in (1, 3):
+        with pytest.raises(StoreError, match="of another version of flhe: remove it"):
+            Draft.from_bytes(head({"v": version}))
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -277,19 +254,3 @@ def test_malformed(name: str) -> None:
     assert (good.values.tolist(), good.coords.tolist()) == ([0, 0], [0, 4])  # type: ignore[union-attr]
     with pytest.raises(FlheError):
         Draft.from_bytes(MALFORMED[name])
-
-
-@settings(max_examples=300)
-@given(st.data())
-def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
-    good = bytearray(encoded(KINDS[data.draw(st.sampled_from(sorted(KINDS)))]))
-    at = data.draw(st.integers(0, len(good) - 1))
-    if data.draw(st.booleans()):
-        good[at] = data.draw(st.integers(0, 255))
-    else:
-        good[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
-    try:
-        draft = Draft.from_bytes(bytes(good))
-    except FlheError:
-        return
-    assert encoded(draft) == good

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
@@ -226,59 +224,20 @@ MALFORMED: dict[str, bytes] = {
     "no data": head(GOOD),
     "too little data": head(GOOD, bytes(7)),
     "too much data": head(GOOD, bytes(9)),
-    "version 1": head({**GOOD, "v": 1}, bytes(8)),
-    "version 1 as it was": head(
-        {**{k: v for k, v in GOOD.items() if k != "memory"}, "v": 1}, bytes(8)
-    ),
-    "version 2 as it was": head(
-        {**{k: v for k, v in GOOD.items() if k != "steps"}, "v": 2}, bytes(8)
-    ),
-    "version 3 as it was": head(
-        {**{k: v for k, v in GOOD.items() if k != "mask"}, "v": 3}, bytes(8)
-    ),
     "version 5": head({**GOOD, "v": 5}, bytes(8)),
-    "no mask told of": head({k: v for k, v in GOOD.items() if k != "mask"}, bytes(8)),
-    "mask true": head({**GOOD, "mask": True}, bytes(8 + 6)),
-    "mask negative": head({**GOOD, "mask": -6}, bytes(2)),
     "mask without data": head({**GOOD, "mask": 6}, bytes(8)),
     "mask cut short": head({**GOOD, "mask": 6}, bytes(8) + MASK[:5]),
     "a mask that is too short": head({**GOOD, "mask": 4}, bytes(8) + MASK[:4]),
     "a mask that is too long": head({**GOOD, "mask": 7}, bytes(8) + MASK + b"\0"),
     "a mask of another layout": head({**GOOD, "mask": 6}, bytes(8) + MASK[:5] + b"\4"),
     "data of a mask that is not named": head(GOOD, bytes(8) + MASK),
-    "version true": head({**GOOD, "v": True}, bytes(8)),
-    "round negative": head({**GOOD, "round": -1}, bytes(8)),
-    "steps negative": head({**GOOD, "steps": -1}, bytes(8)),
-    "steps true": head({**GOOD, "round": 1, "steps": True}, bytes(8)),
-    "steps as text": head({**GOOD, "steps": "0"}, bytes(8)),
     "more steps than rounds": head({**GOOD, "round": 3, "steps": 4}, bytes(8)),
-    "no steps told of": head({k: v for k, v in GOOD.items() if k != "steps"}, bytes(8)),
-    "round true": head({**GOOD, "round": True}, bytes(8)),
-    "a field more": head({**GOOD, "x": 1}, bytes(8)),
-    "a field less": head({k: v for k, v in GOOD.items() if k != "history"}, bytes(8)),
-    "history of 31 bytes": head({**GOOD, "history": bytes(31)}, bytes(8)),
-    "history as text": head({**GOOD, "history": "a" * 32}, bytes(8)),
-    "no moments told of": head({k: v for k, v in GOOD.items() if k != "moments"}, bytes(8)),
-    "moments as map": head({**GOOD, "moments": {}}, bytes(8)),
-    "a moment of another name": head({**GOOD, "moments": [1]}, bytes(16)),
     "a moment without data": head({**GOOD, "moments": ["m"]}, bytes(8)),
     "a moment cut short": head({**GOOD, "moments": ["m"]}, bytes(15)),
     "data of a moment that is not named": head(GOOD, bytes(16)),
     "a moment twice": head({**GOOD, "moments": ["m", "m"]}, bytes(24)),
     "many moments": head({**GOOD, "moments": list("abcdefghi")}, bytes(8 * 10)),
-    "no memory told of": head({k: v for k, v in GOOD.items() if k != "memory"}, bytes(8)),
-    "memory as map": head({**GOOD, "memory": {"c": 1}}, bytes(16)),
-    "memory of names": head({**GOOD, "memory": ["c"]}, bytes(16)),
-    "memory without length": head(remembering(["c"]), bytes(16)),
-    "memory of three": head(remembering(["c", 1, 1]), bytes(16)),
-    "memory of another name": head(remembering([1, 1]), bytes(16)),
-    "memory under bytes": head(remembering([b"c", 1]), bytes(16)),
-    "length as text": head(remembering(["c", "1"]), bytes(16)),
-    "length true": head(remembering(["c", True]), bytes(16)),
-    "length negative": head(remembering(["c", -1]), bytes(8)),
-    "lengths that make up for each other": head(remembering(["c", -1], ["d", 1]), bytes(8)),
     "length of more than the layers": head(remembering(["c", 2]), bytes(24)),
-    "length huge": head(remembering(["c", 1 << 62]), bytes(16)),
     "memory twice": head(remembering(["c", 1], ["c", 1]), bytes(24)),
     "memory twice of nothing": head(remembering(["c", 0], ["c", 0]), bytes(8)),
     "much memory": head(remembering(*([name, 1] for name in "abcdefghi")), bytes(8 * 10)),
@@ -287,10 +246,6 @@ MALFORMED: dict[str, bytes] = {
     "memory and more": head(remembering(["c", 1]), bytes(17)),
     "data of memory that is not named": head(remembering(["c", 0]), bytes(16)),
     "memory in place of a moment": head({**remembering(["c", 1]), "moments": ["m"]}, bytes(16)),
-    "layout as map": head({**GOOD, "layout": {}}),
-    "an entry of two": head(layout(["w", [2]]), bytes(8)),
-    "a shape of text": head(layout(["w", ["2"], "float32"]), bytes(8)),
-    "a shape of truth": head(layout(["w", [True], "float32"]), bytes(4)),
     "a huge array": head(layout(["w", [1 << 62, 1 << 62], "float32"]), bytes(8)),
     "an empty array too large for numpy": head(layout(["w", [0, 1 << 62], "float32"])),
     "an empty array far too large": head(layout(["w", [0, (1 << 64) - 1], "float32"])),
@@ -338,21 +293,3 @@ def test_malformed(name: str) -> None:
 def test_layouts_that_cannot_be(entries: list[Any]) -> None:
     with pytest.raises(FlheError):
         Model.from_bytes(head(layout(*entries), bytes(4)))
-
-
-@settings(max_examples=200)
-@given(st.data())
-def test_any_mutation_is_refused_or_read_exactly(data: st.DataObject) -> None:
-    first = Model.initial(arrays())
-    after = first.after(1, bytes(32), first.masters, moments(first), memory())
-    good = bytearray(encoded(after))
-    at = data.draw(st.integers(0, len(good) - 1))
-    if data.draw(st.booleans()):
-        good[at] = data.draw(st.integers(0, 255))
-    else:
-        good[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
-    try:
-        model = Model.from_bytes(bytes(good))
-    except FlheError:
-        return
-    assert encoded(model) == good

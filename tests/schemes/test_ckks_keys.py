@@ -184,7 +184,7 @@ def test_the_server_refuses_another_ring_and_anything_unexpected() -> None:
     other = CkksSecret.generate("2048")
     with pytest.raises(ProtocolError, match="is of ring '2048'"):
         SCHEME.check_public(other.public(SCHEME.sizes).to_bytes())
-    with pytest.raises(ConfigError, match="at most"):
+    with pytest.raises(ProtocolError, match="context must be"):
         dataclasses.replace(public, context=bytes(MAX_CONTEXT + 1))
     with pytest.raises(ProtocolError, match=f"{MAX_CONTEXT} are allowed"):
         SCHEME.sizes.seal.check_context(bytes(MAX_CONTEXT + 1))
@@ -232,14 +232,10 @@ def test_coefficients_are_equally_likely() -> None:
 
 
 def malformed(data: bytes) -> Iterator[bytes]:
-    yield b""
-    yield data[:-1]
-    yield data + b"\0"
     body = loads(data, 1 << 20, "key")
     for name, value in body.items():
         yield dumps({k: v for k, v in body.items() if k != name})
         yield dumps({**body, name: value[:-1] if isinstance(value, (bytes, str)) else value + 1})
-    yield dumps({**body, "more": 1})
     if "s" in body:
         yield dumps({**body, "s": b"\xff" + body["s"][1:]})
         yield dumps({**body, "s": body["s"][:-1] + b"\xf2"})

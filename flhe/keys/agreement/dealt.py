@@ -16,18 +16,21 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.states import Confirmed
-from flhe.keys.identity import Random
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
 from flhe.schemes.esafl.keys import EsheKey, draw_own
 from flhe.schemes.esafl.scheme import Eshe
 from flhe.schemes.presets import eshe_preset
-from flhe.wire import canonical, files
+from flhe.wire import files
+from flhe.wire.fields import Hash, ascending, size
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 VERSION = 1
 MAX_FILE = 1 << 20
@@ -35,7 +38,7 @@ MAX_FILE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dealt:
+class Dealt(Record):
     """What one site gets.
 
     Parameters
@@ -55,62 +58,25 @@ class Dealt:
         s_i and s.
     """
 
+    FORM = Form(
+        "dealt keys",
+        MAX_FILE,
+        "flhe-dealt-key",
+        VERSION,
+        origin="no file of `flhe keygen --scheme eshe`",
+    )
+
     ring: str
-    roster_hash: bytes
-    members: tuple[bytes, ...]
-    member: bytes
-    serial: bytes
+    roster_hash: Hash
+    members: Annotated[tuple[Hash, ...], ascending("members")]
+    member: Hash
+    serial: Annotated[bytes, size(16)]
     key: EsheKey = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if list(self.members) != sorted(set(self.members)) or self.member not in self.members:
-            raise ProtocolError("dealt keys: members must ascend, and this one be among them")
-        if (len(self.roster_hash), len(self.serial)) != (32, 16):
-            raise ProtocolError("dealt keys: a roster hash of 32 bytes and a serial of 16")
+    def _validate(self) -> None:
+        if self.member not in self.members:
+            raise ProtocolError("dealt keys: the member that they are for is not among the members")
         self.key.check(eshe_preset(self.ring).dimension, len(self.members))
-
-    def to_bytes(self) -> bytes:
-        """Encode; the bytes are secret."""
-        return canonical.dumps(
-            {
-                "v": VERSION,
-                "kind": "flhe-dealt-key",
-                "ring": self.ring,
-                "roster": self.roster_hash,
-                "members": list(self.members),
-                "member": self.member,
-                "serial": self.serial,
-                "key": self.key.to_bytes(),
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Dealt:
-        """Inverse of `to_bytes`.
-
-        Raises
-        ------
-        ProtocolError, ConfigError
-            Anything else, of another version, or for a ring that this version does not know.
-        """
-        match canonical.loads(data, MAX_FILE, "dealt keys"):
-            case {
-                "v": int(version),
-                "kind": "flhe-dealt-key",
-                "ring": str(ring),
-                "roster": bytes(roster_hash),
-                "members": list(members),
-                "member": bytes(member),
-                "serial": bytes(serial),
-                "key": bytes(key),
-                **rest,
-            } if not rest and type(version) is int and all(type(m) is bytes for m in members):
-                pass
-            case _:
-                raise ProtocolError("dealt keys: this is no file of `flhe keygen --scheme eshe`")
-        if version != VERSION:
-            raise ProtocolError(f"dealt keys: version {version}, this flhe reads {VERSION}")
-        return cls(ring, roster_hash, tuple(members), member, serial, EsheKey.from_bytes(key))
 
 
 def deal(

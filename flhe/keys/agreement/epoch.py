@@ -32,7 +32,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -40,10 +40,13 @@ from flhe.errors import AuthenticationError, ProtocolError, QuorumError
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
-from flhe.keys.identity import Identity, Random
+from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
-from flhe.wire.canonical import dumps, loads
+from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX, hkdf
+from flhe.wire.fields import Hash
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 ADVERTISE, SHARE, CONFIRM = "advertise", "share", "confirm"
 
@@ -56,6 +59,26 @@ MAX_MESSAGE = 1024
 """Longest message of this protocol, bytes; they take some 400."""
 
 __all__ = ["Advertised", "Confirmed", "Epoch", "Shared", "advertise", "confirm", "finish", "share"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hello(Record):
+    """Payload of an ADVERTISE."""
+
+    FORM = Form("ADVERTISE", MAX_MESSAGE, row=True)
+
+    ephemeral: Hash
+    nonce: Hash
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof(Record):
+    """Payload of a CONFIRM."""
+
+    FORM = Form("CONFIRM", MAX_MESSAGE, row=True)
+
+    t2: Hash
+    mac: Hash
 
 
 def advertise(
@@ -76,7 +99,7 @@ def advertise(
     ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
     state = Advertised(identity, run_id, epoch_number, roster, secret, b"")
     header = _header(ADVERTISE, state, _hello_hash(roster, run_id))
-    message = Envelope.seal(identity, header, dumps([ephemeral, random(32)])).to_bytes()
+    message = Envelope.seal(identity, header, _Hello(ephemeral, random(32)).to_bytes()).to_bytes()
     return replace(state, message=message), message
 
 
@@ -115,7 +138,7 @@ def share(
         if sender in messages:
             raise ProtocolError(f"two ADVERTISE messages by {sender.hex()[:16]}: start over")
         messages[sender] = data
-        ephemerals[sender], _ = _two(envelope.payload, "ADVERTISE")
+        ephemerals[sender] = _Hello.from_bytes(envelope.payload).ephemeral
         check_ephemeral(ephemerals[sender])
     if len(set(ephemerals.values())) < len(ephemerals):
         raise ProtocolError("two members advertise one ephemeral key: start over with fresh keys")
@@ -202,7 +225,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
     header = _header(CONFIRM, state, state.roster.hash)
-    payload = dumps([t2, _mac(_mac_key(state, group_key), t2, me)])
+    payload = _Proof(t2, _mac(_mac_key(state, group_key), t2, me)).to_bytes()
     message = Envelope.seal(state.identity, header, payload).to_bytes()
     confirmed = Confirmed(
         identity=state.identity,
@@ -242,10 +265,10 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         if sender in seen:
             raise ProtocolError(f"two CONFIRM messages by {state.roster.name(sender)}: start over")
         seen.add(sender)
-        t2, mac = _two(envelope.payload, "CONFIRM")
-        if not hmac.compare_digest(t2, state.t2):
+        proof = _Proof.from_bytes(envelope.payload)
+        if not hmac.compare_digest(proof.t2, state.t2):
             raise AuthenticationError(f"{state.roster.name(sender)} saw other messages: start over")
-        if not hmac.compare_digest(mac, _mac(key, state.t2, sender)):
+        if not hmac.compare_digest(proof.mac, _mac(key, state.t2, sender)):
             raise AuthenticationError(f"{state.roster.name(sender)} holds another key: start over")
     return Epoch(
         id=_epoch_id(state.t2),
@@ -270,7 +293,7 @@ def announced(confirms: list[bytes]) -> tuple[bytes, bytes]:
     seen = set()
     for data in confirms:
         envelope = Envelope.from_bytes(data, MAX_MESSAGE)
-        seen.add((envelope.header.roster_hash, _epoch_id(_two(envelope.payload, "CONFIRM")[0])))
+        seen.add((envelope.header.roster_hash, _epoch_id(_Proof.from_bytes(envelope.payload).t2)))
     if len(seen) != 1:
         raise ProtocolError("members confirmed different messages: start over")
     return seen.pop()
@@ -311,14 +334,6 @@ def _expect(stage: str, state: _State, roster_hash: bytes) -> dict[str, int | st
     expect = asdict(_header(stage, state, roster_hash))
     del expect["sender"]
     return expect
-
-
-def _two(payload: bytes, what: str) -> tuple[bytes, bytes]:
-    """Decode two strings of 32 bytes."""
-    body = loads(payload, MAX_MESSAGE, what)
-    if type(body) is not list or [type(x) is bytes and len(x) for x in body] != [32, 32]:
-        raise ProtocolError(f"{what}: the payload must be two strings of 32 bytes")
-    return body[0], body[1]
 
 
 def _contribution(key: bytes, envelope: Envelope) -> bytes:

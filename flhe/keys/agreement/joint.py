@@ -31,7 +31,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +43,14 @@ from flhe.keys.agreement import broadcast as wide
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
-from flhe.keys.identity import Random
 from flhe.math.prg import BLOCK, AesCtr
 from flhe.schemes.esafl.keys import EsheKey, Own, check_own, check_total, draw_own
 from flhe.schemes.esafl.scheme import Eshe
-from flhe.wire import canonical
-from flhe.wire.canonical import dumps, loads
+from flhe.wire.arrays import array
 from flhe.wire.derive import hkdf
+from flhe.wire.fields import Hash
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 STAGE, SUM = "joint", "joint-sum"
 MAX_SHARE = 1 << 18
@@ -57,6 +59,22 @@ MAX_SUM = 1024
 """Longest JOINT-SUM, bytes."""
 
 Lanes = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn(Record):
+    """What is kept from JOINT to JOINT-SUM."""
+
+    FORM = Form("stored key", kind="eshe-own", version=1, row=True)
+
+    own: Annotated[Own, array(np.int8)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Name(Record):
+    FORM = Form("JOINT-SUM", MAX_SUM, row=True)
+
+    name: Hash
 
 
 def share(
@@ -90,7 +108,7 @@ def share(
         raise ProtocolError("the sum of keys is known in this key agreement: start over")
     if not state.scheme_secret:
         own = draw_own(scheme.sizes.n, random)
-        state = replace(state, scheme_secret=_own_bytes(own), scheme_terms=policy_hash)
+        state = replace(state, scheme_secret=_Drawn(own).to_bytes(), scheme_terms=policy_hash)
     own = _own_in(state, scheme, policy_hash)
     box = seal.seal(
         agreed.group_key, _box_header(agreed, agreed.rank), _masked(agreed, own), random
@@ -170,7 +188,7 @@ def announced(
         A message of another exchange, or not by `sender`.
     """
     scope = run_id, number, epoch_id, policy_hash
-    return _name_in(wide.read(message, MAX_SUM, STAGE, SUM, sender, *scope))
+    return _Name.from_bytes(wide.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
 
 
 def key_of(agreed: Epoch) -> EsheKey:
@@ -186,24 +204,19 @@ def key_of(agreed: Epoch) -> EsheKey:
 # --- state ---
 
 
-def _own_bytes(own: Own) -> bytes:
-    return canonical.dumps([1, "eshe-own", own.tobytes()])
-
-
 def _own_in(state: Confirmed, scheme: Eshe, policy_hash: bytes) -> Own:
     """The own key in a state that has no sum yet, or one that was computed before."""
     if state.scheme_terms != policy_hash:
         raise ProtocolError("keys were drawn for other terms in this key agreement: start over")
     if state.scheme_public:
         return EsheKey.from_bytes(state.scheme_secret).own
-    match loads(state.scheme_secret, 1 << 20, "stored key") if state.scheme_secret else None:
-        case [int(v), "eshe-own", bytes(own)] if type(v) is int and v == 1:
-            key = np.frombuffer(own, np.int8)
-            if key.shape != (scheme.sizes.n,):
-                raise ProtocolError("keys were drawn for another ring: start over")
-            check_own(key)
-            return key
-    raise ProtocolError("no key was drawn in this key agreement: start over")
+    if not state.scheme_secret:
+        raise ProtocolError("no key was drawn in this key agreement: start over")
+    key = _Drawn.from_bytes(state.scheme_secret).own
+    if key.shape != (scheme.sizes.n,):
+        raise ProtocolError("keys were drawn for another ring: start over")
+    check_own(key)
+    return key
 
 
 def _with_sum(
@@ -218,7 +231,7 @@ def _with_sum(
         state, scheme_public=name, scheme_secret=key.to_bytes(), scheme_terms=policy_hash
     )
     header = wide.header(agreed, STAGE, SUM, state.identity.public, policy_hash)
-    return state, Envelope.seal(state.identity, header, dumps([name])).to_bytes()
+    return state, Envelope.seal(state.identity, header, _Name(name).to_bytes()).to_bytes()
 
 
 def _name(agreed: Epoch, key: EsheKey) -> bytes:
@@ -226,13 +239,6 @@ def _name(agreed: Epoch, key: EsheKey) -> bytes:
     check_total(key.total, agreed.size)
     mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)
     return hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
-
-
-def _name_in(payload: bytes) -> bytes:
-    match loads(payload, MAX_SUM, "JOINT-SUM"):
-        case [bytes(name)] if len(name) == 32:
-            return name
-    raise ProtocolError("JOINT-SUM: the payload must be 32 bytes")
 
 
 # --- masks ---

@@ -21,7 +21,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from flhe.errors import ProtocolError
 from flhe.keys import seal
@@ -29,14 +30,23 @@ from flhe.keys.agreement import broadcast as wide
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
-from flhe.keys.identity import Random
 from flhe.keys.roles import check_pair, new_pair
 from flhe.schemes.base import Scheme
-from flhe.wire.canonical import dumps, loads
+from flhe.wire.fields import Rule
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 STAGE = "key-pair"
 MAX_PAIR = 1 << 20
 """Longest such message, bytes; one of Paillier takes some 2000."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair(Record):
+    FORM = Form("KEY-PAIR", MAX_PAIR, row=True)
+
+    public: Annotated[bytes, Rule("a public key", bool)]
+    box: bytes
 
 
 def make(
@@ -75,7 +85,7 @@ def make(
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
     header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
-    return state, Envelope.seal(state.identity, header, dumps([public, box])).to_bytes()
+    return state, Envelope.seal(state.identity, header, _Pair(public, box).to_bytes()).to_bytes()
 
 
 def take(
@@ -94,8 +104,9 @@ def take(
     agreed = epoch.finish(state, confirms)
     envelope = Envelope.from_bytes(message, MAX_PAIR)
     envelope.verify(wide.expected(agreed, STAGE, STAGE, policy_hash), senders=[agreed.members[0]])
-    public, box = _payload(envelope.payload)
-    _, secret = seal.unseal(agreed.group_key, box, _box_header(agreed, public))
+    pair = _Pair.from_bytes(envelope.payload)
+    public = pair.public
+    _, secret = seal.unseal(agreed.group_key, pair.box, _box_header(agreed, public))
     taken = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
     if not state.scheme_secret:
         check_pair(scheme, public, secret)
@@ -115,14 +126,7 @@ def announced(
         A message of another exchange, or not by `sender`.
     """
     scope = run_id, number, epoch_id, policy_hash
-    return _payload(wide.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope))[0]
-
-
-def _payload(payload: bytes) -> tuple[bytes, bytes]:
-    match loads(payload, MAX_PAIR, "KEY-PAIR"):
-        case [bytes(public), bytes(box)] if public:
-            return public, box
-    raise ProtocolError("KEY-PAIR: the payload must be a public key and a sealed box")
+    return _Pair.from_bytes(wide.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope)).public
 
 
 def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:

@@ -35,6 +35,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -45,12 +46,15 @@ from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesE
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
-from flhe.keys.identity import Identity, Random, Secret
+from flhe.keys.identity import Identity
 from flhe.math.ring import Q, add
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
-from flhe.wire.canonical import dumps, loads
+from flhe.wire.canonical import dumps
 from flhe.wire.derive import hkdf
+from flhe.wire.fields import SECRET, U32
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 logger = logging.getLogger("flhe")
 
@@ -171,7 +175,7 @@ def statement(survivors: Sequence[int]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class Dealt(Record):
     """After KSHARE: what was sent, in case it is asked for again, and the own share.
 
     Parameters
@@ -184,30 +188,15 @@ class Dealt:
         The own share of the own seed, secret.
     """
 
+    FORM = Form("stored shares", MAX_STATE, "dealt", 1, row=True)
+
     slot: Slot
     boxes: tuple[bytes, ...] = field(repr=False)
-    own: bytes
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "own", Secret(self.own))
-
-    def to_bytes(self) -> bytes:
-        """Encode; the bytes are secret."""
-        return dumps([1, "dealt", list(self.slot.context()), list(self.boxes), bytes(self.own)])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Dealt:
-        """Inverse of `to_bytes`; ProtocolError for anything else."""
-        match loads(data, MAX_STATE, "stored shares"):
-            case [int(v), "dealt", slot, list(boxes), bytes(own)] if (
-                type(v) is int and v == 1 and all(type(b) is bytes for b in boxes)
-            ):
-                return cls(Slot.from_fields(slot), tuple(boxes), own)
-        raise ProtocolError("stored shares: another kind of state, or another version")
+    own: Annotated[bytes, SECRET]
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(Record):
     """After CONSIST: the one set of this round, and the sum of the shares of its seeds.
 
     Parameters
@@ -220,29 +209,27 @@ class Agreed:
         Sum of the own shares over U, secret until U is agreed on.
     """
 
+    FORM = Form("stored agreement on survivors", MAX_STATE, "agreed", 1, row=True)
+
     slot: Slot
-    survivors: tuple[int, ...]
-    share: bytes
+    survivors: tuple[U32, ...]
+    share: Annotated[bytes, SECRET]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "share", Secret(self.share))
 
-    def to_bytes(self) -> bytes:
-        """Encode; the bytes are secret."""
-        fields = [list(self.slot.context()), list(self.survivors), bytes(self.share)]
-        return dumps([1, "agreed", *fields])
+@dataclass(frozen=True, slots=True)
+class _Release(Record):
+    FORM = Form("release", MAX_STATE, row=True)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Agreed:
-        """Inverse of `to_bytes`; ProtocolError for anything else."""
-        match loads(data, MAX_STATE, "stored agreement on survivors"):
-            case [int(v), "agreed", slot, list(survivors), bytes(share)] if (
-                type(v) is int and v == 1 and all(type(r) is int and r >= 0 for r in survivors)
-            ):
-                return cls(Slot.from_fields(slot), tuple(survivors), share)
-        raise ProtocolError(
-            "stored agreement on survivors: another kind of state, or another version"
-        )
+    answers: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Record):
+    FORM = Form("answer to unmask", row=True)
+
+    rank: U32
+    payload: bytes
+    signature: bytes
 
 
 def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.token_bytes) -> Dealt:
@@ -338,15 +325,12 @@ def agree(
 
 def pack(answers: Sequence[bytes]) -> bytes:
     """Answers to UNMASK as they travel to members, beside the sum that they open."""
-    return dumps(list(answers))
+    return _Release(tuple(answers)).to_bytes()
 
 
 def unpack(release: bytes) -> list[bytes]:
     """Inverse of `pack`; ProtocolError for anything else."""
-    answers = loads(release, MAX_STATE, "release")
-    if type(answers) is not list or not all(type(answer) is bytes for answer in answers):
-        raise ProtocolError("release: not a list of answers")
-    return answers
+    return list(_Release.from_bytes(release).answers)
 
 
 def check_agreement(
@@ -425,7 +409,7 @@ def release(
 
 def answer_of(rank: int, envelope: Envelope) -> bytes:
     """A signed answer as it travels: its header is known to whoever asked."""
-    return dumps([rank, envelope.payload, envelope.signature])
+    return _Answer(rank, envelope.payload, envelope.signature).to_bytes()
 
 
 def check_answer(
@@ -441,17 +425,14 @@ def check_answer(
         Not signed by that member for this set.
     """
     length = circle.share_bytes + (_SALT + _TAG if sealed else 0)
-    match loads(answer, length + 256, "answer to unmask"):
-        case [int(rank), bytes(payload), bytes(signature)] if type(rank) is int:
-            pass
-        case _:
-            raise ProtocolError("answer to unmask: malformed")
+    found = _Answer.from_bytes(answer, length + 256)
+    rank, payload = found.rank, found.payload
     if rank not in survivors:
         raise ProtocolError("answer to unmask: it is by none of the survivors")
     if len(payload) != length:
         raise ProtocolError(f"answer to unmask: {len(payload)} bytes, a share has {length}")
     header = circle.header(slot, UNMASK, rank, about(survivors))
-    circle.verify(header, payload, signature)
+    circle.verify(header, payload, found.signature)
     return rank, payload
 
 

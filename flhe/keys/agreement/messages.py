@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import get_type_hints
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.identity import Identity, verify
-from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
+from flhe.wire.fields import U32, U64, Hash, matching, size
+from flhe.wire.record import Form, Record
 
-VERSION = 1
+VERSION: Literal[1] = 1
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 """The cryptography behind version 1; another suite is another name, never a negotiation."""
 EVERYONE = b""
@@ -37,43 +38,15 @@ NONE = b""
 MAX_DETACHED = 2048
 """Longest detached envelope, bytes; a header takes some 400."""
 
-_STAGE = re.compile(r"[a-z-]{1,16}")
-_SUITE = re.compile(r"[a-z0-9-]{1,64}")
-
 Expected = Mapping[str, int | str | bytes]
 """Header field -> the one value that the receiver accepts."""
 
 
-def _unsigned(bits: int) -> Callable[[object], bool]:
-    return lambda value: type(value) is int and 0 <= value < 1 << bits
-
-
-def _text(pattern: re.Pattern[str]) -> Callable[[object], bool]:
-    return lambda value: type(value) is str and pattern.fullmatch(value) is not None
-
-
-def _sized(*sizes: int) -> Callable[[object], bool]:
-    return lambda value: type(value) is bytes and len(value) in sizes
-
-
-_RULES: dict[str, tuple[Callable[[object], bool], str]] = {
-    "v": (lambda value: type(value) is int and value == VERSION, f"{VERSION}"),
-    "suite": (_text(_SUITE), "1 to 64 of a-z 0-9 -"),
-    "roster_hash": (_sized(32), "32 bytes"),
-    "run_id": (_unsigned(64), "an unsigned 64-bit integer"),
-    "epoch": (_unsigned(32), "an unsigned 32-bit integer"),
-    "round": (_unsigned(32), "an unsigned 32-bit integer"),
-    "attempt": (_unsigned(32), "an unsigned 32-bit integer"),
-    "stage": (_text(_STAGE), "1 to 16 of a-z -"),
-    "sender": (_sized(32), "32 bytes"),
-    "receiver": (_sized(0, 32), "32 bytes, or none for everyone"),
-    "policy_hash": (_sized(0, 32), "32 bytes, or none"),
-    "layout_hash": (_sized(0, 32), "32 bytes, or none"),
-}
+_OrNone = Annotated[bytes, size(0, 32)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Record):
     """What a message is about; public.
 
     `run_id` is below 2**64; `epoch`, `round` and `attempt` below 2**32. `sender` and `receiver` are
@@ -81,40 +54,29 @@ class Header:
     to hash yet. Raises ProtocolError naming the first field that is out of bounds.
     """
 
-    v: int = VERSION
-    suite: str = SUITE
-    roster_hash: bytes
-    run_id: int
-    epoch: int
-    round: int
-    attempt: int
-    stage: str
-    sender: bytes
-    receiver: bytes
-    policy_hash: bytes
-    layout_hash: bytes
+    FORM = Form("header", MAX_DETACHED)
 
-    def __post_init__(self) -> None:
-        for name, (rule, needs) in _RULES.items():
-            if not rule(getattr(self, name)):
-                raise ProtocolError(f"header: field {name} must be {needs}")
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR: what is bound as associated data."""
-        return dumps(self.fields())
-
-    def fields(self) -> dict[str, int | str | bytes]:
-        """All of it by name; `asdict` would copy each value deeply, for every message."""
-        return {name: getattr(self, name) for name in _RULES}
+    v: Literal[1] = VERSION
+    suite: Annotated[str, matching("[a-z0-9-]{1,64}", "1 to 64 of a-z 0-9 -")] = SUITE
+    roster_hash: Hash
+    run_id: U64
+    epoch: U32
+    round: U32
+    attempt: U32
+    stage: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")]
+    sender: Hash
+    receiver: _OrNone
+    policy_hash: _OrNone
+    layout_hash: _OrNone
 
     def check(self, expect: Expected) -> None:
         """Raise ProtocolError naming the first field that differs from `expect`.
 
         Fields that `expect` leaves out may have any value. Raises ConfigError for an unknown field.
         """
-        if not expect.keys() <= _RULES.keys():
+        if not expect.keys() <= _NAMES.keys():
             raise ConfigError("Header.check: `expect` names a field that headers do not have")
-        for name in _RULES:
+        for name in _NAMES:
             if name in expect and getattr(self, name) != expect[name]:
                 raise ProtocolError(
                     f"{self.stage} message: {name} is {_brief(getattr(self, name))}, expected "
@@ -122,45 +84,35 @@ class Header:
                 )
 
 
-_KINDS: dict[str, type] = get_type_hints(Header)
+_NAMES = dict.fromkeys(field.name for field in fields(Header))
+
+
+Signature = Annotated[bytes, size(64)]
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class _Detached(Record):
+    FORM = Form("detached envelope", MAX_DETACHED)
+
+    header: Header
+    payload_sha256: Hash
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Record):
     """A header, its payload and the sender's signature over both."""
+
+    FORM = Form("envelope")
 
     header: Header
     payload: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if len(self.signature) != 64:
-            raise ProtocolError("envelope: an Ed25519 signature is 64 bytes")
+    signature: Signature = field(repr=False)
 
     @classmethod
     def seal(cls, identity: Identity, header: Header, payload: bytes) -> Envelope:
         """Sign `payload` under `header`. Raises ConfigError if `identity` is not its sender."""
         return cls(header, payload, _sign(identity, header, hashlib.sha256(payload).digest()))
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR."""
-        return dumps(
-            {
-                "header": self.header.fields(),
-                "payload": self.payload,
-                "signature": self.signature,
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes, max_bytes: int) -> Envelope:
-        """Decode an envelope of at most `max_bytes` bytes; nothing is verified yet.
-
-        Raises ProtocolError for anything but the canonical encoding of a well-formed envelope.
-        """
-        kinds = {"header": dict, "payload": bytes, "signature": bytes}
-        body = record(loads(data, max_bytes, "envelope"), "envelope", kinds)
-        return cls(_header(body["header"]), body["payload"], body["signature"])
 
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
         """Return if this is the message that the receiver waits for, signed by its sender.
@@ -192,9 +144,7 @@ def sign_detached(identity: Identity, header: Header, payload_sha256: bytes) -> 
     if len(payload_sha256) != 32:
         raise ConfigError("sign_detached: payload_sha256 must be the 32 bytes of a SHA-256")
     signature = _sign(identity, header, payload_sha256)
-    return dumps(
-        {"header": header.fields(), "payload_sha256": payload_sha256, "signature": signature}
-    )
+    return _Detached(header, payload_sha256, signature).to_bytes()
 
 
 def open_detached(
@@ -205,21 +155,16 @@ def open_detached(
     `expect` and `senders` as for `Envelope.verify`, which lists the errors; a payload with another
     digest raises ProtocolError.
     """
-    kinds = {"header": dict, "payload_sha256": bytes, "signature": bytes}
-    body = record(loads(data, MAX_DETACHED, "detached envelope"), "detached envelope", kinds)
-    header = _header(body["header"])
-    if not hmac.compare_digest(body["payload_sha256"], payload_sha256):
+    found = _Detached.from_bytes(data)
+    header = found.header
+    if not hmac.compare_digest(found.payload_sha256, payload_sha256):
         raise ProtocolError(f"{header.stage} message: it was signed for another payload")
-    _verify(header, payload_sha256, body["signature"], expect, senders)
+    _verify(header, payload_sha256, found.signature, expect, senders)
     return header
 
 
-def _header(obj: object) -> Header:
-    return Header(**record(obj, "header", _KINDS))
-
-
 def _signed(header: Header, payload_sha256: bytes) -> bytes:
-    digest = hashlib.sha512(dumps([header.fields(), payload_sha256])).digest()
+    digest = hashlib.sha512(dumps([header.to_fields(), payload_sha256])).digest()
     return dumps([PREFIX + header.stage, digest])
 
 

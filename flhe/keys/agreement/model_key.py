@@ -12,11 +12,11 @@ Source: docs/protocol.md; RFC 5869 (HKDF).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from flhe.errors import ProtocolError
 from flhe.keys.agreement.states import Epoch
-from flhe.keys.identity import Secret
-from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.fields import SECRET, U64, Hash, size
+from flhe.wire.record import Form, Record
 
 VERSION = 1
 KIND = "flhe-model-key"
@@ -25,11 +25,9 @@ STAGE = "checkpoint"
 MAX_FILE = 512
 """Longest file, bytes; one takes some 200."""
 
-_SIZES = {"epoch": 16, "roster_hash": 32, "key": 32}
-
 
 @dataclass(frozen=True, slots=True)
-class ModelKey:
+class ModelKey(Record):
     """What opens the sealed models of one epoch.
 
     Parameters
@@ -49,18 +47,12 @@ class ModelKey:
         A part of another length, or a run that is none.
     """
 
-    epoch: bytes
-    run_id: int
-    roster_hash: bytes
-    key: bytes = field(repr=False)
+    FORM = Form("model key", MAX_FILE, KIND, VERSION)
 
-    def __post_init__(self) -> None:
-        for name, size in _SIZES.items():
-            if len(getattr(self, name)) != size:
-                raise ProtocolError(f"model key: {name} must be {size} bytes")
-        if not 0 <= self.run_id < 1 << 64:
-            raise ProtocolError("model key: a run is a number of 64 bits")
-        object.__setattr__(self, "key", Secret(self.key))
+    epoch: Annotated[bytes, size(16)]
+    run_id: U64
+    roster_hash: Hash
+    key: Annotated[Hash, SECRET] = field(repr=False)
 
     @classmethod
     def of(cls, epoch: Epoch) -> ModelKey:
@@ -75,32 +67,3 @@ class ModelKey:
             "run_id": self.run_id,
             "roster_hash": self.roster_hash,
         }
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR; the bytes are secret."""
-        return dumps(
-            {
-                "v": VERSION,
-                "kind": KIND,
-                "epoch": self.epoch,
-                "run_id": self.run_id,
-                "roster_hash": self.roster_hash,
-                "key": self.key,
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ModelKey:
-        """Decode what `to_bytes` wrote. Raises ProtocolError for anything else."""
-        kinds = {
-            "v": int,
-            "kind": str,
-            "epoch": bytes,
-            "run_id": int,
-            "roster_hash": bytes,
-            "key": bytes,
-        }
-        body = record(loads(data, MAX_FILE, "model key"), "model key", kinds)
-        if (body.pop("v"), body.pop("kind")) != (VERSION, KIND):
-            raise ProtocolError("model key: another kind of file, or another version")
-        return cls(**body)

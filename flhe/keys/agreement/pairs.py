@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement.messages import Header
-from flhe.keys.identity import Random, Secret
 from flhe.wire.derive import hkdf
+from flhe.wire.secret import Random, Secret
 
 OVERHEAD = 28
 """Bytes that a box is longer than its plaintext: nonce 12, tag 16."""

@@ -1,7 +1,7 @@
 """What a member remembers between the steps of `epoch.py`, and the epoch it ends with.
 
 All of them hold secrets: `to_bytes` is for a file that only the owner reads (`store.py`), and repr
-shows `<32 bytes>`. The identity's seed is not in the bytes; `from_bytes` takes the identity and
+shows `<32 bytes>`. The identity's seed is not in the bytes; `from_bytes` is given the identity and
 checks that it is the one the state belongs to. An agreed state is erased once the next one is
 stored.
 
@@ -11,64 +11,42 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any
 
 from flhe.errors import ProtocolError
-from flhe.keys.identity import Identity, Secret
+from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
-from flhe.wire.canonical import dumps, loads, record
 from flhe.wire.derive import hkdf
+from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Secret
 
-VERSION = 2
+VERSION = 3
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
-_WIRE: dict[str, type] = {  # field -> its type in CBOR
-    "identity": bytes,
-    "run_id": int,
-    "number": int,
-    "roster": bytes,
-    "members": list,
-    "secret": bytes,
-    "message": bytes,
-    "t1": bytes,
-    "t2": bytes,
-    "pair_keys": list,
-    "contribution": bytes,
-    "sent": bytes,
-    "id": bytes,
-    "rank": int,
-    "group_key": bytes,
-    "scheme_public": bytes,
-    "scheme_secret": bytes,
-    "scheme_terms": bytes,
-}
-_SIZES = {"secret": 32, "t1": 32, "t2": 32, "contribution": 32, "sent": 32, "id": 16}
-_SIZES["group_key"] = 32
-_SECRET = ("secret", "contribution", "group_key", "scheme_secret")
+_Members = tuple[Hash, ...]
+_PairKeys = tuple[Annotated[bytes, size(0, 32), SECRET], ...]
+_Secret = Annotated[Hash, SECRET]
+_Own = Annotated[Identity, Given(lambda identity: identity.public)]
 
 
-class _State:
-    """Encoding and checks that all states share."""
+def _form(kind: str) -> Form:
+    return Form(f"stored {kind}", MAX_STATE, kind, VERSION)
+
+
+class _State(Record):
+    """What states of a group have in common: members, and a key with each."""
 
     __slots__ = ()
-    _OPTIONAL_ROSTER: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        """Hide the secrets and check what can be checked. Raises ProtocolError."""
+    def _validate(self) -> None:
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        what = type(self).__name__
-        for name, size in _SIZES.items():
-            if name in values and len(values[name]) != size:
-                raise ProtocolError(f"{what}: {name} must be {size} bytes")
-        for name in _SECRET:
-            if name in values:
-                object.__setattr__(self, name, Secret(values[name]))
         if "members" in values:
-            self._check_group(what, values)
+            self._check_group(self.FORM.what, values)
 
     def _check_group(self, what: str, values: dict[str, Any]) -> None:
-        members, keys = tuple(values["members"]), tuple(Secret(k) for k in values["pair_keys"])
+        members, keys = values["members"], values["pair_keys"]
         if list(members) != sorted(set(members) & set(values["roster"].publics)):
             raise ProtocolError(f"{what}: members must be in the roster, each once, sorted")
         if "identity" in values and values["identity"].public not in members:
@@ -80,109 +58,60 @@ class _State:
             raise ProtocolError(
                 f"{what}: one pair key of 32 bytes is needed for every other member"
             )
-        object.__setattr__(self, "members", members)
-        object.__setattr__(self, "pair_keys", keys)
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR. Secret: store it 0600, erase it when it is used."""
-        body: dict[str, Any] = {"v": VERSION, "state": type(self).__name__}
-        for f in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, f.name)
-            if isinstance(value, Identity):
-                value = value.public
-            elif isinstance(value, Roster):
-                value = value.to_bytes()
-            body[f.name] = b"" if value is None else value
-        return dumps(body)
-
-    @classmethod
-    def _decode(cls, data: bytes, identity: Identity | None) -> Self:
-        what = f"stored {cls.__name__}"
-        names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        kinds = {"v": int, "state": str, **{name: _WIRE[name] for name in names}}
-        stored = loads(data, MAX_STATE, what)
-        added = [name for name in names if name.startswith("scheme_")]
-        if (
-            isinstance(stored, dict)
-            and type(stored.get("v")) is int
-            and stored["v"] == 1  # before schemes had keys of their own
-            and added
-            and not stored.keys() & added  # a damaged version must not cost the keys that are there
-        ):
-            stored = {**stored, "v": VERSION, **dict.fromkeys(added, b"")}
-        body = record(stored, what, kinds)
-        if (body.pop("v"), body.pop("state")) != (VERSION, cls.__name__):
-            raise ProtocolError(f"{what}: another kind of state, or another version")
-        for name in ("members", "pair_keys"):
-            if not all(type(item) is bytes for item in body.get(name, [])):
-                raise ProtocolError(f"{what}: {name} must be byte strings")
-        if identity is not None:
-            if body["identity"] != identity.public:
-                raise ProtocolError(f"{what}: it belongs to another identity")
-            body["identity"] = identity
-        absent = cls._OPTIONAL_ROSTER and not body["roster"]
-        body["roster"] = None if absent else Roster.from_bytes(body["roster"])
-        return cls(**body)
-
-
-class _Step(_State):
-    """A state before the epoch; it signs, so it needs the identity."""
-
-    __slots__ = ()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, identity: Identity) -> Self:
-        """Decode what `to_bytes` wrote. Raises ProtocolError for anything else."""
-        return cls._decode(data, identity)
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised(_Step):
+class Advertised(_State):
     """After ADVERTISE: the ephemeral secret, and the message as it was sent."""
 
-    _OPTIONAL_ROSTER: ClassVar[bool] = True
-    identity: Identity
-    run_id: int
-    number: int
+    FORM = _form("advertised")
+
+    identity: _Own
+    run_id: U64
+    number: U32
     roster: Roster | None
-    secret: bytes
+    secret: _Secret
     message: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared(_Step):
+class Shared(_State):
     """After SHARE: members are agreed. `contribution` is r_i, `sent` the hash of the own SHAREs."""
 
-    identity: Identity
-    run_id: int
-    number: int
+    FORM = _form("shared")
+
+    identity: _Own
+    run_id: U64
+    number: U32
     roster: Roster
-    members: tuple[bytes, ...]
-    t1: bytes
-    pair_keys: tuple[bytes, ...]
-    contribution: bytes
-    sent: bytes
+    members: _Members
+    t1: Hash
+    pair_keys: _PairKeys
+    contribution: _Secret
+    sent: Hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmed(_Step):
+class Confirmed(_State):
     """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
 
     `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one, and
     `scheme_terms` the hash of the terms that it was made for; see `flhe.keys.agreement.key_pair`.
     """
 
-    identity: Identity
-    run_id: int
-    number: int
+    FORM = _form("confirmed")
+
+    identity: _Own
+    run_id: U64
+    number: U32
     roster: Roster
-    members: tuple[bytes, ...]
-    t2: bytes
-    pair_keys: tuple[bytes, ...]
-    group_key: bytes
+    members: _Members
+    t2: Hash
+    pair_keys: _PairKeys
+    group_key: _Secret
     message: bytes
     scheme_public: bytes = b""
-    scheme_secret: bytes = b""
+    scheme_secret: Annotated[bytes, SECRET] = b""
     scheme_terms: bytes = b""
 
 
@@ -212,16 +141,18 @@ class Epoch(_State):
         The scheme's own key pair, encoded, where it has one; empty otherwise.
     """
 
-    id: bytes
-    number: int
-    run_id: int
+    FORM = _form("epoch")
+
+    id: Annotated[bytes, size(16)]
+    number: U32
+    run_id: U64
     roster: Roster
-    members: tuple[bytes, ...]
+    members: _Members
     rank: int
-    group_key: bytes
-    pair_keys: tuple[bytes, ...] = field(repr=False)
+    group_key: _Secret
+    pair_keys: _PairKeys = field(repr=False)
     scheme_public: bytes = b""
-    scheme_secret: bytes = b""
+    scheme_secret: Annotated[bytes, SECRET] = b""
 
     @property
     def size(self) -> int:
@@ -232,8 +163,3 @@ class Epoch(_State):
     def model_key(self) -> Secret:
         """Key that models are sealed under, and nothing else, 32 bytes; see `agreement.model_key`."""
         return hkdf(self.group_key, "models", self.run_id, self.roster.hash, self.id)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Decode what `to_bytes` wrote. Raises ProtocolError for anything else."""
-        return cls._decode(data, None)

@@ -1,6 +1,6 @@
 """Enrolment: what a site hands to whoever collects a roster; nothing of it is secret.
 
-    CBOR {v, kind, name, public, replaces, signature, replaced}
+    CBOR {v, kind, member: [name, public], replaces, signature, replaced}
 
 `signature` is by the key that asks, so nobody enrols a key that is not theirs. Where a site
 changes its key, `replaces` is the old one and `replaced` its signature: who takes over a name has
@@ -13,12 +13,15 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.identity import Identity, check_public
 from flhe.keys.roster import statements
 from flhe.keys.roster.roster import Member
-from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.canonical import dumps
+from flhe.wire.fields import size
+from flhe.wire.record import Form, Record
 
 VERSION = 1
 KIND = "flhe-site"
@@ -27,7 +30,7 @@ MAX_FILE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment:
+class Enrolment(Record):
     """A request to be listed; signatures are verified when it is made.
 
     Parameters
@@ -49,12 +52,20 @@ class Enrolment:
         A signature that does not verify.
     """
 
-    member: Member
-    signature: bytes = field(repr=False)
-    replaces: bytes = b""
-    replaced: bytes = field(default=b"", repr=False)
+    FORM = Form(
+        "enrolment",
+        MAX_FILE,
+        KIND,
+        VERSION,
+        origin="no file of `flhe keygen` or `flhe keys rotate`",
+    )
 
-    def __post_init__(self) -> None:
+    member: Member
+    signature: Annotated[bytes, size(64)] = field(repr=False)
+    replaces: Annotated[bytes, size(0, 32)] = b""
+    replaced: Annotated[bytes, size(0, 64)] = field(default=b"", repr=False)
+
+    def _validate(self) -> None:
         if bool(self.replaces) != bool(self.replaced):
             raise ProtocolError("enrolment: a key that is replaced signs that")
         if self.replaces == self.member.public:
@@ -86,45 +97,6 @@ class Enrolment:
             replaces,
             b"" if old is None else statements.sign(old, "replace", body),
         )
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR."""
-        return dumps(
-            {
-                "v": VERSION,
-                "kind": KIND,
-                "name": self.member.name,
-                "public": self.member.public,
-                "replaces": self.replaces,
-                "signature": self.signature,
-                "replaced": self.replaced,
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Enrolment:
-        """Decode what `to_bytes` wrote.
-
-        Raises ProtocolError for anything else, ConfigError for a name or a key that no member may
-        have, AuthenticationError for a signature that does not verify.
-        """
-        kinds = {
-            "v": int,
-            "kind": str,
-            "name": str,
-            "public": bytes,
-            "replaces": bytes,
-            "signature": bytes,
-            "replaced": bytes,
-        }
-        stored = loads(data, MAX_FILE, "enrolment")
-        if type(stored) is not dict or stored.get("kind") != KIND:
-            raise ProtocolError("enrolment: this is no file of `flhe keygen` or `flhe keys rotate`")
-        body = record(stored, "enrolment", kinds)
-        if body["v"] != VERSION:
-            raise ProtocolError(f"enrolment: version {body['v']}, this flhe reads {VERSION}")
-        member = Member(body["name"], body["public"])
-        return cls(member, body["signature"], body["replaces"], body["replaced"])
 
 
 def _body(member: Member, replaces: bytes) -> bytes:

@@ -19,23 +19,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
+from flhe.wire.fields import U32, between, within
+from flhe.wire.record import Form, Record
 
 Value = bool | int | float
 
-_INTEGERS: dict[str, tuple[int, ...] | range] = {
-    "key_bits": (2048, 3072, 4096),
-    "max_releases": range(1 << 32),
-    "min_members": range(2, 1025),
-}
-_NUMBERS = {"min_select": 1.0, "min_noise": math.inf}  # name -> largest value
 _PERMISSIONS = ("server_reads", "unpermuted", "counts")
 _DUTIES = ("fresh_keys",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Record):
     """What a roster says of the parameters of runs; None where it says nothing.
 
     Parameters
@@ -65,31 +62,17 @@ class Limits:
         A value of another type, or out of bounds.
     """
 
-    key_bits: int | None = None
+    FORM = Form("limits", error=ConfigError, lean=True, advice="upgrade flhe")
+
+    key_bits: Literal[2048, 3072, 4096] | None = None
     fresh_keys: bool | None = None
-    min_select: float | None = None
-    min_noise: float | None = None
+    min_select: Annotated[float, between(0, 1)] | None = None
+    min_noise: Annotated[float, between(0, math.inf)] | None = None
     server_reads: bool | None = None
     unpermuted: bool | None = None
     counts: bool | None = None
-    max_releases: int | None = None
-    min_members: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, allowed in _INTEGERS.items():
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value not in allowed):
-                raise ConfigError(f"{_written(name)}: {_bounds(allowed)}")
-        for name, most in _NUMBERS.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if type(value) not in (int, float) or not 0 <= value <= most or math.isinf(value):
-                raise ConfigError(f"{_written(name)}: a number of 0 to {most:g}")
-            object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0 are one value, -0.0 is 0
-        for name in (*_PERMISSIONS, *_DUTIES):
-            if type(getattr(self, name)) not in (bool, type(None)):
-                raise ConfigError(f"{_written(name)}: true or false")
+    max_releases: U32 | None = None
+    min_members: Annotated[int, within(2, 1024)] | None = None
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> Limits:
@@ -125,42 +108,6 @@ class Limits:
         """What there is, `NAME=VALUE` each, as `parse` reads it."""
         return [f"{name}={_text(value)}" for name, value in self.said().items()]
 
-    def to_fields(self) -> dict[str, bool | int | str]:
-        """For canonical CBOR, which has no floats: those are text, the shortest that reads as them."""
-        return {n: repr(v) if type(v) is float else v for n, v in self.said().items()}  # type: ignore[misc]
-
-    @classmethod
-    def from_fields(cls, stored: Mapping[str, object]) -> Limits:
-        """Inverse of `to_fields`.
-
-        Raises
-        ------
-        ProtocolError
-            A parameter that this version does not know: it may be a limit that must be kept.
-        ConfigError
-            A value that is none.
-        """
-        said: dict[str, object] = {}
-        for name, value in stored.items():
-            field = name.replace("-", "_")
-            if field not in _NAMES or name != _written(field):
-                raise ProtocolError(
-                    "roster: it has a parameter that this version of flhe does not know: upgrade flhe"
-                )
-            if field in _NUMBERS:
-                if type(value) is not str:
-                    raise ConfigError(f"{name}: a number, written as text")
-                try:
-                    number = float(value)
-                except ValueError:
-                    number = math.nan
-                if repr(number) != value:
-                    raise ConfigError(f"{name}: a number in its shortest form")
-                said[field] = number
-            else:
-                said[field] = value
-        return cls(**said)  # type: ignore[arg-type]
-
     def tighten(self, own: Mapping[str, Value]) -> dict[str, Value]:
         """The stricter of these limits and a node's own, by name of field.
 
@@ -187,8 +134,8 @@ NONE = Limits()
 _NAMES = tuple(field.name for field in fields(Limits))
 _FLAGS = {"true": True, "false": False}
 _READ: dict[str, Callable[[str], Value]] = {
-    **dict.fromkeys(_INTEGERS, int),
-    **dict.fromkeys(_NUMBERS, float),
+    **dict.fromkeys(("key_bits", "max_releases", "min_members"), int),
+    **dict.fromkeys(("min_select", "min_noise"), float),
     **dict.fromkeys((*_PERMISSIONS, *_DUTIES), _FLAGS.__getitem__),
 }
 
@@ -199,9 +146,3 @@ def _written(name: str) -> str:
 
 def _text(value: Value) -> str:
     return str(value).lower() if type(value) is bool else f"{value}"
-
-
-def _bounds(allowed: tuple[int, ...] | range) -> str:
-    if isinstance(allowed, tuple):
-        return f"one of {', '.join(map(str, allowed))}"
-    return f"a whole number of {allowed[0]} to {allowed[-1]}"

@@ -20,44 +20,45 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.identity import check_public
 from flhe.keys.roster.limits import NONE, Limits
-from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.fields import Hash, matching, within
+from flhe.wire.record import Form, Record
 
-VERSION = 2
+VERSION = 3
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
 """Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
 ANY = "*"
 """In `schemes`: every scheme. It must be written, an empty list never means all."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SCHEME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}|\*")
-
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Member(Record):
     """A site: `name` (1 to 64 of A-Z a-z 0-9 . _ -) and `public`, its Ed25519 key, 32 bytes."""
 
-    name: str
-    public: bytes
+    FORM = Form("member", row=True, error=ConfigError)
 
-    def __post_init__(self) -> None:
-        if type(self.name) is not str or not _NAME.fullmatch(self.name):
-            raise ConfigError("Member: the name must be 1 to 64 letters, digits, '.', '_' or '-'")
+    name: Annotated[
+        str,
+        matching("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' or '-'"),
+    ]
+    public: Hash
+
+    def _validate(self) -> None:
         try:
             check_public(self.public)
         except ProtocolError as error:
-            raise ConfigError(f"Member {self.name}: {error}") from None
+            raise ConfigError(f"member {self.name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class Roster(Record):
     """The members, sorted by public key, and their bounds.
 
     Parameters
@@ -78,22 +79,21 @@ class Roster:
         What no node may fall short of, whatever its own config says.
     """
 
+    FORM = Form("roster", version=VERSION, most=MAX_BYTES, error=ConfigError)
+
     members: tuple[Member, ...]
-    collusion: int
-    min_survivors: int
-    schemes: tuple[str, ...]
-    revoked: tuple[bytes, ...] = ()
+    collusion: Annotated[int, within(0, MAX_MEMBERS)]
+    min_survivors: Annotated[int, within(2, MAX_MEMBERS)]
+    schemes: tuple[
+        Annotated[str, matching(r"[a-z0-9][a-z0-9._-]{0,63}|\*", "made of a-z 0-9 . _ -")], ...
+    ]
+    revoked: tuple[Hash, ...] = ()
     limits: Limits = NONE
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda m: m.public)))
         object.__setattr__(self, "schemes", tuple(sorted(self.schemes)))
-        for field, least in (("collusion", 0), ("min_survivors", 2)):
-            value = getattr(self, field)
-            if type(value) is not int or not least <= value <= MAX_MEMBERS:
-                raise ConfigError(
-                    f"Roster({field}={value!r}): must be an integer, {least} to {MAX_MEMBERS}"
-                )
+        object.__setattr__(self, "revoked", tuple(sorted(self.revoked)))
         if len({m.public for m in self.members}) != len(self.members):
             raise ConfigError("Roster: two members have one public key, each site needs its own")
         if len({m.name.casefold() for m in self.members}) != len(self.members):
@@ -108,14 +108,9 @@ class Roster:
             )
         if not self.schemes or len(set(self.schemes)) != len(self.schemes):
             raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
-        if not all(type(s) is str and _SCHEME.fullmatch(s) for s in self.schemes):
-            raise ConfigError("Roster: a scheme's name is made of a-z 0-9 . _ -")
         self._check_revoked()
 
     def _check_revoked(self) -> None:
-        if not all(type(key) is bytes and len(key) == 32 for key in self.revoked):
-            raise ConfigError("Roster: a revoked key is a public key, 32 bytes")
-        object.__setattr__(self, "revoked", tuple(sorted(self.revoked)))
         if len(set(self.revoked)) != len(self.revoked):
             raise ConfigError("Roster: a key is revoked twice, list it once")
         if len(self.revoked) > MAX_MEMBERS:
@@ -245,52 +240,3 @@ class Roster:
     def allows(self, scheme: str) -> bool:
         """Whether the scheme named `scheme` may run. "Any" means any that encrypts."""
         return scheme in self.schemes or (ANY in self.schemes and scheme != "plain")
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR, the same bytes on every machine."""
-        return dumps(
-            {
-                "v": VERSION,
-                "members": [[m.name, m.public] for m in self.members],
-                "collusion": self.collusion,
-                "min_survivors": self.min_survivors,
-                "schemes": self.schemes,
-                "revoked": self.revoked,
-                "parameters": self.limits.to_fields(),
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Roster:
-        """Decode what `to_bytes` wrote.
-
-        Raises ProtocolError for bytes that are not a roster, ConfigError for one that cannot work.
-        """
-        kinds = {
-            "v": int,
-            "members": list,
-            "collusion": int,
-            "min_survivors": int,
-            "schemes": list,
-            "revoked": list,
-            "parameters": dict,
-        }
-        stored = loads(data, MAX_BYTES, "roster")
-        if type(stored) is dict and type(version := stored.get("v")) is int and version != VERSION:
-            raise ProtocolError(f"roster: version {version}, this flhe reads {VERSION}")
-        body = record(stored, "roster", kinds)
-        if not all(type(m) is list and len(m) == 2 for m in body["members"]):
-            raise ProtocolError("roster: a member is a pair of name and public key")
-        if not all(type(s) is str for s in body["schemes"]):
-            raise ProtocolError("roster: schemes are named by text")
-        roster = cls(
-            members=tuple(Member(*m) for m in body["members"]),
-            collusion=body["collusion"],
-            min_survivors=body["min_survivors"],
-            schemes=tuple(body["schemes"]),
-            revoked=tuple(body["revoked"]),
-            limits=Limits.from_fields(body["parameters"]),
-        )
-        if roster.to_bytes() != data:
-            raise ProtocolError("roster: members, schemes or revoked keys are out of order")
-        return roster

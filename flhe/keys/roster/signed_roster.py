@@ -1,6 +1,6 @@
 """The roster file: a roster, and who of its members has signed it.
 
-    CBOR {v, roster: bytes, signatures: [[public key, signature], ...]}
+    CBOR {v, kind, roster: bytes, signatures: [[public key, signature], ...]}
 
 What a node pins is the hash of the roster inside, so that signatures may be added, or copies that were
 signed apart united, without a new hash. A node takes the file only once every member has signed: a
@@ -15,26 +15,27 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
 from flhe.keys.identity import Identity
 from flhe.keys.roster import statements
 from flhe.keys.roster.roster import MAX_BYTES, MAX_MEMBERS, Member, Roster
-from flhe.wire.canonical import dumps, loads, record
+from flhe.wire.fields import Hash, at_most, size
+from flhe.wire.record import Form, Record
 
 VERSION = 2
-"""Version 1 was a roster that nobody had signed."""
 MAX_FILE = MAX_BYTES + 128 * MAX_MEMBERS
 """Longest file, bytes: a roster, and a signature of some 100 bytes for each member."""
 MANY = 10
 """Names that an error lists; of more it says how many there are."""
 
-Signature = tuple[bytes, bytes]
+Signature = tuple[Hash, Annotated[bytes, size(64)]]
 """A member's public key, 32 bytes, and its signature, 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRoster:
+class SignedRoster(Record):
     """A roster and signatures on it, each of which was verified.
 
     Parameters
@@ -52,10 +53,16 @@ class SignedRoster:
         A signature that does not verify: whose.
     """
 
-    roster: Roster
-    signatures: tuple[Signature, ...] = field(default=(), repr=False)
+    FORM = Form(
+        "roster file", MAX_FILE, "flhe-roster", VERSION, origin="no file of `flhe roster new`"
+    )
 
-    def __post_init__(self) -> None:
+    roster: Roster
+    signatures: Annotated[tuple[Signature, ...], at_most(MAX_MEMBERS, "signatures")] = field(
+        default=(), repr=False
+    )
+
+    def _validate(self) -> None:
         ordered = tuple(sorted(self.signatures))
         object.__setattr__(self, "signatures", ordered)
         if len({public for public, _ in ordered}) != len(ordered):
@@ -105,41 +112,6 @@ class SignedRoster:
                 f"the roster is not signed by {names}: each site signs the file with "
                 "`flhe roster sign`, and `flhe roster merge` unites copies that were signed apart"
             )
-
-    def to_bytes(self) -> bytes:
-        """Encode as canonical CBOR, the same bytes on every machine; nothing of it is secret."""
-        return dumps(
-            {
-                "v": VERSION,
-                "roster": self.roster.to_bytes(),
-                "signatures": [list(signature) for signature in self.signatures],
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> SignedRoster:
-        """Decode what `to_bytes` wrote.
-
-        Raises ProtocolError for bytes that are no roster file, ConfigError for a roster that cannot
-        work, AuthenticationError for a signature that does not verify.
-        """
-        stored = loads(data, MAX_FILE, "roster file")
-        if type(stored) is dict and "members" in stored:
-            raise ProtocolError(
-                "roster file: a roster without signatures, as no version of flhe reads any more: make "
-                "the file with `flhe roster new`"
-            )
-        kinds = {"v": int, "roster": bytes, "signatures": list}
-        body = record(stored, "roster file", kinds)
-        if body["v"] != VERSION:
-            raise ProtocolError(f"roster file: version {body['v']}, this flhe reads {VERSION}")
-        pairs = body["signatures"]
-        if len(pairs) > MAX_MEMBERS or not all(_is_pair(pair) for pair in pairs):
-            raise ProtocolError("roster file: a signature is a pair of public key and 64 bytes")
-        signed = cls(Roster.from_bytes(body["roster"]), tuple((p[0], p[1]) for p in pairs))
-        if signed.to_bytes() != data:
-            raise ProtocolError("roster file: signatures are out of order")
-        return signed
 
 
 def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
@@ -194,11 +166,3 @@ def check_pinned(roster: Roster, want: bytes) -> None:
             f"the roster file has hash {roster.hash.hex()}, this node pins {want.hex()}: "
             "get the agreed file, or pin the new hash after checking it with the other sites"
         )
-
-
-def _is_pair(pair: object) -> bool:
-    return (
-        type(pair) is list
-        and [type(part) for part in pair] == [bytes, bytes]
-        and [len(part) for part in pair] == [32, 64]
-    )

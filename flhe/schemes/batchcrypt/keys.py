@@ -23,10 +23,13 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_blum_prime
 from flhe.wire import canonical
+from flhe.wire.fields import BIG
+from flhe.wire.record import Form, Record
 
 Random = Callable[[int], bytes]
 
@@ -52,7 +55,7 @@ def check_key_bits(bits: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Record):
     """What the server has: it multiplies ciphertexts modulo n^2.
 
     Parameters
@@ -61,9 +64,11 @@ class PublicKey:
         The modulus, odd, at least 15.
     """
 
-    n: int
+    FORM = Form("paillier-public", MAX_BYTES, "paillier-public", VERSION)
 
-    def __post_init__(self) -> None:
+    n: Annotated[int, BIG]
+
+    def _validate(self) -> None:
         if type(self.n) is not int or self.n < 15 or self.n % 2 == 0:
             raise ConfigError("PublicKey: n must be an odd integer, the product of two primes")
 
@@ -135,22 +140,9 @@ class PublicKey:
                 f"batchcrypt: the public key has {self.bits} bits, the terms say {bits}"
             )
 
-    def to_bytes(self) -> bytes:
-        """Canonical CBOR: one key, one encoding."""
-        return canonical.dumps({"v": VERSION, "kind": "paillier-public", "n": _bytes(self.n)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> PublicKey:
-        """Inverse of `to_bytes`; ProtocolError for anything else."""
-        fields = _fields(data, "paillier-public", ("n",))
-        try:
-            return cls(fields["n"])
-        except ConfigError as error:
-            raise ProtocolError(f"paillier-public: {error}") from None
-
 
 @dataclass(frozen=True, slots=True)
-class SecretKey:
+class SecretKey(Record):
     """What members have: they encrypt fast and decrypt.
 
     Parameters
@@ -159,11 +151,13 @@ class SecretKey:
         The primes, secret.
     """
 
-    p: int = field(repr=False)
-    q: int = field(repr=False)
+    FORM = Form("paillier-secret", MAX_BYTES, "paillier-secret", VERSION)
+
+    p: Annotated[int, BIG] = field(repr=False)
+    q: Annotated[int, BIG] = field(repr=False)
     public: PublicKey = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not all(type(x) is int and x > 2 and x % 2 for x in (self.p, self.q)):
             raise ConfigError("SecretKey: p and q must be odd primes")
         if self.p == self.q:
@@ -193,7 +187,7 @@ class SecretKey:
     def h(self) -> int:
         """-x^2 mod n, the base of DJN's exponentiation; x is n's hash, 128 bits longer than n."""
         n = self.public.n
-        data = hashlib.shake_256(canonical.dumps(["flhe/v1/paillier-base", _bytes(n)]))
+        data = hashlib.shake_256(canonical.dumps(["flhe/v1/paillier-base", BIG.write(n)]))
         x = int.from_bytes(data.digest((n.bit_length() + 135) // 8), "big")
         return n - x * x % n
 
@@ -222,33 +216,3 @@ class SecretKey:
             why = "its factors are related"
         if why:
             raise ProtocolError(f"batchcrypt: the key pair is unusable, {why}")
-
-    def to_bytes(self) -> bytes:
-        """Canonical CBOR; the bytes are secret."""
-        fields = {name: _bytes(getattr(self, name)) for name in ("p", "q")}
-        return canonical.dumps({"v": VERSION, "kind": "paillier-secret", **fields})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> SecretKey:
-        """Inverse of `to_bytes`; ProtocolError for anything else. `check` says whether it is sound."""
-        fields = _fields(data, "paillier-secret", ("p", "q"))
-        try:
-            return cls(fields["p"], fields["q"])
-        except ConfigError as error:
-            raise ProtocolError(f"paillier-secret: {error}") from None
-
-
-def _bytes(number: int) -> bytes:
-    """Big-endian, as short as can be."""
-    return number.to_bytes((number.bit_length() + 7) // 8, "big")
-
-
-def _fields(data: bytes, kind: str, names: tuple[str, ...]) -> dict[str, int]:
-    kinds = {"v": int, "kind": str, **dict.fromkeys(names, bytes)}
-    body = canonical.record(canonical.loads(data, MAX_BYTES, kind), kind, kinds)
-    if (body["v"], body["kind"]) != (VERSION, kind):
-        raise ProtocolError(f"{kind}: another kind of key, or another version")
-    for name in names:
-        if body[name][:1] in (b"", b"\0"):  # a second encoding of the same number
-            raise ProtocolError(f"{kind}: {name} is empty, or starts with a zero byte")
-    return {name: int.from_bytes(body[name], "big") for name in names}

@@ -16,16 +16,18 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError
-from flhe.keys.identity import Random
 from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA, Gaussian
 from flhe.schemes.esafl.rlwe import lifted
-from flhe.wire import canonical
+from flhe.wire.arrays import array
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 VERSION = 1
 MAX_BYTES = 1 << 20
@@ -80,7 +82,7 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EsheKey:
+class EsheKey(Record):
     """What one member holds.
 
     Parameters
@@ -91,8 +93,14 @@ class EsheKey:
         s, shape (dimension,).
     """
 
-    own: Own = field(repr=False)
-    total: Total = field(repr=False)
+    FORM = Form("ESHE key", MAX_BYTES, "eshe-key", VERSION, row=True)
+
+    own: Annotated[Own, array(np.int8)] = field(repr=False)
+    total: Annotated[Total, array(np.int32)] = field(repr=False)
+
+    def _validate(self) -> None:
+        if self.own.shape != self.total.shape:
+            raise ProtocolError("ESHE key: own key and sum are of different dimensions")
 
     def check(self, dimension: int, cohort: int) -> None:
         """Refuse keys that no honest member has; ProtocolError."""
@@ -100,23 +108,6 @@ class EsheKey:
             raise ProtocolError(f"eshe: a key of another dimension than {dimension}")
         check_own(self.own)
         check_total(self.total, cohort)
-
-    def to_bytes(self) -> bytes:
-        """Encode; the bytes are secret."""
-        total = self.total.astype("<i4").tobytes()
-        return canonical.dumps([VERSION, "eshe-key", self.own.tobytes(), total])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> EsheKey:
-        """Inverse of `to_bytes`; ProtocolError for anything else."""
-        match canonical.loads(data, MAX_BYTES, "ESHE key"):
-            case [int(v), "eshe-key", bytes(own), bytes(total)] if (
-                type(v) is int and v == VERSION and len(total) == 4 * len(own) > 0
-            ):
-                return cls(
-                    np.frombuffer(own, np.int8), np.frombuffer(total, "<i4").astype(np.int32)
-                )
-        raise ProtocolError("ESHE key: malformed, or of another version of flhe")
 
 
 # --- keys as field elements, for masking-key agreement ---

@@ -38,7 +38,6 @@ from flhe.coding.base import Plain
 from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.coding.pack import spread
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
 from flhe.math.sampling import Gaussian
@@ -49,6 +48,7 @@ from flhe.schemes.presets import DEFAULT_ESHE, EshePreset, eshe_preset
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.shell import SharedSealerShell, Shell
 from flhe.wire.derive import hkdf
+from flhe.wire.secret import Random
 
 NAME = "esafl"
 Keys = Literal["joint", "round", "dealt"]

@@ -15,18 +15,20 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.identity import Random
 from flhe.schemes.fedml_he.seal_format import MAX_CONTEXT, Words, to_seal_order
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.presets import CKKS, ckks_preset
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
+from flhe.wire.fields import Hash, Rule
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
 
 VERSION = 1
 MAX_BYTES = MAX_CONTEXT + 4096
@@ -38,8 +40,13 @@ PER_BYTE = 5
 _PLACES = np.array([3**k for k in range(PER_BYTE)], np.int64)
 
 
+_Context = Annotated[
+    bytes, Rule(f"1 to {MAX_CONTEXT} bytes", lambda context: 0 < len(context) <= MAX_CONTEXT)
+]
+
+
 @dataclass(frozen=True, slots=True)
-class CkksPublic:
+class CkksPublic(Record):
     """What the server has: the ring, and which key the members use in it.
 
     Parameters
@@ -52,16 +59,11 @@ class CkksPublic:
         TenSEAL's context, without any key.
     """
 
-    ring: str
-    key_id: bytes
-    context: bytes = field(repr=False)
+    FORM = Form("ckks-public", MAX_BYTES, "ckks-public", VERSION)
 
-    def __post_init__(self) -> None:
-        if len(self.key_id) != 32 or not 0 < len(self.context) <= MAX_CONTEXT:
-            raise ConfigError(
-                f"CkksPublic: a key id of {len(self.key_id)} bytes, 32 are needed, and a context of "
-                f"{len(self.context)}, at most {MAX_CONTEXT} are allowed"
-            )
+    ring: str
+    key_id: Hash
+    context: _Context = field(repr=False)
 
     def check(self, ring: str, sizes: CkksSizes) -> None:
         """Refuse another ring than agreed, and a context that holds a key, or anything unexpected.
@@ -80,27 +82,15 @@ class CkksPublic:
         except ProtocolError as error:
             raise ProtocolError(f"fedml-he: public context: {error}") from None
 
-    def to_bytes(self) -> bytes:
-        """Canonical CBOR: one context, one encoding."""
-        return canonical.dumps(
-            {
-                "v": VERSION,
-                "kind": "ckks-public",
-                "ring": self.ring,
-                "key_id": self.key_id,
-                "context": self.context,
-            }
-        )
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> CkksPublic:
-        """Inverse of `to_bytes`; ProtocolError for anything else. `check` says what is in it."""
-        kinds = {"v": int, "kind": str, "ring": str, "key_id": bytes, "context": bytes}
-        body = _record(data, "ckks-public", kinds)
-        try:
-            return cls(body["ring"], body["key_id"], body["context"])
-        except ConfigError as error:
-            raise ProtocolError(f"ckks-public: {error}") from None
+@dataclass(frozen=True, slots=True)
+class _Packed(Record):
+    """A secret key as it is written, five coefficients a byte."""
+
+    FORM = Form("ckks-secret", MAX_BYTES, "ckks-secret", VERSION)
+
+    ring: str
+    s: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,23 +158,21 @@ class CkksSecret:
         trits = np.zeros(-(-self.coefficients.size // PER_BYTE) * PER_BYTE, np.int64)
         trits[: self.coefficients.size] = self.coefficients.astype(np.int64) + 1
         packed = (trits.reshape(-1, PER_BYTE) @ _PLACES).astype(np.uint8).tobytes()
-        return canonical.dumps(
-            {"v": VERSION, "kind": "ckks-secret", "ring": self.ring, "s": packed}
-        )
+        return _Packed(self.ring, packed).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CkksSecret:
         """Inverse of `to_bytes`; ProtocolError for anything else."""
-        body = _record(data, "ckks-secret", {"v": int, "kind": str, "ring": str, "s": bytes})
-        if body["ring"] not in CKKS:
+        stored = _Packed.from_bytes(data)
+        if stored.ring not in CKKS:
             raise ProtocolError("ckks-secret: a ring that this flhe does not have")
-        n = ckks_preset(body["ring"]).dimension
-        packed = np.frombuffer(body["s"], np.uint8).astype(np.int64)
+        n = ckks_preset(stored.ring).dimension
+        packed = np.frombuffer(stored.s, np.uint8).astype(np.int64)
         trits = (packed[:, None] // _PLACES % TRIT).reshape(-1)
         whole = packed.size == -(-n // PER_BYTE) and not trits[n:].any()
         if not whole or packed.max() >= TRIT**PER_BYTE:
             raise ProtocolError("ckks-secret: not the coefficients of one key")
-        return cls(body["ring"], (trits[:n] - 1).astype(np.int8))
+        return cls(stored.ring, (trits[:n] - 1).astype(np.int8))
 
     def check(self, ring: str) -> None:
         """Refuse a key of another ring, or one that no honest member drew; ProtocolError.
@@ -198,10 +186,3 @@ class CkksSecret:
         shares = np.bincount(self.coefficients.astype(np.int64) + 1, minlength=TRIT)
         if np.abs(shares - n / TRIT).max() > 10 * (n * 2 / 9) ** 0.5:
             raise ProtocolError("fedml-he: the key pair is unusable, its key is not random")
-
-
-def _record(data: bytes, kind: str, kinds: dict[str, type]) -> dict[str, Any]:
-    body = canonical.record(canonical.loads(data, MAX_BYTES, kind), kind, kinds)
-    if (body["v"], body["kind"]) != (VERSION, kind):
-        raise ProtocolError(f"{kind}: another kind of key, or another version")
-    return body

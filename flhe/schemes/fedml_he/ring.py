@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
 from flhe.schemes.fedml_he.keys import CkksSecret
@@ -48,6 +47,7 @@ from flhe.schemes.fedml_he.scheme import NAME, Ckks
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.shell import SealerShell
+from flhe.wire.secret import Random
 
 __all__ = ["NAME", "Ckks", "CkksOpener", "CkksSealer"]
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.keys.identity import Random
 from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import quotient
 from flhe.packages import absent
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.seal_format import MAGIC, SealFormat, Words
 from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.wire.secret import Random
 
 
 def tenseal() -> Any:

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.identity import Random
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg, random_elements
 from flhe.schemes.base import Reader
@@ -35,6 +34,7 @@ from flhe.schemes.presets import DEFAULT_SASH, SashPreset, sash_preset
 from flhe.schemes.sash.generator import Seed, Shprg, public_key
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.shell import SharedSealerShell, Shell
+from flhe.wire.secret import Random
 
 NAME = "sash"
 Unmask = Literal["server", "clients"]

@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from numpy.typing import NDArray
 
 from flhe.errors import AuthenticationError, RangeError
-from flhe.keys.identity import Secret
 from flhe.math import ring
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, FieldElements
 from flhe.wire.derive import hkdf
+from flhe.wire.secret import Secret
 from flhe_lab.variants.secagg.plan import Plan
 
 Lanes = NDArray[np.uint32] | NDArray[np.uint64]

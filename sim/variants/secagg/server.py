@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.identity import Secret
 from flhe.wire.canonical import loads
+from flhe.wire.secret import Secret
 from flhe_lab.variants.secagg.masks import (
     Lanes,
     Term,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.identity import Identity, Secret
+from flhe.keys.identity import Identity
+from flhe.wire.secret import Secret
 from flhe_lab.variants.secagg.plan import Plan
 
 SEED = 32

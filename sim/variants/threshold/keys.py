@@ -32,7 +32,6 @@ import numpy as np
 
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.identity import Secret
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.sampling import Gaussian
 from flhe.schemes.esafl.keys import Own, check_own, draw_own
@@ -40,6 +39,7 @@ from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.sealed import check_senders
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
+from flhe.wire.secret import Secret
 from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled, shares
 

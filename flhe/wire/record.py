@@ -1,0 +1,238 @@
+"""Records: frozen dataclasses that declare how they are written, in one canonical encoding.
+
+    @dataclass(frozen=True, slots=True)
+    class ModelKey(Record):
+        FORM = Form("model key", kind="flhe-model-key", version=1, most=512)
+        epoch: Annotated[bytes, size(16)]
+        run_id: U64
+        key: Annotated[bytes, size(32), SECRET]
+
+    a map   {"v": version, "kind": kind, name: value, ...}      where the form has version and kind
+    a row   [version, kind, value, ...]
+
+A record with a version of its own lies within another as the bytes of its encoding, one without as a
+map or row. Values are checked when a record is made, however it is made: `_validate` adds what fields
+cannot say alone. Decoding takes what encoding writes and nothing else, names the field that is wrong,
+and repeats no byte of it.
+
+`specs.py` lists the types that fields may have, and `fields.py` their bounds. What a class declares is
+looked at once, when its first record is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self
+from typing import get_type_hints as hints_of
+
+from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.wire.canonical import dumps, loads
+from flhe.wire.fields import Given
+from flhe.wire.specs import Spec, UnfitError, spec_of
+
+RECORDS: dict[str, type[Record]] = {}
+"""Every class of records that was imported, by module and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How records of a class are written.
+
+    Parameters
+    ----------
+    what : str
+        The class in errors.
+    most : int
+        Longest encoding that is read, bytes.
+    kind, version : str, int
+        What an encoding says of itself; neither where it lies within another record.
+    row : bool
+        Values alone, in order, without names.
+    lean : bool
+        Fields that are None are left out.
+    error : type
+        Raised for a value out of bounds; in an encoding that was read too.
+    origin : str
+        What another kind of encoding is not: "no file of `flhe keygen`".
+    advice : str
+        What to do about another version, or fields that this one does not know.
+    damaged : FlheError, optional
+        What is raised in place of every error of an encoding that is read.
+    """
+
+    what: str
+    most: int = 1 << 20
+    kind: str = ""
+    version: int = 0
+    row: bool = False
+    lean: bool = False
+    error: type[FlheError] = ProtocolError
+    origin: str = ""
+    advice: str = ""
+    damaged: FlheError | None = None
+
+    def fault(self, why: str) -> FlheError:
+        """The error of an encoding that is none."""
+        if self.damaged is None:
+            return ProtocolError(f"{self.what}: {why}")
+        return type(self.damaged)(*self.damaged.args)
+
+    @property
+    def head(self) -> dict[str, int | str]:
+        """What stands before the fields."""
+        said: dict[str, int | str] = {"v": self.version, "kind": self.kind}
+        return {name: value for name, value in said.items() if value}
+
+
+class Plan(NamedTuple):
+    """What a class of records comes to."""
+
+    form: Form
+    head: dict[str, int | str]
+    specs: tuple[tuple[str, Spec], ...]
+    given: dict[str, Given]
+
+
+_PLANS: dict[type[Record], Plan] = {}
+
+
+def plan_of(cls: type[Record]) -> Plan:
+    """What the class declares; TypeError for a type that has no encoding."""
+    if cls not in _PLANS:
+        _PLANS[cls] = _compiled(cls)
+    return _PLANS[cls]
+
+
+def _compiled(cls: type[Record]) -> Plan:
+    hints = hints_of(cls, include_extras=True)
+    names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
+    marks = {name: getattr(hints[name], "__metadata__", ()) for name in names}
+    given = {n: m for n in names for m in marks[n] if isinstance(m, Given)}
+    return Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names), given)
+
+
+class Record:
+    """A frozen dataclass with a FORM. Raises `FORM.error` for a value that its field does not take."""
+
+    __slots__ = ()
+    FORM: ClassVar[Form]
+
+    def __init_subclass__(cls) -> None:
+        if "FORM" in vars(cls):
+            RECORDS[f"{cls.__module__}.{cls.__name__}"] = cls
+
+    def __post_init__(self) -> None:
+        """Check and complete what is declared, then the rest."""
+        plan = plan_of(type(self))
+        for name, spec in plan.specs:
+            value = getattr(self, name)
+            try:
+                taken = spec.take(value)
+            except UnfitError:
+                raise _wrong(plan.form, name, spec, plan.form.error) from None
+            if taken is not value:
+                object.__setattr__(self, name, taken)
+        self._validate()
+
+    def _validate(self) -> None:
+        """Check what no field says alone; raise `FORM.error`."""
+
+    def to_fields(self) -> dict[str, Any] | list[Any]:
+        """What `to_bytes` encodes."""
+        plan = plan_of(type(self))
+        body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
+        if plan.form.lean:
+            body = {name: value for name, value in body.items() if value is not None}
+        return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
+
+    def to_bytes(self) -> bytes:
+        """Encode as canonical CBOR, the same bytes on every machine."""
+        return dumps(self.to_fields())
+
+    @classmethod
+    def from_fields(cls, stored: object, **given: Any) -> Self:
+        """Inverse of `to_fields`; raises as `from_bytes`."""
+        plan = plan_of(cls)
+        form = plan.form
+        body = _by_name(plan, stored)
+        values = {}
+        for name, spec in plan.specs:
+            if name in plan.given:
+                if body[name] != plan.given[name].known_by(given[name]):
+                    raise ProtocolError(f"{form.what}: it belongs to another {name}")
+                values[name] = given[name]
+                continue
+            try:
+                values[name] = spec.read(body[name])
+            except UnfitError:
+                raise _wrong(form, name, spec, ProtocolError) from None
+        try:
+            made = cls(**values)
+        except ConfigError as error:
+            if form.error is ConfigError:
+                raise
+            raise ProtocolError(f"{form.what}: {error}") from None
+        changed = any(getattr(made, name) is not value for name, value in values.items())
+        if changed and made.to_fields() != stored:  # what was out of order is not taken in order
+            raise ProtocolError(f"{form.what}: not written as flhe writes it, or out of order")
+        return made
+
+    @classmethod
+    def from_bytes(cls, data: bytes, most: int | None = None, **given: Any) -> Self:
+        """Decode what `to_bytes` wrote, `most` bytes of it where that is not `FORM.most`.
+
+        `given` are the values of fields that are known by what was written.
+
+        Raises
+        ------
+        ProtocolError
+            Anything else, or another version.
+        FlheError
+            What `FORM` says of values out of bounds, or of every error.
+        """
+        form = cls.FORM
+        try:
+            return cls.from_fields(loads(data, most or form.most, form.what), **given)
+        except FlheError as error:
+            if form.damaged is None:
+                raise
+            raise form.fault(str(error)) from None
+
+
+def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
+    """The values in an encoding; ProtocolError unless it has all of its fields, and no others."""
+    form = plan.form
+    names = (*plan.head, *(name for name, _ in plan.specs))
+    needed, needs = (list, "a list") if form.row else (dict, "a map of named fields")
+    if type(stored) is not needed:
+        found = (
+            f"this is {form.origin}"
+            if form.origin
+            else f"got {type(stored).__name__}, needs {needs}"
+        )
+        raise ProtocolError(f"{form.what}: {found}")
+    unknown = len(stored) - len(names)
+    if form.row:
+        stored = dict(zip(names, stored, strict=False))
+    if form.kind and stored.get("kind") != form.kind:
+        raise ProtocolError(f"{form.what}: this is {form.origin or 'another kind of encoding'}")
+    advice = form.advice and f": {form.advice}"
+    if form.version and type(version := stored.get("v")) is int and version != form.version:
+        raise ProtocolError(
+            f"{form.what}: version {version}, this flhe reads {form.version}{advice}"
+        )
+    if form.lean and None not in stored.values():
+        unknown = len(stored.keys() - set(names))
+        stored = {**dict.fromkeys(names), **stored}
+    for name in names:
+        if name not in stored:
+            raise ProtocolError(f"{form.what}: field {name} is missing")
+    if form.version and type(stored["v"]) is not int:
+        raise ProtocolError(f"{form.what}: field v must be an integer")
+    if unknown:
+        raise ProtocolError(f"{form.what}: {unknown} unknown fields{advice}")
+    return dict(stored)
+
+
+def _wrong(form: Form, name: str, spec: Spec, error: type[FlheError]) -> FlheError:
+    return error(f"{form.what}: field {name} must be {spec.needs}")

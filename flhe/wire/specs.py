@@ -1,0 +1,222 @@
+"""Types of a record's fields: what each of them takes, and how it is written.
+
+int, bytes, str, bool, float (as exact text), Literal, tuple, dict, records, `X | None`; and `As` for
+all others. Bounds and `SECRET` stand beside them in `Annotated` (`fields.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from flhe.errors import ProtocolError
+from flhe.wire.fields import SECRET, As, Given, Rule
+from flhe.wire.secret import Secret
+
+
+class UnfitError(Exception):
+    """A value that is not what its field needs."""
+
+
+class Spec(NamedTuple):
+    """A field's type: `take` checks and completes a value, `write` encodes, `read` decodes it."""
+
+    needs: str
+    take: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _exactly(kind: type, needs: str) -> Spec:
+    def take(value: Any) -> Any:
+        if type(value) is not kind:  # exactly: True is an int too, and a second way to say 1
+            raise UnfitError
+        return value
+
+    return Spec(needs, take, _same, take)
+
+
+def _converted(own: As) -> Spec:
+    def read(raw: Any) -> Any:
+        try:
+            value = own.read(raw)
+        except ProtocolError:
+            raise
+        except (TypeError, ValueError, OverflowError, LookupError):  # ConfigError is a ValueError
+            raise UnfitError from None
+        if own.write(value) != raw:  # a second way to write it
+            raise UnfitError
+        return value
+
+    return Spec(own.needs, _same, own.write, read)
+
+
+def _take_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise UnfitError
+    return value
+
+
+def _take_float(value: Any) -> float:
+    if type(value) not in (float, int) or not math.isfinite(value):
+        raise UnfitError
+    return float(value) or 0.0  # one zero: -0.0 would be equal, and hash to something else
+
+
+_BYTES = _exactly(bytes, "bytes")._replace(take=_take_bytes)
+_PLAIN = {
+    int: _exactly(int, "an integer"),
+    str: _exactly(str, "text"),
+    bool: _exactly(bool, "true or false"),
+    bytes: _BYTES,
+    float: _converted(As(float.hex, float.fromhex, "a finite number"))._replace(take=_take_float),
+}
+
+
+def spec_of(hint: Any) -> Spec:
+    """The encoding of a type, with its bounds."""
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    base = get_args(hint)[0] if marks else hint
+    own = next((mark for mark in marks if isinstance(mark, As | Given)), None)
+    if isinstance(own, Given):
+        return Spec("known to the reader", _same, own.known_by, _same)
+    spec = _converted(own) if own else _plain_of(base)
+    for mark in marks:
+        if mark is SECRET:
+            spec = spec._replace(take=_hidden(spec.take), write=bytes, read=_hidden(spec.read))
+        elif isinstance(mark, Rule):
+            needs = f"{spec.needs}, {mark.needs}" if get_origin(base) is tuple else mark.needs
+            spec = spec._replace(needs=needs, take=_bounded(spec.take, mark))
+    return spec
+
+
+def _plain_of(base: Any) -> Spec:
+    origin, args = get_origin(base), get_args(base)
+    if base in _PLAIN:
+        return _PLAIN[base]
+    if origin in (Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
+        return _optional(spec_of(args[0]))
+    if origin is dict:
+        return _by_key(*map(spec_of, args))
+    if origin is tuple:
+        return _many(spec_of(args[0])) if ... in args else _fixed(list(map(spec_of, args)))
+    if hasattr(base, "FORM"):
+        return _nested(base)
+    if origin is not Literal:
+        raise TypeError(f"{base} has no encoding in a record: declare one with As")
+    return _literal(args)
+
+
+def _bounded(take: Callable[[Any], Any], rule: Rule) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        taken = take(value)
+        if not rule.ok(taken):
+            raise UnfitError
+        return taken
+
+    return check
+
+
+def _hidden(take: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def hide(value: Any) -> Secret:
+        taken = take(value)
+        return taken if type(taken) is Secret else Secret(taken)
+
+    return hide
+
+
+def _literal(allowed: tuple[Any, ...]) -> Spec:
+    def take(value: Any) -> Any:
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            raise UnfitError
+        return value
+
+    return Spec(f"one of {', '.join(map(str, allowed))}", take, _same, take)
+
+
+def _optional(inner: Spec) -> Spec:
+    def or_none(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda value: None if value is None else call(value)
+
+    return Spec(f"{inner.needs}, or none", *map(or_none, inner[1:]))
+
+
+def _many(item: Spec) -> Spec:
+    def take(value: Any) -> Any:
+        if not isinstance(value, tuple | list):
+            raise UnfitError
+        taken = tuple(map(item.take, value))
+        kept = isinstance(value, tuple) and all(map(operator.is_, taken, value))
+        return value if kept else taken
+
+    def read(raw: Any) -> Any:
+        if type(raw) is not list:
+            raise UnfitError
+        return tuple(map(item.read, raw))
+
+    needs = f"a list, each item {item.needs}"
+    write = list if item.write is _same else lambda value: list(map(item.write, value))
+    return Spec(needs, take, write, read)
+
+
+def _by_key(key: Spec, item: Spec) -> Spec:
+    """A mapping, written as pairs in order of its keys."""
+    pair = _fixed([key, item])
+
+    def take(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise UnfitError
+        taken = dict(map(pair.take, value.items()))
+        return value if taken == value else taken
+
+    def write(value: Any) -> Any:
+        return list(map(pair.write, sorted(value.items())))
+
+    def read(raw: Any) -> Any:
+        value = dict(_many(pair).read(raw))
+        if list(value) != sorted(value) or len(value) != len(raw):
+            raise UnfitError
+        return value
+
+    return Spec(f"a list of {pair.needs}, each first value once, ascending", take, write, read)
+
+
+def _fixed(items: list[Spec]) -> Spec:
+    def each(call: str, kinds: Any, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, kinds) or len(value) != len(items):
+            raise UnfitError
+        return tuple(getattr(item, call)(part) for item, part in zip(items, value, strict=True))
+
+    def take(value: Any) -> Any:
+        taken = each("take", (tuple, list), value)
+        kept = isinstance(value, tuple) and all(map(operator.is_, taken, value))
+        return value if kept else taken
+
+    return Spec(
+        f"[{', '.join(item.needs for item in items)}]",
+        take,
+        lambda value: list(each("write", (tuple,), value)),
+        lambda raw: each("read", (list,), raw),
+    )
+
+
+def _nested(cls: Any) -> Spec:
+    def take(value: Any) -> Any:
+        if not isinstance(value, cls):
+            raise UnfitError
+        return value
+
+    if not cls.FORM.version:
+        return Spec(f"a {cls.FORM.what}", take, cls.to_fields, cls.from_fields)
+
+    def read(raw: Any) -> Any:
+        return cls.from_bytes(_PLAIN[bytes].read(raw))
+
+    return Spec(f"an encoded {cls.FORM.what}", take, cls.to_bytes, read)
