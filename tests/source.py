@@ -33,9 +33,9 @@ def modules(*names: str) -> dict[str, ast.Module]:
     return found
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
-    """Everything that a module imports, wherever it does, for types alone or not."""
-    for node in ast.walk(tree):
+def imports(tree: ast.AST, *, types: bool = True) -> Iterator[str]:
+    """Everything that a module imports, wherever it does; without `types` not for types alone."""
+    for node in _nodes(tree, types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -47,10 +47,17 @@ def imports(tree: ast.Module) -> Iterator[str]:
                 yield str(node.args[0].value)
 
 
-def imported_modules(name: str, known: dict[str, ast.Module]) -> set[str]:
+def _nodes(tree: ast.AST, types: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if types or not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            yield node
+            yield from _nodes(node, types)
+
+
+def imported_modules(name: str, known: dict[str, ast.Module], *, types: bool = True) -> set[str]:
     """Modules of `known` that a module of it imports."""
     found = set()
-    for imported in imports(known[name]):
+    for imported in imports(known[name], types=types):
         parts = imported.split(".")
         ways = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
         found.add(next((way for way in ways if way in known), name))

@@ -62,7 +62,7 @@ class HEMod:
             record = records.find_config(message.content, records.STAGE)
             handling.note(record)
             content = self._answer(handling, record, message, context, call_next)
-            handling.audit(answer=audit.answer_of(handling.stage, content), content=content)
+            handling.audit(answer=audit.answer_of(handling.stage, _reply(content)), content=content)
         except stages.AppError as error:
             cause = error.__cause__ or error
             if _simulated() and not configured(context.node_config):
@@ -148,7 +148,7 @@ class _Handling:
                 epoch=None if self.node is None else self.node.current_epoch(),
                 round=self.round,
                 attempt=self.attempt,
-                result=None if content is None else audit.result_of(content),
+                result=None if content is None else audit.result_of(_reply(content)),
                 code=code,
             )
             audit.write(self.store, entry)
@@ -169,6 +169,10 @@ class _Handling:
         except Exception:  # a full disk must not become the answer
             logger.error("%s, and its details could not be written", refusal.slug)
         return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
+
+
+def _reply(content: RecordDict) -> ConfigRecord | None:
+    return records.find_config(content, records.REPLY)
 
 
 def _federation(record: ConfigRecord, context: Context) -> int:

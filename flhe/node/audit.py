@@ -16,13 +16,11 @@ example counts, keys and the text of errors have no field; what went wrong is in
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from flwr.app import RecordDict
-
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.mods import records
 from flhe.node.store import Store
 from flhe.wire.codes import find
 
@@ -80,9 +78,8 @@ _ANSWER_OF = {
 }
 
 
-def answer_of(stage: str, content: RecordDict) -> str:
-    """The word of `ANSWERS` for what a stage answered."""
-    reply = records.find_config(content, records.REPLY)
+def answer_of(stage: str, reply: Mapping[str, object] | None) -> str:
+    """The word of `ANSWERS` for what a stage answered, by the record of its reply."""
     if stage in _TRAINING and reply is not None:
         return (
             "resent" if reply.get("resent") is True else _STEPS.get(str(reply.get("step")), UNKNOWN)
@@ -92,9 +89,8 @@ def answer_of(stage: str, content: RecordDict) -> str:
     return _ANSWER_OF.get(stage, UNKNOWN)
 
 
-def result_of(content: RecordDict) -> bytes | None:
-    """The history in an answer, where there is one."""
-    reply = records.find_config(content, records.REPLY)
+def result_of(reply: Mapping[str, object] | None) -> bytes | None:
+    """The history in the record of a reply, where there is one."""
     history = None if reply is None else reply.get("history")
     return history if isinstance(history, bytes) and len(history) == 32 else None
 

@@ -41,11 +41,11 @@ from flhe.errors import (
 )
 from flhe.keys.agreement import epoch, masking
 from flhe.keys.identity import Identity
-from flhe.mods.stored import StoredAgreement, StoredNote, StoredOutput, StoredSession
 from flhe.node import federations
 from flhe.node.high_water_marks import Floor
 from flhe.node.policy import Policy
 from flhe.node.store import Store
+from flhe.node.stored import StoredAgreement, StoredNote, StoredOutput, StoredSession
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.draft import Draft
 from flhe.training.mean_squares import RANGES

@@ -10,7 +10,7 @@ Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -20,36 +20,34 @@ from flhe.coding.support import Support
 from flhe.errors import AlteredError, ProtocolError
 from flhe.schemes.base import Opener
 from flhe.schemes.flashe.sparse import covered
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumTags
-
-if TYPE_CHECKING:
-    from flhe.training.session import Session
 
 NAMES = ("first tag", "second tag")
 
 
-def tagged(session: Session, encoded: Plain, slot: Slot, support: Support | None = None) -> Plain:
-    """An encoded vector with its tags behind the extras, where these terms have tags."""
-    if not session.terms.tagged:
+def tagged(
+    encoded: Plain, tags: SumTags | None, rank: int, bits: int, support: Support | None = None
+) -> Plain:
+    """An encoded vector with tags of the member of `rank` behind the extras, if there are any."""
+    if tags is None:
         return encoded
-    return _tags(session, slot).tagged(
-        encoded,
-        session.epoch.rank,
-        session.terms.bits,
-        b"" if support is None else support.digest(),
-    )
+    return tags.tagged(encoded, rank, bits, b"" if support is None else support.digest())
 
 
-def opened(session: Session, opener: Opener, total: Sealed, values: int) -> NDArray[Any]:
+def open_verified(
+    opener: Opener, tags: SumTags | None, bits: int, total: Sealed, values: int
+) -> NDArray[Any]:
     """What a sum holds, without the tags: signed values, then extras.
 
     Parameters
     ----------
-    session : Session
-        The member's.
     opener : Opener
         For this sum.
+    tags : SumTags or None
+        Of its slot; None where its members have none.
+    bits : int
+        Bits of one value.
     total : Sealed
         The sum.
     values : int
@@ -64,23 +62,18 @@ def opened(session: Session, opener: Opener, total: Sealed, values: int) -> NDAr
         lanes: NDArray[Any] = opener.decrypt(total)
     except ProtocolError as error:
         raise _altered(total, str(error)) from None
-    terms = session.terms
-    if not terms.tagged:
+    if tags is None:
         return lanes
     coords = covered(total.supports) if total.supports else None
-    whole, tags = Plain(lanes[:values], lanes[values:], coords), _tags(session, total.slot)
+    whole = Plain(lanes[:values], lanes[values:], coords)
     bounds = [support.digest() for support in total.supports]
-    plain, fits = tags.matching(whole, total.senders, terms.bits, bounds)
+    plain, fits = tags.matching(whole, total.senders, bits, bounds)
     if not all(fits):
         what = [name for name, right in zip(NAMES, fits, strict=True) if not right]
-        if not _counts(plain, len(total.senders), terms.bits):
+        if not _counts(plain, len(total.senders), bits):
             what.insert(0, "count of contributions")
         raise _altered(total, "what does not match: " + ", ".join(what))
     return lanes[: values + plain.extras.size]
-
-
-def _tags(session: Session, slot: Slot) -> SumTags:
-    return SumTags(session.epoch.group_key, slot, session.layout.floats, session.threads)
 
 
 def _counts(plain: Plain, senders: int, bits: int) -> bool:

@@ -17,7 +17,7 @@ from flhe.coding.quantize import Quantize
 from flhe.errors import ProtocolError
 from flhe.keys.roles import opener_for
 from flhe.schemes.sealed import Sealed
-from flhe.sums.verdict import opened
+from flhe.sums.verdict import open_verified
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.training.start import UNTOLD
@@ -98,8 +98,9 @@ def fit(
     )
     record(slot.round, ranges.digest(), RANGES)
     opener = opener_for(session.whole, session.epoch, ranges, threads=1)
-    lanes = opened(session, opener, ranges, 0)
-    quantize = Quantize(session.terms.bits)
+    bits = session.terms.bits
+    lanes = open_verified(opener, session.tags(slot), bits, ranges, 0)
+    quantize = Quantize(bits)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
     sums = quantize.join(lanes)
     totals = Extras().decode(sums[:FIXED])

@@ -39,7 +39,8 @@ from flhe.math.permutation import Permutation
 from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.flashe.sparse import union_of
 from flhe.schemes.sealed import Sealed, Slot, check_senders
-from flhe.sums.verdict import opened, tagged
+from flhe.schemes.sum_mac import SumTags
+from flhe.sums.verdict import open_verified, tagged
 from flhe.training.draft import Draft
 from flhe.training.mean_squares import fit, fitted_layout, own_layout
 from flhe.training.model import Model
@@ -179,6 +180,12 @@ class Session:
         for chunk in model.chunks():
             mac.update(chunk)
         return mac.digest()
+
+    def tags(self, slot: Slot) -> SumTags | None:
+        """Tags of one sum; None where these terms have none."""
+        if not self.terms.tagged:
+            return None
+        return SumTags(self.epoch.group_key, slot, self.layout.floats, self.threads)
 
     def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
@@ -442,7 +449,7 @@ class Session:
         support: Support | None = None,
     ) -> Sealed:
         """Encrypt an encoded update, tagged; `claim` is called first and must have reached the disk."""
-        whole = tagged(self, encoded, slot, support)
+        whole = tagged(encoded, self.tags(slot), self.epoch.rank, self.terms.bits, support)
         claim(slot.round, slot.attempt)
         return sealer.encrypt(whole, slot, mode=mode, support=support)
 
@@ -497,7 +504,7 @@ class Session:
         scheme, mask = self._opened_with(model)
         opener = opener_for(scheme, self.epoch, total, release, mask=mask, threads=self.threads)
         values = union_of(total.supports)[1] if total.supports else self.layout.floats
-        lanes = opened(self, opener, total, values)
+        lanes = open_verified(opener, self.tags(total.slot), self.terms.bits, total, values)
         check = self._expected_check(base, total)
         if self.maps(model):
             return choose(self.terms, model, total, lanes, check)

@@ -18,9 +18,9 @@ from flhe.coding.select import Select
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.mods.stored import StoredNote
 from flhe.node.high_water_marks import Floor
 from flhe.node.keyfile import KeyFile
+from flhe.node.stored import StoredNote
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.terms import Terms

@@ -1,1 +1,0 @@
-"""A round as pure steps, without Flower."""
