@@ -7,22 +7,25 @@ tell whether all of them agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING, getLogger
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Layout
 from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.keys import seal
 from flhe.mods import records
 from flhe.strategies.federation import LOST, NOTHING, Federation
-from flhe.strategies.key_agreement import Agreed, reasons
+from flhe.strategies.key_agreement import Agreed
+from flhe.strategies.trouble import give_up, most_common, warn
 from flhe.wire import canonical
 
 log = getLogger("flwr").log
+
+STATUS = "status: node %d: %s"
 
 VERIFIERS = 3
 """Members that are asked whether a checkpoint is right, until one says so."""
@@ -64,23 +67,15 @@ class CatchUp:
             return set()
         keys, connected = set(fed.members.values()), set(fed.connected())
         placed = {node: key for node, key in fed.members.items() if node >= 0}
-        content = self._status()
-        messages = [Message(content, node, "train") for node in unknown]
-        for node, reply in fed.ask(messages, self.timeout, trouble):
-            try:
-                key, epoch, stand = _status_in(reply)
-            except ProtocolError as error:
-                trouble[node] = str(error)
-                continue
+        for node, (key, epoch, stand) in self._statuses(unknown, trouble):
             there = {k for n, k in placed.items() if n in connected}
-            if (
-                key in keys - there and epoch == agreed.epoch
-            ):  # nobody takes a connected one's place
+            # Nobody takes a connected one's place.
+            if key in keys - there and epoch == agreed.epoch:
                 placed = {n: k for n, k in placed.items() if k != key} | {node: key}
                 fed.confirmed.add(node)
             self._note(node, stand)
         fed.ledger.place(placed)
-        self._warn("status", trouble)
+        warn(STATUS, trouble)
         return set(trouble)
 
     def settle(self, nodes: Iterable[int]) -> None:
@@ -96,22 +91,20 @@ class CatchUp:
         """
         fed, asked = self.fed, sorted(nodes)
         trouble: dict[int, str] = {}
-        able = [node for node in asked if fed.lacks(node) is not None]
+        able = [node for node in asked if fed.missing_rounds(node) is not None]
         self._judge(self._sync(able, trouble))
-        if (
-            not self._holders() or fed.refusers
-        ):  # perhaps the others have not been sent the last sum
-            others = [n for n in fed.present() if n not in asked and fed.lacks(n) is not None]
+        if not self._holders() or fed.refusers:  # others may not have been sent the last sum
+            others = [node for node in fed.following() if node not in asked]
             self._judge(self._sync(others, trouble))
         while self._outvoted():
             self._void()
         if not self._holders():
-            _nobody(
+            give_up(
                 f"no member that is connected holds the model of round {fed.ledger.base}: start "
                 "those that do, then resume the run",
                 trouble,
             )
-        behind = [n for n in asked if fed.stands(n) != fed.ledger.base and n in fed.present()]
+        behind = [node for node in asked if node in fed.present() and not fed.has_model(node)]
         if behind:
             try:
                 self.fetch_box()
@@ -122,9 +115,9 @@ class CatchUp:
                 trouble.pop(node, None)
             self._sync(behind, trouble)
             for node in behind:
-                if fed.stands(node) == fed.ledger.base:
+                if fed.has_model(node):
                     log(INFO, "node %d has caught up by a checkpoint", node)
-        self._warn("sync", trouble)
+        warn("sync: node %d: %s", trouble)
 
     def fetch_box(self) -> ArrayRecord:
         """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
@@ -136,30 +129,23 @@ class CatchUp:
         QuorumError
             Nobody sealed one that holds.
         """
-        fed = self.fed
-        ledger = fed.ledger
+        fed, ledger = self.fed, self.fed.ledger
         if ledger.box is not None and ledger.box_round == ledger.base:
             return ledger.box
         trouble: dict[int, str] = {}
-        assert ledger.agreed is not None
-        able = [node for node in fed.present() if fed.lacks(node) is not None]
-        able.sort(key=lambda n: (fed.stands(n) != ledger.base, ledger.agreed.rank(n)))  # type: ignore[union-attr]
+        rank = fed.parameters.epoch.rank
+        able = sorted(fed.following(), key=lambda n: (not fed.has_model(n), rank(n)))
         for node in able:
-            messages = fed.messages("train", "checkpoint", [node], None, "")
-            for _, reply in fed.ask(messages, self.timeout, trouble):
-                try:
-                    box = self._box_in(reply)
-                except ProtocolError as error:
-                    trouble[node] = str(error)
-                    continue
+            messages = fed.messages("train", "checkpoint", [node])
+            for _, reply, box in fed.ask(messages, self.timeout, trouble, self._box_in):
                 fed.heard(node, reply)
                 if self._verified(node, box, [n for n in able if n != node], trouble):
                     ledger.keep_box(box, ledger.base)
-                    self._warn("checkpoint", trouble)
+                    warn("checkpoint: node %d: %s", trouble)
                     return box
                 trouble.setdefault(node, "its checkpoint is not the others' model")
             trouble.setdefault(node, "no sealed checkpoint in time")
-        return _nobody("no member sealed a checkpoint", trouble)
+        return give_up("no member sealed a checkpoint", trouble)
 
     def _verified(
         self, sealer: int, box: ArrayRecord, others: list[int], trouble: dict[int, str]
@@ -174,11 +160,10 @@ class CatchUp:
             log(WARNING, "the checkpoint by node %d is not verified: nobody else is there", sealer)
             return True
         for node in others[:VERIFIERS]:
-            messages = fed.messages("train", "verify", [node], None, "")
+            messages = fed.messages("train", "verify", [node])
             messages[0].content[records.CANDIDATE] = box
-            for _, reply in fed.ask(messages, self.timeout, trouble):
+            for _, reply, answer in fed.ask(messages, self.timeout, trouble, _reply_in):
                 fed.heard(node, reply)
-                answer = records.find_reply(reply)
                 if answer is not None and answer.get("same") is True:
                     return True
                 trouble[node] = f"it does not find its model in the checkpoint by node {sealer}"
@@ -192,42 +177,38 @@ class CatchUp:
         QuorumError
             Nobody made one.
         """
-        fed = self.fed
-        ledger = fed.ledger
+        fed, ledger = self.fed, self.fed.ledger
         trouble: dict[int, str] = {}
-        assert ledger.agreed is not None
-        for node in sorted(fed.present(), key=ledger.agreed.rank):
+        for node in sorted(fed.present(), key=fed.parameters.epoch.rank):
             content = fed.content("initial", node in fed.confirmed, False, ())
             messages = [Message(content, node, "train")]
-            for _, reply in fed.ask(messages, self.timeout, trouble):
-                try:
-                    stand = _stand_in(reply)
-                    answer = records.find_reply(reply)
-                    assert answer is not None
-                    encoded = records.field(answer, "layout", bytes)
-                    layout = Layout.from_fields(
-                        canonical.loads(encoded, MAX_LAYOUT_BYTES, "layout")
-                    )
-                    if stand.round != 0 or len(stand.history) != 32:
-                        raise ProtocolError("its initial model is of a later round")
-                    ledger.layout, ledger.chain = layout, {0: stand.history}
-                    box = self._box_in(reply)
-                except FlheError as error:
-                    ledger.layout, ledger.chain = None, {}
-                    trouble[node] = str(error)
-                    continue
+            for _, reply, box in fed.ask(messages, self.timeout, trouble, self._initial_in):
                 fed.heard(node, reply)
                 ledger.keep_box(box, 0)
                 others = [n for n in fed.present() if n != node]
                 self._sync(others, trouble)
-                if not others or any(fed.stands(n) == 0 for n in others):
+                if not others or any(fed.model_round(n) == 0 for n in others):
                     log(INFO, "node %d made the initial model, and sealed it", node)
                     return
                 trouble[node] = "its initial model opens for nobody else"
                 ledger.layout, ledger.chain = None, {}
                 ledger.drop_box()
             trouble.setdefault(node, "no initial model in time")
-        _nobody("no member made an initial model", trouble)
+        give_up("no member made an initial model", trouble)
+
+    def finish(self) -> ArrayRecord:
+        """Bring everybody who is there to the last model, and have it sealed.
+
+        Raises
+        ------
+        QuorumError
+            Nobody sealed one that holds.
+        """
+        fed = self.fed
+        behind = [node for node in fed.present() if not fed.has_model(node)]
+        if fed.ledger.base > 0 and behind:
+            self.settle(behind)
+        return self.fetch_box()
 
     # --- steps ---
 
@@ -235,16 +216,23 @@ class CatchUp:
         """Send what each of `nodes` lacks; returns where each says that it stands then."""
         fed = self.fed
         stands: dict[int, Stand] = {}
-        messages = fed.messages("train", "sync", nodes, None, "")
-        for node, reply in fed.ask(messages, self.timeout, trouble):
-            try:
-                stands[node] = stand = _stand_in(reply)
-            except ProtocolError as error:
-                trouble[node] = str(error)
-                continue
+        messages = fed.messages("train", "sync", nodes)
+        for node, reply, stand in fed.ask(messages, self.timeout, trouble, _stand_in):
             fed.heard(node, reply)
             self._note(node, stand)
+            stands[node] = stand
         return stands
+
+    def _statuses(
+        self, nodes: Iterable[int], trouble: dict[int, str]
+    ) -> Iterator[tuple[int, tuple[bytes, bytes, Stand]]]:
+        """Ask each of `nodes` who it is and where it stands, whatever its epoch."""
+        name = records.federation_name(self.fed.ledger.federation)
+        record = records.stage_record("status", federation=name)
+        content = RecordDict({records.STAGE: record})
+        messages = [Message(content, node, "train") for node in nodes]
+        for node, _, status in self.fed.ask(messages, self.timeout, trouble, _status_in):
+            yield node, status
 
     def _note(self, node: int, stand: Stand) -> None:
         known = self.fed.ledger.chain.get(stand.round) == stand.history
@@ -252,40 +240,32 @@ class CatchUp:
 
     def _judge(self, stands: dict[int, Stand]) -> None:
         """Among nodes at the same round, the digest of most is right; the others are named."""
-        fed, agreed = self.fed, self.fed.ledger.agreed
-        assert agreed is not None
+        fed = self.fed
         # In order of rank, so that a tie is decided by the lowest one.
-        there = [n for n in stands if n in fed.members and fed.stands(n) == fed.ledger.base]
-        told = [stands[n].digest for n in sorted(there, key=agreed.rank)]
-        self._reference = max(told, key=told.count, default=b"")
+        there = [node for node in stands if node in fed.members and fed.has_model(node)]
+        told = [stands[n].digest for n in sorted(there, key=fed.parameters.epoch.rank)]
+        self._reference = most_common(told) if told else b""
         for node in there:
             if stands[node].digest != self._reference:
                 fed.at[node] = LOST
                 log(WARNING, "node %d: its model has drifted, it takes the others'", node)
 
     def _holders(self) -> list[int]:
-        fed = self.fed
-        return [node for node in fed.present() if fed.stands(node) == fed.ledger.base]
+        return list(filter(self.fed.has_model, self.fed.present()))
 
     def _outvoted(self) -> bool:
         """Whether more members refused the last sum than are heard to have opened it."""
         fed = self.fed
-        claims = [node for node in fed.members if fed.stands(node) == fed.ledger.base]
-        return len(fed.refusers) > len(claims)
+        return len(fed.refusers) > sum(map(fed.has_model, fed.members))
 
     def _void(self) -> None:
         """Take back the last sum: most of those who were sent it refuse it."""
         fed, trouble = self.fed, dict[int, str]()
         fed.refusers = set()
         log(ERROR, "the sum of round %d opened for nobody: the round is void", fed.ledger.void())
-        content = self._status()
-        messages = [Message(content, node, "train") for node in fed.present()]
-        for node, reply in fed.ask(messages, self.timeout, trouble):
-            try:
-                self._note(node, _status_in(reply)[2])
-            except ProtocolError as error:
-                trouble[node] = str(error)
-        self._warn("status", trouble)
+        for node, (_, _, stand) in self._statuses(fed.present(), trouble):
+            self._note(node, stand)
+        warn(STATUS, trouble)
 
     def take_back(self, agreed: Agreed) -> None:
         """Take back sums that nobody has opened, where all members are there to say so.
@@ -296,14 +276,9 @@ class CatchUp:
         fed, trouble = self.fed, dict[int, str]()
         if not set(fed.members.values()) <= set(agreed.members.values()):
             return
-        content, stands = self._status(), dict[int, Stand]()
-        messages = [Message(content, node, "train") for node in agreed.members]
-        for node, reply in fed.ask(messages, self.timeout, trouble):
-            try:
-                stands[node] = _status_in(reply)[2]
-            except ProtocolError as error:
-                trouble[node] = str(error)
-        self._warn("status", trouble)
+        answers = self._statuses(agreed.members, trouble)
+        stands = {node: stand for node, (_, _, stand) in answers}
+        warn(STATUS, trouble)
         if len(stands) < len(agreed.members):
             return
         known = fed.ledger.chain
@@ -320,16 +295,24 @@ class CatchUp:
         for node, stand in stands.items():
             self._note(node, stand)
 
-    def _status(self) -> RecordDict:
+    def _initial_in(self, node: int, reply: RecordDict) -> ArrayRecord:
+        """The sealed initial model in a reply; its layout and history are the federation's from now."""
         ledger = self.fed.ledger
-        record = records.stage_record(
-            "status", federation=records.federation_name(ledger.federation)
-        )
-        return RecordDict({records.STAGE: record})
+        try:
+            stand = _stand_in(node, reply)
+            encoded = records.field(_reply_in(node, reply), "layout", bytes)
+            layout = Layout.from_fields(canonical.loads(encoded, MAX_LAYOUT_BYTES, "layout"))
+            if stand.round != 0 or len(stand.history) != 32:
+                raise ProtocolError("its initial model is of a later round")
+            ledger.layout, ledger.chain = layout, {0: stand.history}
+            return self._box_in(node, reply)
+        except FlheError:
+            ledger.layout, ledger.chain = None, {}
+            raise
 
-    def _box_in(self, reply: RecordDict) -> ArrayRecord:
+    def _box_in(self, node: int, reply: RecordDict) -> ArrayRecord:
         """The checkpoint in a reply, if it is of the present model and epoch."""
-        ledger, stand = self.fed.ledger, _stand_in(reply)
+        ledger, stand = self.fed.ledger, _stand_in(node, reply)
         box = reply.get(records.BOX)
         if not isinstance(box, ArrayRecord):
             raise ProtocolError("the reply holds no sealed checkpoint")
@@ -338,21 +321,23 @@ class CatchUp:
         if self._reference and stand.digest != self._reference:
             raise ProtocolError("its checkpoint is of a model that has drifted")
         header = seal.peek(records.to_pieces(box)[0])
-        assert ledger.agreed is not None
-        expect = {"stage": "checkpoint", "epoch": ledger.agreed.epoch, "round": ledger.base}
+        epoch = self.fed.parameters.epoch.epoch
+        expect = {"stage": "checkpoint", "epoch": epoch, "round": ledger.base}
         if any(header.get(name) != value for name, value in expect.items()):
             raise ProtocolError("its checkpoint is sealed for another round or epoch")
         return box
 
-    def _warn(self, stage: str, trouble: dict[int, str]) -> None:
-        for node, why in trouble.items():
-            log(WARNING, "%s: node %d: %s", stage, node, why)
 
-
-def _stand_in(content: RecordDict) -> Stand:
+def _reply_in(_node: int, content: RecordDict, what: str = "where the node stands") -> ConfigRecord:
+    """Our record in a reply, which says `what`."""
     answer = records.find_reply(content)
     if answer is None:
-        raise ProtocolError("the reply does not say where the node stands")
+        raise ProtocolError(f"the reply does not say {what}")
+    return answer
+
+
+def _stand_in(node: int, content: RecordDict) -> Stand:
+    answer = _reply_in(node, content)
     return Stand(
         records.field(answer, "round", int),
         records.optional(answer, "history", b""),
@@ -360,15 +345,9 @@ def _stand_in(content: RecordDict) -> Stand:
     )
 
 
-def _status_in(content: RecordDict) -> tuple[bytes, bytes, Stand]:
-    answer = records.find_reply(content)
-    if answer is None:
-        raise ProtocolError("the reply does not say who the node is")
-    stand = Stand(records.field(answer, "round", int), records.optional(answer, "history", b""))
+def _status_in(node: int, content: RecordDict) -> tuple[bytes, bytes, Stand]:
+    """A node's identity key, its epoch, and where it stands."""
+    answer = _reply_in(node, content, "who the node is")
     key: bytes = records.field(answer, "member", bytes)
     epoch: bytes = records.optional(answer, "epoch", b"")
-    return key, epoch, stand
-
-
-def _nobody(what: str, trouble: dict[int, str]) -> NoReturn:
-    raise QuorumError(f"{what} ({reasons(trouble)})")
+    return key, epoch, _stand_in(node, content)

@@ -1,27 +1,27 @@
 """Exchange: the stages of a round between training and the update, as the server sees them.
 
-Mean squares are added, supports collected, and the cheaper masking is announced. Nodes whose models
-differ, or whose apps were told different things, never come into one sum: those of most of them go on,
-the others are named and caught up.
+Mean squares are added, supports collected, and the cheaper masking is announced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from logging import INFO, WARNING, getLogger
+from logging import INFO, getLogger
 from typing import TypeVar
 
 from flwr.app import ConfigRecord, Message
 
 from flhe.coding.support import Support
-from flhe.errors import FlheError, ProtocolError, QuorumError
+from flhe.errors import ProtocolError
 from flhe.mods import records
 from flhe.schemes.flashe import masking
 from flhe.schemes.sealed import Sealed, from_bytes
-from flhe.strategies.federation import LOST, Federation
-from flhe.strategies.key_agreement import reasons
+from flhe.strategies import updates
+from flhe.strategies.federation import Federation
 from flhe.strategies.overhead import ADD
+from flhe.strategies.trouble import give_up
+from flhe.strategies.views import Views
 from flhe.training.start import Start
 
 log = getLogger("flwr").log
@@ -48,6 +48,34 @@ class Exchange:
     supports: dict[int, Support] = field(default_factory=dict)
     """What each node told of its coordinates."""
 
+    def updates(self, replies: Iterable[Message], timeout: float) -> Iterable[Message]:
+        """The replies that hold updates: `replies`, or those to the last stage of the round.
+
+        Parameters
+        ----------
+        replies : iterable of Message
+            Replies to its first stage.
+        timeout : float
+            Seconds that each later stage waits.
+
+        Raises
+        ------
+        QuorumError
+            Too few answered a stage before.
+        """
+        sparse = self.fed.terms.sparse
+        if self.fed.parameters.needs_ranges:
+            nodes = self.add_ranges(replies)
+            replies = self._ask("supports" if sparse else "update", nodes, timeout)
+        if sparse:
+            replies = self._ask("update", self.collect_supports(replies), timeout)
+        return replies
+
+    def _ask(self, stage: str, nodes: list[int], timeout: float) -> Iterable[Message]:
+        fed = self.fed
+        fed.attempt.missing = set(fed.members)
+        return fed.grid.send_and_receive(fed.messages("train", stage, nodes), timeout=timeout)
+
     def add_ranges(self, replies: Iterable[Message]) -> list[int]:
         """Add the mean squares in `replies` and keep their sum; returns the nodes in it.
 
@@ -56,9 +84,8 @@ class Exchange:
         QuorumError
             Too few of them.
         """
-        fed = self.fed
-        assert fed.ledger.layout is not None
-        length = fed.resolved.range_lanes(fed.ledger.layout)
+        fed, of_epoch = self.fed, self.fed.parameters
+        length = of_epoch.resolved.range_lanes(of_epoch.layout)
 
         def read(node: int, answer: ConfigRecord) -> Sealed:
             part = from_bytes(records.field(answer, "sealed", bytes))
@@ -68,18 +95,18 @@ class Exchange:
                 raise ProtocolError(
                     "its mean squares are masked in another mode than they should be"
                 )
-            slot = fed.ranges_slot(fed.start_in(answer))
-            fed.check_part(node, answer, part, slot, length, "ranges")
-            fed.whole.add(None, part)  # what is refused here costs its sender alone
+            slot = of_epoch.ranges_slot(updates.start_in(answer))
+            updates.check_part(of_epoch, node, answer, part, slot, length, "ranges")
+            of_epoch.whole.add(None, part)  # what is refused here costs its sender alone
             return part
 
         parts = self._collect("ranges", replies, read)
         total = None
         with fed.grid.meter.doing(ADD):
             for part in parts.values():
-                total = fed.whole.add(total, part)
+                total = of_epoch.whole.add(total, part)
         assert total is not None
-        fed.ledger.keep_ranges(fed.whole.close(total))
+        fed.ledger.keep_ranges(of_epoch.whole.close(total))
         log(INFO, "ranges: Added %d mean squares", len(parts))
         return list(parts)
 
@@ -91,22 +118,20 @@ class Exchange:
         QuorumError
             Too few of them.
         """
-        fed = self.fed
-        assert fed.ledger.layout is not None
-        assert fed.ledger.agreed is not None
-        length = fed.ledger.layout.floats
+        fed, of_epoch = self.fed, self.fed.parameters
+        length = of_epoch.layout.floats
 
         def read(_node: int, answer: ConfigRecord) -> Support:
             return Support.from_bytes(records.field(answer, "support", bytes), length)
 
         self.supports = self._collect("supports", replies, read)
         if fed.terms.masking == "adaptive":
-            rank = fed.ledger.agreed.rank
+            rank = of_epoch.epoch.rank
             nodes = sorted(self.supports, key=rank)
             bitmaps = [(rank(node), self.supports[node].bitmap()) for node in nodes]
-            trailer = fed.resolved.trailer_lanes(fed.ledger.layout)
+            trailer = of_epoch.resolved.trailer_lanes(of_epoch.layout)
             choice = masking.for_supports(bitmaps, trailer, len(fed.members))
-            fed.mode = choice.masking
+            fed.attempt.mode = choice.masking
             log(
                 INFO,
                 "supports: %d told; %s masking takes %d masks, %s %d",
@@ -121,40 +146,28 @@ class Exchange:
     def _collect(self, stage: str, replies: Iterable[Message], read: Reader[T]) -> dict[int, T]:
         """What nodes with one model tell in a stage; the others are named."""
         fed = self.fed
-        told: dict[Start, dict[int, T]] = {}
-        trouble: dict[int, str] = {}
-        for reply in replies:
-            node = fed.grid.node_of(reply)
-            try:
-                content, answer = fed.opened(node, reply)
-                if records.field(answer, "step", str) != stage:
-                    raise ProtocolError("it answered with another stage of the round")
-                start = fed.start_in(answer)
-                with fed.grid.meter.doing(ADD):
-                    value = read(node, answer)
-                fed.heard(node, content)
-                told.setdefault(start, {})[node] = value
-            except FlheError as error:
-                trouble[node] = str(error)
-            del reply
-        for node in fed.grid.silent:
-            trouble[node] = "no reply in time"
-        agreed = fed.ledger.agreed
-        assert agreed is not None
-        chosen = max(
-            told, key=lambda s: (len(told[s]), -min(map(agreed.rank, told[s]))), default=None
-        )
-        for start, nodes in told.items():
-            if chosen is not None and start != chosen:
-                trouble |= {node: fed.apart(node, start, chosen) for node in nodes}
-        for node, why in trouble.items():
-            log(WARNING, "%s: node %d is left out: %s", stage, node, why)
-            if fed.stands(node) != LOST or fed.ledger.attempt > 0:
-                fed.missing.add(node)
-        found = {} if chosen is None else told[chosen]
+
+        def checked(node: int, reply: Message) -> tuple[tuple[int, T], Start]:
+            content, answer = fed.opened(node, reply)
+            if records.field(answer, "step", str) != stage:
+                raise ProtocolError("it answered with another stage of the round")
+            start = updates.start_in(answer)
+            value = read(node, answer)
+            fed.heard(node, content)
+            return (node, value), start
+
+        def add(told: dict[int, T] | None, one: tuple[int, T]) -> dict[int, T]:
+            told = {} if told is None else told
+            told.update([one])
+            return told
+
+        views = Views(fed, stage, checked, add)
+        chosen = views.collect(replies)
+        found = {} if chosen is None else views.of(chosen)
         if len(found) < self.needed:
-            raise QuorumError(
+            give_up(
                 f"round {fed.ledger.round}: {len(found)} nodes answered stage {stage!r}, "
-                f"{self.needed} needed ({reasons(trouble)})"
+                f"{self.needed} needed",
+                views.trouble,
             )
         return found

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flhe.errors import FlheError
 from flhe.math.buffers import give_back_large
 from flhe.strategies.overhead import phase_of
 from flhe.strategies.report import MeteredGrid
+
+T = TypeVar("T")
 
 POLL = (0.02, 1.0)
 """Seconds between looking for replies: at first, and at most, while none arrives."""
@@ -58,6 +62,30 @@ class StreamGrid(MeteredGrid):
             else:
                 self.silent.add(node)
         return self._replies(deadline, request)
+
+    def fold(
+        self,
+        replies: Iterable[Message],
+        trouble: dict[int, str],
+        read: Callable[[int, Message], T],
+        silent: str = "no reply in time",
+    ) -> Iterator[tuple[int, T]]:
+        """Yield (node, what `read` makes of its reply), one reply in memory at a time.
+
+        `trouble` gets what `read` refuses, and `silent` of those that are.
+        """
+        for reply in replies:
+            node = self.node_of(reply)
+            try:
+                value = read(node, reply)
+            except FlheError as error:
+                trouble[node] = str(error)
+            else:
+                yield node, value
+                del value
+            del reply  # before the next one is unpacked
+        for node in self.silent:
+            trouble[node] = silent
 
     def _replies(self, deadline: float, request: int) -> Iterator[Message]:
         try:

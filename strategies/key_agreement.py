@@ -10,23 +10,26 @@ starts over, with fresh keys, among those that answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.errors import FlheError, ProtocolError, QuorumError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement import joint, key_pair
 from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
+from flhe.strategies.trouble import give_up, most_common, reasons, warn
 from flhe.training.terms import Terms
 from flhe.wire.codes import explain
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
+
+T = TypeVar("T", bound=Hashable)
 
 ATTEMPTS = 3
 REFUSALS = (1013, 1014)
@@ -132,9 +135,9 @@ class _Attempt:
     refused: set[int] = field(default_factory=set)
     """Nodes that found something wrong with what a relay brought."""
 
-    def run(self, nodes: list[int]) -> Agreed:
+    def run(self, asked: list[int]) -> Agreed:
         """All three relays."""
-        hellos = self._relay("advertise", nodes, self._advertised)
+        hellos = self._relay("advertise", asked, self._advertised)
         _outvote(hellos, self.trouble)
         members = self.members = {node: header.sender for node, (header, _) in hellos.items()}
         if len(set(members.values())) < len(members):
@@ -142,32 +145,33 @@ class _Attempt:
                 "two nodes share one identity: give each a state directory of its own"
             )
         if len(members) < MIN_MEMBERS:
-            raise QuorumError(_too_few("advertised a key", len(members), self.trouble))
+            nodes = "1 node" if len(members) == 1 else f"{len(members)} nodes"
+            need = f"{MIN_MEMBERS} or more are needed"
+            give_up(f"only {nodes} advertised a key, {need}", self.trouble)
         self.terms.for_cohort(len(members))  # refuses what so many members leave no room for
-        for node, why in self.trouble.items():
-            log(WARNING, "key agreement: node %d is left out: %s", node, why)
+        warn("key agreement: node %d is left out: %s", self.trouble)
         order = sorted(members, key=members.__getitem__)
         first = [hellos[node][1] for node in order]
         shares = self._relay_to_all("share", order, self._shared, messages=first)
         second = [message for node in order for message in shares[node]]
         confirms = self._relay_to_all("confirm", order, self._confirmed, messages=second)
-        _same_view(confirms, self.trouble)
+        views = {node: announced([message]) for node, message in confirms.items()}
+        odd, what = "it confirms other messages than most do", "confirmed different messages"
+        roster_hash, epoch_id = _same(views, self.trouble, odd, what)
         third = tuple(confirms[node] for node in order)
-        roster_hash, epoch_id = announced(list(third))
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
         public = b""
         if self.terms.keyed:
             public = self._key_pair(order, third, epoch_id)
         elif self.terms.joint:
             public = self._sum_of_keys(order, third, epoch_id)
-        bounds = list(self.bounds.values())
         return Agreed(
             self.number,
             epoch_id,
             roster_hash,
             {n: members[n] for n in order},
             third,
-            *max(bounds, key=bounds.count),
+            *most_common(self.bounds.values()),
             public,
         )
 
@@ -189,11 +193,8 @@ class _Attempt:
         try:
             self._relay_to_all("take-pair", order[1:], lambda *_: True, **fields)
         except ProtocolError:
-            refusers = self.refused & set(order[1:])
-            if 2 * len(refusers) > len(order) - 1:  # then it is not they who are at fault
-                for node in refusers:
-                    self.trouble.pop(node, None)
-                self.trouble[first] = f"{len(refusers)} members refuse the key pair that it made"
+            if refusers := self._acquit(order[1:]):
+                self.trouble[first] = f"{refusers} members refuse the key pair that it made"
             raise
         log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
         return public
@@ -213,20 +214,23 @@ class _Attempt:
             )
             fields["messages"] = [drawn[node] for node in order]
         try:
-            names = self._relay_to_all(joint.SUM, order, named, **fields)
+            names: dict[int, bytes] = self._relay_to_all(joint.SUM, order, named, **fields)
         except ProtocolError:
-            refusers = self.refused & set(order)
-            if 2 * len(refusers) > len(order):  # nobody can tell whose key it is
-                for node in refusers:
-                    self.trouble.pop(node, None)
+            self._acquit(order)  # nobody can tell whose key it is
             raise
-        told: list[bytes] = list(names.values())
-        common = max(told, key=told.count)
-        if odd := [node for node, name in names.items() if name != common]:
-            self.trouble |= dict.fromkeys(odd, "it has another sum of keys than most do")
-            raise ProtocolError(f"members have different sums of keys ({reasons(self.trouble)})")
+        odd, what = "it has another sum of keys than most do", "have different sums of keys"
+        common = _same(names, self.trouble, odd, what)
         log(INFO, "key agreement: %d members have one sum of keys", len(order))
         return common
+
+    def _acquit(self, nodes: list[int]) -> int:
+        """Where most of `nodes` refused, it is not they who are at fault; returns how many they are."""
+        refusers = self.refused & set(nodes)
+        if 2 * len(refusers) <= len(nodes):
+            return 0
+        for node in refusers:
+            self.trouble.pop(node, None)
+        return len(refusers)
 
     def _relay(
         self, stage: str, to: list[int], read: Callable[[int, ConfigRecord], Any], **fields: Any
@@ -241,18 +245,15 @@ class _Attempt:
         )
         content = RecordDict({records.STAGE: record})
         messages = [Message(content, node, "train") for node in to]
-        replies: dict[int, Any] = {}
-        for message in self.grid.send_and_receive(messages, timeout=self.timeout):
-            node = self.grid.node_of(message)
-            try:
-                replies[node] = read(node, _reply_in(message))
-            except FlheError as error:
-                self.trouble[node] = str(error)
-                if message.has_error() and message.error.code in REFUSALS:
-                    self.refused.add(node)
-        for node in self.grid.silent:
-            self.trouble[node] = f"no answer within {self.timeout:g} s"
-        return replies
+
+        def checked(node: int, message: Message) -> Any:
+            if message.has_error() and message.error.code in REFUSALS:
+                self.refused.add(node)
+            return read(node, _reply_in(message))
+
+        sent = self.grid.send_and_receive(messages, timeout=self.timeout)
+        silent = f"no answer within {self.timeout:g} s"
+        return dict(self.grid.fold(sent, self.trouble, checked, silent))
 
     def _relay_to_all(
         self,
@@ -327,29 +328,10 @@ def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -
             del hellos[node]
 
 
-def _same_view(confirms: dict[int, bytes], trouble: dict[int, str]) -> None:
-    """Leave those out of the next attempt that confirm other messages than most do."""
-    views = {node: announced([message]) for node, message in confirms.items()}
-    told = list(views.values())
-    common = max(told, key=told.count)
-    odd = [node for node, view in views.items() if view != common]
-    if odd:
-        trouble |= dict.fromkeys(odd, "it confirms other messages than most do")
-        raise ProtocolError(f"members confirmed different messages ({reasons(trouble)})")
-
-
-def _too_few(verb: str, count: int, trouble: dict[int, str]) -> str:
-    nodes = "1 node" if count == 1 else f"{count} nodes"
-    return f"only {nodes} {verb}, {MIN_MEMBERS} or more are needed ({reasons(trouble)})"
-
-
-def reasons(trouble: dict[int, str]) -> str:
-    """What went wrong at which nodes, each reason once."""
-    nodes: dict[str, list[int]] = {}
-    for node, why in sorted(trouble.items()):
-        nodes.setdefault(why, []).append(node)
-    said = [
-        f"{'node' if len(n) == 1 else f'{len(n)} nodes, first'} {n[0]}: {why}"
-        for why, n in nodes.items()
-    ]
-    return "; ".join(said[:5]) or "no node reported an error"
+def _same(told: dict[int, T], trouble: dict[int, str], odd: str, what: str) -> T:
+    """What all members say; those that say something else than most are left out next time."""
+    common = most_common(told.values())
+    if others := [node for node, value in told.items() if value != common]:
+        trouble |= dict.fromkeys(others, odd)
+        raise ProtocolError(f"members {what} ({reasons(trouble)})")
+    return common

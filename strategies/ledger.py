@@ -240,14 +240,15 @@ class Ledger:
     def drop_sums(self, upto: int) -> None:
         """Drop the sums of rounds up to `upto`: everybody has them, or catches up by a checkpoint."""
         gone = [round_ for round_ in self.sums if round_ <= upto]
-        for round_ in gone:
-            del self.sums[round_]
-            self.ranges.pop(round_, None)
-            self.releases.pop(round_, None)
-            self.told.pop(round_, None)
-            self.receipts.pop(round_, None)
+        self._forget(gone)
+
+    def _forget(self, rounds: list[int]) -> None:
+        """Drop the sums of `rounds`, and all that goes with them."""
+        for kept in (self.sums, self.ranges, self.releases, self.told, self.receipts):
+            for round_ in rounds:
+                kept.pop(round_, None)
         self.save()
-        self._unlink(*_files_of(gone))
+        self._unlink(*_files_of(rounds))
 
     def skip_agreements(self) -> None:
         """An agreement failed: its numbers are not used again."""
@@ -269,13 +270,7 @@ class Ledger:
         """Take back the last sum, which nobody could open; returns its round."""
         lost = self.base
         del self.chain[lost]
-        self.sums.pop(lost, None)
-        self.ranges.pop(lost, None)
-        self.releases.pop(lost, None)
-        self.told.pop(lost, None)
-        self.receipts.pop(lost, None)
-        self.save()
-        self._unlink(*_files_of([lost]))
+        self._forget([lost])
         return lost
 
     # --- disk ---

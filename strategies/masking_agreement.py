@@ -1,74 +1,58 @@
 """The workflow that drives `flhe.keys.agreement.masking` over a Grid: the server only carries messages.
 
 Two relays after the update: CONSIST hands each survivor its shares and asks it to sign the set, UNMASK
-shows t signatures and asks for the sum of its shares. Any strategy can call it that has the shares
-which came with the updates; what it gives back opens the sum of exactly those updates, for whoever
-may read it.
+shows t signatures and asks for the sum of its shares. What it gives back opens the sum of exactly those
+updates, for whoever may read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.errors import FlheError, ProtocolError, QuorumError
+from flhe.errors import ProtocolError
 from flhe.keys.agreement import masking
 from flhe.mods import records
-from flhe.schemes.sealed import Slot
-from flhe.strategies.grid import StreamGrid
-from flhe.strategies.key_agreement import reasons
+from flhe.schemes.sealed import Sealed
+from flhe.strategies.federation import Federation
 from flhe.strategies.overhead import sound
+from flhe.strategies.trouble import give_up, warn
 
 log = getLogger("flwr").log
 
-Refused = Callable[[int, Message], str]
-"""(node, its error reply) -> what it means."""
+Reader = Callable[[int, ConfigRecord], bytes]
+"""(node, its answer) -> what it tells, checked."""
 
 
-@dataclass(slots=True)
 class MaskingAgreement:
     """One round's agreement on the sum of the survivors' seeds.
 
     Parameters
     ----------
-    grid : StreamGrid
-        Carries messages.
-    circle : Circle
-        Public parameters.
-    slot : Slot
-        The attempt whose updates were added.
-    nodes : mapping of int to int
-        Node id to rank, of the members whose updates are in the sum.
-    fields : mapping
-        What every stage says besides: federation, epoch, terms, confirmations.
-    sealed : bool
-        Whether answers are sealed for the members.
+    fed : Federation
+        What the server knows; the shares that came with the updates of this attempt are in it.
+    total : Sealed
+        The updates' sum.
     timeout : float
         Seconds that each relay waits.
     retries : int
         How often UNMASK is asked for again; the answers are the same.
-    refused : callable
-        Reads error replies.
     """
 
-    grid: StreamGrid
-    circle: masking.Circle
-    slot: Slot
-    nodes: Mapping[int, int]
-    fields: Mapping[str, Any]
-    sealed: bool
-    timeout: float
-    retries: int
-    refused: Refused
-    crypto_s: dict[int, float] = field(default_factory=dict)
-    """Seconds of cryptography that each node told of."""
-    named: dict[int, set[int]] = field(default_factory=dict)
-    """Rank -> ranks of those who could not open its shares."""
-    _trouble: dict[int, str] = field(default_factory=dict)
+    def __init__(self, fed: Federation, total: Sealed, timeout: float, retries: int) -> None:
+        self.fed, self.timeout, self.retries = fed, timeout, retries
+        self.circle, self.slot = fed.circle, total.slot
+        self.survivors = total.senders
+        """U: ranks of those whose updates are in the sum."""
+        ranks = {node: fed.parameters.epoch.rank(node) for node in fed.attempt.shares}
+        self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
+        """Node id to rank, of the same members."""
+        self.named: dict[int, set[int]] = {}
+        """Rank -> ranks of those who could not open its shares."""
+        self._trouble: dict[int, str] = {}
 
     @property
     def culprits(self) -> list[int]:
@@ -76,18 +60,8 @@ class MaskingAgreement:
         bound = self.circle.colluders
         return [node for node, rank in self.nodes.items() if len(self.named.get(rank, ())) > bound]
 
-    @property
-    def survivors(self) -> tuple[int, ...]:
-        """U: ranks of those whose updates are in the sum."""
-        return tuple(sorted(self.nodes.values()))
-
-    def release(self, shares: Mapping[int, Sequence[bytes]]) -> list[bytes]:
+    def release(self) -> list[bytes]:
         """Have the survivors sign their set, and release the sum of their seeds.
-
-        Parameters
-        ----------
-        shares : mapping of int to sequence of bytes
-            Node id to the shares that came with its update, by the rank of their receiver.
 
         Returns
         -------
@@ -100,60 +74,65 @@ class MaskingAgreement:
             Too few signed or answered. The round is lost: its survivors may have been signed, and
             nobody signs two sets of a round.
         """
+        self.fed.ledger.spoil(self.slot.round)  # before anybody may have signed its survivors
         self.circle.check_set(self.survivors)
-        signatures = self._consist(shares)
-        return self._unmask(signatures)
+        try:
+            answers = self._unmask(self._consist())
+        finally:
+            for node in self.culprits:
+                log(WARNING, "node %d is left out from now on: its shares do not open", node)
+            self.fed.barred.update(self.culprits)
+        self.fed.attempt.shares = {}
+        return answers
 
-    def _consist(self, shares: Mapping[int, Sequence[bytes]]) -> dict[int, bytes]:
+    def _consist(self) -> dict[int, bytes]:
         survivors = self.survivors
-        by_rank = {rank: shares[node] for node, rank in self.nodes.items()}
+        by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
         said = masking.statement(survivors)
-
-        def message(node: int) -> Message:
-            rank = self.nodes[node]
+        messages = []
+        for node, rank in self.nodes.items():
             inbox = [by_rank[u][rank] for u in survivors]
-            return self._message("consist", node, survivors=list(survivors), shares=inbox)
+            fields = {"survivors": list(survivors), "shares": inbox}
+            messages.append(self._message("consist", node, **fields))
 
-        signatures: dict[int, bytes] = {}
-        for node, answer in self._ask([message(node) for node in self.nodes]):
-            try:
-                rank = self.nodes[node]
-                if "bad" in answer:
-                    self._note_bad(rank, answer)
-                signature: bytes = records.field(answer, "signature", bytes)
-                header = self.circle.header(self.slot, masking.CONSIST, rank)
-                self.circle.verify(header, said, signature)
-                signatures[rank] = signature
-            except FlheError as error:
-                self._trouble[node] = str(error)
-        self._warn("consist")
+        def read(node: int, answer: ConfigRecord) -> bytes:
+            rank = self.nodes[node]
+            if "bad" in answer:
+                self._note_bad(rank, answer)
+            signature: bytes = records.field(answer, "signature", bytes)
+            header = self.circle.header(self.slot, masking.CONSIST, rank)
+            self.circle.verify(header, said, signature)
+            return signature
+
+        signatures = self._ask("consist", messages, read)
         self._enough("consist", len(signatures))
         return signatures
 
     def _unmask(self, signatures: Mapping[int, bytes]) -> list[bytes]:
-        signers = sorted(signatures)[: self.circle.thresholds.threshold]
+        need = self.circle.thresholds.threshold
+        signers = sorted(signatures)[:need]
         fields = {"signers": signers, "signatures": [signatures[rank] for rank in signers]}
         content = self._message("unmask", 0, **fields).content
         answers: dict[int, bytes] = {}
         asked = [node for node, rank in self.nodes.items() if rank in signatures]
+
+        def read(node: int, answer: ConfigRecord) -> bytes:
+            encoded: bytes = records.field(answer, "answer", bytes)
+            sealed = not self.fed.server_reads
+            rank, _ = masking.check_answer(
+                self.circle, self.slot, self.survivors, encoded, sealed=sealed
+            )
+            if rank != self.nodes[node]:
+                raise ProtocolError("it answers for another member")
+            return encoded
+
         for turn in range(self.retries + 1):
             silent = [node for node in asked if self.nodes[node] not in answers]
-            need = self.circle.thresholds.threshold
             if not silent or (turn > 0 and len(answers) >= need):
                 break
             self._trouble.clear()
-            for node, answer in self._ask([Message(content, n, "train") for n in silent]):
-                try:
-                    encoded: bytes = records.field(answer, "answer", bytes)
-                    rank, _ = masking.check_answer(
-                        self.circle, self.slot, self.survivors, encoded, sealed=self.sealed
-                    )
-                    if rank != self.nodes[node]:
-                        raise ProtocolError("it answers for another member")
-                    answers[rank] = encoded
-                except FlheError as error:
-                    self._trouble[node] = str(error)
-            self._warn("unmask")
+            messages = [Message(content, node, "train") for node in silent]
+            answers |= self._ask("unmask", messages, read)
         self._enough("unmask", len(answers))
         return [answers[rank] for rank in sorted(answers)]
 
@@ -167,42 +146,37 @@ class MaskingAgreement:
         raise ProtocolError(f"the shares by ranks {', '.join(map(str, named))} do not open there")
 
     def _message(self, stage: str, node: int, **fields: Any) -> Message:
-        record = records.stage_record(
-            stage, round=self.slot.round, attempt=self.slot.attempt, **self.fields, **fields
-        )
+        confirmed = self.fed.confirmed.issuperset(self.fed.attempt.shares)
+        record = self.fed.stage(stage, confirmed, **fields)
         return Message(RecordDict({records.STAGE: record}), node, "train")
 
-    def _ask(self, messages: list[Message]) -> Iterator[tuple[int, ConfigRecord]]:
-        """Send, and yield (node, its record) of each answer, with its seconds noted.
+    def _ask(self, stage: str, messages: list[Message], read: Reader) -> dict[int, bytes]:
+        """Send; returns by rank what `read` makes of each answer, with its seconds noted."""
 
-        `_trouble` gets refusals, silences and replies without a record; what comes from others than
-        `nodes` belongs to an exchange that is over.
-        """
-        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
-            node = self.grid.node_of(reply)
+        def answered(node: int, content: RecordDict) -> bytes:
             if node not in self.nodes:
-                continue
-            if reply.has_error():
-                self._trouble[node] = self.refused(node, reply)
-                continue
-            answer = records.find_reply(reply.content)
+                raise ProtocolError("it answers in an exchange that is over")
+            answer = records.find_reply(content)
             if answer is None:
-                self._trouble[node] = "the reply holds nothing of ours"
-                continue
-            self.crypto_s[node] = self.crypto_s.get(node, 0.0) + sound(answer.get("crypto-s"))
-            yield node, answer
-        for node in self.grid.silent:
-            self._trouble[node] = "no reply in time"
+                raise ProtocolError("the reply holds nothing of ours")
+            self.fed.round.note_crypto(node, sound(answer.get("crypto-s")))
+            return read(node, answer)
 
-    def _warn(self, stage: str) -> None:
-        for node, why in self._trouble.items():
-            log(WARNING, "%s: node %d: %s", stage, node, why)
+        found = {
+            self.nodes[node]: value
+            for node, _, value in self.fed.ask(
+                messages, self.timeout, self._trouble, answered, of_model=False
+            )
+        }
+        warn(f"{stage}: node %d: %s", self._trouble)
+        return found
 
     def _enough(self, stage: str, count: int) -> None:
         need = self.circle.thresholds.threshold
         if count < need:
-            raise QuorumError(
+            give_up(
                 f"round {self.slot.round}: {count} of {len(self.nodes)} survivors answered stage "
-                f"{stage!r}, {need} needed ({reasons(self._trouble)})"
+                f"{stage!r}, {need} needed",
+                self._trouble,
             )
         log(INFO, "%s: %d of %d survivors, %d needed", stage, count, len(self.nodes), need)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-MIN_GROUP = 3
-"""Members that a key is agreed among."""
-
 BARRED = 3
 """Rounds before a node that broke off a key agreement is asked again."""
 
@@ -79,9 +76,7 @@ class Membership:
             reasons.append("asked for")
         return ", ".join(reasons)
 
-    def lose(
-        self, nodes: Collection[int], members: Collection[int], least: int = MIN_GROUP
-    ) -> bool:
+    def lose(self, nodes: Collection[int], members: Collection[int], least: int) -> bool:
         """A sum takes all members, and `nodes` were missing: agree on new keys without them.
 
         Unless fewer than `least` would be left: then they are waited for. Returns whether the group

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYog
 
 from flhe.errors import QuorumError
 from flhe.strategies.overhead import ADD
-from flhe.strategies.report import MeteredGrid, OnRound, RoundReport, scalar
+from flhe.strategies.report import MeteredGrid, OnRound, RoundReport
 from flhe.training.optimizer import ServerOptimizer
 
 
@@ -78,38 +78,25 @@ class MeteredFedAvg(FedAvg):
     def _report(self, server_round: int, metrics: MetricRecord | None) -> None:
         if self._on_round is None or self._meter is None:
             return
-        spent = self._meter.take()
         self._on_round(
-            RoundReport(
-                round=server_round,
-                accuracy=scalar(metrics, "accuracy", "acc"),
-                loss=scalar(metrics, "loss"),
-                bytes_up=spent.up,
-                bytes_down=spent.down,
+            RoundReport.of(
+                server_round,
+                metrics,
+                self._meter.take(),
                 crypto_s=0.0,
                 round_s=time.monotonic() - self._started_at,
                 survivors=self._survivors,
-                wall_s=spent.wall_s,
-                server_bytes=spent.server_bytes,
-                phases=spent.phases,
             )
         )
 
 
-class MeteredFedAvgM(MeteredFedAvg, FedAvgM):
-    """FedAvgM with the same report."""
-
-
-class MeteredFedAdagrad(MeteredFedAvg, FedAdagrad):
-    """FedAdagrad with the same report."""
-
-
-class MeteredFedAdam(MeteredFedAvg, FedAdam):
-    """FedAdam with the same report."""
-
-
-class MeteredFedYogi(MeteredFedAvg, FedYogi):
-    """FedYogi with the same report."""
+_RULES: dict[str, type[FedAvg]] = {
+    "fedavg": FedAvg,
+    "fedavgm": FedAvgM,
+    "fedadagrad": FedAdagrad,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+}
 
 
 def metered(optimizer: ServerOptimizer, **strategy: Any) -> MeteredFedAvg:
@@ -122,19 +109,17 @@ def metered(optimizer: ServerOptimizer, **strategy: Any) -> MeteredFedAvg:
     **strategy
         Arguments of `MeteredFedAvg`.
     """
-    if optimizer.name == "fedavg":
+    rule = _RULES[optimizer.name]
+    if rule is FedAvg:
         return MeteredFedAvg(**strategy)
-    if optimizer.name == "fedavgm":
-        strategy["server_learning_rate"] = optimizer.eta
-        strategy["server_momentum"] = optimizer.momentum
-        return MeteredFedAvgM(**strategy)
-    kind: type[MeteredFedAvg] = {
-        "fedadagrad": MeteredFedAdagrad,
-        "fedadam": MeteredFedAdam,
-        "fedyogi": MeteredFedYogi,
-    }[optimizer.name]
-    found = {name: getattr(optimizer, name) for name in ("eta", "beta_1", "beta_2", "tau")}
-    return kind(**{name: value for name, value in found.items() if value is not None}, **strategy)
+    kind: Any = type(f"Metered{rule.__name__}", (MeteredFedAvg, rule), {})
+    own = {name: getattr(optimizer, name) for name in ("eta", "beta_1", "beta_2", "tau")}
+    if rule is FedAvgM:
+        own = {"server_learning_rate": optimizer.eta, "server_momentum": optimizer.momentum}
+    found: MeteredFedAvg = kind(
+        **{name: value for name, value in own.items() if value is not None}, **strategy
+    )
+    return found
 
 
 def _delivered(replies: list[Message]) -> int:

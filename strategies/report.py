@@ -79,6 +79,21 @@ class RoundReport:
     nodes_bytes: int | None = None
     phases: tuple[Phase, ...] = ()
 
+    @classmethod
+    def of(cls, round_: int, metrics: MetricRecord | None, spent: Spent, **own: Any) -> RoundReport:
+        """Return the report of a round from what it took, its evaluation, and the fields in `own`."""
+        return cls(
+            round=round_,
+            accuracy=scalar(metrics, "accuracy", "acc"),
+            loss=scalar(metrics, "loss"),
+            bytes_up=spent.up,
+            bytes_down=spent.down,
+            wall_s=spent.wall_s,
+            server_bytes=spent.server_bytes,
+            phases=spent.phases,
+            **own,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values, in the order of the fields."""
         return {name: finite(value) for name, value in asdict(self).items()}

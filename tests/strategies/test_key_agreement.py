@@ -20,7 +20,8 @@ from flhe.keys.roster.roster import Member, Roster
 from flhe.keys.roster.signed_roster import SignedRoster
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree, reasons
+from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree
+from flhe.strategies.trouble import reasons
 from flhe.training.terms import Terms
 from tests.rosters import write_signed
 from tests.strategies.puppets import Fate, Node, Puppets, new_node

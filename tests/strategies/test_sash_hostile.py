@@ -104,7 +104,7 @@ def test_shares_that_do_not_open_are_theirs_who_sent_them(
     assert fed.barred == {100 + LIAR}
     assert sorted(fed.ledger.chain) == [0, 2, 3]
     assert f"node {100 + LIAR} is left out from now on: its shares do not open" in log.text
-    assert not any(fed.stands(100 + i) < 0 for i in range(NODES) if i != LIAR)
+    assert not any(fed.model_round(100 + i) < 0 for i in range(NODES) if i != LIAR)
 
 
 def test_a_few_who_complain_bar_nobody(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""Epochs between rounds: members are awaited, agree on a key, and are brought to one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from logging import INFO, WARNING, getLogger
+
+from flhe.errors import ConfigError, QuorumError
+from flhe.strategies.catch_up import CatchUp
+from flhe.strategies.federation import Federation
+from flhe.strategies.key_agreement import MIN_MEMBERS, Agreed, agree
+from flhe.strategies.sampling import Sampling
+
+log = getLogger("flwr").log
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Settles before each round who takes part in it, under which key, and from which model.
+
+    Timeouts are in seconds: of each relay and sealed checkpoint, and of waiting for nodes.
+    """
+
+    fed: Federation
+    sampling: Sampling
+    stage_timeout: float
+    connect_timeout: float
+
+    def connect(self, need: int) -> None:
+        """Wait for `need` nodes before the first round; QuorumError where they do not come."""
+        seconds = self.connect_timeout
+        if len(nodes := self.fed.connected()) < need:
+            log(
+                INFO,
+                "%d of %d nodes are connected, waiting up to %g s for the others (a simulation has as "
+                'many as --federation-config "num-supernodes=%d" says, and 2 without it)',
+                *(len(nodes), need, seconds, need),
+            )
+        if len(nodes := self.fed.wait_for(need, seconds)) < need:
+            raise QuorumError(
+                f"{len(nodes)} nodes connected within {seconds:g} s, {need} are "
+                "needed: start the others, or lower min_available_nodes (to 3 at least; in a "
+                f'simulation: --federation-config "num-supernodes={need}")'
+            )
+
+    def prepare(self, number: int) -> None:
+        """Settle who takes part in round `number`, under which key and from which model.
+
+        Raises
+        ------
+        QuorumError
+            Too few nodes are there, or agreed, or nobody of them holds the model.
+        """
+        self._await_members()
+        fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
+        catch_up = CatchUp(fed, self.stage_timeout)
+        connected = fed.connected()
+        membership.mute = set()
+        membership.mute = catch_up.greet(membership.candidates(number, connected))
+        membership.see(number, fed.members, connected)
+        if fed.terms.joint:
+            self.lose_members(set(fed.members) - set(fed.present()))
+        if ledger.agreed is None:
+            self._change(catch_up, number, "")
+        for _ in range(2):  # the second time where the first has cost members their keys
+            why = membership.due(number, ledger.since, fed.members, connected)
+            if not why:
+                break
+            before = ledger.number
+            self._change(catch_up, number, why)
+            if ledger.agreed is not None and ledger.agreed.number >= before:
+                break
+        if ledger.layout is None:  # a run before this one ended between its keys and its model
+            catch_up.fetch_initial()
+        if lost := [node for node in fed.present() if fed.missing_rounds(node) is None]:
+            catch_up.settle(lost)
+
+    def lose_members(self, nodes: set[int]) -> bool:
+        """Go on without `nodes` where sums are of all members; whether the group becomes smaller.
+
+        Keys that were dealt are for one set of members, which is asked again.
+        """
+        if self.fed.terms.keys == "dealt":
+            return False
+        least = max(MIN_MEMBERS, self.sampling.min_replies or 0)
+        return self.fed.membership.lose(nodes, self.fed.members, least)
+
+    def _await_members(self) -> None:
+        """Wait until as many nodes are there as a round needs; they need not be members yet."""
+        fed, seconds = self.fed, self.connect_timeout
+        alone = MIN_MEMBERS if fed.terms.joint or not fed.members else 2
+        need = max(self.sampling.quorum(fed), alone)
+        if len(connected := fed.wait_for(need, seconds)) < need:
+            raise QuorumError(
+                f"{len(connected)} nodes are connected after {seconds:g} s, a round "
+                f"needs {need}: start the others, then resume the run"
+            )
+
+    def _change(self, catch_up: CatchUp, number: int, why: str) -> None:
+        """A new key among all that are there, and one model for all of them."""
+        fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
+        if ledger.agreed is not None:
+            log(INFO, "A new epoch, because of: %s", why)
+            present = [node for node in fed.present() if node not in membership.lost]
+            if ledger.chain and not fed.server_reads and present:
+                catch_up.settle(present)  # what is sealed under the old key is opened with it
+        asked = membership.candidates(number, fed.connected())
+        try:
+            agreed = agree(
+                fed.grid,
+                asked,
+                fed.terms,
+                run_id=ledger.federation,
+                timeout=self.stage_timeout,
+                number=ledger.number,
+            )
+        except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
+            ledger.skip_agreements()
+            if ledger.agreed is None or len(fed.present()) < self.sampling.quorum(fed):
+                raise
+            self._stay(number, asked, str(error))
+            return
+        if ledger.chain and not self._is_held(catch_up, agreed):
+            ledger.skip_agreements()
+            if len(fed.present()) < self.sampling.quorum(fed):
+                raise QuorumError(
+                    f"nobody who is connected holds the model of round {ledger.base}: start those "
+                    "that do, then resume the run"
+                )
+            self._stay(number, asked, "nobody in the new one holds the model")
+            return
+        ledger.change_epoch(agreed, number)
+        membership.changed(number, asked, agreed.members)
+        fed.confirmed.clear()
+        self.sampling.check(fed)
+        if ledger.layout is None:
+            catch_up.fetch_initial()
+        if not fed.server_reads and (ledger.base > 0 or fed.initial is None):
+            catch_up.settle(fed.present())
+
+    def _is_held(self, catch_up: CatchUp, agreed: Agreed) -> bool:
+        """Whether somebody in the new epoch holds the model, after voiding what nobody has opened."""
+        fed, ledger = self.fed, self.fed.ledger
+        if fed.server_reads or (ledger.base == 0 and fed.initial is not None):
+            return True  # then nobody has to
+        if not any(map(fed.has_model, agreed.members)):
+            catch_up.take_back(agreed)
+        return any(map(fed.has_model, agreed.members))
+
+    def _stay(self, number: int, asked: list[int], why: str) -> None:
+        """A new epoch came to nothing."""
+        fed = self.fed
+        if fed.terms.joint:
+            fed.membership.broken(number, asked, fed.members)
+            log(WARNING, "the members' keys may be gone, they agree on new ones: %s", why)
+        else:
+            fed.membership.failed(number, asked, fed.members)
+            log(WARNING, "the epoch before goes on: %s", why)
