@@ -11,12 +11,13 @@ import pytest
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import dealt
 from flhe.keys.agreement.dealt import Dealt
-from flhe.keys.agreement.epoch import Confirmed, advertise, confirm, share
+from flhe.keys.agreement.epoch import Confirmed
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.schemes.esafl.keys import EsheKey
 from flhe.schemes.esafl.scheme import Eshe
 from flhe.wire.canonical import dumps, loads
+from tests.keys.agreement import confirmed
 
 IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(5)), key=lambda one: one.public)
 ROSTER = Roster(tuple(Member(f"site-{i}", one.public) for i, one in enumerate(IDS)), 1, 2, ("*",))
@@ -25,10 +26,7 @@ FILES = dealt.deal(ROSTER, RING)
 
 
 def state_of(rank: int, ids: list[Identity], roster: Roster = ROSTER) -> Confirmed:
-    started = [advertise(identity, 7, 0, roster) for identity in ids]
-    shared = [share(state, [m for _, m in started]) for state, _ in started]
-    sent = [m for _, messages in shared for m in messages]
-    return confirm(shared[rank][0], sent)[0]
+    return confirmed(ids, 7, 0, roster)[0][rank]
 
 
 def written(path: Path, file: Dealt) -> Path:

@@ -106,8 +106,6 @@ REFUSED: dict[str, tuple[Callable[[], object], type[FlheError], str]] = {
     ),
     "a low order": (lambda: check_order(bytes(32)), ProtocolError, "of low order"),
     "an odd word": (lambda: phone.to_words(b"abc"), ConfigError, "an odd number"),
-    "a short word": (lambda: phone.from_words("babab bab"), ConfigError, "word 2 has 3 letters"),
-    "a strange word": (lambda: phone.from_words("xabab"), ConfigError, "cannot stand there"),
     "a short history": (lambda: receipts.Receipt(bytes(31)), ProtocolError, "history is 32 bytes"),
     "a late round": (lambda: receipts.Receipt(bytes(32), 1 << 32), ProtocolError, "32-bit"),
     "a short model key": (

@@ -14,12 +14,13 @@ import pytest
 from flhe.errors import AuthenticationError, FlheError, NoKeyError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import joint
-from flhe.keys.agreement.epoch import Confirmed, Epoch, advertise, confirm, finish, share
+from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.schemes.esafl.keys import EsheKey, draw_own, total_bound
+from flhe.schemes.esafl.keys import EsheKey, draw_own
 from flhe.schemes.esafl.scheme import Eshe
 from flhe.wire.canonical import dumps
+from tests.keys import agreement
 
 SIZE = 4
 IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda one: one.public)
@@ -29,13 +30,7 @@ TERMS = bytes(range(32))
 RUN = 77
 
 
-def confirmed(number: int = 0) -> tuple[list[Confirmed], list[bytes]]:
-    """Every member, by rank, once all have confirmed; and what they said."""
-    started = [advertise(identity, RUN, number, None) for identity in IDS]
-    shared = [share(state, [m for _, m in started]) for state, _ in started]
-    sent = [m for _, messages in shared for m in messages]
-    done = [confirm(state, sent) for state, _ in shared]
-    return [state for state, _ in done], [message for _, message in done]
+confirmed = functools.partial(agreement.confirmed, IDS, RUN)
 
 
 @dataclasses.dataclass
@@ -113,13 +108,6 @@ def test_all_have_the_sum_of_all() -> None:
     for (state, _), identity in zip(done, IDS, strict=True):
         assert Confirmed.from_bytes(state.to_bytes(), identity=identity) == state
     assert Epoch.from_bytes(epochs[1].to_bytes()) == epochs[1]
-
-
-def test_the_order_of_messages_does_not_matter() -> None:
-    made = once()
-    _, one = made.add(0)
-    _, other_ = made.add(0, made.messages[::-1])
-    assert one == other_
 
 
 def test_asked_twice_a_member_sends_the_same_share() -> None:
@@ -364,15 +352,3 @@ def test_keys_that_were_dealt_take_no_joint() -> None:
     made = once()
     with pytest.raises(ProtocolError, match="keys were drawn in this key agreement"):
         joint.take(made.states[0], made.confirms, EsheKey(owns[0], total), SCHEME, TERMS)
-
-
-def test_the_bound_of_a_sum() -> None:
-    assert [total_bound(n) for n in (2, 4, 100, 1000)] == [58, 82, 408, 1290]
-
-
-def test_a_wrong_signature_is_an_authentication_error() -> None:
-    made = once()
-    envelope = Envelope.from_bytes(made.messages[3], joint.MAX_SHARE)
-    broken = dataclasses.replace(envelope, signature=bytes(64))
-    with pytest.raises(AuthenticationError):
-        made.add(0, [*made.messages[:3], broken.to_bytes()])

@@ -118,9 +118,3 @@ def test_a_receipt_of_another_member_or_attempt_or_changed(last: bytes) -> None:
 def test_what_is_no_receipt(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         check([data], (0,))
-
-
-@pytest.mark.parametrize("packed", [b"x", *map(canonical.dumps, ({}, "receipts", 3))])
-def test_what_is_no_list(packed: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        receipts.check(EPOCHS[0], SLOT, TERMS, (0,), packed)

@@ -7,15 +7,19 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys.identity import Identity
-from flhe.node.keyfile import KeyFile, Mark
+from flhe.node.keyfile import KeyFile
 from flhe.node.store import Store
 from flhe.wire import canonical, files
 
@@ -267,23 +271,6 @@ def test_two_processes_make_one_identity(root: Path) -> None:
     assert len(set(found)) == 1
 
 
-def test_a_claim_is_for_ever(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    assert store.get_epoch(EPOCH) == b"keys"
-    store.claim(EPOCH, 1, 0, b"note")
-    store.claim(EPOCH, 1, 1)
-    store.claim(EPOCH, 2, 0)
-    for again in (store, Store(root)):
-        with pytest.raises(ReuseError, match="round 1, attempt 0"):
-            again.claim(EPOCH, 1, 0)
-    store.claim(EPOCH, 3, 0, b"note")
-    assert store.read(f"used/{EPOCH.hex()}/3-0-0") == b"note"
-    # The last one only: none may vouch for an older mark.
-    assert [p.name for p in (root / "used" / EPOCH.hex()).iterdir()] == ["3-0-0"]
-    store.claim(EPOCH, 3, 0, b"more", step=2)
-    assert [p.name for p in (root / "used" / EPOCH.hex()).iterdir()] == ["3-0-2"]
-
-
 def test_one_of_many_claims_wins(store: Store) -> None:
     store.put_epoch(b"keys", EPOCH)
     won: list[int] = []
@@ -361,46 +348,47 @@ def test_a_crash_while_storing_can_be_repeated(store: Store, root: Path) -> None
         store.put_epoch(b"keys", EPOCH)
 
 
-def test_attempts_only_rise(store: Store, root: Path) -> None:
+SMALL = st.integers(0, 2)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(SMALL, SMALL, SMALL, st.booleans()), min_size=1, max_size=8))
+def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
+    claims: list[tuple[int, int, int, bool]],
+) -> None:
+    """By round, then attempt, then step; the same in a process that knows the directory alone."""
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        store, last = Store(Path(path, "state")), (0, 0, 0)
+        store.put_epoch(b"keys", EPOCH)
+        for number, (round_, attempt, step, restart) in enumerate(claims):
+            if restart:
+                store = Store(Path(path, "state"))
+            note = bytes([number])
+            if (round_, attempt, step) <= last:
+                with pytest.raises(ReuseError, match=f"round {round_}, attempt {attempt}"):
+                    store.claim(EPOCH, round_, attempt, note, step)
+                continue
+            store.claim(EPOCH, round_, attempt, note, step)
+            last = (round_, attempt, step)
+            assert store.last_claim(EPOCH) == last
+            assert store.claim_note(EPOCH, round_, attempt) == note
+            assert store.claim_note(EPOCH, round_, attempt + 1) is None
+            # The last one only: none may vouch for an older mark.
+            [kept] = Path(path, "state", "used", EPOCH.hex()).iterdir()
+            assert (kept.name, kept.read_bytes()) == (f"{round_}-{attempt}-{step}", note)
+
+
+def test_a_cleaned_directory_claims_nothing(store: Store, root: Path) -> None:
     store.put_epoch(b"keys", EPOCH)
-    store.claim(EPOCH, 2, 1)
-    for claim in ((2, 1), (2, 0), (1, 5)):
-        with pytest.raises(ReuseError, match="or a later one"):
-            store.claim(EPOCH, *claim)
-    store.claim(EPOCH, 2, 2)
     store.claim(EPOCH, 3, 0)
     for left in (root / "used" / EPOCH.hex()).iterdir():
         left.unlink()
-    for claim in ((3, 0), (3, 1)):
+    for claim in ((3, 0, 1), (3, 1, 0)):
         with pytest.raises(StoreError, match="restored or cleaned"):
-            store.claim(EPOCH, *claim)
-
-
-def test_steps_rise_within_an_attempt(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    assert store.last_claim(EPOCH) == (0, 0, 0)
-    for step in (0, 1, 2):
-        store.claim(EPOCH, 1, 0, bytes([step]), step)
-        assert store.last_claim(EPOCH) == (1, 0, step)
-        for again in (store, Store(root)):
-            for older in range(step + 1):
-                with pytest.raises(ReuseError, match="round 1, attempt 0"):
-                    again.claim(EPOCH, 1, 0, b"other", older)
-        assert store.claim_note(EPOCH, 1, 0) == bytes([step])  # that of the last step, unchanged
-    store.claim(EPOCH, 1, 1, b"next")
-    assert store.last_claim(EPOCH) == (1, 1, 0)
-    for step in (1, 2, 3):  # of the attempt before, whether it was claimed or not
-        with pytest.raises(ReuseError, match="or a later one"):
-            store.claim(EPOCH, 1, 0, step=step)
-    assert store.claim_note(EPOCH, 1, 0) is None
-    assert store.claim_note(EPOCH, 1, 1) == b"next"
-    store.claim(EPOCH, 1, 1, step=2)  # a round may have fewer steps
-    with pytest.raises(ReuseError, match="or a later one"):
-        store.claim(EPOCH, 1, 1, step=1)
-    store.claim(EPOCH, 2, 0, step=2)
-    with pytest.raises(ReuseError, match="or a later one"):
-        store.claim(EPOCH, 1, 2, step=0)
-    assert store.last_claim(EPOCH) == (2, 0, 2)
+            store.claim(EPOCH, *claim[:2], step=claim[2])
+    with pytest.raises(NoKeyError, match="restored or cleaned"):
+        store.claim_note(EPOCH, 3, 0)
 
 
 def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(
@@ -420,18 +408,6 @@ def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(
     with pytest.raises(ReuseError, match="claimed before"):
         store.claim(EPOCH, 1, 0, step=1)
     store.claim(EPOCH, 1, 1)
-
-
-def test_a_step_may_not_be_claimed_in_a_cleaned_directory(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.claim(EPOCH, 1, 0)
-    for left in (root / "used" / EPOCH.hex()).iterdir():
-        left.unlink()
-    for step in (0, 1, 2):
-        with pytest.raises(StoreError):
-            store.claim(EPOCH, 1, 0, step=step)
-    with pytest.raises(NoKeyError, match="restored or cleaned"):
-        store.claim_note(EPOCH, 1, 0)
 
 
 @pytest.mark.parametrize("claims", [0, 1])
@@ -462,45 +438,44 @@ def test_a_directory_put_back_in_place_encrypts_nothing(
     assert store.peek_epoch(EPOCH) == b"keys"
 
 
-def test_openings_are_not_forgotten(store: Store, root: Path) -> None:
+Recorded = Literal["opened", "ranges"]
+
+
+def recorder(store: Store, what: Recorded) -> Callable[[bytes, int, bytes], None]:
+    return store.record_opening if what == "opened" else store.record_ranges
+
+
+@pytest.mark.parametrize("what", ["opened", "ranges"])
+def test_openings_are_not_forgotten(store: Store, root: Path, what: Recorded) -> None:
     store.put_epoch(b"keys", EPOCH)
-    store.record_opening(EPOCH, 2, b"a" * 32)
-    store.record_opening(EPOCH, 3, b"b" * 32)
-    store.record_opening(EPOCH, 2, b"a" * 32)  # again, after a crash
-    for left in (root / "used" / EPOCH.hex()).glob("opened-*"):
+    record = recorder(store, what)
+    record(EPOCH, 2, b"a" * 32)
+    record(EPOCH, 3, b"b" * 32)
+    record(EPOCH, 2, b"a" * 32)  # again, after a crash or in the next attempt
+    marks = (3, 0) if what == "opened" else (0, 3)
+    assert (store.opened(EPOCH), store.ranged(EPOCH)) == marks
+    for left in (root / "used" / EPOCH.hex()).glob(f"{what}-*"):
         left.unlink()
     for round_ in (1, 2, 3):
         with pytest.raises(ReuseError, match="forgotten here"):
-            store.record_opening(EPOCH, round_, b"c" * 32)
-    store.record_opening(EPOCH, 4, b"d" * 32)
+            record(EPOCH, round_, b"c" * 32)
+    record(EPOCH, 4, b"d" * 32)
 
 
-def test_ranges_are_not_forgotten(store: Store, root: Path) -> None:
+@pytest.mark.parametrize("what", ["opened", "ranges"])
+def test_one_opening_of_each_kind_a_round(store: Store, root: Path, what: Recorded) -> None:
     store.put_epoch(b"keys", EPOCH)
-    store.record_ranges(EPOCH, 2, b"a" * 32)
-    store.record_ranges(EPOCH, 3, b"b" * 32)
-    store.record_ranges(EPOCH, 2, b"a" * 32)  # again, in the next attempt
-    assert (store.ranged(EPOCH), store.opened(EPOCH)) == (3, 0)
-    for left in (root / "used" / EPOCH.hex()).glob("ranges-*"):
-        left.unlink()
-    for round_ in (1, 2, 3):
-        with pytest.raises(ReuseError, match="forgotten here"):
-            store.record_ranges(EPOCH, round_, b"c" * 32)
-    store.record_ranges(EPOCH, 4, b"d" * 32)
-    assert store.ranged(EPOCH) == 4
-
-
-def test_one_sum_of_mean_squares_a_round(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.record_ranges(EPOCH, 3, b"a" * 32)
-    store.record_opening(EPOCH, 3, b"b" * 32)  # that of the updates is another sum
-    store.record_ranges(EPOCH, 3, b"a" * 32)
+    other: Recorded = "ranges" if what == "opened" else "opened"
+    recorder(store, what)(EPOCH, 3, b"a" * 32)
+    recorder(store, other)(EPOCH, 3, b"b" * 32)  # another sum
+    recorder(store, what)(EPOCH, 3, b"a" * 32)
     for again in (store, Store(root)):
         with pytest.raises(ReuseError, match="another result of round 3"):
-            again.record_ranges(EPOCH, 3, b"b" * 32)
-    with pytest.raises(ReuseError, match="another result of round 3"):
-        store.record_opening(EPOCH, 3, b"a" * 32)
-    assert (store.ranged(EPOCH), store.opened(EPOCH)) == (3, 3)
+            recorder(again, what)(EPOCH, 3, b"b" * 32)
+    (root / "used" / EPOCH.hex() / f"{what}-5").touch(0o600)  # power failed before the hash was in
+    recorder(store, what)(EPOCH, 5, b"a" * 32)  # nothing was decrypted then
+    with pytest.raises(ReuseError, match="another result of round 5"):
+        recorder(store, what)(EPOCH, 5, b"b" * 32)
 
 
 def test_what_was_opened_is_carried_over_to_the_next_epoch(store: Store) -> None:
@@ -693,22 +668,6 @@ def test_a_line_is_one_line_in_a_file_of_ours(
             store.append_line("log", b"x", limit=100)
 
 
-def test_a_link_in_the_place_of_the_older_log_is_replaced(
-    store: Store, root: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "target").write_bytes(b"mine")
-    store.append_line("log", b"one", limit=4)
-    (root / "log.1").symlink_to(tmp_path / "target")
-    store.append_line("log", b"two", limit=4)
-    assert store.read("log.1") == b"one\n"
-    assert (tmp_path / "target").read_bytes() == b"mine"
-    (root / "log.1").unlink()
-    (root / "log.1").mkdir()
-    with pytest.raises(StoreError):
-        store.append_line("log", b"three", limit=4)
-    assert store.read("log") == b"two\n"
-
-
 def test_no_line_of_many_writers_is_lost_or_cut(root: Path) -> None:
     """Two processes and two threads, and one of them rotates: none loses what another put aside."""
     Store(root)
@@ -734,28 +693,6 @@ def test_no_line_of_many_writers_is_lost_or_cut(root: Path) -> None:
     older, newer = Store(root).read("log.1"), Store(root).read("log")
     assert 10_000 - 41 < len(older) <= 10_000
     assert sorted((older + newer).splitlines()) == [b"%04d" % i * 10 for i in range(400)]
-
-
-def test_a_log_whose_turn_never_comes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flhe.node.store._PATIENCE", 0.1)
-    with store.lock(name="lock-log"), pytest.raises(StoreError, match="another process"):
-        store.append_line("log", b"x", limit=100)
-    with store.lock(name="lock-7"):  # that of a run does not exclude it
-        store.append_line("log", b"x", limit=100)
-
-
-def test_one_opening_a_round(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.record_opening(EPOCH, 3, b"a" * 32)
-    store.record_opening(EPOCH, 3, b"a" * 32)
-    store.record_opening(EPOCH, 4, b"b" * 32)
-    for again in (store, Store(root)):
-        with pytest.raises(ReuseError, match="another result of round 3"):
-            again.record_opening(EPOCH, 3, b"b" * 32)
-    (root / "used" / EPOCH.hex() / "opened-5").touch(0o600)  # power failed before the hash was in
-    store.record_opening(EPOCH, 5, b"a" * 32)  # nothing was decrypted then
-    with pytest.raises(ReuseError, match="another result of round 5"):
-        store.record_opening(EPOCH, 5, b"b" * 32)
 
 
 def test_a_key_file_is_read_exactly() -> None:
@@ -794,15 +731,6 @@ def test_the_kernel_names_each_start_of_the_machine() -> None:
     assert files.boot_id() == files.boot_id()
     if sys.platform == "linux":
         assert len(files.boot_id()) == 36
-
-
-@pytest.mark.parametrize("mark", [(0, 9, 9), (1, 0, 9), (1, 1, 0), (1, 1, 1)])
-def test_a_mark_that_does_not_rise(mark: Mark) -> None:
-    kept = KeyFile(b"", "", (1, 1, 1))
-    with pytest.raises(ReuseError, match="or a later one"):
-        kept.check_rising(mark)
-    for after in ((1, 1, 2), (1, 2, 0), (2, 0, 0)):
-        kept.check_rising(after)
 
 
 def test_a_moved_file_takes_the_others_place(store: Store, root: Path) -> None:
@@ -877,3 +805,11 @@ def test_a_crash_while_secrets_are_replaced_loses_no_mark(
         assert store.get_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
     store.replace_epoch(EPOCH, b"keys alone")
     assert store.get_epoch(EPOCH) == b"keys alone"
+
+
+def test_a_log_whose_turn_never_comes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flhe.node.store._PATIENCE", 0.1)
+    with store.lock(name="lock-log"), pytest.raises(StoreError, match="another process"):
+        store.append_line("log", b"x", limit=100)
+    with store.lock(name="lock-7"):  # that of a run does not exclude it
+        store.append_line("log", b"x", limit=100)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 
-from flhe.coding.support import Support
 from flhe.errors import StoreError
 from flhe.keys.identity import Identity
 from flhe.mods import records, staged
@@ -34,6 +31,7 @@ from tests.mods.harness import (
     refused,
     wire,
 )
+from tests.mods.staging import LAYOUT, added, ranges, sparse_update, support
 
 LENGTH = 12
 HISTORY = bytes(range(32))
@@ -54,6 +52,12 @@ def whole(one: Draft) -> list[float]:
     residual = one.given_back().residual
     assert residual is not None
     return residual.tolist()  # type: ignore[no-any-return]
+
+
+def rest(one: Draft) -> list[float]:
+    """What is in the residual once the update was sent."""
+    assert one.residual is not None
+    return one.residual.tolist()  # type: ignore[no-any-return]
 
 
 def dense(round_: int = 3) -> Draft:
@@ -97,33 +101,6 @@ def test_a_draft_is_kept_and_read_back(node: Node) -> None:
     assert node.residual() is None  # tentative until the round is over
 
 
-def test_what_was_sent_leaves_the_rest(node: Node) -> None:
-    node.save_draft(draft())
-    node.settle_draft(3, sent=True)
-    assert node.load_draft() is None
-    assert kept(node) == draft().residual.tolist()  # type: ignore[union-attr]
-    assert set(files(node)) == {"residual"}
-    assert private(node.policy.home / "runs" / str(RUN) / "residual")
-
-
-def test_what_was_not_sent_stays_whole(node: Node) -> None:
-    node.save_draft(draft())
-    node.settle_draft(3, sent=False)
-    assert node.load_draft() is None
-    assert kept(node) == whole(draft())
-    assert set(files(node)) == {"residual"}
-
-
-@pytest.mark.parametrize("sent", [True, False])
-def test_an_older_residual_is_in_the_draft_already(node: Node, sent: bool) -> None:
-    node.save_draft(draft(1, 7.0))
-    node.settle_draft(1, sent=True)
-    node.save_draft(draft(2))
-    node.settle_draft(2, sent=sent)
-    expected = draft(2).residual.tolist() if sent else whole(draft(2))  # type: ignore[union-attr]
-    assert kept(node) == expected
-
-
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_round_that_is_over_once_is_over(node: Node, sent: bool) -> None:
     node.save_draft(draft())
@@ -144,15 +121,6 @@ def test_the_sum_of_an_earlier_round_settles_nothing(node: Node, sent: bool) -> 
         node.settle_draft(round_, sent=sent)
         node.skip_draft(round_)
     assert files(node) == before
-
-
-@pytest.mark.parametrize("sent", [True, False])
-def test_the_sum_of_a_later_round_gives_the_draft_back(node: Node, sent: bool) -> None:
-    """The draft's own round came to nothing: whatever is in this sum, it is not this update."""
-    node.save_draft(draft(3))
-    node.settle_draft(4, sent=sent)
-    assert node.load_draft() is None
-    assert kept(node) == whole(draft(3))
 
 
 @pytest.mark.parametrize("sent", [True, False])
@@ -188,12 +156,15 @@ def test_only_mean_squares_were_handed_over(node: Node) -> None:
 
 
 Settle = Callable[[Node], None]
-SETTLE: dict[str, Settle] = {
-    "sent": lambda node: node.settle_draft(3, sent=True),
-    "not sent": lambda node: node.settle_draft(3, sent=False),
-    "another round": lambda node: node.settle_draft(5, sent=True),
-    "skipped": lambda node: node.skip_draft(3),
+SETTLE: dict[str, tuple[Settle, list[float]]] = {
+    "sent": (lambda node: node.settle_draft(3, sent=True), rest(draft(3))),
+    "not sent": (lambda node: node.settle_draft(3, sent=False), whole(draft(3))),
+    # The draft's own round came to nothing: whatever is in this sum, it is not this update.
+    "another round": (lambda node: node.settle_draft(5, sent=True), whole(draft(3))),
+    "another round, too": (lambda node: node.settle_draft(5, sent=False), whole(draft(3))),
+    "skipped": (lambda node: node.skip_draft(3), rest(draft(2, 9.0))),
 }
+"""What becomes of a draft of round 3, and what is left then; a residual of round 2 is in it already."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -203,14 +174,17 @@ def test_a_crash_between_its_steps(
     node: Node, monkeypatch: pytest.MonkeyPatch, name: str, crash: str, when: str
 ) -> None:
     """Done again it comes to what it would have come to at once."""
-    settle = SETTLE[name]
+    settle, left = SETTLE[name]
     node.save_draft(draft(2, 9.0))
     node.settle_draft(2, sent=True)
     node.save_draft(draft(3))
     begin = files(node)
     settle(node)
     expected = files(node)
-    assert "draft" not in expected
+    assert set(expected) == {"residual"}
+    assert kept(node) == left
+    assert node.load_draft() is None
+    assert private(node.policy.home / "runs" / str(RUN) / "residual")
     for file, data in begin.items():
         node.store.write(f"runs/{RUN}/{file}", data)
     real = getattr(Store, crash)
@@ -240,37 +214,11 @@ def group(tmp_path: Path) -> Group:
     return Group(tmp_path, 3, SPARSE).agree()
 
 
-def floats(site: Site) -> int:
-    return site.model.layout.floats
-
-
-def support(message: Message, site: Site) -> Support:
-    reply = answer(message)
-    assert reply["step"] == "supports"
-    data = reply["support"]
-    assert isinstance(data, bytes)
-    return Support.from_bytes(data, floats(site))
-
-
-def sent(message: Message, told: Support) -> Sealed:
-    reply = answer(message)
-    assert reply["step"] == "update"
-    header = reply["header"]
-    assert isinstance(header, bytes)
-    arrays = message.content[records.UPDATE]
-    return records.to_sealed(header, arrays, supports=[told])  # type: ignore[arg-type]
-
-
-def total(group: Group, parts: Sequence[Sealed]) -> Sealed:
-    scheme = group.terms.for_cohort(len(group.sites))
-    return scheme.close(group.total(parts))  # type: ignore[attr-defined, no-any-return]
-
-
 def parts(group: Group, round_: int = 1, sums: Sequence[Sealed] = ()) -> list[Sealed]:
     """Everyone's support, then everyone's update."""
-    told = [support(group.ask(s, round_=round_, sums=sums), s) for s in group.sites]
+    told = [support(group.ask(s, round_=round_, sums=sums)) for s in group.sites]
     return [
-        sent(group.ask(s, "update", round_=round_), one)
+        sparse_update(group.ask(s, "update", round_=round_), one)
         for s, one in zip(group.sites, told, strict=True)
     ]
 
@@ -293,16 +241,16 @@ def test_each_step_is_claimed_and_tells_the_same_again(group: Group) -> None:
     site = group.sites[0]
     first = group.ask(site)
     assert claims(site) == ["1-0-1"]
-    told = support(first, site)
+    told = support(first)
     assert set(first.content) == {records.REPLY}
     assert set(answer(first)) == {"v", "step", "support", "digest", "told", "crypto-s"}
-    assert support(group.ask(site), site) == told
-    part = sent(group.ask(site, "update"), told)
+    assert support(group.ask(site)) == told
+    part = sparse_update(group.ask(site, "update"), told)
     assert claims(site) == ["1-0-2"]
     assert part.supports == (told,)
     again = group.ask(site, "update")
-    assert (sent(again, told).digest(), answer(again)["resent"]) == (part.digest(), True)
-    assert support(group.ask(site), site) == told  # a server that forgot everything
+    assert (sparse_update(again, told).digest(), answer(again)["resent"]) == (part.digest(), True)
+    assert support(group.ask(site)) == told  # a server that forgot everything
     assert claims(site) == ["1-0-2"]
     assert len(site.app.seen) == 1
     assert {p.name for p in site.run.iterdir()} >= {"draft", "outbox"}
@@ -311,53 +259,23 @@ def test_each_step_is_claimed_and_tells_the_same_again(group: Group) -> None:
 
 def test_another_attempt_tells_another_support_of_the_same_update(group: Group) -> None:
     site = group.sites[0]
-    told = support(group.ask(site), site)
+    told = support(group.ask(site))
     draft_before = (site.run / "draft").read_bytes()
-    other = support(group.ask(site, attempt=1), site)
+    other = support(group.ask(site, attempt=1))
     assert other.count == told.count
     assert claims(site) == ["1-1-1"]
     refused(group.ask(site, "update", attempt=0), 1014)
     refused(group.ask(site, attempt=0), 1022)
-    assert sent(group.ask(site, "update", attempt=1), other).supports == (other,)
+    assert sparse_update(group.ask(site, "update", attempt=1), other).supports == (other,)
     assert (site.run / "draft").read_bytes() == draft_before
     assert len(site.app.seen) == 1  # trained once, for both
-
-
-def test_no_update_before_its_support(group: Group) -> None:
-    site = group.sites[0]
-    refused(group.ask(site, "update"), 1014)
-    refused(group.ask(site, "supports"), 1014)
-    assert not site.app.seen
-    support(group.ask(site), site)
-    for fields in ({"attempt": 1}, {"round_": 2}):
-        refused(group.ask(site, "update", **fields), 1014)  # type: ignore[arg-type]
-    assert claims(site) == ["1-0-1"]
-
-
-def test_a_dense_round_has_no_such_stages(tmp_path: Path) -> None:
-    group = Group(tmp_path, 3).agree()
-    site = group.sites[0]
-    for stage in ("supports", "update"):
-        refused(group.ask(site, stage), 1014)
-    assert not claims(site)
-    assert not (site.run / "draft").exists()
-
-
-def test_an_app_that_fails_leaves_no_draft(group: Group) -> None:
-    site = group.sites[0]
-    site.app = Raises(ValueError("no"))
-    refused(group.ask(site), 1001)
-    assert not (site.run / "draft").exists()
-    assert not claims(site)
-    site.app = App()
-    support(group.ask(site), site)
 
 
 def test_a_sum_settles_the_drafts(group: Group) -> None:
     site, left_out = group.sites[0], group.sites[2]
     updates = parts(group)
     before = {s.home: stored_draft(s) for s in group.sites}
-    opened = total(group, updates[:2])
+    opened = added(group, updates[:2])
     for s in group.sites:
         reply = group.evaluate(s, opened)
         assert dict(reply.content["flhe.opened"]) == {"round": 1, "missed": s is left_out}
@@ -368,7 +286,7 @@ def test_a_sum_settles_the_drafts(group: Group) -> None:
     np.testing.assert_array_equal(residual(left_out), given_back)  # type: ignore[arg-type]
     assert np.count_nonzero(residual(left_out)) > np.count_nonzero(residual(site))
     # What stayed is in the next draft: as much as was trained in both rounds, none lost.
-    again = support(group.ask(left_out, round_=2), left_out)
+    again = support(group.ask(left_out, round_=2))
     assert again.count == before[left_out.home].values.size
     trained = left_out.model.layout.floats * left_out.app.step
     assert sum(whole(stored_draft(left_out))) == pytest.approx(2 * trained)
@@ -377,9 +295,9 @@ def test_a_sum_settles_the_drafts(group: Group) -> None:
 def test_a_round_that_came_to_nothing_is_trained_again(group: Group) -> None:
     """From the same model and the same residual: its draft takes the other's place."""
     site = group.sites[0]
-    support(group.ask(site), site)
+    support(group.ask(site))
     one = stored_draft(site)
-    support(group.ask(site, round_=2), site)
+    support(group.ask(site, round_=2))
     two = stored_draft(site)
     assert (one.round, two.round) == (1, 2)
     assert whole(one) == whole(two)
@@ -390,7 +308,7 @@ def test_a_crash_between_the_sum_and_the_model(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = group.sites[0]
-    opened = total(group, parts(group))
+    opened = added(group, parts(group))
     expected = stored_draft(site).residual
 
     def die(*_: Any) -> None:
@@ -413,7 +331,7 @@ def test_a_crash_after_the_claim_needs_another_attempt(
     group: Group, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     site = group.sites[0]
-    support(group.ask(site), site)
+    support(group.ask(site))
 
     def die(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -424,24 +342,14 @@ def test_a_crash_after_the_claim_needs_another_attempt(
             group.ask(site, "update")
     assert claims(site) == ["1-0-2"]
     refused(group.ask(site, "update"), 1022)
-    told = support(group.ask(site, attempt=1), site)
-    sent(group.ask(site, "update", attempt=1), told)
+    told = support(group.ask(site, attempt=1))
+    sparse_update(group.ask(site, "update", attempt=1), told)
     assert len(site.app.seen) == 1
-
-
-def test_a_copy_with_a_draft_encrypts_nothing(group: Group, tmp_path: Path) -> None:
-    site = group.sites[0]
-    told = support(group.ask(site), site)
-    shutil.copytree(site.home, tmp_path / "copy")
-    copy = Site(tmp_path / "copy")
-    refused(group.ask(copy, "update"), 1020)
-    refused(group.ask(copy, attempt=1), 1020)
-    sent(group.ask(site, "update"), told)
 
 
 def test_a_damaged_draft_is_not_sent(group: Group) -> None:
     site = group.sites[0]
-    support(group.ask(site), site)
+    support(group.ask(site))
     path = site.run / "draft"
     good = path.read_bytes()
     for bad in (b"", good[:20], good[:-4], good + bytes(4)):
@@ -455,10 +363,10 @@ def test_a_damaged_draft_is_not_sent(group: Group) -> None:
 
 def test_a_draft_that_changed_after_its_support_was_told_is_not_sent(group: Group) -> None:
     site = group.sites[0]
-    support(group.ask(site), site)
+    support(group.ask(site))
     one = stored_draft(site)
     assert one.coords is not None
-    free = sorted(set(range(floats(site))) - set(one.coords.tolist()))
+    free = sorted(set(range(LAYOUT)) - set(one.coords.tolist()))
     moved = np.sort(np.append(one.coords[1:], np.uint32(free[0]))).astype(np.uint32)
     other = dataclasses.replace(one, coords=moved)
     (site.run / "draft").write_bytes(b"".join(other.chunks()))
@@ -475,14 +383,6 @@ def fitted(tmp_path: Path) -> Group:
     return Group(tmp_path, 4, FITTED).agree()
 
 
-def small(message: Message) -> Sealed:
-    reply = answer(message)
-    assert reply["step"] == "ranges"
-    data = reply["sealed"]
-    assert isinstance(data, bytes)
-    return staged.from_bytes(data)
-
-
 def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     """One sum of mean squares a round, then supports, then updates in the mode of all."""
     site = fitted.sites[0]
@@ -493,72 +393,65 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     refused(fitted.ask(site, "supports"), 1014)  # not without the sum
     refused(fitted.ask(site, "update", mode="double"), 1014)
     assert claims(site) == ["1-0-0"]
-    squares = [small(first), *(small(fitted.ask(s)) for s in fitted.sites[1:])]
-    assert small(fitted.ask(site)).digest() == squares[0].digest()
-    ranges = staged.to_bytes(fitted.total(squares))
-    told = [support(fitted.ask(s, "supports", **{"fitted-on": ranges}), s) for s in fitted.sites]
+    squares = [ranges(first), *(ranges(fitted.ask(s)) for s in fitted.sites[1:])]
+    assert ranges(fitted.ask(site)).digest() == squares[0].digest()
+    fitting = staged.to_bytes(fitted.total(squares))
+    told = [support(fitted.ask(s, "supports", **{"fitted-on": fitting})) for s in fitted.sites]
     assert claims(site) == ["1-0-1"]
     [recorded] = site.home.glob("used/*/ranges-1")
     assert recorded.read_bytes() == fitted.total(squares).digest()
-    refused(fitted.ask(site, "update", **{"fitted-on": ranges}), 1014)  # in no mode
-    refused(fitted.ask(site, "update", mode="triple", **{"fitted-on": ranges}), 1014)
+    refused(fitted.ask(site, "update", **{"fitted-on": fitting}), 1014)  # in no mode
+    refused(fitted.ask(site, "update", mode="triple", **{"fitted-on": fitting}), 1014)
     assert claims(site) == ["1-0-1"]
     updates = [
-        sent(fitted.ask(s, "update", mode="single", **{"fitted-on": ranges}), one)
+        sparse_update(fitted.ask(s, "update", mode="single", **{"fitted-on": fitting}), one)
         for s, one in zip(fitted.sites, told, strict=True)
     ]
     assert claims(site) == ["1-0-2"]
-    again = fitted.ask(site, "update", mode="double", **{"fitted-on": ranges})
-    assert sent(again, told[0]).digest() == updates[0].digest()  # one mode, and no second one
-    opened = total(fitted, updates)
+    again = fitted.ask(site, "update", mode="double", **{"fitted-on": fitting})
+    assert (
+        sparse_update(again, told[0]).digest() == updates[0].digest()
+    )  # one mode, and no second one
+    opened = added(fitted, updates)
     for s in fitted.sites:
-        answer(fitted.evaluate(s, opened, ranges=[ranges]))
+        answer(fitted.evaluate(s, opened, ranges=[fitting]))
     assert len({(s.run / "model").read_bytes() for s in fitted.sites}) == 1
     assert len(site.app.seen) == 2  # a round and an evaluation
 
 
 def test_a_second_sum_of_mean_squares_is_not_opened(fitted: Group) -> None:
     site = fitted.sites[0]
-    squares = [small(fitted.ask(s)) for s in fitted.sites]
+    squares = [ranges(fitted.ask(s)) for s in fitted.sites]
     all_of, fewer = fitted.total(squares), fitted.total(squares[:3])
-    support(fitted.ask(site, "supports", **{"fitted-on": staged.to_bytes(all_of)}), site)
+    support(fitted.ask(site, "supports", **{"fitted-on": staged.to_bytes(all_of)}))
     for stage in ("supports", "update"):
         fields = {"fitted-on": staged.to_bytes(fewer), "mode": "double"}
         refused(fitted.ask(site, stage, **fields), 1012)
     # Nor in the next attempt, in which the first one may be used.
-    squares = [small(fitted.ask(s, attempt=1)) for s in fitted.sites]
+    squares = [ranges(fitted.ask(s, attempt=1)) for s in fitted.sites]
     other = staged.to_bytes(fitted.total(squares[:3]))
     refused(fitted.ask(site, "supports", attempt=1, **{"fitted-on": other}), 1012)
     told = staged.to_bytes(all_of)
-    support(fitted.ask(site, "supports", attempt=1, **{"fitted-on": told}), site)
+    support(fitted.ask(site, "supports", attempt=1, **{"fitted-on": told}))
     assert claims(site) == ["1-1-1"]
     assert len(site.app.seen) == 1
-
-
-def test_too_few_mean_squares_are_not_opened(fitted: Group) -> None:
-    site = fitted.sites[0]
-    squares = [small(fitted.ask(s)) for s in fitted.sites]
-    for few in (squares[:1], squares[:2]):
-        ranges = staged.to_bytes(fitted.total(few))
-        refused(fitted.ask(site, "supports", **{"fitted-on": ranges}), 1011)
-    assert not list(site.home.glob("used/*/ranges-*"))
 
 
 def test_a_new_epoch_does_not_open_mean_squares_again(fitted: Group) -> None:
     """Drafts outlive an epoch, so two sums of one round would differ by single members' squares."""
     site = fitted.sites[0]
-    squares = [small(fitted.ask(s)) for s in fitted.sites]
-    ranges = staged.to_bytes(fitted.total(squares))
-    support(fitted.ask(site, "supports", **{"fitted-on": ranges}), site)
+    squares = [ranges(fitted.ask(s)) for s in fitted.sites]
+    fitting = staged.to_bytes(fitted.total(squares))
+    support(fitted.ask(site, "supports", **{"fitted-on": fitting}))
     fitted.number = 1
     fitted.agree()
-    squares = [small(fitted.ask(s)) for s in fitted.sites]
+    squares = [ranges(fitted.ask(s)) for s in fitted.sites]
     for some in (squares, squares[:3]):
         other = staged.to_bytes(fitted.total(some))
         refused(fitted.ask(site, "supports", **{"fitted-on": other}), 1012)
-    squares = [small(fitted.ask(s, round_=2)) for s in fitted.sites]
+    squares = [ranges(fitted.ask(s, round_=2)) for s in fitted.sites]
     other = staged.to_bytes(fitted.total(squares))
-    support(fitted.ask(site, "supports", round_=2, **{"fitted-on": other}), site)
+    support(fitted.ask(site, "supports", round_=2, **{"fitted-on": other}))
 
 
 def test_a_round_has_one_sum_of_mean_squares_across_a_crash(
@@ -566,7 +459,7 @@ def test_a_round_has_one_sum_of_mean_squares_across_a_crash(
 ) -> None:
     """The node stops between the keys of the next epoch and its session file."""
     site = fitted.sites[0]
-    old = [small(fitted.ask(s)) for s in fitted.sites]
+    old = [ranges(fitted.ask(s)) for s in fitted.sites]
     fitted.number = 1
     fitted.agree()
     confirms, write = fitted.confirms, Store.write
@@ -580,31 +473,20 @@ def test_a_round_has_one_sum_of_mean_squares_across_a_crash(
         patch.setattr(Store, "write", fail)
         assert fitted.ask(site, "sync").has_error()
     fitted.confirms = []  # the server holds them back: the epoch before goes on
-    ranges = staged.to_bytes(fitted.total(old))
-    support(fitted.ask(site, "supports", **{"fitted-on": ranges}), site)
+    fitting = staged.to_bytes(fitted.total(old))
+    support(fitted.ask(site, "supports", **{"fitted-on": fitting}))
     fitted.confirms = confirms
-    new = [small(fitted.ask(s)) for s in fitted.sites]
+    new = [ranges(fitted.ask(s)) for s in fitted.sites]
     for some in (new, new[:3]):
         other = staged.to_bytes(fitted.total(some))
         refused(fitted.ask(site, "supports", **{"fitted-on": other}), 1012)
 
 
-@pytest.mark.parametrize(
-    "ranges", [b"x", bytes(100), b"\x82\x41\x00\x41\x00"], ids=["short", "zeros", "others"]
-)
-def test_bytes_that_are_no_mean_squares(fitted: Group, ranges: bytes) -> None:
-    site = fitted.sites[0]
-    small(fitted.ask(site))
-    for stage in ("round", "supports", "update"):
-        refused(fitted.ask(site, stage, **{"fitted-on": ranges, "mode": "double"}), 1014)
-    assert claims(site) == ["1-0-0"]
-
-
 def test_no_stage_shows_a_draft(fitted: Group) -> None:
     site = fitted.sites[0]
     replies = [fitted.ask(s) for s in fitted.sites]
-    ranges = staged.to_bytes(fitted.total([small(reply) for reply in replies]))
-    fields = {"fitted-on": ranges, "mode": "double"}
+    fitting = staged.to_bytes(fitted.total([ranges(reply) for reply in replies]))
+    fields = {"fitted-on": fitting, "mode": "double"}
     shown = wire(replies[0])
     shown += wire(fitted.ask(site, "supports", **fields))
     shown += wire(fitted.ask(site, "update", **fields))
@@ -612,3 +494,24 @@ def test_no_stage_shows_a_draft(fitted: Group) -> None:
     assert one.coords is not None
     for secret in (one.values, one.coords, one.residual):
         assert np.asarray(secret).tobytes() not in shown
+
+
+def test_an_app_that_fails_leaves_no_draft(group: Group) -> None:
+    site = group.sites[0]
+    site.app = Raises(ValueError("no"))
+    refused(group.ask(site), 1001)
+    assert not (site.run / "draft").exists()
+    assert not claims(site)
+    site.app = App()
+    support(group.ask(site))
+
+
+def test_no_update_before_its_support(group: Group) -> None:
+    site = group.sites[0]
+    refused(group.ask(site, "update"), 1014)
+    refused(group.ask(site, "supports"), 1014)
+    assert not site.app.seen
+    support(group.ask(site))
+    for fields in ({"attempt": 1}, {"round_": 2}):
+        refused(group.ask(site, "update", **fields), 1014)  # type: ignore[arg-type]
+    assert claims(site) == ["1-0-1"]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 
-from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
@@ -21,7 +20,6 @@ from flhe.node.keyfile import KeyFile
 from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
-from flhe.training.optimizer import ServerOptimizer
 from flhe.wire import canonical
 from tests.mods.harness import (
     RUN,
@@ -169,20 +167,6 @@ def test_a_checkpoint_and_the_sums_since(four: Group) -> None:
     assert [p.name for p in late.home.glob("used/*/opened-*")] == ["opened-2"]
 
 
-def test_moments_travel_with_the_model(tmp_path: Path) -> None:
-    terms = dataclasses.replace(TERMS, optimizer=ServerOptimizer("fedadam", eta=0.5))
-    group = Group(tmp_path, 4, terms).agree()
-    played(group, 2)
-    late = group.sites[3]
-    assert set(late.model.moments) == {"m", "v"}
-    (late.run / "model").unlink()
-    answer(hand(group, late, box_of(group, group.sites[0])))
-    total = group.total(group.parts(3))
-    for site in group.sites:
-        answer(group.evaluate(site, total))
-    assert len({model_file(site) for site in group.sites}) == 1
-
-
 def test_never_back_to_an_earlier_round(group: Group) -> None:
     [one] = played(group)
     site = group.sites[1]
@@ -258,17 +242,6 @@ def test_a_checkpoint_of_another_epoch(group: Group) -> None:
     assert model_file(site) == before
     answer(hand(group, site, box_of(group, group.sites[0])))
     assert model_file(site) == model_file(group.sites[0])
-
-
-def test_a_checkpoint_of_another_run(group: Group, tmp_path: Path) -> None:
-    there = Group(tmp_path / "there", run_id=RUN + 1).agree()
-    played(there)
-    foreign = box_of(there, there.sites[0])
-    site = group.sites[0]
-    update(group.ask(site))
-    before = model_file(site)
-    refused(hand(group, site, foreign), 1014)
-    assert model_file(site) == before
 
 
 def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
@@ -493,33 +466,6 @@ def test_a_message_names_the_model_that_it_starts_from(group: Group, stage: str)
     refused(group.ask(site, stage, kind, history=start, round_=2), 1019)
     assert len(site.app.seen) == calls
     answer(group.ask(site, stage, kind, history=site.model.history, round_=2))
-
-
-def test_a_sender_with_another_model_spoils_no_other(four: Group) -> None:
-    """Its history is the others', and its slot is not: the weights are in it, by a keyed digest."""
-    sums = played(four)
-    odd = four.sites[1]
-    put(odd, drifted(odd.model))
-    replies = [four.ask(s, round_=2, history=four.sites[0].model.history) for s in four.sites]
-    digests = [answer(reply)["digest"] for reply in replies]
-    assert [digest == digests[0] for digest in digests] == [True, False, True, True]
-    before = [model_file(site) for site in four.sites]
-    parts = [update(reply) for reply in replies]
-    with pytest.raises(ProtocolError, match="slot"):
-        four.total(parts)
-    total = four.total(
-        [dataclasses.replace(part, slot=parts[0].slot) for part in parts]
-    )  # a relay that lies
-    for site in four.sites:
-        refused(four.evaluate(site, total), 1014 if site is odd else 1023)
-    assert [model_file(site) for site in four.sites] == before
-    # The round is lost, not the federation: the model is handed over, and the next round goes on.
-    answer(hand(four, odd, box_of(four, four.sites[0], sums=sums)))
-    after = four.total(four.parts(3))
-    for site in four.sites:
-        answer(four.evaluate(site, after))
-    assert len({model_file(site) for site in four.sites}) == 1
-    assert odd.model.round == 3
 
 
 def test_a_model_that_changed_since_the_update_was_sent(group: Group) -> None:

@@ -24,7 +24,7 @@ from flhe.training.session import MAX_AHEAD
 from flhe.training.terms import Terms
 from flhe.wire import canonical, files
 from tests.mods.harness import TERMS, Group, Site, answer, refused, update
-from tests.mods.test_staged import LAYOUT, SPARSE, added, group, sparse_update, support
+from tests.mods.staging import LAYOUT, SPARSE, added, group, sparse_update, support
 from tests.rosters import write_signed
 
 

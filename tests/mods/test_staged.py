@@ -2,97 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
 
-from flhe.coding.support import Support
 from flhe.mods import records
-from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
+from flhe.schemes.sealed import to_bytes
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from flhe.training.terms import Terms
-from tests.mods.harness import TERMS, Group, Site, answer, arrays, refused, update
-
-SPARSE = replace(TERMS, top_k=0.5, warmup=0, masking="adaptive")
-RANGED = replace(TERMS, clip="exchange")
-BOTH = replace(SPARSE, clip="exchange")
-LAYOUT = 13  # floats in the harness's model
-
-
-def group(path: Path, terms: Terms, size: int = 3) -> Group:
-    return Group(path, size, terms).agree()
-
-
-def support(message: Message) -> Support:
-    data = answer(message)["support"]
-    assert isinstance(data, bytes)
-    return Support.from_bytes(data, LAYOUT)
-
-
-def ranges(message: Message) -> Sealed:
-    data = answer(message)["sealed"]
-    assert isinstance(data, bytes)
-    return from_bytes(data)
-
-
-def sparse_update(message: Message, told: Support) -> Sealed:
-    header = answer(message)["header"]
-    assert isinstance(header, bytes)
-    return records.to_sealed(header, message.content[records.UPDATE], supports=[told])  # type: ignore[arg-type]
-
-
-def added(group: Group, parts: Iterable[Sealed]) -> Sealed:
-    scheme = group.terms.for_cohort(len(group.sites))
-    return scheme.close(group.total(parts))
-
-
-def sums(group: Group, **fields: Any) -> bytes:
-    """Everyone's mean squares, as the server makes them."""
-    return to_bytes(added(group, [ranges(group.ask(s, **fields)) for s in group.sites]))
-
-
-def files(site: Site) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in site.run.iterdir() if p.is_file()}
-
-
-def test_a_whole_round(tmp_path: Path) -> None:
-    g = group(tmp_path, BOTH)
-    fitted = sums(g)
-    told = [support(g.ask(s, "supports", **{"fitted-on": fitted})) for s in g.sites]
-    how = {"fitted-on": fitted, "mode": "single"}
-    parts = [
-        sparse_update(g.ask(s, "update", **how), t) for s, t in zip(g.sites, told, strict=True)
-    ]
-    total = added(g, parts)
-    for site in g.sites:
-        reply = g.ask(site, "evaluate", "evaluate", sums=[total], ranges=[fitted])
-        assert answer(reply)["round"] == 1
-        assert len(site.app.seen) == 2, "trained once, evaluated once"
-    assert len({b"".join(s.model.chunks()) for s in g.sites}) == 1
-    assert all((s.run / "residual").exists() and not (s.run / "draft").exists() for s in g.sites)
-    assert np.abs(g.sites[0].model.masters["w"] - arrays()["w"]).max() > 0.01
-
-
-def test_each_stage_again_is_the_same_bytes(tmp_path: Path) -> None:
-    g = group(tmp_path, BOTH)
-    site = g.sites[1]
-    first = ranges(g.ask(site))
-    assert ranges(g.ask(site)).digest() == first.digest()
-    fitted = sums(g)
-    how = {"fitted-on": fitted}
-    told = support(g.ask(site, "supports", **how))
-    assert support(g.ask(site, "supports", **how)).data == told.data
-    one = g.ask(site, "update", mode="double", **how)
-    again = g.ask(site, "update", mode="double", **how)
-    assert answer(again)["resent"] is True
-    assert sparse_update(one, told).digest() == sparse_update(again, told).digest()
-    assert len(site.app.seen) == 1
+from tests.mods.harness import TERMS, Group, answer, arrays, refused, update
+from tests.mods.staging import (
+    RANGED,
+    SPARSE,
+    added,
+    files,
+    group,
+    ranges,
+    sparse_update,
+    sums,
+    support,
+)
 
 
 def test_one_mode_an_attempt(tmp_path: Path) -> None:
@@ -111,28 +43,12 @@ def test_one_mode_an_attempt(tmp_path: Path) -> None:
     assert (part.mode, part.slot.attempt) == ("single", 1)
 
 
-@pytest.mark.parametrize("mode", ["", "triple", "adaptive"])
-def test_an_unknown_mode_claims_nothing(tmp_path: Path, mode: str) -> None:
-    g = group(tmp_path, SPARSE)
-    told = support(g.ask(g.sites[0]))
-    refused(g.ask(g.sites[0], "update", mode=mode), 1014)
-    sparse_update(g.ask(g.sites[0], "update", mode="single"), told)
-
-
 @pytest.mark.parametrize("mode", ["double", "single"])
 def test_a_mode_where_the_masking_is_fixed(tmp_path: Path, mode: str) -> None:
     for name, terms in {"dense": TERMS, "sparse": replace(SPARSE, masking="double")}.items():
         g = group(tmp_path / name, terms)
         g.ask(g.sites[0])
         refused(g.ask(g.sites[0], "update" if terms.sparse else "round", mode=mode), 1014)
-
-
-def test_no_update_before_the_support(tmp_path: Path) -> None:
-    g = group(tmp_path, SPARSE)
-    refused(g.ask(g.sites[0], "update", mode="single"), 1014)  # nothing was trained
-    g.ask(g.sites[0])
-    refused(g.ask(g.sites[0], "update", mode="single", attempt=1), 1014)
-    refused(g.ask(g.sites[0], "supports", attempt=1), 1014)
 
 
 def test_a_dense_round_has_no_stages(tmp_path: Path) -> None:
@@ -142,27 +58,6 @@ def test_a_dense_round_has_no_stages(tmp_path: Path) -> None:
     g = group(tmp_path / "ranged", RANGED)
     fitted = sums(g)
     refused(g.ask(g.sites[0], "supports", **{"fitted-on": fitted}), 1014)
-
-
-def test_no_support_and_no_update_without_the_ranges(tmp_path: Path) -> None:
-    g = group(tmp_path, BOTH)
-    sums(g)
-    refused(g.ask(g.sites[0], "supports"), 1014)
-    refused(g.ask(g.sites[0], "update", mode="single"), 1014)
-
-
-def test_one_sum_of_ranges_a_round(tmp_path: Path) -> None:
-    """Two of them over different senders would show one member's mean squares to every member."""
-    g = group(tmp_path, RANGED, 4)
-    parts = [ranges(g.ask(s)) for s in g.sites]
-    four, three = to_bytes(added(g, parts)), to_bytes(added(g, parts[:3]))
-    site = g.sites[0]
-    answer(g.ask(site, "update", **{"fitted-on": three}))
-    refused(g.ask(site, "update", attempt=1, **{"fitted-on": four}), 1014)  # nothing trained for it
-    refused(g.ask(site, attempt=1, **{"fitted-on": four}), 1012)
-    answer(g.ask(site, attempt=1, **{"fitted-on": three}))
-    fresh = [ranges(g.ask(s, attempt=2)) for s in g.sites[1:]]
-    refused(g.ask(site, attempt=3, **{"fitted-on": to_bytes(added(g, fresh))}), 1012)
 
 
 def test_ranges_that_are_not_what_they_should_be(tmp_path: Path) -> None:
@@ -258,26 +153,6 @@ def test_an_altered_support_in_the_sum_is_refused(tmp_path: Path) -> None:
     answer(g.evaluate(g.sites[1], total))
 
 
-def test_a_draft_survives_until_its_sum_and_not_longer(tmp_path: Path) -> None:
-    g = group(tmp_path, SPARSE)
-    told = [support(g.ask(s)) for s in g.sites]
-    kept = Draft.from_bytes((g.sites[2].run / "draft").read_bytes())
-    parts = [
-        sparse_update(g.ask(s, "update", mode="double"), t)
-        for s, t in zip(g.sites, told, strict=True)
-    ]
-    total = added(g, parts)
-    answer(g.evaluate(g.sites[2], total))
-    assert "draft" not in files(g.sites[2])
-    left = Draft.from_bytes((g.sites[2].run / "residual").read_bytes()).residual
-    assert kept.residual is not None
-    assert left is not None
-    assert np.array_equal(left, kept.residual)
-    before = files(g.sites[2])["residual"]
-    answer(g.evaluate(g.sites[2], total))  # once more: it is there already
-    assert files(g.sites[2])["residual"] == before
-
-
 def test_an_earlier_round_is_not_trained_again(tmp_path: Path) -> None:
     """It would take the place of the draft that the next sum settles, and that would count twice."""
     g = group(tmp_path, SPARSE)
@@ -324,18 +199,6 @@ def test_a_draft_is_of_the_very_model(tmp_path: Path) -> None:
     assert len(site.app.seen) == 2, "trained again"
 
 
-def test_a_claim_is_of_one_history(tmp_path: Path) -> None:
-    """Claimed before the first sum, asked for again behind it: nothing of the claim counts any more."""
-    g = group(tmp_path, SPARSE)
-    told = [support(g.ask(s)) for s in g.sites]
-    parts = [
-        sparse_update(g.ask(s, "update", mode="double"), t)
-        for s, t in zip(g.sites, told, strict=True)
-    ]
-    support(g.ask(g.sites[0], round_=2))
-    refused(g.ask(g.sites[0], round_=2, sums=[added(g, parts)]), 1012)
-
-
 def test_a_claim_of_a_model_before_stands_for_no_other(tmp_path: Path) -> None:
     """Claimed for round 2 before round 1 was opened: that sum is of the model after it."""
     g = group(tmp_path, TERMS, 4)
@@ -345,20 +208,6 @@ def test_a_claim_of_a_model_before_stands_for_no_other(tmp_path: Path) -> None:
     second = added(g, [update(g.ask(s, round_=2, sums=[first])) for s in others])
     answer(g.evaluate(site, first, second))
     assert site.model.round == 2
-
-
-def test_another_draft_under_a_told_support_is_refused(tmp_path: Path) -> None:
-    g = group(tmp_path, SPARSE)
-    site = g.sites[0]
-    support(g.ask(site))
-    draft = Draft.from_bytes(files(site)["draft"])
-    assert draft.coords is not None
-    rest = np.setdiff1d(np.arange(LAYOUT, dtype=np.uint32), draft.coords)
-    coords = np.sort(np.concatenate([rest, draft.coords[-1:]])).astype(np.uint32)
-    other = replace(draft, coords=coords, values=np.ones(coords.size, np.float32))
-    (site.run / "draft").write_bytes(b"".join(other.chunks()))
-    refused(g.ask(site), 1012)
-    refused(g.ask(site, "update", mode="single"), 1012)
 
 
 def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
@@ -425,21 +274,3 @@ def test_mean_squares_of_the_first_round_are_told_once(tmp_path: Path) -> None:
     assert np.all(before > 0)
     assert np.all(after > 0)
     assert g.sites[0].model.round == 2
-
-
-def test_what_did_not_leave_goes_back_when_others_go_on(tmp_path: Path) -> None:
-    g = group(tmp_path, SPARSE, 4)
-    told = [support(g.ask(s)) for s in g.sites]
-    draft = Draft.from_bytes((g.sites[3].run / "draft").read_bytes())
-    parts = [
-        sparse_update(g.ask(s, "update", mode="double"), t)
-        for s, t in zip(g.sites[:3], told[:3], strict=True)
-    ]
-    answer(g.evaluate(g.sites[3], added(g, parts)))
-    left = Draft.from_bytes((g.sites[3].run / "residual").read_bytes()).residual
-    assert left is not None
-    assert draft.residual is not None
-    assert draft.coords is not None
-    whole = draft.residual.copy()
-    whole[draft.coords] += draft.values
-    assert np.array_equal(left, whole)

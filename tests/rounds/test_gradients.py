@@ -156,12 +156,3 @@ def test_gradients_of_another_model_are_refused() -> None:
     del bad["bn.running_var"]
     with pytest.raises(ReplyError, match=r"lacks array 'bn\.running_var'"):
         session.encode(model, bad, 10, {}, bytes(32))
-
-
-def test_terms_say_what_is_sent() -> None:
-    model = Model.initial(arrays())
-    layout = model.layout
-    update = dataclasses.replace(TERMS, sends="update", optimizer=Terms().optimizer)
-    hashes = {Session(group(3)[0], terms, layout).layout_hash for terms in (TERMS, update)}
-    assert len(hashes) == 2
-    assert Terms.from_bytes(TERMS.to_bytes()) == TERMS

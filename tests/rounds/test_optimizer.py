@@ -234,22 +234,6 @@ def test_fedavg_costs_nothing() -> None:
     assert moments == {}
 
 
-def test_out_of_its_own_is_used() -> None:
-    mean, out = np.ones(3, np.float32), np.zeros(3, np.float32)
-    change, _ = ServerOptimizer("fedavgm", eta=0.5).step(mean, {}, 1, out=out)
-    assert change is out
-    assert change.tolist() == [0.5] * 3
-    assert mean.tolist() == [1.0] * 3
-
-
-def test_moments_by_name() -> None:
-    assert ServerOptimizer().moments == ()
-    assert ServerOptimizer("fedavgm").moments == ()
-    assert ServerOptimizer("fedavgm", momentum=0.9).moments == ("momentum",)
-    assert ServerOptimizer("fedadagrad").moments == ("v",)
-    assert ServerOptimizer("fedadam").moments == ServerOptimizer("fedyogi").moments == ("m", "v")
-
-
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 11, 1000, 10**12])
 def test_powers(exponent: int) -> None:
     assert math.isclose(blockwise.power(0.99, exponent), 0.99**exponent, rel_tol=1e-12)
@@ -338,70 +322,25 @@ def test_parameters_round_trip(one: Optimizer) -> None:
     assert dataclasses.replace(again) == again
 
 
-HALF = (0.5).hex()
 ADAM = ClientOptimizer("adam").parameters()
 SGD = ClientOptimizer("sgd").parameters()
 FEDADAM = ServerOptimizer("fedadam").parameters()
-NEITHER: dict[str, Any] = {
-    "nothing": None,
-    "empty": {},
-    "a list": ["fedavg"],
-    "name as bytes": {"name": b"fedavg"},
-    "name as a list": {"name": ["fedavg"]},
-    "unknown": {"name": "adamw"},
-}
-BROKEN: dict[str, Any] = {
-    "a field less": ...,
-    "a field more": {"momentum": HALF},
-    "a number": {"RATE": 1},
-    "null": {"RATE": None},
-    "in words": {"RATE": "one"},
-    "in decimal": {"RATE": "0.5"},
-    "shortened": {"RATE": "0x1p-1"},
-    "too large to be a float": {"RATE": "0x1p+5000"},
-    "out of range": {"RATE": (0.0).hex()},
-    "true": {"RATE": True},
-    "not a number": {"RATE": "nan"},
-    "infinite": {"RATE": "inf"},
-}
-"""Of fedadam and adam; RATE is what each calls its learning rate."""
 
 
-def broken(name: str, body: dict[str, Any], rate: str) -> dict[str, Any]:
-    change = BROKEN[name]
-    if change is ...:
-        return {k: v for k, v in body.items() if k != rate}
-    return body | {rate if key == "RATE" else key: value for key, value in change.items()}
-
-
-MALFORMED: list[tuple[Any, Any]] = [
-    *((kind, body) for kind in (ServerOptimizer, ClientOptimizer) for body in NEITHER.values()),
-    *((ServerOptimizer, broken(name, FEDADAM, "eta")) for name in BROKEN),
-    *((ClientOptimizer, broken(name, ADAM, "lr")) for name in BROKEN),
-    (ServerOptimizer, {"name": "sgd"}),
-    (ServerOptimizer, {"name": "fedavg", "eta": HALF}),
-    (ServerOptimizer, {**FEDADAM, "beta_1": (1.0).hex()}),
-    (ServerOptimizer, {**FEDADAM, "beta_1": (-0.0).hex()}),
-    (ClientOptimizer, {**ADAM, "name": "sgd"}),
-    (ClientOptimizer, {**ADAM, "betas": [HALF]}),
-    (ClientOptimizer, {**ADAM, "betas": [HALF] * 3}),
-    (ClientOptimizer, {**ADAM, "betas": HALF}),
-    (ClientOptimizer, {**ADAM, "betas": [0, 0]}),
-    (ClientOptimizer, {**ADAM, "betas": [False, False]}),
-    (ClientOptimizer, {**ADAM, "betas": [[HALF], HALF]}),
-    (ClientOptimizer, {**ADAM, "betas": [(-0.0).hex(), HALF]}),
-    (ClientOptimizer, {**SGD, "nesterov": HALF}),
-    (ClientOptimizer, {**SGD, "nesterov": True}),
-]
-
-
-@pytest.mark.parametrize(("kind", "body"), MALFORMED)
-def test_malformed_parameters(kind: Any, body: Any) -> None:
-    with pytest.raises(ProtocolError, match=kind.kind):
-        kind.from_parameters(body)
-    if body != {"name": "sgd"}:
-        with pytest.raises(ProtocolError, match="optimizer"):
-            optimizers.from_parameters(body)
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"name": "adamw"}, "unknown"),
+        ({**ADAM, "lr": "0x1p-1"}, "not written as flhe writes it"),
+        ({**ADAM, "lr": "0x1p+5000"}, "not a number"),
+        ({**FEDADAM, "eta": (0.0).hex()}, "must lie from"),
+        ({**ADAM, "betas": [(0.5).hex()] * 3}, "must be two numbers"),
+        ({**SGD, "more": 1}, "unknown"),
+    ],
+)
+def test_malformed_parameters(body: Any, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        optimizers.from_parameters(body)
 
 
 @given(st.data())

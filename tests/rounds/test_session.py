@@ -29,7 +29,6 @@ from flhe.errors import (
     ReplyError,
     ReuseError,
 )
-from flhe.keys.agreement import epoch as agreement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
@@ -37,13 +36,13 @@ from flhe.schemes.sealed import Sealed, Slot
 from flhe.training import mean_squares as ranges_module
 from flhe.training import session as session_module
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import RANGES, encode, fit, fitted_layout, own_layout
+from flhe.training.mean_squares import RANGES, encode, fit
 from flhe.training.model import Model, next_history
 from flhe.training.optimizer import ServerOptimizer
-from flhe.training.reading import finite
 from flhe.training.session import MAX_AHEAD, SUM, Session, check_ahead
 from flhe.training.start import UNTOLD, start_layout
 from flhe.training.terms import Terms
+from tests.keys.agreement import agreed
 
 TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
 RUN = 77
@@ -54,23 +53,14 @@ SOME = np.array([0, 3], np.uint32)
 
 def group(size: int, number: int = 1, collusion: int = 0) -> tuple[Epoch, ...]:
     """An epoch of `size` members, as each of them holds it; the same one each time."""
-    return agreed(size, number, collusion)
+    return agreed_once(size, number, collusion)
 
 
 @functools.cache
-def agreed(size: int, number: int, collusion: int) -> tuple[Epoch, ...]:
+def agreed_once(size: int, number: int, collusion: int) -> tuple[Epoch, ...]:
     identities = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(size)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
-    roster = Roster(members, collusion, 2, ("flashe",))
-    states: Sequence[Any]
-    states, hellos = zip(
-        *(agreement.advertise(one, RUN, number, roster) for one in identities), strict=True
-    )
-    states, shares = zip(*(agreement.share(s, list(hellos)) for s in states), strict=True)
-    relayed = [message for outbound in shares for message in outbound]
-    states, confirms = zip(*(agreement.confirm(s, relayed) for s in states), strict=True)
-    epochs = (agreement.finish(s, list(confirms)) for s in states)
-    return tuple(sorted(epochs, key=lambda e: e.rank))
+    return agreed(identities, RUN, number, Roster(members, collusion, 2, ("flashe",)))
 
 
 def arrays() -> dict[str, NDArray[Any]]:
@@ -157,14 +147,6 @@ def test_all_members_open_one_model(size: int, masking: Any) -> None:
     assert model.masters["empty"].shape == (0, 2)
 
 
-@pytest.mark.parametrize("senders", [(0, 1), (1, 4), (0, 2, 3), (0, 1, 2, 4)])
-def test_any_quorum_opens_to_its_own_mean(senders: tuple[int, ...]) -> None:
-    played = play(5)
-    model = played.open(played.total(*senders), rank=3)
-    step = np.mean([0.1 * (rank + 1) for rank in senders])
-    assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=1e-3)
-
-
 def test_the_mean_is_weighted_by_examples() -> None:
     model = Model.initial(arrays())
     sessions = [Session(e, TERMS, model.layout) for e in group(3)]
@@ -179,27 +161,6 @@ def test_unweighted_terms_let_no_count_travel() -> None:
     played = play(3, dataclasses.replace(TERMS, weighted=False), examples=123_456_789)
     _, totals = played.sessions[0].open(played.model, played.total(0, 1, 2), ignore)
     assert (totals.count, totals.weight) == (3, 3)
-
-
-def test_several_rounds_and_late_members() -> None:
-    played = play(3)
-    model = played.open(played.total(0, 1, 2))
-    sums = [played.total(0, 1, 2)]
-    for _ in range(2):
-        parts = []
-        for s in played.sessions[:2]:
-            encoded = s.encode(model, model.arrays(), 10, {}, s.digest(model))
-            slot = s.slot(model, model.round + 1, 0)
-            parts.append(s.seal(s.sealer(), encoded, slot, ignore))
-        sums.append(
-            played.sessions[0].scheme.add(played.sessions[0].scheme.add(None, parts[0]), parts[1])
-        )
-        model = played.open(sums[-1], model=model)
-    late = played.model
-    for total in sums:
-        late = played.open(total, rank=2, model=late)
-    assert b"".join(late.chunks()) == b"".join(model.chunks())
-    assert late.round == 3
 
 
 def test_prepared_masks_are_the_ones_used() -> None:
@@ -550,18 +511,6 @@ def test_a_sum_of_another_epoch_of_the_same_group(log: Log) -> None:
     refused(played, relabelled, ProtocolError, "refused")
 
 
-def test_a_sum_over_another_initial_model(log: Log) -> None:
-    """A server that hands two members different models cannot open their updates together."""
-    played = play(3)
-    other = Model.initial({**arrays(), "w": np.zeros((3, 4), np.float32)})
-    odd = part(played.sessions[2], other)
-    with pytest.raises(ProtocolError, match="slot"):
-        played.sessions[0].scheme.add(played.total(0, 1), odd)
-    relabelled = dataclasses.replace(odd, slot=played.parts[0].slot)
-    total = played.sessions[0].scheme.add(played.total(0, 1), relabelled)
-    refused(played, total, ProtocolError, "refused")
-
-
 @pytest.mark.parametrize(("collusion", "need"), [(0, 2), (1, 3), (2, 4)])
 def test_too_few_senders_are_never_decrypted(collusion: int, need: int, log: Log) -> None:
     played = play(5, collusion=collusion)
@@ -810,17 +759,6 @@ def test_which_rounds_have_stages() -> None:
         assert played.first.needs_ranges(after) == ranges
 
 
-def test_a_history_goes_on_in_rounds_of_one_stage() -> None:
-    played = stage(3, "dense, history")
-    model = played.open(played.total(0, 1, 2))
-    again = Round(played.sessions, model, [part(s, model, round_=2) for s in played.sessions])
-    after = {encoded(again.open(again.total(0, 1, 2), rank, model)) for rank in range(3)}
-    assert len(after) == 1
-    [kept] = model.memory.values()
-    [next_] = again.open(again.total(0, 1, 2), 0, model).memory.values()
-    assert kept.tobytes() != next_.tobytes() or not kept.any()
-
-
 @pytest.mark.parametrize("kind", ["sparse, exchange", "dense, exchange", "dense, history"])
 def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: Log) -> None:
     played = stage(3, kind)
@@ -999,21 +937,6 @@ def test_updates_clipped_otherwise_do_not_add_up() -> None:
             one.open(one.total(0, 1, 2), ranges=ranges)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "sparse, in the clear", "sparse, exchange"])
-def test_supports_that_a_relay_changed(kind: str) -> None:
-    played = stage(4, kind)
-    total = played.total(0, 1, 2)
-    others = [Support.of(np.arange(k, k + 6, dtype=np.uint32), 15) for k in range(3)]
-    assert len({played.open(total, rank).history for rank in range(4)}) == 1
-    swapped = (*total.supports[1:], total.supports[0])
-    lies = [dataclasses.replace(total, supports=tuple(others))]
-    if len(set(total.supports)) > 1:
-        lies.append(dataclasses.replace(total, supports=swapped))
-    for lie in lies:
-        with pytest.raises(ProtocolError, match=r"refused|another length"):
-            played.open(lie)
-
-
 def test_supports_of_another_model_are_refused() -> None:
     played = stage(3, "sparse")
     total = played.total(0, 1, 2)
@@ -1037,15 +960,6 @@ def test_two_supports_swapped_are_refused(masking: Any) -> None:
         lie = dataclasses.replace(total, supports=tuple(total.supports[i] for i in order))
         with pytest.raises(ProtocolError, match="refused"):
             played.open(lie)
-
-
-@pytest.mark.parametrize("senders", [(0, 1), (0, 3), (1, 2, 3), (0, 1, 2, 3, 4)])
-def test_any_quorum_of_a_sparse_round_opens(senders: tuple[int, ...]) -> None:
-    played = stage(5, "sparse, exchange", "adaptive", mode="double")
-    total = played.total(*senders)
-    assert {encoded(played.open(total, rank)) for rank in range(5)} == {encoded(played.open(total))}
-    with pytest.raises(QuorumError):
-        played.open(played.total(senders[0]))
 
 
 def test_a_dense_sum_where_it_should_be_sparse() -> None:
@@ -1072,36 +986,6 @@ def test_the_order_of_coordinates_is_a_secret_of_the_attempt() -> None:
     assert len(orders) == 4
     for kind in ("sparse, in the clear", "dense, history"):
         assert stage(3, kind).first.permutation(slots[0]) is None
-
-
-def test_slots_of_a_staged_round() -> None:
-    played = stage(3, "sparse, exchange")
-    session, model = played.first, played.model
-    assert played.ranges is not None
-    plain, squares = session.slot(model, 1, 0), session.ranges_slot(model, 1, 0)
-    fitted = session.slot(model, 1, 0, played.ranges)
-    assert squares == dataclasses.replace(plain, layout_hash=own_layout(plain.layout_hash))
-    hashed = fitted_layout(plain.layout_hash, played.ranges.digest())
-    assert fitted == dataclasses.replace(plain, layout_hash=hashed)
-    assert len({plain.layout_hash, squares.layout_hash, fitted.layout_hash}) == 3
-    assert hashed != fitted_layout(session.layout_hash, bytes(32))
-
-
-def test_what_is_not_sent_is_in_the_residual() -> None:
-    session = stage(3, "sparse").first
-    model = Model.initial(arrays())
-    change, _ = model.layout.change(trained(0), model.masters)
-    one = session.draft(model, trained(0), 10, {}, 1, None)
-    assert (one.round, one.history) == (1, model.history)
-    assert one.given_back().residual.tolist() == change.tolist()  # type: ignore[union-attr]
-    two = session.draft(model, trained(0), 10, {}, 2, one.residual)
-    assert one.residual is not None
-    expected = change + one.residual
-    assert two.given_back().residual.tolist() == expected.tolist()  # type: ignore[union-attr]
-    assert two.values.size == one.values.size
-    dense = stage(3, "dense, exchange").first.draft(model, trained(0), 10, {}, 1, None)
-    assert (dense.coords, dense.residual) == (None, None)
-    assert dense.values.tolist() == change.tolist()
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense, exchange"])
@@ -1160,10 +1044,6 @@ def test_no_repr_shows_a_key() -> None:
     session = play(3).sessions[0]
     for shown in (repr(session), repr(session.sealer())):
         assert repr(bytes(session.epoch.group_key))[2:-1] not in shown
-
-
-def test_metrics_that_nobody_reported_are_left_out() -> None:
-    assert finite({"loss": 0.5, "accuracy": math.nan}) == {"loss": 0.5}
 
 
 @pytest.mark.parametrize(
