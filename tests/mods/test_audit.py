@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.mods import stages, table
+from flhe.mods import records, stages, table
 from flhe.node import audit
 from flhe.node.audit import Entry, last, write
 from flhe.node.store import Store
