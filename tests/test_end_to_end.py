@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe.node.keyfile import KeyFile
-from flhe.strategies.report import Reporter, RoundReport
-from flhe.testing import InProcessGrid
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe_app import client_app
-from flhe_app.server_app import make_strategy
 from flhe_app.settings import Settings
-from flhe_app.tasks import task_named
-from flhe_app.tasks.base import new_model
+from tests.apps.federation import Federated
 
 NODES, ROUNDS = 5, 5
 
@@ -119,81 +114,39 @@ def windows(vector: np.ndarray[Any, Any]) -> Iterator[bytes]:
             yield part.astype(kind).tobytes()
 
 
-@dataclasses.dataclass
-class Outcome:
-    reports: list[RoundReport]
-    arrays: ArrayRecord
-    capture: Capture
-    homes: list[Path]
-    contexts: dict[int, Any]
-    replies: list[Message]
+class Outcome(Federated):
+    """A run, and all that was on its way to the server."""
 
-
-class Recording(InProcessGrid):
-    """Keeps every reply, as the server got it."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.replies: list[Message] = []
-
-    def _put(self, message_id: str, reply: Message) -> None:
-        self.replies.append(reply)
-        super()._put(message_id, reply)
-
-
-def federate(
-    tmp: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, nodes: int = NODES, **config: Any
-) -> Outcome:
-    """Run the app's own client and server code over an in-process grid."""
-    settings = Settings.from_config(
-        {"scheme": scheme, "num-rounds": ROUNDS, "nodes": nodes, **config}
-    )
-    task = task_named(settings.task)
-    capture = Capture()
-    capture.watch(monkeypatch)
-    homes = [tmp / scheme / f"node-{i}" for i in range(nodes)]
-    grid = Recording(
-        client_app.app,
-        nodes,
-        run_config=settings.to_config(),
-        node_config=lambda i: {
-            "flhe-home": str(homes[i]),
-            "flhe-trust": "first-use",
-            "flhe-server-reads": True,
-            "flhe-schemes": scheme,
-        },
-        tap=capture.tap,
-    )
-    strategy = make_strategy(settings, task, Reporter(None))
-    reports: list[RoundReport] = []
-    note: Callable[[RoundReport], None] = reports.append
-    setattr(strategy, "on_round" if scheme != "plain" else "_on_round", note)
-    initial = ArrayRecord(new_model(task, settings.seed).state_dict())
-    result = strategy.start(grid=grid, initial_arrays=initial, num_rounds=ROUNDS, timeout=120)
-    grid.close()
-    return Outcome(reports, result.arrays, capture, homes, grid.contexts, grid.replies)
+    def __init__(
+        self,
+        tmp: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        scheme: str,
+        nodes: int = NODES,
+        **how: Any,
+    ) -> None:
+        self.capture = Capture()
+        self.capture.watch(monkeypatch)
+        settings = Settings(scheme=scheme, num_rounds=ROUNDS, nodes=nodes, **how)
+        super().__init__(tmp, settings, {"flhe-server-reads": True}, self.capture.tap)
 
 
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        yield federate(tmp_path_factory.mktemp("e2e"), monkeypatch, "flashe")
+        yield Outcome(tmp_path_factory.mktemp("e2e"), monkeypatch, "flashe")
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        yield federate(tmp_path_factory.mktemp("e2e"), monkeypatch, "plain")
+        yield Outcome(tmp_path_factory.mktemp("e2e"), monkeypatch, "plain")
 
 
 def test_learns_as_well_as_plain_fedavg(encrypted: Outcome, plain: Outcome) -> None:
-    ours, theirs = encrypted.reports[-1], plain.reports[-1]
-    assert len(encrypted.reports) == len(plain.reports) == ROUNDS
-    assert ours.accuracy is not None
-    assert theirs.accuracy is not None
-    assert ours.accuracy >= 0.93
-    assert abs(ours.accuracy - theirs.accuracy) <= 0.01
-    assert all(r.survivors == NODES for r in encrypted.reports)
+    assert encrypted.survivors == plain.survivors == [NODES] * ROUNDS
+    assert encrypted.accuracy >= 0.93
+    assert abs(encrypted.accuracy - plain.accuracy) <= 0.01
 
 
 def test_nothing_readable_reaches_the_server(encrypted: Outcome) -> None:
@@ -241,10 +194,7 @@ def test_model_opens_with_a_members_key_only(encrypted: Outcome, tmp_path: Path)
     sealed = tmp_path / "model.flhe"
     sealed.write_bytes(b"".join(records.to_pieces(encrypted.arrays)))
     models = [open_checkpoint(sealed, home) for home in encrypted.homes]
-    own = [
-        Model.from_bytes(next(home.glob("runs/*/model")).read_bytes()) for home in encrypted.homes
-    ]
-    for model in models + own:  # every member holds the same bits
+    for model in models + encrypted.models():  # every member holds the same bits
         assert model.round == ROUNDS
         for name, array in models[0].masters.items():
             np.testing.assert_array_equal(model.masters[name], array)
@@ -267,16 +217,14 @@ def dropping(
     """SASH among eight, two of whom drop out of each round: as many as may."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         tmp = tmp_path_factory.mktemp("sash")
-        yield federate(tmp, monkeypatch, "sash", 8, drops=2, unmask=request.param)
+        yield Outcome(tmp, monkeypatch, "sash", 8, drops=2, unmask=request.param)
 
 
 def test_sash_learns_though_two_of_eight_drop_out(dropping: Outcome) -> None:
-    accuracy = dropping.reports[-1].accuracy
     assert len(dropping.reports) == ROUNDS
-    assert accuracy is not None
-    assert accuracy >= 0.93
-    assert all(6 <= r.survivors <= 8 for r in dropping.reports)
-    assert min(r.survivors for r in dropping.reports) < 8
+    assert dropping.accuracy >= 0.93
+    assert 6 <= min(dropping.survivors) < 8
+    assert max(dropping.survivors) <= 8
     assert any(reply.has_error() for reply in dropping.replies)
 
 

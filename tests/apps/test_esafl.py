@@ -7,61 +7,35 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.ring import Q
 from flhe.node.store import Store
 from flhe.schemes.esafl.keys import EsheKey
-from flhe.strategies.report import Reporter, RoundReport
-from flhe.testing import InProcessGrid
-from flhe.training.model import Model
 from flhe_app import client_app
 from flhe_app.dropouts import victim
-from flhe_app.server_app import make_strategy
 from flhe_app.settings import Settings
-from flhe_app.tasks import task_named
-from flhe_app.tasks.base import new_model
+from tests.apps.federation import Federated
 
 NODES, ROUNDS, KILL = 5, 3, 2
 LIVE = [NODES] * (KILL - 1) + [NODES - 1] * (ROUNDS - KILL + 1)
-TASK = task_named("digits")
 DEAD = victim(0, KILL, NODES)
 OTHERS = [i for i in range(NODES) if i != DEAD]
 TRAININGS = sum(LIVE)
 """Each node once a round, as long as it lives, however often a round is asked for."""
 
 
-class Run:
-    """One run of the app's client and server code over a grid in this process."""
+class Run(Federated):
+    """One run, in which trainings are counted."""
 
     def __init__(
         self, tmp: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, **config: Any
     ) -> None:
-        settings = Settings(scheme=scheme, nodes=NODES, num_rounds=ROUNDS, **config)
-        self.homes = [tmp / scheme / f"node-{i}" for i in range(NODES)]
-        self.reports: list[RoundReport] = []
-        self.wire: list[bytes] = []
         self.trainings = 0
         for name in ("train", "batch_gradient"):
             monkeypatch.setattr(client_app, name, self._counting(getattr(client_app, name)))
-        grid = InProcessGrid(
-            client_app.app,
-            NODES,
-            run_config=settings.to_config(),
-            node_config=lambda i: {
-                "flhe-home": str(self.homes[i]),
-                "flhe-trust": "first-use",
-                "flhe-schemes": scheme,
-            },
-            tap=lambda _direction, _node, content: self.wire.append(content),
-        )
-        strategy = make_strategy(settings, TASK, Reporter(None))
-        setattr(strategy, "_on_round" if scheme == "plain" else "on_round", self.reports.append)
-        initial = ArrayRecord(new_model(TASK, settings.seed).state_dict())
-        strategy.start(grid=grid, initial_arrays=initial, num_rounds=ROUNDS, timeout=120)
-        grid.close()
+        super().__init__(tmp, Settings(scheme=scheme, nodes=NODES, num_rounds=ROUNDS, **config))
 
     def _counting(self, train: Any) -> Any:
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -70,24 +44,14 @@ class Run:
 
         return counted
 
-    @property
-    def accuracy(self) -> float:
-        assert self.reports[-1].accuracy is not None
-        return self.reports[-1].accuracy
-
-    @property
-    def survivors(self) -> list[int]:
-        return [report.survivors for report in self.reports]
-
     def epochs(self, node: int) -> int:
         """Epochs that a node was ever in: claims stay when keys are destroyed."""
         return len(list((self.homes[node] / "used").iterdir()))
 
-    def models(self, nodes: list[int]) -> set[bytes]:
-        files = [next(self.homes[node].glob("runs/*/model")) for node in nodes]
-        found = [Model.from_bytes(file.read_bytes()) for file in files]
-        assert {model.round for model in found} == {ROUNDS}
-        return {b"".join(a.tobytes() for a in model.masters.values()) for model in found}
+    def together(self, nodes: list[int]) -> bool:
+        """Whether those are at the end, with one model."""
+        found = self.models(nodes)
+        return {m.round for m in found} == {ROUNDS} and len({m.fingerprint() for m in found}) == 1
 
     def keys(self) -> dict[str, NDArray[np.signedinteger[Any]]]:
         """Every key polynomial that is on some node's disk in the end."""
@@ -134,7 +98,7 @@ def test_the_others_agree_on_new_keys_and_send_the_same_update(runs: dict[str, R
     assert {run.epochs(node) for node in OTHERS} != {1}
     assert len({run.epochs(node) for node in OTHERS}) == 1
     assert run.trainings == runs["plain"].trainings == TRAININGS
-    assert len(run.models(OTHERS)) == 1
+    assert run.together(OTHERS)
 
 
 def test_no_key_is_ever_on_the_wire(runs: dict[str, Run]) -> None:
@@ -187,5 +151,5 @@ def test_gradients_too(
     plain = Run(tmp_path, monkeypatch, "plain", **config)
     mine = Run(tmp_path, monkeypatch, "esafl", per_round_keys=per_round_keys, **config)
     assert mine.survivors == plain.survivors == LIVE
-    assert len(mine.models(OTHERS)) == 1
+    assert mine.together(OTHERS)
     assert abs(mine.accuracy - plain.accuracy) <= 0.01

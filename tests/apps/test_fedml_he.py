@@ -7,80 +7,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord
 
-from flhe.strategies.report import Reporter, RoundReport
+from flhe.strategies.report import Reporter
 from flhe.testing import InProcessGrid
-from flhe.training.model import Model
 from flhe_app import client_app, server_app
 from flhe_app.settings import Settings
-from flhe_app.tasks import task_named
-from flhe_app.tasks.base import new_model
+from tests.apps.federation import Federated
 
 pytest.importorskip("tenseal")
 
 NODES, ROUNDS = 3, 2
-TASK = task_named("digits")
-
-
-def run(
-    tmp: Path, settings: Settings, reporter: Reporter | None = None
-) -> tuple[list[RoundReport], list[Path], list[bytes]]:
-    homes = [tmp / f"node-{i}" for i in range(NODES)]
-    wire: list[bytes] = []
-    grid = InProcessGrid(
-        client_app.app,
-        NODES,
-        run_config=settings.to_config(),
-        node_config=lambda i: {
-            "flhe-home": str(homes[i]),
-            "flhe-trust": "first-use",
-            "flhe-schemes": settings.scheme,
-            "flhe-min-select": 0.1,
-        },
-        tap=lambda direction, _node, content: wire.append(content),
-    )
-    reports: list[RoundReport] = []
-    strategy = server_app.make_strategy(settings, TASK, reporter or Reporter(None))
-    hook = "_on_round" if settings.scheme == "plain" else "on_round"
-    setattr(strategy, hook, reports.append)
-    initial = ArrayRecord(new_model(TASK, settings.seed).state_dict())
-    strategy.start(grid=grid, initial_arrays=initial, num_rounds=ROUNDS, timeout=120)
-    grid.close()
-    return reports, homes, wire
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Federated]:
     tmp = tmp_path_factory.mktemp("fedml")
     how: dict[str, Any] = {"nodes": NODES, "num_rounds": ROUNDS}
+    selects = Settings("fedml-he", select=0.1, **how)
     return {
-        "plain": run(tmp / "plain", Settings("plain", **how)),
-        "selected": run(tmp / "selected", Settings("fedml-he", select=0.1, **how)),
+        "plain": Federated(tmp, Settings("plain", **how)),
+        "selected": Federated(tmp, selects, {"flhe-min-select": 0.1}),
     }
 
 
-def test_it_learns_what_plain_fedavg_does(runs: dict[str, Any]) -> None:
-    plain, selected = runs["plain"][0], runs["selected"][0]
-    assert len(selected) == len(plain) + 1  # a round for the map
-    assert plain[-1].accuracy is not None
-    assert selected[-1].accuracy is not None
-    assert abs(plain[-1].accuracy - selected[-1].accuracy) <= 0.02
-    assert selected[0].accuracy == pytest.approx(0.1, abs=0.1)
-    assert selected[1].accuracy == pytest.approx(plain[0].accuracy, abs=0.02)
+def test_it_learns_what_plain_fedavg_does(runs: dict[str, Federated]) -> None:
+    plain, selected = runs["plain"], runs["selected"]
+    assert len(selected.reports) == len(plain.reports) + 1  # a round for the map
+    assert abs(plain.accuracy - selected.accuracy) <= 0.02
+    assert selected.reports[0].accuracy == pytest.approx(0.1, abs=0.1)
+    assert selected.reports[1].accuracy == pytest.approx(plain.reports[0].accuracy, abs=0.02)
 
 
-def test_a_tenth_is_encrypted_and_less_travels(runs: dict[str, Any]) -> None:
-    plain, (reports, homes, wire) = runs["plain"][0], runs["selected"]
-    assert reports[1].bytes_up < 0.8 * plain[0].bytes_up
-    models = [Model.from_bytes(next(h.glob("runs/*/model")).read_bytes()) for h in homes]
+def test_a_tenth_is_encrypted_and_less_travels(runs: dict[str, Federated]) -> None:
+    plain, selected = runs["plain"], runs["selected"]
+    assert selected.reports[1].bytes_up < 0.8 * plain.reports[0].bytes_up
+    models = selected.models()
     assert len({m.fingerprint() for m in models}) == 1
     (model, *_) = models
     assert model.mask is not None
     assert model.mask.count == -(-model.layout.floats // 10)
     # Nobody's whole array is on the wire, not as floats: what is in clear is quantized.
     for array in (a.tobytes() for a in model.masters.values() if a.nbytes >= 64):
-        assert not any(array[:64] in content for content in wire)
+        assert not any(array[:64] in content for content in selected.wire)
 
 
 def test_a_run_says_what_it_showed(tmp_path: Path) -> None:

@@ -7,46 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flhe.mods import records
-from flhe.strategies.report import Reporter
-from flhe.testing import InProcessGrid
-from flhe.training.model import Model
-from flhe_app import client_app
-from flhe_app.server_app import make_strategy
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
 from flhe_app.tasks.base import new_model
-
-NODES, ROUNDS = 3, 2
+from tests.apps.federation import Federated
 
 
 def federate(tmp: Path, scheme: str, **config: Any) -> list[NDArray[np.float32]]:
     """The model at the end, flat: of the server in a plain run, of every node in an encrypted one."""
-    common = {"num-rounds": ROUNDS, "nodes": NODES, "local-epochs": 1, **config}
-    settings = Settings.from_config({"scheme": scheme, **common})
-    homes = [tmp / scheme / f"node-{i}" for i in range(NODES)]
-    grid = InProcessGrid(
-        client_app.app,
-        NODES,
-        run_config={"scheme": scheme, **common},
-        node_config=lambda i: {
-            "flhe-home": str(homes[i]),
-            "flhe-trust": "first-use",
-            "flhe-schemes": scheme,
-        },
-    )
-    task = task_named(settings.task)
-    strategy = make_strategy(settings, task, Reporter(None))
-    initial = ArrayRecord(new_model(task, settings.seed).state_dict())
-    result = strategy.start(grid=grid, initial_arrays=initial, num_rounds=ROUNDS, timeout=120)
-    grid.close()
+    common = {"num-rounds": 2, "nodes": 3, "local-epochs": 1, **config}
+    run = Federated(tmp, Settings.from_config({"scheme": scheme, **common}))
     if scheme == "plain":
-        return [flat(records.to_numpy(result.arrays))]
-    files = [next(home.glob("runs/*/model")) for home in homes]
-    return [flat(Model.from_bytes(file.read_bytes()).masters) for file in files]
+        return [flat(records.to_numpy(run.arrays))]
+    return [flat(model.masters) for model in run.models()]
 
 
 def flat(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -228,41 +227,61 @@ def ended(
     how: BaseException | None,
     *,
     agreed: bool = True,
-) -> list[str]:
-    """What a run leaves in its directory."""
+) -> tuple[BaseException | None, list[str]]:
+    """What a run raises, and what it leaves in its directory."""
     monkeypatch.setattr(launch, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed}))
+    raised = None
     with open(os.devnull, "w") as null:  # noqa: PTH123
         try:
             launch.run(settings, console=Console(file=null))
-        finally:
-            runs = pathlib.Path(os.environ["XDG_DATA_HOME"]) / "flhe/runs"
-            left = sorted(entry.name for entry in runs.glob("*/*"))
-            for settings_file in runs.glob("*/settings.json"):
-                finished = json.loads(settings_file.read_text())["finished"]
-                left.append(f"finished {finished}")
-            (runs.parent / "left").write_text("\n".join(left))
-    return left
+        except (FlheError, launch.Stopped) as error:
+            raised = error
+    runs = pathlib.Path(os.environ["XDG_DATA_HOME"]) / "flhe/runs"
+    left = sorted(entry.name for entry in runs.glob("*/*"))
+    for file in runs.glob("*/settings.json"):
+        left.append(f"finished {json.loads(file.read_text())['finished']}")
+    return raised, left
 
 
-def left(tmp_path: pathlib.Path) -> list[str]:
-    return (tmp_path / "data/flhe/left").read_text().splitlines()
-
-
-KEPT = ["lock", "nodes", "run.log", "server", "settings.json"]
+PLAIN = Settings(scheme="plain")
+KEPT = ["lock", "nodes", "run.log", "server", "settings.json", "finished 0"]
 WELL = ["lock", "model.flhe", "nodes", "rounds.jsonl", "run.log", "server", "settings.json"]
+TOO_FEW = FlheError("too few")
+HINT = r"resume it: .*flhe run --resume /.*$"
 
 
-def test_a_run_that_ended_well_can_be_given_more_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ended(monkeypatch, FINISHED, None) == [*WELL, "finished 3"]
-
-
-def test_a_plain_run_that_ended_well_leaves_its_model(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+@pytest.mark.parametrize(
+    ("settings", "how", "agreed", "said", "left"),
+    [
+        (FINISHED, None, True, "", [*WELL, "finished 3"]),
+        (PLAIN, None, True, "", ["model.npz", "rounds.jsonl", "run.log"]),
+        (FINISHED, TOO_FEW, True, "^too few; " + HINT, KEPT),
+        (FINISHED, launch.Stopped(2), True, "^" + HINT, KEPT),
+        *((s, launch.Stopped(2), False, "^$", []) for s in (FINISHED, PLAIN)),
+        *((s, TOO_FEW, False, "^too few$", ["run.log"]) for s in (FINISHED, PLAIN)),
+    ],
+)
+def test_what_a_run_leaves_and_says(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    how: BaseException | None,
+    agreed: bool,
+    said: str,
+    left: list[str],
 ) -> None:
-    plain = Settings(scheme="plain")
-    assert ended(monkeypatch, plain, None) == ["model.npz", "rounds.jsonl", "run.log"]
+    """What can be resumed is kept, and it says how to go on; of all else at most the log is left."""
+    raised, found = ended(monkeypatch, settings, how, agreed=agreed)
+    assert found == left
+    assert (raised is None) == (how is None)
+    if raised is not None:
+        text = raised.hint if isinstance(raised, launch.Stopped) else str(raised)
+        assert re.search(said, text)
+
+
+def test_a_plain_run_says_where_its_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "FlowerRun", Ends)
     shown = io.StringIO()
-    launch.run(plain, console=Console(file=shown))
+    launch.run(PLAIN, console=Console(file=shown))
     (model,) = re.findall(r"^Model: (.*)$", shown.getvalue(), re.MULTILINE)
     assert pathlib.Path(model).is_absolute()
     assert pathlib.Path(model).is_file()
@@ -272,39 +291,9 @@ def test_a_plain_run_whose_model_is_elsewhere_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     model = tmp_path / "model.npz"
-    assert ended(monkeypatch, Settings(scheme="plain", sealed_model=str(model)), None) == []
+    settings = Settings(scheme="plain", sealed_model=str(model))
+    assert ended(monkeypatch, settings, None) == (None, [])
     assert model.is_file()
-
-
-def test_a_failed_run_is_kept_and_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    with pytest.raises(FlheError, match=r"^too few; resume it: .*flhe run --resume /.*$"):
-        ended(monkeypatch, FINISHED, FlheError("too few"))
-    assert left(tmp_path) == [*KEPT, "finished 0"]
-
-
-def test_a_stopped_run_is_kept_and_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    with pytest.raises(launch.Stopped) as caught:
-        ended(monkeypatch, FINISHED, launch.Stopped(2))
-    assert "flhe run --resume /" in caught.value.hint
-    assert left(tmp_path) == [*KEPT, "finished 0"]
-
-
-@pytest.mark.parametrize("scheme", ["flashe", "plain"])
-def test_nothing_to_resume_leaves_the_log_at_most(
-    scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    settings = replace(FINISHED, scheme=scheme)
-    with pytest.raises(launch.Stopped) as caught:
-        ended(monkeypatch, settings, launch.Stopped(2), agreed=False)
-    assert caught.value.hint == ""
-    assert left(tmp_path) == []
-    with pytest.raises(FlheError, match=r"^too few$"):
-        ended(monkeypatch, settings, FlheError("too few"), agreed=False)
-    assert left(tmp_path) == ["run.log"]
 
 
 def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ hold is watched from inside, by wrapping what encrypts, opens and keeps; `World.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import logging
 import os
@@ -14,6 +15,7 @@ import re
 import shutil
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,10 +28,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.support import Support
-from flhe.errors import QuorumError
+from flhe.errors import QuorumError, StoreError
 from flhe.mods import HEMod, records
 from flhe.node.node import Node as NodeState
+from flhe.schemes.esafl.scheme import EsheOpener, EsheSealer
 from flhe.schemes.flashe import scheme as flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.strategies import HEStrategy, flashe_fedavg
@@ -44,7 +46,8 @@ from flhe.training.draft import Draft
 from flhe.training.model import Model, next_history
 from flhe.training.session import Session
 from flhe.wire import codes as refusals
-from tests.strategies.puppets import COUNTS, Arrays, Node, stage_of, trained
+from tests.strategies.puppets import Node, stage_of
+from tests.strategies.reference import COUNTS, Arrays, trained
 
 MAX = 64
 ROUND, STAGE, CONNECT = 60.0, 10.0, 20.0
@@ -69,7 +72,7 @@ What = Literal[
     "app fails",
     "kill",
 ]
-Outcome = Literal["done", "quorum", "killed"]
+Outcome = Literal["done", "quorum", "killed", "stopped"]
 
 
 class Killed(BaseException):
@@ -87,6 +90,8 @@ class Fault:
     """Seconds late, or the disk write that a node does not survive."""
     after: int = 0
     """How many such messages pass before."""
+    torn: bool = False
+    """Whether the file that it wrote last is cut short."""
 
 
 @dataclass
@@ -163,10 +168,17 @@ class Words(logging.Handler):
 class World:
     """State directories, the clock, the faults to come, and what was seen so far."""
 
-    def __init__(self, path: Path, nodes: int, how: dict[str, Any], *, secret: bool) -> None:
-        self.path = path
-        self.how = how
-        self.secret = secret
+    def __init__(
+        self,
+        path: Path,
+        nodes: int,
+        how: dict[str, Any],
+        *,
+        secret: bool = False,
+        make: Callable[..., HEStrategy] = flashe_fedavg,
+    ) -> None:
+        self.make = make
+        self.path, self.how, self.secret = path, how, secret
         self.clock = Clock()
         self.sites: list[Site] = []
         for _ in range(nodes):
@@ -178,13 +190,16 @@ class World:
         self.asked = 0
         self.faults: list[Fault] = []
         self.plans: list[tuple[int, Callable[[], None]]] = []
-        self.server_dies = 0
-        self.server_dies_writing = 0
+        self.server_dies = self.server_dies_writing = 0
+        self.server_tears = False
+        self.fails: Callable[[], BaseException] = Killed
+        """What a process is met by where it is to die."""
+        self.served: Counter[int] = Counter()
+        self.writes: list[tuple[int | None, int]] = []
+        """Whose writes a run of the server had, and over which of the messages to that node."""
+        self.ledger: Ledger | None = None
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self.operations = 0
-        self.generation = 0
-        self.federation = 0
-        self.target = 0
+        self.operations = self.generation = self.federation = self.target = 0
         self.outcomes: list[tuple[Outcome, str]] = []
         self.strategy: HEStrategy | None = None
         self.ids: dict[int, int] = {}
@@ -203,11 +218,10 @@ class World:
         self.drafts: dict[tuple[int, int], list[tuple[Draft, NDArray[np.float32]]]] = {}
         """What may be a node's last draft, and the residual before it; two if it died writing."""
         self._drafted: Any = None
-        self._dies = 0
-        self._torn = False
-        self._app_fails = False
-        self._count = 0
+        self._dies = self._count = 0
+        self._torn = self._app_fails = False
         self.last: dict[tuple[int, str], RecordDict] = {}
+        self.refused: set[int] = set()
         self._patch = pytest.MonkeyPatch()
         self._words = Words(self)
         for name in ("flwr", "flhe"):  # what thousands of runs log would fill the memory
@@ -282,10 +296,9 @@ class World:
     def answer(self, node: int, message: Message, context: Context, fault: Fault | None) -> Any:
         """What a node makes of a message; None if it dies over it."""
         self.actor = node
+        self.served[node] += 1
         kills = fault is not None and fault.what == "kill"
-        self._dies, self._torn = (
-            (fault.amount, fault.amount % 2 == 0) if kills and fault else (0, False)
-        )
+        self._dies, self._torn = (fault.amount, fault.torn) if kills and fault else (0, False)
         self._app_fails = fault is not None and fault.what == "app fails"
         try:
             return self.app(message, context)
@@ -316,7 +329,7 @@ class World:
             what()
         if self.server_dies and self.operations == self.server_dies:
             self.server_dies = 0
-            raise Killed
+            raise self.fails()
 
     def arrive(self) -> None:
         """Let what is due by now arrive."""
@@ -348,7 +361,7 @@ class World:
     def advance(self, rounds: int) -> Outcome:
         """One run of the server: from where the last one stood to `rounds` further than that got."""
         self.generation += 1
-        self.operations = 0
+        self.operations, self.writes = 0, []
         ledger = self.path / "server" / "ledger"
         resume = ledger.exists()
         if not resume:
@@ -356,7 +369,7 @@ class World:
         if not self.outcomes or self.outcomes[-1][0] == "done" or not resume:
             self.target += rounds
         grid = ChaosGrid(self)
-        strategy = flashe_fedavg(
+        strategy = self.make(
             max_examples=MAX,
             round_timeout=ROUND,
             stage_timeout=STAGE,
@@ -373,6 +386,8 @@ class World:
             outcome, text = "quorum", str(error)
         except Killed:
             outcome = "killed"
+        except (StoreError, ConnectionError) as error:
+            outcome, text = "stopped", str(error)
         finally:
             grid.close()
             self.strategy, self.plans = None, []
@@ -399,7 +414,19 @@ class World:
         self._check_models()
         fed = strategy._fed
         if fed is not None and self.outcomes[-1][0] == "done":
+            self.ledger = fed.ledger
             self._check_lost(fed.ledger)
+
+    @property
+    def senders(self) -> dict[int, set[int]]:
+        """Nodes whose updates are in the model, by round."""
+        assert self.ledger is not None
+        found = {}
+        for round_, history in sorted(self.ledger.chain.items()):
+            if round_ > 0:
+                total = self.kept[self.ledger.federation, history]
+                found[round_] = {self.made[total.slot, rank].node for rank in total.senders}
+        return found
 
     def _check_models(self) -> None:
         seen: dict[tuple[str, int, bytes], bytes] = {}
@@ -474,25 +501,8 @@ class World:
         for module in (grid_module, strategy_module, federation_module):
             patch.setattr(module, "time", self.clock)
         patch.setattr(os, "fsync", self._fsync)
-        encrypt, decrypt = flashe.FlasheSealer.encrypt, flashe.FlasheOpener.decrypt
         open_, keep, ask = Session.open, Ledger.keep, StreamGrid.send_and_receive
         draft_, save, leave = Session.draft, NodeState.save_draft, NodeState.leave
-
-        def encrypted(
-            sealer: flashe.FlasheSealer,
-            plain: Plain,
-            slot: Slot,
-            *,
-            mode: str = "",
-            support: Support | None = None,
-        ) -> Sealed:
-            self._encrypts(sealer, plain, slot, mode)
-            return encrypt(sealer, plain, slot, mode=mode, support=support)
-
-        def decrypted(opener: flashe.FlasheOpener, total: Sealed) -> Any:
-            lanes = decrypt(opener, total)
-            self._opens(total, lanes)
-            return lanes
 
         def opened(session: Session, model: Model, total: Sealed, *args: Any) -> Any:
             after, totals = open_(session, model, total, *args)
@@ -528,14 +538,33 @@ class World:
             began = self.clock.now
             return self._in_time(ask(grid, messages, timeout=timeout), began + (timeout or 0))
 
-        patch.setattr(flashe.FlasheSealer, "encrypt", encrypted)
-        patch.setattr(flashe.FlasheOpener, "decrypt", decrypted)
+        for sealer in (flashe.FlasheSealer, EsheSealer):
+            patch.setattr(sealer, "encrypt", self._encrypting(sealer.encrypt))
+        for opener in (flashe.FlasheOpener, EsheOpener):
+            patch.setattr(opener, "decrypt", self._opening(opener.decrypt))
         patch.setattr(Session, "open", opened)
         patch.setattr(Session, "draft", drafted)
         patch.setattr(NodeState, "save_draft", saved)
         patch.setattr(NodeState, "leave", left)
         patch.setattr(Ledger, "keep", kept)
         patch.setattr(StreamGrid, "send_and_receive", asked)
+
+    def _encrypting(self, encrypt: Callable[..., Sealed]) -> Callable[..., Sealed]:
+        @functools.wraps(encrypt)
+        def wrapped(sealer: Any, plain: Plain, slot: Slot, **how: Any) -> Sealed:
+            self._encrypts(sealer, plain, slot, how.get("mode", ""))
+            return encrypt(sealer, plain, slot, **how)
+
+        return wrapped
+
+    def _opening(self, decrypt: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(decrypt)
+        def wrapped(opener: Any, total: Sealed) -> Any:
+            lanes = decrypt(opener, total)
+            self._opens(total, lanes)
+            return lanes
+
+        return wrapped
 
     def _in_time(self, replies: Iterator[Message], deadline: float) -> Iterator[Message]:
         for reply in replies:
@@ -547,19 +576,19 @@ class World:
 
     def _fsync(self, handle: int) -> None:
         """What writes may die here: before a file is known to be on disk, or behind that."""
+        self.writes.append((self.actor, self.served[self.actor or 0]))
         if self.actor is None:
-            if self.server_dies_writing:
-                self.server_dies_writing -= 1
-                if not self.server_dies_writing:
-                    raise Killed
-        elif self._dies:
-            self._dies -= 1
-            if not self._dies:
-                if self._torn and stat.S_ISREG(os.fstat(handle).st_mode):
-                    os.ftruncate(handle, 0)
-                raise Killed
+            self.server_dies_writing -= bool(left := self.server_dies_writing)
+            torn = self.server_tears
+        else:
+            self._dies -= bool(left := self._dies)
+            torn = self._torn
+        if left == 1:
+            if torn and stat.S_ISREG(os.fstat(handle).st_mode):
+                os.ftruncate(handle, 0)
+            raise self.fails()
 
-    def _encrypts(self, sealer: flashe.FlasheSealer, plain: Plain, slot: Slot, mode: str) -> None:
+    def _encrypts(self, sealer: Any, plain: Plain, slot: Slot, mode: str) -> None:
         assert self.actor is not None
         site = self.sites[self.actor]
         lanes = np.concatenate([plain.values, plain.extras]).astype(np.int64)
@@ -567,8 +596,10 @@ class World:
         made = Made(
             self.asked, self.actor, site.identity(), sealer.rank, slot, lanes, plain.coords, squares
         )
-        scheme = sealer.scheme
-        key = flashe._round_key(scheme, sealer.group_key, slot, scheme.mode_of(mode))
+        key = b"%r %d" % (slot.epoch + bytes(str((slot.round, slot.attempt)), "ascii"), squares)
+        if isinstance(sealer, flashe.FlasheSealer):
+            scheme = sealer.scheme
+            key = flashe._round_key(scheme, sealer.group_key, slot, scheme.mode_of(mode))
         mask = key, sealer.rank
         if mask in self.masks or (slot, sealer.rank) in self.made:
             self.breach(f"a mask is used twice: round {slot.round}, attempt {slot.attempt}")
@@ -785,7 +816,8 @@ class ChaosGrid(InProcessGrid):
             return
         world.asked = self._generation
         reply = world.answer(index, packed.unpack(), self.contexts[node], fault)
-        if reply is None:
+        if reply is None:  # another process will have a context of its own
+            self.contexts[node].state = RecordDict()
             return
         if reply.has_error():
             self._check_refusal(index, reply)
@@ -810,6 +842,7 @@ class ChaosGrid(InProcessGrid):
 
     def _check_refusal(self, index: int, reply: Message) -> None:
         """A code and its slug travel, and no code says that something unexpected happened."""
+        self.world.refused.add(reply.error.code)
         refusal = refusals.find(reply.error.code)
         if refusal is None or reply.error.reason != refusal.slug:
             self.world.breach(f"node {index} answered {reply.error.reason!r}")

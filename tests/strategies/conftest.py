@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,8 +12,17 @@ from flhe.strategies import grid as grid_module
 from tests.strategies.puppets import Clock
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def quickly() -> Iterator[None]:
     """Nobody waits for silent nodes in real time, nor for disks: the store has tests of its own."""
-    monkeypatch.setattr(grid_module, "time", Clock())
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid_module, "time", Clock())
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    """See `quickly`."""
+    with quickly():
+        yield

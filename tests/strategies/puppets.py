@@ -8,49 +8,36 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+import pytest
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
+from flwr.serverapp.strategy import Result
 
+from flhe.errors import QuorumError
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.identity import Identity
 from flhe.mods import HEMod, records
+from flhe.node.store import Store
+from flhe.strategies import HEStrategy
+from flhe.strategies.report import RoundReport
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
+from tests.strategies.reference import COUNTS, MAX, start_arrays, trained
 
 Fate = Literal["dead", "silent"] | None
-Arrays = dict[str, NDArray[Any]]
+Fates = dict[tuple[int, str], Iterable[int]]
+"""(round, stage) -> partitions"""
 
-COUNTS = (40, 10, 25, 60, 5, 33)
-"""Example counts of the nodes, by partition id."""
-
-RATE = 0.25
-
-
-def start_arrays() -> Arrays:
-    """The model that training starts from."""
-    rng = np.random.default_rng(0)
-    return {
-        "w": rng.normal(0, 0.5, (9, 7)).astype(np.float32),
-        "scale": np.array(0.5, np.float32),
-        "half": np.array([0.25, -0.5], np.float16),
-        "double": np.array([[1.5]], np.float64),
-        "steps": np.array(3, np.int64),
-        "seen": np.array([7, 0], np.int32),
-        "empty": np.empty((0, 3), np.float32),
-    }
-
-
-def trained(arrays: Mapping[str, NDArray[Any]], partition: int) -> Arrays:
-    """What a node makes of a model: a step towards a place of its own."""
-    out: Arrays = {}
-    for i, (name, array) in enumerate(arrays.items()):
-        if array.dtype.kind == "f":
-            place = np.cos(np.arange(array.size) + 3 * partition + i).reshape(array.shape)
-            wide = array.astype(np.float64)
-            out[name] = np.asarray(wide + RATE * (place - wide), array.dtype)
-        else:
-            out[name] = np.asarray(array + 1 + partition, array.dtype)
-    return out
+MASKED = ("round", "consist", "unmask")
+"""Stages of a round whose survivors are signed."""
 
 
 class Busy:
@@ -145,11 +132,53 @@ class Puppets(InProcessGrid):
             },
         )
         self.fate: Callable[[int, str, int], Fate] = lambda node, stage, round_: None
+        self.away: Callable[[int], set[int]] = lambda round_: set()
+        self.before: dict[int, Callable[[], None]] = {}
+        self.unreached: Fates = {}
+        self.lost: Fates = {}
+        self.for_good = False
+        self.killed: set[int] = set()
+        self.reports: list[RoundReport] = []
+        self.round, self.asked = 1, 0
+        self.federation = run_id
         self.rewrite: Callable[[int, str, RecordDict], RecordDict] = lambda n, s, content: content
         self.forge: Callable[[int, str, Message], Message] = lambda node, stage, reply: reply
         self.sent: list[tuple[int, str, RecordDict]] = []
         self.replies: list[tuple[int, str, Message]] = []
         self._about: dict[str, tuple[int, str]] = {}
+
+    # --- who is there ---
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self.contexts if node not in self.away(self.round)]
+
+    def after(self, report: RoundReport) -> None:
+        """For `on_round`: time goes on."""
+        self.reports.append(report)
+        self.round = report.round + 1
+        self.before.get(self.round, lambda: None)()
+
+    def drop(self, round_: int, stage: str, how: str, nodes: Iterable[int]) -> None:
+        """Have partitions drop out at a stage, "dead" before it or its answer "lost", for the round."""
+        at = MASKED.index(stage) if stage in MASKED else len(MASKED)
+        (self.lost if how == "lost" else self.unreached)[round_, stage] = nodes
+        self.unreached |= {(round_, later): nodes for later in MASKED[at + 1 :]}
+
+    def _fate(self, node: int, stage: str, round_: int) -> Fate:
+        self.asked = round_ or self.asked
+        if node - 100 in self.unreached.get((round_, stage), ()):
+            if self.for_good:
+                self.killed.add(node)
+            return "dead"
+        return "dead" if node in self.killed else self.fate(node, stage, round_)
+
+    def _loses(self, node: int, stage: str) -> bool:
+        lost = node - 100 in self.lost.get((self.asked, stage), ())
+        if lost and self.for_good:
+            self.killed.add(node)
+        return lost
+
+    # --- what it carries ---
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
@@ -160,7 +189,7 @@ class Puppets(InProcessGrid):
             number = record.get("round", 0) if record else 0
             message.content = self.rewrite(node, stage, message.content)
             self.sent.append((node, stage, message.content))
-            fate = self.fate(node, stage, number if isinstance(number, int) else 0)
+            fate = self._fate(node, stage, number if isinstance(number, int) else 0)
             self.dead = {node} if fate == "dead" else set()
             self.silent = {node} if fate == "silent" else set()
             self._about[f"{self._count + 1:064x}"] = (node, stage)
@@ -181,6 +210,8 @@ class Puppets(InProcessGrid):
     def _put(self, message_id: str, reply: Message) -> None:
         node, stage = self._about[message_id]
         reply = self.forge(node, stage, reply)
+        if self._loses(node, stage):
+            reply._content, reply._error = None, Error(code=4)
         self.replies.append((node, stage, reply))
         super()._put(message_id, reply)
 
@@ -189,12 +220,53 @@ class Puppets(InProcessGrid):
         return Model.from_bytes((self.run_dir(index) / "model").read_bytes())
 
     def run_dir(self, index: int) -> Path:
-        """A node's directory of this run."""
-        return self.homes[index] / "runs" / str(self._run.run_id)
+        """A node's directory of this run, or of the one that it resumes."""
+        return self.homes[index] / "runs" / str(self.federation)
 
     def stages(self, stage: str) -> list[int]:
         """Nodes that a stage was sent to, in order."""
         return [node for node, name, _ in self.sent if name == stage]
+
+    def stages_of(self, node: int) -> list[str]:
+        """Stages that a node was asked for, in order."""
+        return [stage for one, stage, _ in self.sent if one == node]
+
+    def log(self, index: int) -> str:
+        """What a node noted of its errors."""
+        return (self.homes[index] / "errors.log").read_text(encoding="utf-8")
+
+    def trainings(self, index: int) -> int:
+        """How often a node trained."""
+        return self.app.ran.count(("train", index))  # type: ignore[attr-defined]
+
+    @property
+    def survivors(self) -> list[int]:
+        """Of each round, as reported."""
+        return [report.survivors for report in self.reports]
+
+    # --- keys ---
+
+    def epoch(self, index: int) -> Epoch:
+        """The one epoch that a node has keys of."""
+        store = Store(self.homes[index])
+        (only,) = store.epochs()
+        return Epoch.from_bytes(store.peek_epoch(only))
+
+    def epochs(self, index: int) -> int:
+        """Epochs whose keys a node has had."""
+        return len(list((self.homes[index] / "used").iterdir()))
+
+    def keys(self, index: int) -> int:
+        """Epochs whose keys a node has now."""
+        return len(list((self.homes[index] / "epochs").iterdir()))
+
+    def ranked(self) -> list[int]:
+        """Partitions in order of rank."""
+        return sorted(range(len(self.homes)), key=lambda i: self.identity(i).public)
+
+    def identity(self, index: int) -> Identity:
+        """A node's."""
+        return Identity((self.homes[index] / "identity.key").read_bytes())
 
 
 def stage_of(content: RecordDict) -> str:
@@ -208,26 +280,40 @@ def initial() -> ArrayRecord:
     return records.from_numpy(start_arrays())
 
 
-class Reference:
-    """Flower's FedAvg in float64, integers by the weighted mean of their changes."""
+def same(grid: Puppets, members: Iterable[int]) -> Model:
+    """The model that all of them hold, to the bit."""
+    models = [grid.model(i) for i in members]
+    assert len({b"".join(m.chunks()) for m in models}) == 1
+    return models[0]
 
-    def __init__(self, weights: Mapping[int, float]) -> None:
-        self.weights = weights
-        self.arrays: Arrays = start_arrays()
-        self.masters: Arrays = {
-            n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in self.arrays.items()
-        }
 
-    def round(self, partitions: Iterable[int], model: Arrays | None = None) -> None:
-        """One round over those partitions."""
-        present = list(partitions)
-        weight = sum(self.weights[p] for p in present)
-        after = {p: trained(self.arrays, p) for p in present}
-        for name, old in self.masters.items():
-            changes = [self.weights[p] * (after[p][name] - old) for p in present]
-            mean = sum(changes) / weight
-            if old.dtype.kind == "f":
-                self.masters[name] = np.asarray(old + mean)
-            else:
-                self.masters[name] = np.asarray(old + np.floor(mean + 0.5), old.dtype)
-        self.arrays = {n: np.asarray(a, start_arrays()[n].dtype) for n, a in self.masters.items()}
+def told(reply: Message) -> ConfigRecord:
+    """What a reply says, for a test to change."""
+    record = reply.content[records.REPLY]
+    assert isinstance(record, ConfigRecord)
+    return record
+
+
+def play(
+    make: Callable[..., HEStrategy],
+    grid: Puppets,
+    rounds: int = 3,
+    *,
+    start: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> tuple[HEStrategy, Result]:
+    """A whole run; `how` goes to the strategy, `start` to its start()."""
+    strategy = make(**{"max_examples": MAX, "on_round": grid.after, **how})
+    try:
+        given = {"initial_arrays": initial(), **(start or {})}
+        result = strategy.start(grid, num_rounds=rounds, **given)
+    finally:
+        grid.close()
+    return strategy, result
+
+
+def refused(make: Callable[..., HEStrategy], grid: Puppets, rounds: int = 2, **how: Any) -> str:
+    """The text of the QuorumError that a run ends with."""
+    with pytest.raises(QuorumError) as caught:
+        play(make, grid, rounds, **how)
+    return str(caught.value)

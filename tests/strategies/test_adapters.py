@@ -18,8 +18,7 @@ from flhe.coding.select import Select
 from flhe.coding.sensitivity import sensitivity
 from flhe.mods import HEMod, records
 from flhe.strategies import esafl_fedavg, fedml_he_fedavg, flashe_fedavg
-from tests.strategies.puppets import Puppets
-from tests.strategies.test_he_strategy import same
+from tests.strategies.puppets import Puppets, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 

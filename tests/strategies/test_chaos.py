@@ -46,7 +46,9 @@ disturbed = st.builds(
     st.sampled_from([1, 9, 30, 61, 200]),
     st.integers(0, 2),
 )
-killed = st.builds(Fault, nodes, stages, st.just("kill"), st.integers(1, 30), st.integers(0, 2))
+killed = st.builds(
+    Fault, nodes, stages, st.just("kill"), st.integers(1, 30), st.integers(0, 2), st.booleans()
+)
 faults = disturbed | disturbed | killed
 
 

@@ -20,19 +20,10 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
-from flhe.strategies import (
-    HEStrategy,
-    batchcrypt_fedavg,
-    esafl_fedavg,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
-)
 from flhe.strategies.federation import Federation
-from flhe.strategies.report import RoundReport
 from flhe.training.model import Model
-from tests.strategies.puppets import Puppets, initial
-from tests.strategies.test_he_strategy import MAX, same
+from tests.strategies.puppets import Puppets, same
+from tests.strategies.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -40,19 +31,17 @@ NODES = 4
 LIE = 2
 """The round whose sum is another one."""
 
-Make = Callable[..., HEStrategy]
-EQUAL: dict[str, Any] = {"weighted": False}
-SCHEMES: dict[str, tuple[Make, dict[str, Any]]] = {
-    "flashe": (flashe_fedavg, {}),
-    "flashe, sparse": (flashe_fedavg, {"top_k": 0.3, "warmup": 0}),
-    "sash": (sash_fedavg, {"unmask": "clients"}),
-    "batchcrypt": (batchcrypt_fedavg, {"key_bits": 2048, "clip": 1.0}),
-    "esafl": (esafl_fedavg, {}),
-    "esafl, keys of a round": (esafl_fedavg, {"per_round_keys": True}),
-    "fedml-he": (fedml_he_fedavg, {}),
-    "flashe, half in clear": (flashe_fedavg, {**EQUAL, "select": 0.5}),
-    "batchcrypt, half in clear": (batchcrypt_fedavg, {**EQUAL, "key_bits": 2048, "select": 0.5}),
-}
+SCHEMES = [
+    "flashe",
+    "flashe, sparse",
+    "sash, clients read",
+    "batchcrypt",
+    "esafl",
+    "esafl, keys of a round",
+    "fedml-he",
+    "flashe, half in clear",
+    "batchcrypt, half in clear",
+]
 
 Lie = Callable[[Any, dict[int, Sealed], Sealed], Sealed]
 """(scheme, parts by rank, their sum) -> what is relayed."""
@@ -139,24 +128,17 @@ class Cheat:
         monkeypatch.setattr(Federation, "keep", kept)
 
 
-def run(grid: Puppets, name: str, rounds: int = 4) -> list[RoundReport]:
-    make, how = SCHEMES[name]
-    reports: list[RoundReport] = []
-    if "select" in how:
-        from flhe.coding.select import Select
-
-        how = {**how, "select": Select(how["select"], "random")}
-    strategy = make(max_examples=MAX, on_round=reports.append, **how)
-    strategy.start(grid, initial(), num_rounds=rounds)
-    grid.close()
-    return reports
+def run(grid: Puppets, name: str, rounds: int = 4) -> None:
+    VARIANTS[name].play(grid, rounds)
 
 
 def nodes(path: Path, name: str) -> Puppets:
-    short = {"flhe-key-bits": 2048} if name.startswith("batchcrypt") else {}
-    some = {"flhe-min-select": 0.5, "flhe-select-rules": "random"}
-    config = {**short, **(some if "clear" in name else {})}
-    return Puppets(path, NODES, config=lambda _: config)
+    return VARIANTS[name].nodes(path, NODES)
+
+
+def refusals(grid: Puppets) -> list[int]:
+    """Codes with which nodes refused to evaluate."""
+    return [r.error.code for _, s, r in grid.replies if s == "evaluate" and r.has_error()]
 
 
 def cases() -> list[Any]:
@@ -189,13 +171,12 @@ def test_another_sum_is_refused_by_all(
     monkeypatch.setattr(Federation, "keep", kept)
     run(grid, name)
     assert cheat.told == 1
-    codes = [r.error.code for _, s, r in grid.replies if s == "evaluate" and r.has_error()]
-    assert codes == [1023] * NODES
+    assert refusals(grid) == [1023] * NODES
     assert before[0].round == LIE - 1
     assert f"the sum of round {LIE} opened for nobody: the round is void" in caplog.text
     after = same(grid, range(NODES))
     assert after.round == 4
-    log = (grid.homes[0] / "errors.log").read_text()
+    log = grid.log(0)
     assert f"the sum of round {LIE} is not that of what its {NODES} senders encrypted" in log
     assert "a contribution was left out, counted twice, changed or brought in" in log
 
@@ -204,12 +185,12 @@ def test_the_log_says_which_check_failed(tmp_path: Path, monkeypatch: pytest.Mon
     grid = nodes(tmp_path, "flashe")
     Cheat(monkeypatch, one_more)
     run(grid, "flashe", 3)
-    log = (grid.homes[0] / "errors.log").read_text()
+    log = grid.log(0)
     assert "what does not match: first tag, second tag)" in log  # and the count does
     other = nodes(tmp_path / "other", "batchcrypt")
     Cheat(monkeypatch, doubled)
     run(other, "batchcrypt", 3)
-    assert "batchcrypt: " in (other.homes[0] / "errors.log").read_text()
+    assert "batchcrypt: " in other.log(0)
 
 
 def test_two_sums_of_one_round_are_one_too_many(tmp_path: Path) -> None:
@@ -236,6 +217,64 @@ def test_two_sums_of_one_round_are_one_too_many(tmp_path: Path) -> None:
     grid.rewrite = rewrite
     run(grid, "flashe", 3)
     assert len(asked) == NODES
-    codes = [r.error.code for _, s, r in grid.replies if s == "evaluate" and r.has_error()]
-    assert codes == [1014] * NODES  # with receipts of others than its senders
+    assert refusals(grid) == [1014] * NODES  # with receipts of others than its senders
+    assert same(grid, range(NODES)).round == 3
+
+
+# --- what no sender of it encrypted, added to a sum ---
+
+Parts = dict[int, Sealed]
+
+
+def added(scheme: Any, total: Sealed, more: Any) -> Sealed:
+    data = total.data.copy()
+    scheme.packing.add(data, more, total.length)
+    return replace(total, data=data)
+
+
+def injected(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+    """A contribution of the server's own, on top of those of all senders."""
+    packing = scheme.packing
+    own = np.arange(total.length).astype(packing.signed) % 100
+    return added(scheme, total, packing.pack(own, np.zeros(own.size, packing.lane)))
+
+
+def counted_again(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+    """One of the contributions, on top of all of them."""
+    return added(scheme, total, parts[2].data)
+
+
+@pytest.mark.parametrize("lie", [injected, counted_again])
+def test_what_is_brought_in_is_refused_by_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Any
+) -> None:
+    grid = nodes(tmp_path, "flashe")
+    cheat = Cheat(monkeypatch, lie)
+    run(grid, "flashe", 3)
+    assert cheat.told == 1
+    assert refusals(grid) == [1023] * NODES
+    assert "brought in on the way; the round is refused" in grid.log(0)
+    assert same(grid, range(NODES)).round == 3
+
+
+def test_an_update_of_the_round_before_is_refused_by_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of one of this round: under the same key, and genuine once."""
+    grid, before = nodes(tmp_path, "flashe"), dict[int, Sealed]()
+
+    def noted(_scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+        before.update(parts)
+        return total
+
+    def replayed(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+        assert sorted(before) == sorted(parts)
+        old = replace(before[1], slot=parts[1].slot)
+        return folded(scheme, [old if rank == 1 else part for rank, part in parts.items()])
+
+    Cheat(monkeypatch, noted, round_=1)
+    cheat = Cheat(monkeypatch, replayed, round_=2)
+    run(grid, "flashe", 3)
+    assert cheat.told == 1
+    assert refusals(grid) == [1023] * NODES
     assert same(grid, range(NODES)).round == 3

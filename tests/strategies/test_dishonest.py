@@ -17,46 +17,22 @@ from flhe.coding.flatten import Arrays
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import seal
-from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.identity import Identity
 from flhe.mods import records
-from flhe.node.keyfile import KeyFile
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import flashe_fedavg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.report import RoundReport
 from flhe.training.model import Model
 from flhe.training.session import Record, Session
 from flhe.wire import canonical
-from tests.strategies.puppets import Puppets, initial
-from tests.strategies.test_he_strategy import MAX, same
+from tests.strategies.puppets import Puppets, play, same, told
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def identity(grid: Puppets, node: int) -> Identity:
-    return Identity((grid.homes[node] / "identity.key").read_bytes())
-
-
-def by_rank(grid: Puppets) -> list[int]:
-    """Indices of all nodes, in order of rank."""
-    return sorted(range(len(grid.homes)), key=lambda i: identity(grid, i).public)
-
-
-def run(grid: Puppets, rounds: int, **how: Any) -> tuple[list[RoundReport], ArrayRecord]:
-    reports: list[RoundReport] = []
-    strategy = flashe_fedavg(max_examples=MAX, on_round=reports.append, **how)
-    result = strategy.start(grid, initial(), num_rounds=rounds)
-    grid.close()
-    return reports, result.arrays
-
-
-def told(reply: Message) -> ConfigRecord:
-    record = reply.content[records.REPLY]
-    assert isinstance(record, ConfigRecord)
-    return record
+def run(grid: Puppets, rounds: int, **how: Any) -> ArrayRecord:
+    return play(flashe_fedavg, grid, rounds, **how)[1].arrays
 
 
 def flipped(box: Any) -> ArrayRecord:
@@ -92,13 +68,13 @@ def test_no_name_of_a_record_ends_the_run(tmp_path: Path, number: str) -> None:
     grid = Puppets(tmp_path, 4)
 
     def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage in ("round", "evaluate") and node == 100 + by_rank(grid)[0]:
+        if stage in ("round", "evaluate") and node == 100 + grid.ranked()[0]:
             reply.content[f"{records.MEANS}{number}"] = MetricRecord({"loss": 1.0})
         return reply
 
     grid.forge = forge
-    reports, _ = run(grid, 2)
-    assert [r.survivors for r in reports] == [4, 4]
+    run(grid, 2)
+    assert grid.survivors == [4, 4]
     assert same(grid, range(4)).round == 2
 
 
@@ -114,10 +90,10 @@ def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return reply
 
     grid.forge = forge
-    reports, _ = run(grid, 3)
+    run(grid, 3)
     assert lied
     assert spoilt
-    assert len(reports) == 3
+    assert len(grid.reports) == 3
     assert same(grid, range(4)).round == 3
 
 
@@ -130,13 +106,13 @@ def test_who_confirms_another_epoch_is_left_out(tmp_path: Path) -> None:
             _, mac = canonical.loads(envelope.payload, 1024, "test")  # type: ignore[misc]
             payload = canonical.dumps([bytes(32), mac])
             told(reply)["envelope"] = Envelope.seal(
-                identity(grid, 3), envelope.header, payload
+                grid.identity(3), envelope.header, payload
             ).to_bytes()
         return reply
 
     grid.forge = forge
-    reports, _ = run(grid, 2)
-    assert [r.survivors for r in reports] == [3, 3]
+    run(grid, 2)
+    assert grid.survivors == [3, 3]
     assert same(grid, range(3)).round == 2
     assert 103 not in grid.stages("round")
 
@@ -176,7 +152,7 @@ def test_nobody_puts_a_model_in_everybodys_place(
     assert lied
     assert own == [2]
     assert "the round is void" in caplog.text
-    others = [i for i in by_rank(grid) if i != by_rank(grid)[rank]]
+    others = [i for i in grid.ranked() if i != grid.ranked()[rank]]
     model = same(grid, others)
     assert model.round == 4
     assert max(np.abs(a).max() for a in model.masters.values() if a.size) < 1e5
@@ -184,32 +160,26 @@ def test_nobody_puts_a_model_in_everybodys_place(
 
 def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
     """Neither for a member that needs one nor as the result."""
-    grid, reports, spoilt = Puppets(tmp_path, 5), list[RoundReport](), list[int]()
+    grid, spoilt = Puppets(tmp_path, 5), list[int]()
 
     def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage == "checkpoint" and node == 100 + by_rank(grid)[0] and not reply.has_error():
+        if stage == "checkpoint" and node == 100 + grid.ranked()[0] and not reply.has_error():
             spoilt.append(node)
             reply.content[records.BOX] = flipped(reply.content[records.BOX])
         return reply
 
-    def after(report: RoundReport) -> None:
-        reports.append(report)
-        if report.round == 2:  # a bad disk at an honest node
-            file = grid.run_dir(by_rank(grid)[1]) / "model"
-            raw = bytearray(file.read_bytes())
-            raw[-40] ^= 1
-            file.write_bytes(raw)
+    def damage() -> None:  # a bad disk at an honest node
+        file = grid.run_dir(grid.ranked()[1]) / "model"
+        raw = bytearray(file.read_bytes())
+        raw[-40] ^= 1
+        file.write_bytes(raw)
 
-    grid.forge = forge
-    strategy = flashe_fedavg(max_examples=MAX, on_round=after)
-    result = strategy.start(grid, initial(), num_rounds=5)
-    grid.close()
+    grid.forge, grid.before[3] = forge, damage
+    arrays = run(grid, 5)
     assert spoilt
-    assert [r.survivors for r in reports] == [5, 5, 4, 5, 5]
+    assert grid.survivors == [5, 5, 4, 5, 5]
     model = same(grid, range(5))
-    key = next((grid.homes[0] / "epochs").iterdir()).read_bytes()
-    epoch = Epoch.from_bytes(KeyFile.from_bytes(key).epoch)
-    _, plain = seal.unseal(epoch.model_key, records.to_pieces(result.arrays))
+    _, plain = seal.unseal(grid.epoch(0).model_key, records.to_pieces(arrays))
     assert bytes(plain) == b"".join(model.chunks())
 
 
@@ -223,8 +193,8 @@ def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
         return reply
 
     grid.forge = forge
-    reports, _ = run(grid, 2)
-    assert [r.survivors for r in reports] == [7, 7]
+    run(grid, 2)
+    assert grid.survivors == [7, 7]
     assert same(grid, range(3, 10)).round == 2
 
 
@@ -266,7 +236,7 @@ def test_coordinates_in_a_dense_round_cost_their_sender_alone(
 
     def forge(node: int, stage: str, reply: Message) -> Message:
         # The node itself would leave them out of its reply.
-        if stage == "round" and node == 100 + by_rank(grid)[rank] and not reply.has_error():
+        if stage == "round" and node == 100 + grid.ranked()[rank] and not reply.has_error():
             reply.content[records.UPDATE] = records.from_sealed(made[rank])
         return reply
 
@@ -279,11 +249,11 @@ def test_coordinates_in_a_dense_round_cost_their_sender_alone(
         return received(self, node, *args)
 
     monkeypatch.setattr(Federation, "receive", receive)
-    first_of(monkeypatch, lambda: 100 + by_rank(grid)[rank])
-    reports, _ = run(grid, 3)
-    assert order[0] == order[4] == 100 + by_rank(grid)[rank]
-    assert [r.survivors for r in reports] == [4, 3, 4]
-    assert f"node {100 + by_rank(grid)[rank]} is left out" in caplog.text
+    first_of(monkeypatch, lambda: 100 + grid.ranked()[rank])
+    run(grid, 3)
+    assert order[0] == order[4] == 100 + grid.ranked()[rank]
+    assert grid.survivors == [4, 3, 4]
+    assert f"node {100 + grid.ranked()[rank]} is left out" in caplog.text
     assert same(grid, range(4)).round == 3
 
 
@@ -326,8 +296,8 @@ def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
     grid = Puppets(tmp_path, 5)
     forge_ciphertexts(monkeypatch, change)
     if first:
-        first_of(monkeypatch, lambda: 100 + by_rank(grid)[1])
-    reports, _ = run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5)
-    assert [r.survivors for r in reports] == [5, 4, 5]
-    assert f"node {100 + by_rank(grid)[1]} is left out" in caplog.text
+        first_of(monkeypatch, lambda: 100 + grid.ranked()[1])
+    run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5)
+    assert grid.survivors == [5, 4, 5]
+    assert f"node {100 + grid.ranked()[1]} is left out" in caplog.text
     assert same(grid, range(5)).round == 3

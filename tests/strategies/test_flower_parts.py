@@ -137,13 +137,6 @@ def test_a_start_of_ones_own_is_told_why_not(tmp_path: Path) -> None:
     assert "Call its own start()" in refusal(Puppets(tmp_path, 3), Own())
 
 
-def test_the_result_says_how_it_is_opened(tmp_path: Path) -> None:
-    result = train(Puppets(tmp_path, 3))
-    for ask in (result.arrays.to_torch_state_dict, result.arrays.to_numpy_ndarrays):
-        with pytest.raises(ConfigError, match="flhe open"):
-            ask()
-
-
 def test_accuracy_by_the_name_that_flowers_apps_give_it(tmp_path: Path) -> None:
     app = new_node()
     app.evaluated = lambda partition: {"eval_acc": 0.75, "eval_loss": 0.5}

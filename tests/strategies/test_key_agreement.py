@@ -24,7 +24,7 @@ from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree
 from flhe.strategies.trouble import reasons
 from flhe.training.terms import Terms
 from tests.rosters import write_signed
-from tests.strategies.puppets import Fate, Node, Puppets, new_node
+from tests.strategies.puppets import Fate, Node, Puppets, new_node, told
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -40,16 +40,12 @@ def agreed(grid: Puppets, run_id: int = 7) -> Agreed:
         grid.close()
 
 
-def identity(grid: Puppets, index: int) -> bytes:
-    return Identity.from_seed((grid.homes[index] / "identity.key").read_bytes()).public
-
-
 @pytest.mark.parametrize("size", [3, 4, 5, 6])
 def test_all_of_them_agree(tmp_path: Path, size: int) -> None:
     grid = Puppets(tmp_path, size)
     done = agreed(grid)
     assert done.number == 0
-    assert done.members == {100 + i: identity(grid, i) for i in range(size)}
+    assert done.members == {100 + i: grid.identity(i).public for i in range(size)}
     assert sorted(done.rank(node) for node in done.members) == list(range(size))
     assert len(done.confirms) == size
     assert len(done.epoch) == 16
@@ -67,7 +63,7 @@ def test_of_a_larger_group_the_first_members_send_shares(tmp_path: Path) -> None
 
     def seen(node: int, at: str, reply: Message) -> Message:
         if at == "share":
-            sent[node] = len(records.bytes_list(reply.content[records.REPLY], "envelopes"))  # type: ignore[arg-type]
+            sent[node] = len(records.bytes_list(told(reply), "envelopes"))
         return reply
 
     grid.forge = seen
@@ -86,13 +82,12 @@ def test_one_that_sends_shares_and_should_not_is_left_out(
     liars = []
 
     def forge(node: int, at: str, reply: Message) -> Message:
-        record = reply.content[records.REPLY]
-        assert isinstance(record, ConfigRecord)
+        record = told(reply)
         if at == "advertise" and not liars:
             hellos[node] = Envelope.from_bytes(records.field(record, "envelope", bytes), 1024)
         if at == "share" and not liars and not records.bytes_list(record, "envelopes"):
             liars.append(node)
-            me = Identity.from_seed((grid.homes[node - 100] / "identity.key").read_bytes())
+            me = grid.identity(node - 100)
             head = dataclasses.replace(hellos[node].header, stage="share")
             peers = [hello.header.sender for peer, hello in hellos.items() if peer != node]
             heads = [dataclasses.replace(head, receiver=peer) for peer in peers]
@@ -106,21 +101,18 @@ def test_one_that_sends_shares_and_should_not_is_left_out(
     assert "it did not send one SHARE to each other member" in caplog.text
 
 
+@pytest.mark.parametrize("liars", [0, 1])
 @pytest.mark.parametrize("size", [3, 5])
-def test_what_is_told_of_collusion(tmp_path: Path, size: int) -> None:
-    assert agreed(Puppets(tmp_path, size)).colluders == Roster.default_collusion(size)
-
-
-def test_one_member_alone_does_not_change_what_is_told_of_collusion(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 5)
+def test_what_most_tell_of_collusion(tmp_path: Path, size: int, liars: int) -> None:
+    grid = Puppets(tmp_path, size)
 
     def forge(node: int, at: str, reply: Message) -> Message:
-        if (node, at) == (100, "confirm"):
-            reply.content[records.REPLY]["colluders"] = 0  # type: ignore[index]
+        if node < 100 + liars and at == "confirm":
+            told(reply)["colluders"] = 0
         return reply
 
     grid.forge = forge
-    assert agreed(grid).colluders == Roster.default_collusion(5)
+    assert agreed(grid).colluders == Roster.default_collusion(size)
 
 
 def test_two_are_too_few(tmp_path: Path) -> None:
@@ -268,29 +260,34 @@ def test_an_app_without_the_mod_is_told_so(tmp_path: Path) -> None:
         agreed(Puppets(tmp_path, 3, Node()))
 
 
-def test_two_nodes_that_share_an_identity(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-    for home in grid.homes[:2]:
-        home.mkdir(mode=0o700)
-        (home / "identity.key").write_bytes(bytes(32))
-        (home / "identity.key").chmod(0o600)
+def copied_seed(path: Path) -> Puppets:
+    for home in (path / "node-0", path / "node-1"):
+        put_identity(home, bytes(32))
+    return Puppets(path, 4)
+
+
+def copied_directory(path: Path) -> Puppets:
+    agreed(Puppets(path, 3))
+    shutil.copytree(path / "node-0", path / "node-3")
+    return Puppets(path, 4)
+
+
+def one_directory(path: Path) -> Puppets:
+    return Puppets(path, 4, config=lambda i: {"flhe-home": str(path / f"{i // 2}")})
+
+
+@pytest.mark.parametrize("make", [copied_seed, copied_directory, one_directory])
+def test_two_nodes_that_share_an_identity(tmp_path: Path, make: Any) -> None:
+    grid = make(tmp_path)
     with pytest.raises(QuorumError, match="two nodes share one identity: give each a state dir"):
         agreed(grid)
     assert not grid.stages("share")
 
 
-def test_two_nodes_that_share_a_directory(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4, config=lambda i: {"flhe-home": str(tmp_path / f"{i // 2}")})
-    with pytest.raises(QuorumError, match="two nodes share one identity"):
-        agreed(grid)
-
-
-def test_a_copied_identity(tmp_path: Path) -> None:
-    first = Puppets(tmp_path, 3)
-    agreed(first)
-    shutil.copytree(tmp_path / "node-0", tmp_path / "node-3")
-    with pytest.raises(QuorumError, match="two nodes share one identity"):
-        agreed(Puppets(tmp_path, 4))
+def put_identity(home: Path, seed: bytes) -> None:
+    home.mkdir(mode=0o700)
+    (home / "identity.key").touch(0o600)
+    (home / "identity.key").write_bytes(seed)
 
 
 def test_a_node_of_another_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -357,9 +354,7 @@ def site(tmp_path: Path) -> Iterator[Any]:
         pinned = write_signed(tmp_path / "roster", roster, map(Identity.from_seed, seeds))
         grid = Puppets(tmp_path, size, config=lambda i: pinned)
         for home, seed in zip(grid.homes, seeds, strict=True):
-            home.mkdir(mode=0o700)
-            (home / "identity.key").write_bytes(seed)
-            (home / "identity.key").chmod(0o600)
+            put_identity(home, seed)
         grids.append(grid)
         return grid
 

@@ -1,181 +1,216 @@
-"""Whoever is killed, and wherever: the run goes on to the same model, or a round lacks one update."""
+"""Whoever is killed, and wherever, or runs out of disk: the run goes on to the same model, or a round
+lacks one update."""
 
 from __future__ import annotations
 
-import logging
+import re
 import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
-from flhe.strategies import save_sealed
-from tests.strategies.killing import SERVER, Scene, Step, in_plain
+from flhe.strategies import esafl_fedavg
+from tests.strategies.chaos import Fault, World
 
-pytestmark = pytest.mark.usefixtures("quick", "silence")
-
-
+SHM = Path("/dev/shm")
+VICTIM = 1
 STAGED: dict[str, Any] = {"top_k": 0.5, "warmup": 0, "clip": "exchange", "masking": "adaptive"}
 """Mean squares, supports, update: all stages that a round can have."""
 
+SCENES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "secret": {"secret": True},
+    "rekey": {"how": {"rekey_every": 1}},
+    "staged": {"how": STAGED},
+    "joint": {"make": esafl_fedavg},
+}
+"""The last: sums of all members only, so who is missing makes the others agree on new keys."""
 
-JOINT: dict[str, Any] = {"scheme": "esafl"}
-"""Sums of all members only: who is missing makes the others agree on new keys, amid the round."""
-
-
-@pytest.fixture
-def silence() -> Iterator[None]:
-    """Hundreds of runs: what they log would fill the memory. A failure names its step."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-def play(path: Path, kill: Step | None = None, **scene: Any) -> Scene:
-    """A run on empty disks, with everything checked that holds wherever somebody is killed."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    stage = Scene(path, kill=kill, **scene)
-    with pytest.MonkeyPatch.context() as patch:
-        stage.watch(patch)
-        stage.play()
-    check(stage)
-    return stage
+Arm = Callable[[World], None]
 
 
-def check(scene: Scene) -> None:
-    """All members are at one model: the one that the sums in it make without encryption."""
-    assert not scene.broken, scene.broken
-    assert len(scene.members) >= 3
-    assert list(scene.senders) == list(range(1, scene.rounds + 1))
-    models = [scene.model(i) for i in scene.members]
-    assert len({b"".join(model.chunks()) for model in models}) == 1
-    assert models[0].history == scene.ledger.history
-    if "clip" not in scene.terms:  # else what is sent is a part, or clipped anew
-        for name, array in in_plain(scene.senders.values()).items():
-            np.testing.assert_array_equal(models[0].masters[name], array)
-    box = scene.path / "result"
-    assert scene.result is not None
-    save_sealed(scene.result, box)
-    opened = open_checkpoint(box, scene.homes[scene.members[0]])
-    assert b"".join(opened.chunks()) == b"".join(models[0].chunks())
-    told = {report.round: report.survivors for report in scene.reports}
-    assert all(told[r] == len(senders) for r, senders in scene.senders.items() if r in told)
+@contextmanager
+def played(arm: Arm, begun: bool, **scene: Any) -> Iterator[World]:
+    """A run on empty disks, or one that goes on while a node joins, and one more round in peace.
+
+    All that holds wherever somebody is killed has been checked.
+    """
+    where = SHM if SHM.is_dir() else None
+    path = Path(tempfile.mkdtemp(prefix="flhe-kills-", dir=where))
+    world = World(path, 4, **{"how": {}, **scene})
+    try:
+        if begun:
+            assert world.advance(1) == "done"
+            world.add()
+        world.served.clear()
+        arm(world)
+        for _ in range(4):
+            if world.advance(1) == "done":
+                break
+        world.calm()
+        assert world.advance(1) == "done", world.outcomes
+        assert not world.wrong, "\n".join(world.wrong)
+        assert list(world.senders) == list(range(1, world.target + 1))
+        yield world
+    finally:
+        world.close()
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def kill_at_each_step(
-    path: Path, who: int, *hows: str, every: int = 1, **scene: Any
+def quiet(begun: bool, **scene: Any) -> tuple[dict[int, set[int]], int, Counter[int | None]]:
+    """Where nobody is killed: senders by round, the server's operations, and how many writes there
+    are over each message of the victim's; the server's own are under None."""
+    counts: list[tuple[int, Counter[int | None]]] = []
+
+    def count(world: World) -> None:
+        advance = world.advance
+
+        def advanced(rounds: int) -> Any:
+            outcome = advance(rounds)
+            over = [
+                at if who == VICTIM else None for who, at in world.writes if who in (None, VICTIM)
+            ]
+            counts.append((world.operations, Counter(over)))
+            return outcome
+
+        world.advance = advanced  # type: ignore[method-assign]
+
+    with played(count, begun, **scene) as world:
+        return (world.senders, *counts[0])
+
+
+def at_server(operations: int, writes: Counter[int | None], **how: Any) -> Iterator[Arm]:
+    """Each of its operations on the grid, and each of its writes."""
+    for name, count in (("server_dies", operations), ("server_dies_writing", writes[None])):
+        for step in range(1, count + 1):
+            yield partial(armed, **{name: step, **how})
+
+
+def writing(_: int, writes: Counter[int | None]) -> Iterator[Arm]:
+    """Its writes alone."""
+    for step in range(1, writes[None] + 1):
+        yield partial(armed, server_dies_writing=step)
+
+
+def torn_server(operations: int, writes: Counter[int | None]) -> Iterator[Arm]:
+    """The same, and what it wrote last is cut short."""
+    return at_server(operations, writes, server_tears=True)
+
+
+def at_node(_: int, writes: Counter[int | None], *, torn: bool = False) -> Iterator[Arm]:
+    """Each write over each message of the victim's, and the reply to it."""
+    for message in sorted(at for at in writes if at is not None):
+        for n in range(1, writes[message] + 1):
+            yield partial(armed, faults=[Fault(VICTIM, "", "kill", n, message - 1, torn)])
+        yield partial(armed, faults=[Fault(VICTIM, "", "lose reply", 0, message - 1)])
+
+
+def torn_node(operations: int, writes: Counter[int | None]) -> Iterator[Arm]:
+    """The same, and what it wrote last is cut short."""
+    return at_node(operations, writes, torn=True)
+
+
+def armed(world: World, **fields: Any) -> None:
+    """What is to go wrong in a world."""
+    for name, value in fields.items():
+        setattr(world, name, value)
+
+
+def at_each(
+    arms: Callable[..., Iterator[Arm]], *, begun: bool, every: int = 1, **scene: Any
 ) -> Counter[str]:
-    """Kill `who` at each of its steps, or at every second; returns how often what came of it."""
-    quiet = play(path, **scene)
-    assert quiet.restarts == 1
-    first = tuple(range(scene["nodes"]))
-    assert quiet.senders[1] == first
-    assert quiet.senders[2] == (*first, len(first))  # one joined
+    """Kill somebody at each of these steps, or at each `every`-th; what came of it, how often."""
+    senders, *counts = quiet(begun, **scene)
     outcomes: Counter[str] = Counter()
-    failures = []
-    # By kind first, or every second one would always be of the same kind.
-    steps = sorted(quiet.points(who, *hows), key=lambda step: (step.how, step.index))
-    for step in steps[::every]:
-        try:
-            killed = play(path, step, **scene)
-            assert len(killed.steps[who]) > step.index
-            missing = {r: {*s} - {*killed.senders[r]} for r, s in quiet.senders.items()}
-            if who == SERVER:  # it forgets nothing, and nobody is left out for its sake
-                assert killed.restarts > 1
-                assert not any(missing.values())
-            assert all(left <= {who} for left in missing.values())
-        except Exception as error:  # all that go wrong are told of
-            what = f"{type(error).__name__}: {error}"[:400]
-            failures.append(f"{step.how} {step.index}, {quiet.steps[who][step.index]}: {what}")
-        else:
-            outcomes["a round lacks its update" if any(missing.values()) else "same model"] += 1
-    assert not failures, f"{outcomes}\n" + "\n".join(failures)
+    for index, arm in enumerate(arms(*counts)):
+        if index % every:
+            continue
+        with played(arm, begun, **scene) as world:
+            dead = any(outcome != "done" for outcome, _ in world.outcomes)
+            missing = [senders[r] - found for r, found in world.senders.items() if r in senders]
+            if dead:  # the server's memory is that of its disk, and nobody is left out for its sake
+                assert not any(missing), (index, missing)
+            assert all(left <= {VICTIM} for left in missing), (index, missing)
+            outcomes["lacks an update" if any(missing) else "same senders"] += 1
+            outcomes["resumed"] += dead
     return outcomes
 
 
-def test_the_server_may_be_killed_at_each_step(tmp_path: Path) -> None:
-    outcomes = kill_at_each_step(tmp_path / "disks", SERVER, "before", nodes=3, rounds=2)
-    assert outcomes["same model"] > 100
+@pytest.mark.parametrize("begun", [False, True], ids=["begins", "goes on, and one joins"])
+def test_the_server_may_be_killed_at_each_step(begun: bool) -> None:
+    """At every fifth of them; the sweep has all."""
+    assert at_each(at_server, begun=begun, every=5)["resumed"] > 10
 
 
-def test_a_node_may_be_killed_at_each_step(tmp_path: Path) -> None:
-    outcomes = kill_at_each_step(tmp_path / "disks", 1, "before", "amid", nodes=4, rounds=2)
-    assert min(outcomes.values()) > 20
+@pytest.mark.parametrize("begun", [False, True], ids=["begins", "goes on, and one joins"])
+def test_a_node_may_be_killed_at_each_step(begun: bool) -> None:
+    """At every second of them; the sweep has all."""
+    outcomes = at_each(torn_node if begun else at_node, begun=begun, every=2)
+    assert min(outcomes["lacks an update"], outcomes["same senders"]) > 1
 
 
-def test_the_server_may_be_killed_in_a_staged_round(tmp_path: Path) -> None:
-    """Every second step; the sweep has all of them."""
-    outcomes = kill_at_each_step(
-        tmp_path / "disks", SERVER, "before", every=2, nodes=3, rounds=2, terms=STAGED
-    )
-    assert outcomes["same model"] > 60
+@pytest.mark.parametrize("scene", ["staged", "joint"])
+@pytest.mark.parametrize(("arms", "every"), [(at_server, 17), (at_node, 7)])
+def test_anybody_may_be_killed_in_a_round_of_several_stages(
+    arms: Any, every: int, scene: str
+) -> None:
+    """At some of the steps; the sweep has all of them."""
+    assert at_each(arms, begun=True, every=every, **SCENES[scene])["same senders"] > 3
 
 
-def test_a_node_may_be_killed_in_a_staged_round(tmp_path: Path) -> None:
-    """Every second step; the sweep has all of them."""
-    outcomes = kill_at_each_step(
-        tmp_path / "disks", 1, "before", "amid", every=2, nodes=4, rounds=2, terms=STAGED
-    )
-    assert min(outcomes.values()) > 10
+def no_room() -> OSError:
+    return OSError(28, "No space left on device")
+
+
+def test_a_node_whose_disk_is_full_loses_a_round_at_most() -> None:
+    """Over three messages in a row: it says so, and nothing is encrypted or opened twice."""
+    _, _, writes = quiet(begun=True)
+    for message in sorted(at for at in writes if at is not None)[::4]:
+        faults = [Fault(VICTIM, "", "kill", 1, message - 1)]
+        faults += [Fault(VICTIM, "", "kill", 1) for _ in range(2)]
+        with played(partial(armed, fails=no_room, faults=faults), begun=True) as world:
+            assert {outcome for outcome, _ in world.outcomes} == {"done"}
+            assert all({0, 2, 3} <= found for found in world.senders.values())
+            assert 1015 in world.refused
 
 
 @pytest.mark.parametrize(
-    ("who", "hows", "nodes"), [(SERVER, ("before",), 3), (1, ("before", "amid"), 4)]
+    ("fails", "says"),
+    [
+        (no_room, r"cannot (write|remove) in the state directory: No space left on device"),
+        (lambda: ConnectionError("no answer"), "no answer"),
+    ],
+    ids=["its disk is full", "its SuperLink is gone"],
 )
-def test_anybody_may_be_killed_where_sums_are_of_all(
-    tmp_path: Path, who: int, hows: tuple[str, ...], nodes: int
-) -> None:
-    """Every eighth step; the sweep has all of them."""
-    scene = {"nodes": nodes, "rounds": 2, "terms": JOINT}
-    assert kill_at_each_step(tmp_path / "disks", who, *hows, every=8, **scene)["same model"]
+def test_a_server_that_cannot_go_on_stops_and_is_resumed(fails: Any, says: str) -> None:
+    """Under another run id and other node ids: a SuperLink that is started anew knows nothing."""
+    senders, operations, writes = quiet(begun=True)
+    full = fails is no_room
+    name, count = ("server_dies_writing", writes[None]) if full else ("server_dies", operations)
+    for step in range(1, count + 1, max(count // 5, 1)):
+        with played(partial(armed, fails=fails, **{name: step}), begun=True) as world:
+            (text,) = (text for outcome, text in world.outcomes if outcome == "stopped")
+            assert re.fullmatch(says, text)
+            assert world.senders.items() >= senders.items()
 
 
-def test_a_mask_used_twice_would_be_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quiet = play(tmp_path / "quiet", nodes=3, rounds=1)
-    assert {use[1:] for use in quiet.masks} == {(1, 0, rank) for rank in range(3)}
-    before_the_sum = Step(SERVER, quiet.steps[SERVER].index("replace sum-1"), "before")
-    assert play(tmp_path / "killed", before_the_sum, nodes=3, rounds=1).restarts == 2
+def test_a_mask_used_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "claim", lambda *_: None)
-    with pytest.raises(AssertionError, match="a mask was used twice"):
-        play(tmp_path / "careless", before_the_sum, nodes=3, rounds=1)
-
-
-LARGE: list[dict[str, Any]] = [
-    {},
-    {"secret": True},
-    {"how": {"rekey_every": 1}},
-    {"terms": STAGED},
-    {"terms": JOINT},
-]
+    with pytest.raises(AssertionError, match="a mask is used twice"):
+        at_each(writing, begun=False)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("scene", LARGE, ids=["plain", "secret", "rekey", "staged", "joint"])
-@pytest.mark.parametrize("who", [SERVER, 0, 2, 4], ids=["server", "teller", "member", "joiner"])
-def test_anybody_may_be_killed_at_each_step(
-    tmp_path: Path, who: int, scene: dict[str, Any]
-) -> None:
-    hows = ("before", "amid", "torn", "after")
-    assert kill_at_each_step(tmp_path / "disks", who, *hows, nodes=4, rounds=3, **scene)
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(3600)
-def test_a_node_that_was_killed_is_a_member_again_before_long(tmp_path: Path) -> None:
-    scene = {"nodes": 4, "rounds": 6}
-    quiet = play(tmp_path / "disks", **scene)
-    last = quiet.steps[1].index("create opened-5")
-    for step in quiet.points(1, "before", "amid"):
-        if step.index < last:
-            killed = play(tmp_path / "disks", step, **scene)
-            assert 1 in killed.members, step
-            assert 1 in killed.senders[6], step
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("arms", [at_server, torn_server, at_node, torn_node])
+def test_anybody_may_be_killed_at_each_step(arms: Any, begun: bool, scene: str) -> None:
+    assert at_each(arms, begun=begun, **SCENES[scene])["same senders"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flhe.coding.flatten import Entry, Layout
-from flhe.errors import FlheError, ProtocolError, StoreError
+from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
 from flhe.schemes.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import MAX_BYTES, Ledger
@@ -213,6 +213,12 @@ def test_a_damaged_ledger_is_not_resumed(ledger: Ledger, name: str) -> None:
     path.write_bytes(canonical.dumps({k: v for k, v in body.items() if v is not ...}))
     with pytest.raises((ProtocolError, StoreError), match="damaged"):
         again(ledger)
+
+
+def test_a_ledger_of_other_terms_is_not_resumed(ledger: Ledger) -> None:
+    assert ledger.directory is not None
+    with pytest.raises(ConfigError, match="a federation under other terms"):
+        Ledger.load(ledger.directory, b"others")
 
 
 def test_a_ledger_cut_short_is_not_resumed(ledger: Ledger) -> None:

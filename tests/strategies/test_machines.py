@@ -14,9 +14,8 @@ from flhe.mods import he_mod, records
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.strategies import esafl_fedavg, flashe_fedavg, sash_fedavg
-from flhe.strategies.report import RoundReport
-from tests.strategies.puppets import Puppets, initial
-from tests.strategies.test_he_strategy import MAX, run, same
+from tests.provision.site import good
+from tests.strategies.puppets import Puppets, play, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -43,26 +42,18 @@ def test_machines_that_start_anew_agree_anew(
     """Their disks may be those of yesterday: no mask of the keys on them is used again."""
     grid = Puppets(tmp_path, NODES, config=lambda _: {"flhe-durable": durable})
     starts: Counter[Path] = Counter()
-    reports: list[RoundReport] = []
 
     def opened(policy: Policy) -> Store:
         boot = f"start {starts[policy.home]}"
         return Store(policy.home, boot="" if policy.durable else boot)
 
-    def after(report: RoundReport) -> None:
-        reports.append(report)
-        if report.round == 2:
-            starts.update(grid.homes[i] for i in who)
-
     monkeypatch.setattr(he_mod, "open_store", opened)
-    strategy = flashe_fedavg(max_examples=MAX, on_round=after)
-    strategy.start(grid, initial(), num_rounds=4)
-    grid.close()
+    grid.before[3] = lambda: starts.update(grid.homes[i] for i in who)
+    play(flashe_fedavg, grid, 4)
     assert grid.stages("advertise") == agreements * [100 + i for i in range(NODES)]
-    assert [r.survivors for r in reports] == [NODES, NODES, senders, NODES]
+    assert grid.survivors == [NODES, NODES, senders, NODES]
     assert same(grid, range(NODES)).round == 4
-    epochs = {p.name for p in (grid.homes[1] / "used").iterdir()}
-    assert len(epochs) == agreements
+    assert grid.epochs(1) == agreements
 
 
 def test_a_node_of_another_version_is_named_and_left_out(
@@ -79,8 +70,8 @@ def test_a_node_of_another_version_is_named_and_left_out(
         )
 
     grid.rewrite = rewrite
-    done = run(grid, 2)
-    assert [r.survivors for r in done.reports] == [NODES - 1] * 2
+    play(flashe_fedavg, grid, 2)
+    assert grid.survivors == [NODES - 1] * 2
     assert "node 103 is left out: flhe/version: it runs another version of flhe" in caplog.text
     assert not (grid.homes[3] / "runs").exists()
     assert same(grid, range(NODES - 1)).round == 2
@@ -95,13 +86,8 @@ def test_a_sum_whose_key_is_gone_everywhere_is_void(
     starts = [0]
     monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
 
-    def after(report: RoundReport) -> None:
-        if report.round == 2:
-            starts[0] += 1
-
-    strategy = make(max_examples=MAX, on_round=after, fraction_evaluate=0.0)
-    strategy.start(grid, initial(), num_rounds=4)
-    grid.close()
+    grid.before[3] = lambda: starts.append(len(starts))
+    play(make, grid, 4, fraction_evaluate=0.0)
     assert "nobody has opened the sum of round 2, and its key is gone: it is void" in caplog.text
     assert same(grid, range(NODES)).round == 4
 
@@ -126,9 +112,7 @@ def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
         return RecordDict({**content, records.STAGE: changed})
 
     grid.rewrite = rewrite
-    strategy = make(max_examples=MAX, **how)
-    strategy.start(grid, initial(), num_rounds=7)
-    grid.close()
+    play(make, grid, 7, **how)
     assert len(hit) == NODES
     assert same(grid, range(NODES)).round == 7
 
@@ -139,20 +123,17 @@ def test_power_fails_at_the_server_too(tmp_path: Path, monkeypatch: pytest.Monke
     starts = [0]
     monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
 
-    class PowerCutError(Exception):
-        pass
+    def power_cut() -> None:
+        starts.append(len(starts))
+        raise ConnectionError
 
-    def after(report: RoundReport) -> None:
-        if report.round == 2:
-            starts[0] += 1
-            raise PowerCutError
-
-    how: dict[str, Any] = {"max_examples": MAX, "fraction_evaluate": 0.0, "state_dir": state}
-    with pytest.raises(PowerCutError):
-        flashe_fedavg(**how, on_round=after).start(grid, initial(), num_rounds=4)
-    flashe_fedavg(**how).start(grid, initial(), num_rounds=4, resume=True)
-    grid.close()
-    assert same(grid, range(NODES)).round == 4
+    how: dict[str, Any] = {"fraction_evaluate": 0.0, "state_dir": state}
+    grid.before[3] = power_cut
+    with pytest.raises(ConnectionError):
+        play(flashe_fedavg, grid, 4, **how)
+    again = Puppets(tmp_path, NODES)
+    play(flashe_fedavg, again, 4, start={"resume": True}, **how)
+    assert same(again, range(NODES)).round == 4
 
 
 def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
@@ -172,6 +153,22 @@ def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
 
     grid.forge = forge
     with pytest.raises(QuorumError):
-        flashe_fedavg(max_examples=MAX, retries=1).start(grid, initial(), num_rounds=1)
-    grid.close()
+        play(flashe_fedavg, grid, 1, retries=1)
     assert max(asked.values()) <= 3
+
+
+def test_a_second_run_is_refused_by_name_until_the_sites_permit_it(tmp_path: Path) -> None:
+    """A second `flwr run` of one deployment, where each site allows one federation."""
+
+    def train(run_id: int) -> None:
+        config = {"flhe-max-federations": 1}
+        play(flashe_fedavg, Puppets(tmp_path, 3, run_id=run_id, config=lambda _: config), 1)
+
+    train(7)
+    with pytest.raises(QuorumError, match=r"flhe/federations: .*permit one more \(flhe permit\)"):
+        train(8)
+    for home in tmp_path.glob("node-*"):
+        good("permit", "--home", home)
+    train(9)
+    with pytest.raises(QuorumError, match="flhe/federations"):
+        train(10)

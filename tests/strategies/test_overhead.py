@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.mods import records
-from flhe.mods.records import message_bytes
 from flhe.mods.table import STAGES as KNOWN
-from flhe.strategies import (
-    HEStrategy,
-    batchcrypt_fedavg,
-    esafl_fedavg,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
-)
+from flhe.strategies import flashe_fedavg
 from flhe.strategies.overhead import (
     ADD,
-    CATCH_UP,
     ENCRYPT,
     EVALUATE,
     EXCHANGE,
@@ -40,21 +30,13 @@ from flhe.strategies.overhead import (
     TRAIN,
     UPLOAD,
     Meter,
-    Phase,
     Spent,
     phase_of,
     server_memory,
     sound,
 )
-from flhe.strategies.report import RoundReport
-from flhe.strategies.resident import resident
-from tests.strategies.puppets import Puppets, initial
-
-NODES, ROUNDS = 4, 2
-
-
-BETWEEN = (KEYS, CATCH_UP, OTHER)
-"""Phases that a round may be in before its clock starts; all others are part of its `round_s`."""
+from tests.strategies.accounts import BETWEEN, check_accounts
+from tests.strategies.puppets import Puppets, play, told
 
 
 class Machine:
@@ -151,8 +133,8 @@ def test_the_slowest_nodes_cryptography_is_taken_out_of_the_wait(
     meter = machine.meter()
     request = meter.open(asked)
     machine.now += 10
-    for node, told in ((1, 1.0), (2, 2.0), (1, 2.5), (3, 0.5)):
-        meter.told(node, told)
+    for node, said in ((1, 1.0), (2, 2.0), (1, 2.5), (3, 0.5)):
+        meter.told(node, said)
     meter.close(request)
     expected = {asked: 6.5, named: 3.5} if named else {asked: 10}
     assert seconds(meter.take()) == expected
@@ -299,102 +281,16 @@ def test_a_plain_message_is_of_its_type(kind: str, phase: str) -> None:
 
 # --- in a run ---
 
-Preset = Callable[..., HEStrategy]
-ALWAYS = {TRAIN, UPLOAD, ADD, EVALUATE, OTHER, OPEN, ENCRYPT}
-RUNS: dict[str, tuple[Preset, dict[str, Any], set[str]]] = {
-    "flashe": (flashe_fedavg, {}, set()),
-    "flashe, several stages": (
-        flashe_fedavg,
-        {"top_k": 0.5, "warmup": 0, "clip": "exchange", "masking": "adaptive"},
-        {EXCHANGE},
-    ),
-    "sash": (sash_fedavg, {}, {MASKING}),
-    "sash, clients read": (sash_fedavg, {"unmask": "clients"}, {MASKING}),
-    "esafl": (esafl_fedavg, {}, set()),
-    "esafl, keys of a round": (esafl_fedavg, {"per_round_keys": True}, {MASKING}),
-    "batchcrypt": (batchcrypt_fedavg, {"clip": 1.0}, set()),
-    "fedml-he": (fedml_he_fedavg, {}, set()),
-}
 
-
-def run(
-    grid: Puppets, preset: Preset, rounds: int = ROUNDS, **how: Any
-) -> tuple[list[RoundReport], Spent]:
-    reports: list[RoundReport] = []
-    strategy = preset(max_examples=64, on_round=reports.append, **how)
-    try:
-        strategy.start(grid, initial(), num_rounds=rounds)
-    finally:
-        grid.close()
+def account(grid: Puppets, rounds: int, **how: Any) -> None:
+    strategy, _ = play(flashe_fedavg, grid, rounds, **how)
     assert strategy.ending is not None
-    return reports, strategy.ending
-
-
-def carried(grid: Puppets) -> tuple[Counter[str], Counter[str]]:
-    """Bytes up and down by phase, as the grid itself carried them."""
-    up, down = Counter[str](), Counter[str]()
-    for _, stage, content in grid.sent:
-        down[STAGES[stage]] += message_bytes(content)
-    for _, stage, reply in grid.replies:
-        if not reply.has_error():
-            phase = STAGES[stage]
-            up[UPLOAD if phase in (TRAIN, EXCHANGE) else phase] += message_bytes(reply.content)
-    return up, down
-
-
-def counted(*accounts: tuple[Phase, ...]) -> tuple[Counter[str], Counter[str]]:
-    up, down = Counter[str](), Counter[str]()
-    for phases in accounts:
-        for phase in phases:
-            up[phase.name] += phase.bytes_up
-            down[phase.name] += phase.bytes_down
-    return up, down
-
-
-def check(reports: list[RoundReport], ending: Spent, grid: Puppets) -> None:
-    """The laws of every run."""
-    expected = carried(grid)
-    found = counted(*(report.phases for report in reports), ending.phases)
-    assert tuple(map(dict, map(_some, found))) == tuple(map(dict, map(_some, expected)))
-    for report in reports:
-        within = [phase.seconds for phase in report.phases if phase.name not in BETWEEN]
-        assert sum(within) <= report.round_s + 1e-3
-        assert sum(p.seconds for p in report.phases) == pytest.approx(report.wall_s, abs=1e-6)
-        assert report.round_s <= report.wall_s + 1e-3
-        assert all(phase.seconds >= -1e-9 for phase in report.phases)
-        assert sum(phase.bytes_up for phase in report.phases) == report.bytes_up
-        assert sum(phase.bytes_down for phase in report.phases) == report.bytes_down
-        assert report.server_bytes is not None
-        held = [phase.server_bytes for phase in report.phases if phase.server_bytes]
-        assert max(held) == report.server_bytes <= 1.05 * resident("VmHWM")  # Linux tells it late
-
-
-def _some(counts: Counter[str]) -> Counter[str]:
-    return +counts
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", RUNS)
-def test_a_runs_phases_are_all_of_it(tmp_path: Path, name: str) -> None:
-    preset, how, own = RUNS[name]
-    if preset is batchcrypt_fedavg:
-        pytest.importorskip("gmpy2")
-    if preset is fedml_he_fedavg:
-        pytest.importorskip("tenseal")
-    grid = Puppets(tmp_path, NODES)
-    reports, ending = run(grid, preset, **how)
-    check(reports, ending, grid)
-    for report in reports:
-        names = {phase.name for phase in report.phases}
-        assert names == ALWAYS | own | ({KEYS} if report.round == 1 else set())
-        assert {p.name for p in report.phases if p.seconds <= 0} == set()
-    closing = {phase.name for phase in ending.phases if phase.bytes_up}
-    assert closing == (set() if name == "sash" else {CATCH_UP})  # who reads needs no checkpoint
+    check_accounts(grid, strategy.ending)
 
 
 @pytest.mark.usefixtures("quick")
 def test_attempts_that_fail_and_nodes_that_come_back_are_counted(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, NODES)
+    grid = Puppets(tmp_path, 4)
     asked: Counter[int] = Counter()
 
     def fate(node: int, stage: str, round_: int) -> Any:
@@ -404,38 +300,21 @@ def test_attempts_that_fail_and_nodes_that_come_back_are_counted(tmp_path: Path)
         return "dead" if stage == "evaluate" and round_ == 1 and node == 100 else None
 
     grid.fate = fate
-    reports, ending = run(grid, flashe_fedavg, rounds=3, round_timeout=1.0)
-    assert [report.survivors for report in reports] == [NODES] * 3
-    assert (
-        len([s for _, s, _ in grid.sent if s == "round"]) == 4 * NODES
-    )  # one round was asked twice
-    check(reports, ending, grid)
+    account(grid, 3, round_timeout=1.0)
+    assert grid.survivors == [4] * 3
+    assert len(grid.stages("round")) == 4 * 4  # one round was asked twice
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_nodes_tell_of_their_seconds_bends_no_account(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, NODES)
+    grid = Puppets(tmp_path, 4)
     absurd = {100: 1e12, 101: -1e12, 102: math.nan, 103: math.inf}
 
     def forge(node: int, _stage: str, reply: Message) -> Message:
-        answer = records.find_config(reply.content, records.REPLY)
-        if answer is not None and "crypto-s" in answer:
-            answer["crypto-s"] = absurd[node]
+        if "crypto-s" in told(reply):
+            told(reply)["crypto-s"] = absurd[node]
         return reply
 
     grid.forge = forge
-    reports, ending = run(grid, flashe_fedavg)
-    check(reports, ending, grid)
-    assert all(math.isfinite(report.crypto_s) for report in reports)
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_node_tells_of_no_time_but_its_cryptographys(tmp_path: Path) -> None:
-    """How long it trained would say how many examples it has."""
-    grid = Puppets(tmp_path, NODES)
-    run(grid, sash_fedavg)
-    floats = set()
-    for _, _, reply in grid.replies:
-        for record in reply.content.config_records.values():
-            floats |= {key for key, value in record.items() if isinstance(value, float)}
-    assert floats == {"crypto-s"}
+    account(grid, 2)
+    assert all(math.isfinite(report.crypto_s) for report in grid.reports)

@@ -20,8 +20,9 @@ from flhe.mods import records, survivors
 from flhe.node.store import Store
 from flhe.schemes.sash.scheme import SashSealer
 from tests.rosters import write_signed
-from tests.strategies.puppets import COUNTS, Puppets, Reference
-from tests.strategies.test_sash_rounds import Dropping, assert_like, numpy_of, run
+from tests.strategies.puppets import Puppets, told
+from tests.strategies.reference import Reference, assert_like
+from tests.strategies.test_sash_rounds import numpy_of, run
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -38,34 +39,21 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def reference(rounds: int, without: frozenset[int] = frozenset()) -> Reference:
-    found = Reference(dict(enumerate(COUNTS)))
-    for _ in range(rounds):
-        found.round(set(range(NODES)) - without)
-    return found
+    return Reference.of([set(range(NODES)) - without] * rounds)
 
 
-def rank_of(grid: Dropping, index: int) -> int:
-    """A node's rank among the members, by the order of their keys."""
-    keys = [Store(home).identity().public for home in grid.homes]
-    return sorted(keys).index(keys[index])
-
-
-def lying(grid: Dropping, stage: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def lying(grid: Puppets, stage: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """What node LIAR answers to a stage is changed on its way out."""
-    before = grid.forge
 
     def forge(node: int, name: str, reply: Message) -> Message:
-        reply = before(node, name, reply)
         if (node, name) == (100 + LIAR, stage) and not reply.has_error():
-            answer = records.find_config(reply.content, records.REPLY)
-            assert answer is not None
-            reply.content[records.REPLY] = ConfigRecord(change(dict(answer)))
+            reply.content[records.REPLY] = ConfigRecord(change(dict(told(reply))))
         return reply
 
     grid.forge = forge
 
 
-def other_share(grid: Dropping, answer: bytes) -> bytes:
+def other_share(grid: Puppets, answer: bytes) -> bytes:
     """An answer to UNMASK with another share in it, signed by its own member."""
     kept = masking.Agreed.from_bytes((grid.run_dir(LIAR) / "survivors").read_bytes())
     rank, payload, _ = masking.loads(answer, 1 << 20, "answer")
@@ -78,22 +66,23 @@ def other_share(grid: Dropping, answer: bytes) -> bytes:
     return masking.answer_of(rank, Envelope.seal(node.identity(), header, elements.tobytes()))
 
 
-@pytest.mark.parametrize("unmask", ["server"])
 def test_a_wrong_answer_is_named_and_left_out(
-    tmp_path: Path, unmask: str, log: pytest.LogCaptureFixture
+    tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    grid = Dropping(tmp_path, NODES)
+    grid = Puppets(tmp_path, NODES)
     lying(grid, "unmask", lambda a: {**a, "answer": other_share(grid, a["answer"])})
-    _, result = run(grid, 2, unmask)
+    _, result = run(grid, 2)
     assert_like(numpy_of(result), reference(2), 1e-5)
-    assert f"shares of ranks {rank_of(grid, LIAR)} do not fit the others: left out" in log.text
+    assert (
+        f"shares of ranks {grid.ranked().index(LIAR)} do not fit the others: left out" in log.text
+    )
 
 
 def test_shares_that_do_not_open_are_theirs_who_sent_them(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     """One round is lost; then the liar is asked for no more updates, and nobody else is blamed."""
-    grid = Dropping(tmp_path, NODES)
+    grid = Puppets(tmp_path, NODES)
     lying(
         grid, "round", lambda a: {**a, "shares": [b[:-1] + b"\0" if b else b for b in a["shares"]]}
     )
@@ -107,9 +96,18 @@ def test_shares_that_do_not_open_are_theirs_who_sent_them(
     assert not any(fed.model_round(100 + i) < 0 for i in range(NODES) if i != LIAR)
 
 
+def test_a_signature_that_does_not_verify_is_not_passed_on(tmp_path: Path) -> None:
+    """Members would give no share for a set with it, and the round would be void."""
+    grid = Puppets(tmp_path, NODES)
+    lying(grid, "consist", lambda a: {**a, "signature": bytes(64)})
+    _, result = run(grid, 2)
+    assert grid.survivors == [NODES] * 2
+    assert_like(numpy_of(result), reference(2), 1e-5)
+
+
 def test_a_few_who_complain_bar_nobody(tmp_path: Path) -> None:
     """As many as may collude could say of anybody that its shares do not open."""
-    grid = Dropping(tmp_path, NODES)
+    grid = Puppets(tmp_path, NODES)
 
     def complaint(answer: dict[str, Any]) -> dict[str, Any]:
         return {"v": 2, "step": "consist", "bad": list(range(NODES))}
@@ -121,55 +119,47 @@ def test_a_few_who_complain_bar_nobody(tmp_path: Path) -> None:
     assert_like(numpy_of(result), reference(2), 1e-5)
 
 
+def spoil(monkeypatch: pytest.MonkeyPatch, how: str) -> list[int]:
+    """Rank 0 sends what its seed does not mask, or shares of another seed; how often it did."""
+    deal, honest, spoilt = survivors.masking.deal, SashSealer._mask, list[int]()
+
+    def other_seed(epoch: Any, slot: Any, seed: Any) -> Any:
+        spoilt.extend([slot.round] * (epoch.rank == 0))
+        return deal(epoch, slot, np.roll(seed, 1) if epoch.rank == 0 else seed)
+
+    def other_mask(self: SashSealer, slot: Any, length: int) -> Any:
+        seed, lanes = honest(self, slot, length)
+        if self.rank == 0:
+            lanes[::7] += np.uint32(1 << 30)
+            spoilt.append(slot.round)
+        return seed, lanes
+
+    if how == "polynomial":
+        monkeypatch.setattr(survivors.masking, "deal", other_seed)
+    else:
+        monkeypatch.setattr(SashSealer, "_mask", other_mask)
+    return spoilt
+
+
 @pytest.mark.parametrize("how", ["ciphertext", "polynomial"])
 def test_what_cannot_be_named_voids_the_round_and_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """An upload that is not what its seed masks, or shares of another seed: no model comes out."""
-    grid = Dropping(tmp_path, NODES)
-    started = [0]
-
-    if how == "polynomial":
-        real = survivors.masking.deal
-
-        def deal(epoch: Any, slot: Any, seed: Any) -> Any:
-            started[0] += 1
-            return real(epoch, slot, np.roll(seed, 1) if epoch.rank == 0 else seed)
-
-        monkeypatch.setattr(survivors.masking, "deal", deal)
-    else:
-        real_mask = SashSealer._mask
-
-        def mask(self: SashSealer, slot: Any, length: int) -> Any:
-            seed, lanes = real_mask(self, slot, length)
-            if self.rank == 0:
-                lanes[::7] += np.uint32(1 << 30)
-                started[0] += 1
-            return seed, lanes
-
-        monkeypatch.setattr(SashSealer, "_mask", mask)
+    """Each round had its one set, and nobody was blamed for what nobody can tell."""
+    grid, spoilt = Puppets(tmp_path, NODES), spoil(monkeypatch, how)
     with pytest.raises(QuorumError, match="3 rounds in a row are void"):
         run(grid, 5)
-    assert started[0] >= 3
-    # Each round had its one set, and nobody was blamed for what nobody can tell.
+    assert len(spoilt) >= 3
     assert grid.stages("unmask").count(101) == 3
 
 
 def test_clients_that_cannot_open_end_the_run_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = Dropping(tmp_path, NODES)
-    real_mask = SashSealer._mask
-
-    def mask(self: SashSealer, slot: Any, length: int) -> Any:
-        seed, lanes = real_mask(self, slot, length)
-        if self.rank == 0:
-            lanes[::7] += np.uint32(1 << 30)
-        return seed, lanes
-
-    monkeypatch.setattr(SashSealer, "_mask", mask)
+    grid, spoilt = Puppets(tmp_path, NODES), spoil(monkeypatch, "ciphertext")
     with pytest.raises(QuorumError):
         run(grid, 12, "clients")
+    assert spoilt
     assert grid.stages("consist").count(101) < 12
 
 
@@ -188,7 +178,8 @@ def pinned(grid: Puppets, **bounds: Any) -> None:
 
 def test_the_rosters_own_bound_on_survivors_is_heeded(tmp_path: Path) -> None:
     """Five survivors, where four would do: with two away the round is asked for again, not spoiled."""
-    grid = Dropping(tmp_path, NODES, {2: ("round", "dead", (0, 1))})
+    grid = Puppets(tmp_path, NODES)
+    grid.drop(2, "round", "dead", (0, 1))
     pinned(grid, min_survivors=5)
     with pytest.raises(QuorumError, match="4 updates, 5 needed"):
         run(grid, 3)
@@ -196,7 +187,9 @@ def test_the_rosters_own_bound_on_survivors_is_heeded(tmp_path: Path) -> None:
 
 
 def test_a_rosters_own_bound_on_collusion_sets_the_threshold(tmp_path: Path) -> None:
-    grid = Dropping(tmp_path, NODES, {1: ("consist", "dead", (0,)), 2: ("unmask", "lost", (4,))})
+    grid = Puppets(tmp_path, NODES)
+    grid.drop(1, "consist", "dead", (0,))
+    grid.drop(2, "unmask", "lost", (4,))
     pinned(grid, collusion=3)  # t = (6 + 3) // 2 + 1 = 5
     strategy, result = run(grid, 2)
     assert strategy._fed is not None
@@ -205,23 +198,22 @@ def test_a_rosters_own_bound_on_collusion_sets_the_threshold(tmp_path: Path) -> 
 
 
 def test_a_deployed_node_lets_the_server_read_only_if_it_says_so(tmp_path: Path) -> None:
-    grid = Dropping(tmp_path / "a", NODES)
-    pinned(grid)
-    for context in grid.contexts.values():
-        del context.node_config["flhe-server-reads"]
-    with pytest.raises(QuorumError, match="its policy refuses"):
-        run(grid, 1)
-    assert grid.stages("round") == []
-    grid = Dropping(tmp_path / "b", NODES)
-    pinned(grid)
-    for context in grid.contexts.values():
-        del context.node_config["flhe-server-reads"]
-    run(grid, 1, "clients")  # the server is shown no sum, so there is nothing to allow
+    for unmask in ("server", "clients"):
+        grid = Puppets(tmp_path / unmask, NODES)
+        pinned(grid)
+        for context in grid.contexts.values():
+            del context.node_config["flhe-server-reads"]
+        if unmask == "clients":  # the server is shown no sum, so there is nothing to allow
+            run(grid, 1, unmask)
+            continue
+        with pytest.raises(QuorumError, match="its policy refuses"):
+            run(grid, 1)
+        assert grid.stages("round") == []
 
 
 def test_a_model_that_is_not_the_one_it_is_said_to_be(tmp_path: Path) -> None:
     """Where the server reads, it names the model's hash; a node that got another one does not train."""
-    grid = Dropping(tmp_path, NODES)
+    grid = Puppets(tmp_path, NODES)
 
     def rewrite(node: int, stage: str, content: Any) -> Any:
         if (node, stage) == (100 + LIAR, "round"):
@@ -233,6 +225,6 @@ def test_a_model_that_is_not_the_one_it_is_said_to_be(tmp_path: Path) -> None:
     grid.rewrite = rewrite
     _, result = run(grid, 2)
     assert_like(numpy_of(result), reference(2, frozenset({LIAR})), 1e-5)
-    told = [r for n, s, r in grid.replies if (n, s) == (100 + LIAR, "round")]
-    assert {reply.error.code for reply in told} == {1019}
-    assert ("train", LIAR) not in grid.app.ran  # type: ignore[attr-defined]
+    said = [r for n, s, r in grid.replies if (n, s) == (100 + LIAR, "round")]
+    assert {reply.error.code for reply in said} == {1019}
+    assert grid.trainings(LIAR) == 0

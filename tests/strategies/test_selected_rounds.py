@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,32 +16,31 @@ from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import HEMod
-from flhe.strategies import (
-    HEStrategy,
-    batchcrypt_fedavg,
-    esafl_fedavg,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
-)
-from flhe.strategies.report import RoundReport
+from flhe.strategies import HEStrategy, fedml_he_fedavg, flashe_fedavg, sash_fedavg
 from flhe.training.model import Model
 from tests.mods.harness import update
-from tests.strategies.puppets import Node, Puppets, Reference, initial, start_arrays, trained
-from tests.strategies.test_he_strategy import MAX, close, same, tolerance
+from tests.strategies.puppets import Node, Puppets, play, same
+from tests.strategies.reference import EQUAL as EQUAL_WEIGHTS
+from tests.strategies.reference import Reference, close, start_arrays, tolerance, trained
+from tests.strategies.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 Make = Callable[..., HEStrategy]
 EQUAL: dict[str, Any] = {"weighted": False}
 SCHEMES: dict[str, tuple[Make, dict[str, Any]]] = {
-    "fedml-he": (fedml_he_fedavg, {}),
-    "flashe": (flashe_fedavg, EQUAL),
+    name: (VARIANTS[name].make, {**EQUAL, **VARIANTS[name].how})
+    for name in (
+        "fedml-he",
+        "flashe",
+        "sash, clients read",
+        "batchcrypt",
+        "esafl",
+        "esafl, keys of a round",
+    )
+}
+SCHEMES |= {
     "flashe, adaptive": (flashe_fedavg, {**EQUAL, "masking": "adaptive"}),
-    "sash": (sash_fedavg, {**EQUAL, "unmask": "clients"}),
-    "batchcrypt": (batchcrypt_fedavg, {**EQUAL, "key_bits": 2048, "clip": 1.0}),
-    "esafl": (esafl_fedavg, EQUAL),
-    "esafl, keys of a round": (esafl_fedavg, {**EQUAL, "per_round_keys": True}),
     "fedml-he, fitted thresholds": (fedml_he_fedavg, {"clip": "exchange", "bits": 20}),
     "flashe, thresholds of the past": (flashe_fedavg, {**EQUAL, "clip": "history", "bits": 20}),
 }
@@ -71,44 +69,22 @@ def puppets(path: Path, nodes: int, sensitivity: Any = sensitive, **config: Any)
 
 
 def run(make: Make, grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
-    strategy = make(**{"max_examples": MAX, **how})
-    try:
-        strategy.start(grid, initial(), num_rounds=rounds)
-    finally:
-        grid.close()
-    return strategy
+    return play(make, grid, rounds, **how)[0]
 
 
 def reference(size: int, rounds: int) -> Reference:
-    out = Reference(dict.fromkeys(range(size), 1))
-    for _ in range(rounds):
-        out.round(range(size))
-    return out
+    return Reference.of([range(size)] * rounds, EQUAL_WEIGHTS)
+
+
+def floats_of(arrays: Mapping[str, Any], before: Mapping[str, Any]) -> NDArray[np.float64]:
+    """How far all weights are from those before, one after the other."""
+    names = [n for n, a in start_arrays().items() if a.dtype.kind == "f"]
+    return np.concatenate([(arrays[n].astype("d") - before[n]).reshape(-1) for n in names])
 
 
 def coords_of(model: Model) -> list[int]:
     assert model.mask is not None
     return model.mask.coords.tolist()
-
-
-def test_a_site_without_tenseal_says_so_when_it_is_first_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tenseal", None)
-    grid = puppets(tmp_path, 3)
-    with pytest.raises(QuorumError, match="flhe/package"):
-        run(fedml_he_fedavg, grid, 1)
-    assert {stage for _, stage, _ in grid.sent} <= {"status", "advertise"}
-    assert "needs tenseal" in (grid.homes[0] / "errors.log").read_text()
-
-
-def test_a_federation_of_fedml_he_needs_no_gmpy2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "gmpy2", None)
-    grid = puppets(tmp_path, 3)
-    run(fedml_he_fedavg, grid, 1)
-    assert same(grid, range(3)).round == 1
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -143,13 +119,7 @@ def test_rules(rule: str, rest: Any, tmp_path: Path) -> None:
     if rest == "clear":
         close(model, expected, 2 * tolerance(range(3), 2, False))
         return
-    start = Model.initial(start_arrays())
-    moved = np.concatenate(
-        [
-            (model.masters[n] - start.masters[n]).reshape(-1).astype(np.float64)
-            for n, _, _ in layout.segments()
-        ]
-    )
+    moved = floats_of(model.masters, start_arrays())
     assert np.array_equal(np.flatnonzero(moved), mask.coords)  # and nothing else moves
 
 
@@ -178,31 +148,18 @@ def test_the_round_for_the_map_trains_nobody_and_all_else_is_shown(tmp_path: Pat
         assert tail.size == packing.nbytes(60)
         shown = np.empty(60, packing.signed)
         packing.unpack(tail, np.zeros(60, packing.lane), shown)
-        after = trained(start, partition)
-        change = np.concatenate(
-            [
-                (after[n].astype("d") - start[n]).reshape(-1)
-                for n in start
-                if start[n].dtype.kind == "f"
-            ]
-        )
+        change = floats_of(trained(start, partition), start)
         assert np.abs(shown - np.delete(change, np.arange(56, 63)) * (2**15 - 1)).max() <= 1.01
 
 
 def test_a_node_that_joins_late_gets_the_mask(tmp_path: Path) -> None:
     grid = puppets(tmp_path, 4)
-    away = {103}
-    grid.fate = lambda node, stage, round_: "dead" if node in away else None
-
-    def after(report: RoundReport) -> None:
-        if report.round == 2:
-            away.clear()
-
-    run(fedml_he_fedavg, grid, 4, select=0.1, min_available_nodes=3, on_round=after)
+    grid.fate = lambda node, _stage, _round: "dead" if node == 103 and grid.round < 3 else None
+    run(fedml_he_fedavg, grid, 4, select=0.1, min_available_nodes=3)
     assert same(grid, range(4)).mask is not None
 
 
-@pytest.mark.parametrize("name", ["fedml-he", "sash", "esafl"])
+@pytest.mark.parametrize("name", ["fedml-he", "sash, clients read", "esafl"])
 def test_a_map_that_too_few_tell_is_asked_for_again(name: str, tmp_path: Path) -> None:
     made: list[int] = []
 
@@ -250,17 +207,17 @@ def test_a_server_that_reads_has_nothing_to_select(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "select", "code"),
+    ("config", "select"),
     [
-        ({"flhe-min-select": 0.2}, Select(0.1), "1010"),
-        ({"flhe-min-select": 1.0}, Select(0.99), "1010"),
-        ({"flhe-select-rules": "random"}, Select(0.1), "1010"),
-        ({"flhe-min-noise": 0.5}, Select(0.1), "1010"),
-        ({"flhe-min-select": 0.5}, Select(rule="layers:half"), "1010"),
+        ({"flhe-min-select": 0.2}, Select(0.1)),
+        ({"flhe-min-select": 1.0}, Select(0.99)),
+        ({"flhe-select-rules": "random"}, Select(0.1)),
+        ({"flhe-min-noise": 0.5}, Select(0.1)),
+        ({"flhe-min-select": 0.5}, Select(rule="layers:half")),
     ],
 )
 def test_a_node_shows_no_more_than_its_policy_allows(
-    config: dict[str, Any], select: Select, code: str, tmp_path: Path
+    config: dict[str, Any], select: Select, tmp_path: Path
 ) -> None:
     grid = puppets(tmp_path, 3, **config)
     with pytest.raises(QuorumError, match="flhe/policy"):
@@ -309,12 +266,8 @@ def test_noise_goes_through(name: str, tmp_path: Path) -> None:
     run(make, grid, 2, select=Select(0.1), noise=Laplace(1e-3), **how)
     model = same(grid, range(4))
     close(model, reference(4, 2), 2 * tolerance(range(4), 2, False) + 20e-3)
-    start = Model.initial(start_arrays())
     assert model.mask is not None
-    exact = reference(4, 2)
-    off = np.concatenate(
-        [(model.masters[n] - exact.masters[n]).reshape(-1) for n, _, _ in start.layout.segments()]
-    )
+    off = floats_of(model.masters, reference(4, 2).masters)
     clear = np.delete(off, model.mask.coords)
     assert 1e-4 < np.abs(clear).mean() < 3e-3  # two means of four, each with Lap(1e-3)
     assert np.abs(off[model.mask.coords]).max() < 3e-4

@@ -4,58 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.mods import records
 from flhe.strategies import HEStrategy, flashe_fedavg
-from flhe.strategies.report import RoundReport
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from tests.strategies.puppets import COUNTS, Fate, Puppets, initial, start_arrays, trained
-from tests.strategies.test_he_strategy import same
-from tests.strategies.test_membership import Changing
-from tests.strategies.test_membership import run as run_changing
+from tests.strategies.puppets import Fate, Fates, Puppets, initial, play, same
+from tests.strategies.reference import EQUAL, MAX, WEIGHTS, start_arrays, trained
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-MAX = 64
+GONE: Fates = {(2, "round"): [1], (2, "update"): [3], (3, "round"): [0], (4, "update"): [4, 0]}
 BITS = 30
 """So fine that what is left is error feedback alone."""
 
-Fates = Mapping[tuple[int, str], Iterable[int]]
-"""(round, stage) -> nodes that the stage does not reach."""
-
 
 class Sparse(Puppets):
-    """Puppets of which some do not get a stage, or whose answer to it is lost."""
+    """Puppets, and what they keep of updates."""
 
     def __init__(self, path: Path, nodes: int) -> None:
         super().__init__(path, nodes, config=lambda _: {"flhe-unpermuted": True})
-        self.reports: list[RoundReport] = []
-        self.unreached: Fates = {}
-        self.lost: Fates = {}
-        self.round = 0
-        self.fate = self._fate
-        self.forge = self._forge
-
-    def _fate(self, node: int, stage: str, round_: int) -> Fate:
-        self.round = round_ or self.round
-        return "dead" if node - 100 in self.unreached.get((round_, stage), ()) else None
-
-    def _forge(self, node: int, stage: str, reply: Message) -> Message:
-        if node - 100 in self.lost.get((self.round, stage), ()):
-            reply._content = None
-            reply._error = Error(code=4)
-        return reply
 
     def draft(self, index: int) -> Draft | None:
         path = self.run_dir(index) / "draft"
@@ -66,16 +44,28 @@ class Sparse(Puppets):
         assert residual is not None
         return residual
 
+    def answers(self) -> Iterator[tuple[int, Any]]:
+        """Nodes, and what they said."""
+        for node, _, reply in self.replies:
+            if reply.has_content() and (said := records.find_config(reply.content, records.REPLY)):
+                yield node, said
 
-def run(grid: Sparse, rounds: int = 3, **how: Any) -> HEStrategy:
-    strategy = flashe_fedavg(
-        max_examples=MAX, on_round=grid.reports.append, **{"bits": BITS, "clip": 8.0, **how}
-    )
-    try:
-        strategy.start(grid, initial(), num_rounds=rounds)
-    finally:
-        grid.close()
-    return strategy
+
+def run(grid: Puppets, rounds: int = 3, **how: Any) -> HEStrategy:
+    return play(flashe_fedavg, grid, rounds, **{"bits": BITS, "clip": 8.0, **how})[0]
+
+
+def once(grid: Puppets, then: Callable[[], None] = lambda: None) -> None:
+    """Round 2's first attempt reaches nobody with its update."""
+    tries = itertools.count()
+
+    def fate(_node: int, stage: str, round_: int) -> Fate:
+        if stage == "update" and round_ == 2 and next(tries) < 4:
+            then()
+            return "dead"
+        return None
+
+    grid.fate = fate
 
 
 class Algorithm1:
@@ -120,11 +110,6 @@ class Algorithm1:
             np.testing.assert_allclose(model.masters[name], expected, rtol=0, atol=atol)
 
 
-WEIGHTS = {p: float(COUNTS[p]) for p in range(6)}
-EQUAL = dict.fromkeys(range(6), 1.0)
-GONE: Fates = {(2, "round"): [1], (2, "update"): [3], (3, "round"): [0], (4, "update"): [4, 0]}
-
-
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("permute", [True, False])
 @pytest.mark.parametrize("masking", ["double", "single", "adaptive"])
@@ -146,7 +131,7 @@ def test_it_is_algorithm_1_whoever_drops_out(
         reference.round(trains, survive)
     model = same(grid, range(6))
     assert model.round == 5
-    assert [r.survivors for r in grid.reports] == [6, 4, 5, 4, 6]
+    assert grid.survivors == [6, 4, 5, 4, 6]
     reference.matches(model, 1e-4)
     for p in range(6):
         np.testing.assert_allclose(grid.residual(p), reference.residual[p], rtol=0, atol=1e-4)
@@ -164,57 +149,19 @@ def test_an_update_that_is_lost_on_the_way_goes_back_into_the_residual(tmp_path:
     np.testing.assert_allclose(grid.residual(2), reference.residual[2], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("how", "stages"),
-    [
-        ({}, [1, 1, 1]),
-        ({"masking": "adaptive"}, [1, 1, 1]),
-        ({"top_k": 0.2}, [2, 2, 2]),
-        ({"clip": "exchange"}, [2, 2, 2]),
-        ({"clip": "history"}, [2, 1, 1]),
-        ({"top_k": 0.2, "clip": "exchange"}, [3, 3, 3]),
-        ({"top_k": 0.2, "clip": "history", "masking": "adaptive"}, [3, 2, 2]),
-    ],
-    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
-)
-def test_stages_of_a_round(tmp_path: Path, how: dict[str, Any], stages: list[int]) -> None:
-    """1 dense, 2 sparse, one more in a round that exchanges ranges."""
-    grid = Sparse(tmp_path, 3)
-    run(grid, 3, **how)
-    asked: Counter[int] = Counter()
-    for node, stage, content in grid.sent:
-        record = records.find_config(content, records.STAGE)
-        if node == 100 and stage in ("round", "supports", "update") and record is not None:
-            asked[int(record["round"])] += 1  # type: ignore[arg-type]
-    assert [asked[r] for r in (1, 2, 3)] == stages
-    assert [r.survivors for r in grid.reports] == [3, 3, 3]
-
-
 def test_a_round_that_is_asked_for_again_trains_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The update is on disk: another attempt encrypts it again, with masks and an order of its own."""
     grid = Sparse(tmp_path, 4)
-    tries = itertools.count()
-    told: list[tuple[int, bytes]] = []
-    fate = grid.fate
-
-    def twice(node: int, stage: str, round_: int) -> Fate:
-        if stage == "update" and round_ == 2 and next(tries) < 4:
-            return "dead"
-        return fate(node, stage, round_)
-
-    grid.fate = twice
+    once(grid)
     run(grid, 3, top_k=0.25, warmup=0)
     assert "asking again (attempt 2)" in caplog.text
-    trained_times = Counter(p for kind, p in grid.app.ran if kind == "train")  # type: ignore[attr-defined]
-    assert trained_times == dict.fromkeys(range(4), 3)
-    for node, _, reply in grid.replies:
-        answer = reply.has_content() and records.find_config(reply.content, records.REPLY)
-        if answer and answer.get("step") == "supports" and node == 100:
-            told.append((node, bytes(answer["support"])))  # type: ignore[arg-type]
-    assert len(told) == 4
-    assert len({data for _, data in told}) == 4, "each attempt has an order of its own"
+    assert [grid.trainings(p) for p in range(4)] == [3] * 4
+    supports = [
+        said["support"] for node, said in grid.answers() if "support" in said if node == 100
+    ]
+    assert len(supports) == len(set(supports)) == 4, "each attempt has an order of its own"
     reference = Algorithm1(0.25, WEIGHTS)
     for _ in range(3):
         reference.round(range(4), range(4))
@@ -224,33 +171,20 @@ def test_a_round_that_is_asked_for_again_trains_once(
 def test_ranges_are_opened_once_a_round(tmp_path: Path) -> None:
     """A second attempt uses the mean squares of the first: nobody learns the sum over two sets."""
     grid = Sparse(tmp_path, 4)
-    tries = itertools.count()
-    fate = grid.fate
-
-    def twice(node: int, stage: str, round_: int) -> Fate:
-        if stage == "update" and round_ == 2 and next(tries) < 4:
-            return "dead"
-        return fate(node, stage, round_)
-
-    grid.fate = twice
+    once(grid)
     run(grid, 3, clip="exchange")
-    steps = [
-        (node, answer["step"])
-        for node, _, reply in grid.replies
-        if reply.has_content() and (answer := records.find_config(reply.content, records.REPLY))
-        if "step" in answer
-    ]
-    assert Counter(step for node, step in steps if node == 100) == {"ranges": 3, "update": 3}
+    steps = Counter(said["step"] for node, said in grid.answers() if "step" in said if node == 100)
+    assert steps == {"ranges": 3, "update": 3}
     assert same(grid, range(4)).round == 3
 
 
 def test_who_comes_late_fits_the_same_thresholds(tmp_path: Path) -> None:
     """Memory of codecs travels in the checkpoint: joiners clip, select and count rounds alike."""
-    grid = Changing(tmp_path, 5)
+    grid = Puppets(tmp_path, 5)
     grid.away = lambda r: {103, 104} if r < 3 else set()
-    run_changing(grid, 5, top_k=0.3, warmup=1, clip="history", masking="adaptive")
+    run(grid, 5, top_k=0.3, warmup=1, bits=16, clip="history", masking="adaptive")
     model = same(grid, range(5))
-    assert [r.survivors for r in grid.reports][-1] == 5
+    assert grid.survivors[-1] == 5
     assert model.memory["topk.rounds"].tolist() == [5.0]
     assert model.memory["clip.mean-square"].size == 5
 
@@ -260,67 +194,34 @@ def test_a_new_epoch_in_the_middle_of_a_ranged_round_makes_it_void(
 ) -> None:
     """Whoever opened its mean squares under the old key opens no others of that round."""
     grid = Sparse(tmp_path, 4)
-    strategy = flashe_fedavg(max_examples=MAX, clip="exchange", on_round=grid.reports.append)
-    tries = itertools.count()
-
-    def fate(node: int, stage: str, round_: int) -> Fate:
-        if stage == "update" and round_ == 2 and next(tries) < 4:
-            strategy.rekey()
-            return "dead"
-        return None
-
-    grid.fate = fate
+    strategy = flashe_fedavg(max_examples=MAX, clip="exchange", on_round=grid.after)
+    once(grid, strategy.rekey)
     try:
         strategy.start(grid, initial(), num_rounds=4)
     finally:
         grid.close()
     assert "round 2 is void: the group changed in the middle of it" in caplog.text
-    model = same(grid, range(4))
-    assert model.round == 4
-    assert [r.survivors for r in grid.reports][2:] == [4, 4]
-
-
-def test_a_member_on_another_model_is_named_before_anything_is_summed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = Sparse(tmp_path, 4)
-    fate = grid.fate
-
-    def drift(node: int, stage: str, round_: int) -> Fate:
-        path = grid.run_dir(3) / "model"
-        if stage == "round" and round_ == 2 and node == 103:
-            model = Model.from_bytes(path.read_bytes())
-            masters = {**model.masters, "w": model.masters["w"] + 1}
-            changed = Model(model.layout, model.round, model.history, masters, {}, model.memory)
-            path.write_bytes(b"".join(changed.chunks()))
-        return fate(node, stage, round_)
-
-    grid.fate = drift
-    run(grid, 3, top_k=0.25, warmup=0)
-    assert "supports: node 103 is left out: its model has drifted" in caplog.text
-    assert [r.survivors for r in grid.reports] == [4, 3, 4]
-    same(grid, range(4))
+    assert same(grid, range(4)).round == 4
+    assert grid.survivors[2:] == [4, 4]
 
 
 def test_what_a_drifted_model_learned_is_forgotten(tmp_path: Path) -> None:
     """It does not come back by way of the residual: the others' model would learn it after all."""
     grid, calm = Sparse(tmp_path / "drift", 4), Sparse(tmp_path / "calm", 4)
-    fate = grid.fate
 
     def drift(node: int, stage: str, round_: int) -> Fate:
         path = grid.run_dir(3) / "model"
         if stage == "round" and round_ == 2 and node == 103:
-            model = Model.from_bytes(path.read_bytes())
-            masters = {**model.masters, "w": model.masters["w"] + 3}
-            changed = Model(model.layout, model.round, model.history, masters, {}, model.memory)
+            model = grid.model(3)
+            changed = replace(model, masters={**model.masters, "w": model.masters["w"] + 3})
             path.write_bytes(b"".join(changed.chunks()))
-        return fate(node, stage, round_)
+        return None
 
     grid.fate = drift
     calm.unreached = {(2, "round"): [3]}
     for each in (grid, calm):
         run(each, 4, top_k=0.25, warmup=0)
-    assert [r.survivors for r in grid.reports] == [4, 3, 4, 4]
+    assert grid.survivors == [4, 3, 4, 4]
     expected = same(calm, range(4)).masters["w"]
     np.testing.assert_allclose(same(grid, range(4)).masters["w"], expected, rtol=0, atol=1e-4)
 
@@ -333,7 +234,7 @@ def test_a_bound_that_residuals_outgrow_stops_nobody(tmp_path: Path) -> None:
         for name, a in arrays.items()
     }
     run(grid, 12, top_k=0.1, warmup=0, clip=0.5)
-    assert [r.survivors for r in grid.reports] == [3] * 12
+    assert grid.survivors == [3] * 12
     moved = same(grid, range(3)).masters["w"] - start_arrays()["w"]
     left = grid.residual(0)[:63].reshape(9, 7)
     assert moved.max() <= 12 * 0.5 + 1e-3
@@ -354,11 +255,10 @@ def views(grid: Sparse) -> dict[tuple[int, int], Support]:
     """(round, node) -> the support that the server was told."""
     found: dict[tuple[int, int], Support] = {}
     floats = Model.initial(start_arrays()).layout.floats
-    for node, stage, reply in grid.replies:
-        answer = records.find_config(reply.content, records.REPLY) if reply.has_content() else None
-        if answer is not None and answer.get("step") == "supports" and stage == "round":
+    for node, said in grid.answers():
+        if said.get("step") == "supports":
             round_ = sum(1 for _, n in found if n == node) + 1
-            found[round_, node] = Support.from_bytes(bytes(answer["support"]), floats)  # type: ignore[arg-type]
+            found[round_, node] = Support.from_bytes(bytes(said["support"]), floats)
     return found
 
 

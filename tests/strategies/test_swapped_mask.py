@@ -16,13 +16,11 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.keys import seal
-from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import records
-from flhe.node.store import Store
 from flhe.strategies.report import RoundReport
 from flhe.training.model import Model
 from tests.strategies.puppets import Puppets, initial
-from tests.strategies.test_he_strategy import MAX
+from tests.strategies.reference import MAX
 from tests.strategies.test_selected_rounds import FLOATS, SCHEMES, puppets, sensitive, uploads
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -30,9 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
     """A checkpoint as member `node` seals it, of whatever model it likes."""
-    store = Store(grid.homes[node])
-    (only,) = store.epochs()
-    agreed = Epoch.from_bytes(store.peek_epoch(only))
+    agreed = grid.epoch(node)
     header: dict[str, int | str | bytes] = {
         "run_id": agreed.run_id,
         "roster_hash": agreed.roster.hash,
@@ -47,7 +43,7 @@ def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
 
 @pytest.mark.parametrize("model_is", ["there", "gone", "damaged"])
 @pytest.mark.parametrize("count", [34, 5])
-@pytest.mark.parametrize("name", ["sash", "esafl", "fedml-he"])
+@pytest.mark.parametrize("name", ["sash, clients read", "esafl", "fedml-he"])
 def test_a_checkpoint_with_another_selection_is_refused(
     name: str, count: int, model_is: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,130 @@
+"""All schemes in the variants that a round has: what is said of federations is said of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp.strategy import Result
+
+from flhe.coding.select import Select
+from flhe.strategies import (
+    HEStrategy,
+    batchcrypt_fedavg,
+    esafl_fedavg,
+    fedml_he_fedavg,
+    flashe_fedavg,
+    sash_fedavg,
+)
+from tests.strategies.puppets import MASKED, Puppets, play, same
+from tests.strategies.reference import EQUAL, WEIGHTS, Reference, assert_like, close, tolerance
+
+Make = Callable[..., HEStrategy]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run rounds.
+
+    Parameters
+    ----------
+    make : callable
+        The preset.
+    how : dict
+        What it is told.
+    stages : tuple of str
+        Those of a round.
+    loose : float
+        How far from FedAvg's mean it may be, in each weight; 0 is what quantization takes.
+    exact : bool
+        Whether a round's sum is that of all that was trained, as no error feedback is in between.
+    """
+
+    make: Make
+    how: dict[str, Any] = field(default_factory=dict)
+    stages: tuple[str, ...] = ("round",)
+    loose: float = 0.0
+    exact: bool = True
+
+    @property
+    def server_reads(self) -> bool:
+        """Whether the model is the server's to read."""
+        return self.make is sash_fedavg and "unmask" not in self.how
+
+    @property
+    def joint(self) -> bool:
+        """Whether a sum opens only where it is of all members."""
+        return self.make is esafl_fedavg and "per_round_keys" not in self.how
+
+    @property
+    def masked(self) -> bool:
+        """Whether survivors are signed: a round is void then if its server dies later."""
+        return "unmask" in self.stages
+
+    def nodes(self, path: Path, count: int, app: Any = None, **more: Any) -> Puppets:
+        """Nodes that allow it."""
+        allowed: dict[str, Any] = {"flhe-key-bits": 2048, "flhe-unpermuted": True}
+        allowed |= {"flhe-min-select": 0.01, "flhe-select-rules": "random"}
+        run_id = more.pop("run_id", 7)
+        return Puppets(path, count, app, run_id=run_id, config=lambda _: {**allowed, **more})
+
+    def play(self, grid: Puppets, rounds: int = 3, **how: Any) -> tuple[HEStrategy, Result]:
+        """A run of it."""
+        return play(self.make, grid, rounds, **{**self.how, **how})
+
+    def check(
+        self,
+        grid: Puppets,
+        result: Result,
+        rounds: Sequence[Iterable[int]],
+        members: Iterable[int],
+    ) -> None:
+        """Members, or the server, have the mean of rounds with these partitions' updates."""
+        weights: Mapping[int, float] = WEIGHTS if self.how.get("weighted", True) else EQUAL
+        reference = Reference.of(rounds, weights)
+        if self.server_reads:
+            arrays = {name: array.numpy() for name, array in result.arrays.items()}
+            assert_like(arrays, reference, 1e-5)
+            return
+        model = same(grid, members)
+        bound = sum(tolerance(list(senders), 1, weights is WEIGHTS) for senders in rounds)
+        if self.exact:
+            close(model, reference, self.loose or 2 * bound)
+
+
+SHORT: dict[str, Any] = {"key_bits": 2048}
+TOP: dict[str, Any] = {"top_k": 0.3, "warmup": 0}
+FITTED: dict[str, Any] = {"clip": "exchange", "bits": 20}
+HALF: dict[str, Any] = {"weighted": False, "select": Select(0.5, "random")}
+
+VARIANTS: dict[str, Variant] = {
+    "flashe": Variant(flashe_fedavg),
+    "flashe, single masks": Variant(flashe_fedavg, {"masking": "single"}),
+    "flashe, sparse": Variant(flashe_fedavg, TOP, ("round", "update"), exact=False),
+    "flashe, sparse, adaptive, fitted": Variant(
+        flashe_fedavg,
+        {**TOP, **FITTED, "masking": "adaptive"},
+        ("round", "supports", "update"),
+        exact=False,
+    ),
+    "flashe, fitted": Variant(flashe_fedavg, FITTED, ("round", "update"), 0.05),
+    "flashe, half in clear": Variant(flashe_fedavg, HALF),
+    "sash": Variant(sash_fedavg, {"clip": 8.0}, MASKED),
+    "sash, clients read": Variant(sash_fedavg, {"clip": 8.0, "unmask": "clients"}, MASKED),
+    "batchcrypt": Variant(batchcrypt_fedavg, {**SHORT, "clip": 1.0}),
+    "batchcrypt, fitted": Variant(
+        batchcrypt_fedavg, {**SHORT, **FITTED}, ("round", "update"), 0.05
+    ),
+    "batchcrypt, half in clear": Variant(batchcrypt_fedavg, {**SHORT, **HALF, "clip": 1.0}),
+    "esafl": Variant(esafl_fedavg),
+    "esafl, fitted": Variant(esafl_fedavg, FITTED, ("round", "update"), 0.05),
+    "esafl, keys of a round": Variant(esafl_fedavg, {"per_round_keys": True}, MASKED),
+    "fedml-he": Variant(fedml_he_fedavg),
+    "fedml-he, half in clear": Variant(fedml_he_fedavg, HALF),
+}
+MAIN = [name for name in VARIANTS if "fitted" not in name and "clear" not in name]
+"""Those whose rounds differ in more than what is encoded."""
+
+CLIENTS = [name for name in MAIN if not VARIANTS[name].server_reads]
