@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
@@ -20,7 +18,7 @@ from flhe.coding.laplace import Laplace
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
-from flhe.strategies import HEStrategy, batchcrypt_fedsgd, esafl_fedsgd, flashe_fedavg
+from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies.overhead import (
     ADD,
     CATCH_UP,
@@ -36,8 +34,8 @@ from flhe.strategies.overhead import (
 )
 from tests.strategies.accounts import check_accounts
 from tests.strategies.conftest import quickly
-from tests.strategies.puppets import Puppets, initial, play, same
-from tests.strategies.reference import COUNTS, Reference, close, gradient, start_arrays
+from tests.strategies.puppets import Puppets, initial, same
+from tests.strategies.reference import Reference, close
 from tests.strategies.variants import CLIENTS, MAIN, VARIANTS, Variant
 
 NODES, ROUNDS = 4, 3
@@ -169,48 +167,6 @@ def test_however_it_is_encoded_it_is_fedavg(
     grid = variant.nodes(tmp_path, size)
     _, result = variant.play(grid, 3)
     variant.check(grid, result, [range(size)] * 3, range(size))
-
-
-STEPS: list[tuple[Any, dict[str, Any], Any]] = [
-    (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.Adam(p, lr=0.05)),
-    (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.RMSprop(p, 0.02, momentum=0.5)),
-    (
-        batchcrypt_fedsgd,
-        {"key_bits": 2048},
-        lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9, nesterov=True),
-    ),
-    (esafl_fedsgd, {}, lambda p: torch.optim.SGD(p, lr=0.5)),
-    (esafl_fedsgd, {"per_round_keys": True}, lambda p: torch.optim.SGD(p, lr=0.5)),
-]
-
-
-@quick
-@pytest.mark.parametrize(("make", "how", "optimizer"), STEPS)
-def test_every_client_steps_as_torch_would(
-    tmp_path: Path, make: Any, how: dict[str, Any], optimizer: Any
-) -> None:
-    """Ten rounds of FedSGD under encryption beside torch's optimizer on the float64 mean gradient."""
-    grid = Puppets(tmp_path, NODES, config=lambda _: {"flhe-key-bits": 2048})
-    grid.app.trained = gradient  # type: ignore[attr-defined]
-    start = start_arrays()
-    names = [n for n, a in start.items() if a.dtype.kind == "f" and a.size]
-    weights = [torch.nn.Parameter(torch.tensor(start[n].astype(np.float64))) for n in names]
-    reference = optimizer(weights)
-    play(make, grid, 10, optimizer=optimizer(weights), clip=1.0, bits=28, **how)
-    for _ in range(10):
-        now = dict(zip(names, (w.detach().numpy() for w in weights), strict=True))
-        each = [gradient({**start, **now}, p) for p in ALL]
-        for name, weight in zip(names, weights, strict=True):
-            mean = np.average([told[name] for told in each], axis=0, weights=COUNTS[:NODES])
-            weight.grad = torch.as_tensor(np.asarray(mean, np.float64))
-        reference.step()
-    model = same(grid, ALL)
-    assert model.steps == 10
-    for name, weight in zip(names, weights, strict=True):
-        slack = 5e-3 if name == "half" else 1e-4
-        moved = np.abs(weight.detach().numpy() - start[name]).max()
-        assert moved > 0.05  # otherwise this shows nothing
-        np.testing.assert_allclose(model.masters[name], weight.detach().numpy(), atol=slack, rtol=0)
 
 
 @quick
