@@ -219,8 +219,7 @@ def entries() -> Sequence[Decoder]:
             encoded(lambda each: each.parameters()),
             covers=(
                 "flhe.training.optimizers.from_parameters",
-                "flhe.training.optimizer.ServerOptimizer.from_parameters",
-                "flhe.training.client_optimizer.ClientOptimizer.from_parameters",
+                "flhe.training.optimizer_base.BaseOptimizer.from_parameters",
             ),
         ),
         Decoder(
@@ -290,7 +289,7 @@ def entries() -> Sequence[Decoder]:
             lambda: [masking.pack([b"one", b"two"])],
             masking.unpack,
             masking.pack,
-            covers=(keys + "masking.unpack",),
+            covers=(keys + "agreement.masking.unpack",),
         ),
         Decoder("residues in limbs", _some_residues, _residues, _packed_residues),
         Decoder(

@@ -52,6 +52,8 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     away: str = ""
     """A stage of the first round that one node does not answer, so that it catches up later."""
+    late: bool = False
+    """Whether one node is there from the second round on only, and is asked who it is."""
 
 
 def _some(context: Context) -> ArrayRecord:
@@ -68,6 +70,7 @@ def _sensitivity(message: Message, context: Context) -> dict[str, Any]:
 SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-key-bits": 2048}
 CASES: dict[str, Case] = {
     "flashe": Case(flashe_fedavg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
+    "flashe-late": Case(flashe_fedavg, {"min_available_nodes": 3}, late=True),
     "flashe-secret-start": Case(flashe_fedavg, served=False),
     "flashe-sparse": Case(flashe_fedavg, {"top_k": 0.3, "clip": "exchange", "masking": "adaptive"}),
     "sash-server": Case(sash_fedavg),
@@ -229,7 +232,7 @@ def moments(name: str) -> tuple[Moment, ...]:
     case = CASES[name]
     with ageless():
         grid, recorder = federation(case, scratch() / name, name)
-        strategy = case.strategy(**{"max_examples": 64, **case.how})
+        strategy = case.strategy(**{"max_examples": 64, "on_round": grid.after, **case.how})
         strategy.start(grid, initial() if case.served else None, num_rounds=case.rounds)
         grid.close()
     return tuple(recorder.moments)
@@ -244,6 +247,8 @@ def federation(case: Case, path: Path, name: str = "") -> tuple[Puppets, Recorde
         grid.fate = lambda node, stage, round_: (
             "dead" if (node, stage, round_) == (last, case.away, 1) else None
         )
+    if case.late:
+        grid.away = lambda round_: {100 + case.nodes - 1} if round_ < 2 else set()
     recorder = Recorder(name, app, grid.homes)
     grid.app = recorder  # type: ignore[assignment]
     return grid, recorder

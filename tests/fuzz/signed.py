@@ -236,7 +236,7 @@ def entries() -> Sequence[Decoder]:
                 envelopes.sign_detached(IDS[1], header(round=2), DIGEST),
                 envelopes.sign_detached(IDS[1], header(), bytes(32)),
             ],
-            covers=(keys + "messages.open_detached",),
+            covers=(keys + "agreement.messages.open_detached",),
         ),
         Decoder(
             "ADVERTISE",

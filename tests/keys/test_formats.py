@@ -46,24 +46,24 @@ READERS: dict[str, tuple[Reader, bytes]] = {
     "backup": (lambda data: Backup.unseal(data, PHRASE), sealed()),
     "model key": (ModelKey.from_bytes, ModelKey.of(EPOCH).to_bytes()),
     "epoch": (Epoch.from_bytes, EPOCH.to_bytes()),
-    "advertised": (lambda data: Advertised.from_bytes(data, IDS[0]), STATE.to_bytes()),
+    "advertised": (lambda data: Advertised.from_bytes(data, identity=IDS[0]), STATE.to_bytes()),
 }
 CHANGES: list[tuple[str, dict[str, Any], str]] = [
     *((name, {"v": 99}, "version") for name in READERS),
     *((name, {"more": 1}, "unknown") for name in READERS),
-    ("roster", {"members": [1]}, "a pair of name and public key"),
-    ("roster", {"schemes": [1]}, "named by text"),
+    ("roster", {"members": [1]}, "member: got int, needs a list"),
+    ("roster", {"schemes": [1]}, "field schemes must be a list, each item made of"),
     ("roster", {"revoked": ["x" * 32]}, "32 bytes"),
     ("roster file", {"signatures": [PAIRS[0], PAIRS[0]]}, "signed twice"),
     ("roster file", {"signatures": PAIRS[::-1]}, "out of order"),
-    ("roster file", {"signatures": [PAIRS[0][0]]}, "a pair of public key and 64 bytes"),
+    ("roster file", {"signatures": [PAIRS[0][0]]}, r"each item .32 bytes, 64 bytes."),
     ("roster file", {"signatures": [[PAIRS[0][0], PAIRS[1][1]]]}, "not on this roster"),
     ("enrolment", {"kind": "flhe-backup"}, "no file of"),
     ("backup", {"kind": "flhe-site"}, "no file of"),
     ("backup", {"salt": b""}, "16 bytes"),
     ("model key", {"key": b"k"}, "key must be 32 bytes"),
-    ("model key", {"run_id": -1}, "64 bits"),
-    ("epoch", {"pair_keys": [1, 2, 3]}, "byte strings"),
+    ("model key", {"run_id": -1}, "unsigned 64-bit"),
+    ("epoch", {"pair_keys": [1, 2, 3]}, "each item 32 bytes, or none"),
 ]
 
 
@@ -80,5 +80,5 @@ def test_refused(
 
 @pytest.mark.parametrize(("kind", "other"), [(masking.Dealt, AGREED), (masking.Agreed, DEALT)])
 def test_states_are_of_one_kind(kind: Any, other: Any) -> None:
-    with pytest.raises(ProtocolError, match="another kind of state"):
+    with pytest.raises(ProtocolError, match="another kind of encoding"):
         kind.from_bytes(other.to_bytes())

@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[FlheError], str]] = {
             canonical.dumps(canonical.loads(ROSTER.to_bytes(), 9999, "roster") | {"schemes": [1]})
         ),
         ProtocolError,
-        "schemes are named by text",
+        "field schemes must be a list",
     ),
     "a removed stranger": (lambda: ROSTER.removed(KEYS[5]), ConfigError, "is no member's"),
     "many revoked keys": (
@@ -102,12 +102,20 @@ REFUSED: dict[str, tuple[Callable[[], object], type[FlheError], str]] = {
     "a short signature": (
         lambda: replace(ENVELOPE, signature=bytes(63)),
         ProtocolError,
-        "is 64 bytes",
+        "signature must be 64 bytes",
     ),
     "a low order": (lambda: check_order(bytes(32)), ProtocolError, "of low order"),
     "an odd word": (lambda: phone.to_words(b"abc"), ConfigError, "an odd number"),
-    "a short history": (lambda: receipts.Receipt(bytes(31)), ProtocolError, "history is 32 bytes"),
-    "a late round": (lambda: receipts.Receipt(bytes(32), 1 << 32), ProtocolError, "32-bit"),
+    "a short history": (
+        lambda: receipts.Receipt(bytes(31), 0, bytes(64)),
+        ProtocolError,
+        "history must be 32 bytes",
+    ),
+    "a late round": (
+        lambda: receipts.Receipt(bytes(32), 1 << 32, bytes(64)),
+        ProtocolError,
+        "32-bit",
+    ),
     "a short model key": (
         lambda: ModelKey(bytes(16), 1, bytes(32), bytes(31)),
         ProtocolError,
@@ -116,11 +124,11 @@ REFUSED: dict[str, tuple[Callable[[], object], type[FlheError], str]] = {
     "dealt to a stranger": (
         lambda: dealt(members=KEYS[1:]),
         ProtocolError,
-        "this one be among them",
+        "not among the members",
     ),
-    "dealt in no order": (lambda: dealt(members=KEYS[::-1]), ProtocolError, "must ascend"),
-    "dealt under no serial": (lambda: dealt(serial=b""), ProtocolError, "a serial of 16"),
-    "dealt for no roster": (lambda: dealt(roster_hash=b""), ProtocolError, "hash of 32 bytes"),
+    "dealt in no order": (lambda: dealt(members=KEYS[::-1]), ProtocolError, "members that ascend"),
+    "dealt under no serial": (lambda: dealt(serial=b""), ProtocolError, "serial must be 16 bytes"),
+    "dealt for no roster": (lambda: dealt(roster_hash=b""), ProtocolError, "roster_hash must be 32 bytes"),
 }
 
 
