@@ -254,19 +254,19 @@ MALFORMED: dict[str, bytes] = {
 
 
 SAYS = {
-    "magic alone": "not a model of flhe",
-    "a head longer than the file": "model: cut short",
+    "magic alone": "model head: it does not start like one",
+    "a head longer than the file": "model head: cut short",
     "too little data": "model: cut short",
     "too much data": "shorter or longer than its head says",
-    "version 5": "another version",
+    "version 5": "version 5, this flhe reads 4",
     "history of 31 bytes": "another version",
     "more steps than rounds": "malformed head$",
     "a field more": "malformed head$",
     "mask true": "malformed head$",
     "a mask that is too long": "malformed mask",
     "a mask that is too short": "malformed mask",
-    "memory twice of nothing": "malformed memory",
-    "length of more than the layers": "malformed memory",
+    "memory twice of nothing": "malformed head",
+    "length of more than the layers": "malformed head",
 }
 """What some of them are refused with, for the guards that others would stand in for."""
 
