@@ -919,7 +919,7 @@ def test_mean_squares_of_a_member_that_lies(more: int, message: str) -> None:
 
 def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     played = stage(3, "sparse, exchange")
-    digest, honest = played.first.digest(played.model), ranges_module.opened
+    digest, honest = played.first.digest(played.model), ranges_module.open_verified
     monkeypatch.setattr(ranges_module, "open_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
     with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
         fit(played.first, played.model, 1, played.ranges, ignore, digest)
