@@ -37,7 +37,9 @@ def test_a_damaged_version_does_not_cost_a_state_its_keys(version: int) -> None:
     with pytest.raises(ProtocolError):
         Epoch.from_bytes(changed(exchange().epochs[0].to_bytes(), v=version))
     with pytest.raises(ProtocolError):
-        Advertised.from_bytes(changed(exchange().advertised[0].to_bytes(), v=version), identity=IDS[0])
+        Advertised.from_bytes(
+            changed(exchange().advertised[0].to_bytes(), v=version), identity=IDS[0]
+        )
 
 
 def test_a_dense_draft_has_no_residual() -> None:

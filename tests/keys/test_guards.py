@@ -128,7 +128,11 @@ REFUSED: dict[str, tuple[Callable[[], object], type[FlheError], str]] = {
     ),
     "dealt in no order": (lambda: dealt(members=KEYS[::-1]), ProtocolError, "members that ascend"),
     "dealt under no serial": (lambda: dealt(serial=b""), ProtocolError, "serial must be 16 bytes"),
-    "dealt for no roster": (lambda: dealt(roster_hash=b""), ProtocolError, "roster_hash must be 32 bytes"),
+    "dealt for no roster": (
+        lambda: dealt(roster_hash=b""),
+        ProtocolError,
+        "roster_hash must be 32 bytes",
+    ),
 }
 
 
