@@ -35,7 +35,8 @@ from tests.guards import copy_to  # noqa: E402
 from tests.reached import RECORD, SELECT, kept_as  # noqa: E402
 from tests.sites import Site, sites  # noqa: E402
 
-FOLDERS = ["flhe/keys", "flhe/rounds", "flhe/mods", "flhe/schemes", "flhe/coding", "strategies"]
+ROOMS = ["keys", "sums", "node", "training", "mods", "schemes", "coding"]
+FOLDERS = [*(f"flhe/{room}" for room in ROOMS), "strategies"]
 SHARED = ["tests/test_laws.py", "tests/strategies/test_round_vectors.py"]
 BUSY_S = 40.0
 """How long tests may keep a core busy for one mutant: the slowest are left out."""

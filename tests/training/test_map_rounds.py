@@ -19,7 +19,7 @@ from flhe.training.model import Model
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.session import Session
 from flhe.training.terms import Terms
-from tests.rounds.test_session import group, ignore
+from tests.training.test_session import group, ignore
 
 TERMS = Terms(select=Select(0.25), weighted=False, metrics=())
 SIZE = 40

@@ -17,7 +17,7 @@ from flhe.math.prg import PIECE
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe.training.terms import Terms
-from tests.rounds.test_session import group, ignore
+from tests.training.test_session import group, ignore
 
 SIZE, LEVELS = 200_000, 2**15 - 1
 SCALE = 0.02

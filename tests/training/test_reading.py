@@ -26,7 +26,7 @@ from flhe.training.optimizer import ServerOptimizer
 from flhe.training.reading import ServerReader, finite, served
 from flhe.training.session import Session
 from flhe.training.terms import Terms
-from tests.rounds.test_session import arrays, drifted, encoded, group, ignore, trained
+from tests.training.test_session import arrays, drifted, encoded, group, ignore, trained
 
 SERVER = Terms("sash", 0, max_examples=100, metrics=("loss",), unmask="server")
 CLIENTS = dataclasses.replace(SERVER, unmask="clients")

@@ -16,7 +16,7 @@ from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe.training.terms import Terms
-from tests.rounds.test_session import Round, arrays, encoded, group, ignore
+from tests.training.test_session import Round, arrays, encoded, group, ignore
 
 TERMS = Terms(
     bits=24,
