@@ -1,4 +1,4 @@
-"""`flhe run`: what the app adds to `flhe ...`, through the entry point `flhe.commands`."""
+"""`flhe run` and `flhe shelf`, added to `flhe ...` through the entry point `flhe.commands`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from flhe.json_option import JsonFile
-from flhe_app.option import about
+from flhe_app.option import about, flag_of
 from flhe_app.settings import Settings
+from flhe_app.shelf_commands import app as shelf_commands
 
 app = typer.Typer()
+app.add_typer(shelf_commands, name="shelf")
 
 _ABOUT_RUN: dict[str, tuple[Any, Any]] = {
     "ctx": (typer.Context, inspect.Parameter.empty),
@@ -58,8 +60,8 @@ def _parameters() -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for field in fields(Settings):
         said = about(field)
-        if said.flag is not None:
-            shown = typer.Option(said.flag, help=said.help, **said.extra)
+        if (flag := flag_of(field)) is not None:
+            shown = typer.Option(flag, help=said.help, **said.extra)
             found[field.name] = (Annotated[kinds[str(field.type)], shown], field.default)
     return found | _ABOUT_RUN
 

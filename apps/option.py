@@ -18,8 +18,10 @@ class Option:
     ----------
     help : str
         What it does, for the command line.
-    flag : str or None
-        Its name on the command line; None where only the run config has it.
+    flag : str, optional
+        Its name on the command line, where that is not its key.
+    shown : bool
+        Whether the command line has it, and not the run config alone.
     known : tuple of str
         Values of a text, where it takes no others.
     least, most : float
@@ -33,7 +35,8 @@ class Option:
     """
 
     help: str
-    flag: str | None = None
+    flag: str = ""
+    shown: bool = True
     known: tuple[str, ...] = ()
     least: float = -math.inf
     most: float = math.inf
@@ -51,6 +54,13 @@ def about(setting: Field[Any]) -> Option:
     """Return what was declared of a field."""
     found: Option = setting.metadata["option"]
     return found
+
+
+def flag_of(setting: Field[Any]) -> str | None:
+    """Return what the command line calls a setting; None where only the run config has it."""
+    key, said = key_of(setting.name), about(setting)
+    both = f"--{key}/--no-{key}" if setting.default is True else f"--{key}"
+    return said.flag or both if said.shown else None
 
 
 def key_of(name: str) -> str:

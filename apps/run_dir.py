@@ -29,12 +29,12 @@ from typing import Any
 from flhe.errors import ConfigError, FlheError
 from flhe.wire import files
 from flhe_app.environment import data_home, own_name
-from flhe_app.option import about
+from flhe_app.option import flag_of
 from flhe_app.settings import Settings
 
 VERSION = 1
 
-FLAGS = {field.name: about(field).flag for field in fields(Settings)}
+FLAGS = {field.name: flag_of(field) for field in fields(Settings)}
 """What `flhe run` calls each setting; None for those that it does not take."""
 
 PATHS = ("data_dir", "sealed_model", "tensorboard")

@@ -82,46 +82,33 @@ class Settings:
     scheme: str = option(
         "flashe",
         "flashe, sash, batchcrypt, esafl, fedml-he, or plain for ordinary FedAvg.",
-        flag="--scheme",
         known=SCHEMES,
     )
     task: str = option(
         "digits",
         "digits, cifar10 or fashion-mnist; the papers' fcn, alexnet, lstm, resnet20, gru or cnn; "
         "fcn-digits or cnn-digits, which need no files.",
-        flag="--task",
         known=TASKS,
     )
-    nodes: int = option(
-        5, "Nodes in the federation; at least 3 encrypted.", flag="--nodes", least=1
-    )
+    nodes: int = option(5, "Nodes in the federation; at least 3 encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = option(0, "Seed of the model, the split and the batches.", flag="--seed", least=0)
-    report: str = option("", "File that receives a JSON line per event while the run goes on.")
+    seed: int = option(0, "Seed of the model, the split and the batches.", least=0)
+    report: str = option(
+        "", "File that receives a JSON line per event while the run goes on.", shown=False
+    )
     tensorboard: str = option(
-        "",
-        "Write what each phase took for TensorBoard, into DIR.",
-        flag="--tensorboard",
-        extra=_DIR,
+        "", "Write what each phase took for TensorBoard, into DIR.", extra=_DIR
     )
     partition: str = option(
-        "iid",
-        "How data is split: iid or dirichlet.",
-        flag="--partition",
-        known=("iid", "dirichlet"),
+        "iid", "How data is split: iid or dirichlet.", known=("iid", "dirichlet")
     )
-    dirichlet_alpha: float = option(
-        0.5, "Evenness of a dirichlet split.", flag="--dirichlet-alpha", above=0
-    )
-    local_epochs: int = option(
-        5, "Epochs a node trains in a round.", flag="--local-epochs", least=1
-    )
-    learning_rate: float = option(0.05, "Learning rate of a node's training.", above=0)
-    batch_size: int = option(32, "Examples of a batch.", flag="--batch-size", least=1)
+    dirichlet_alpha: float = option(0.5, "Evenness of a dirichlet split.", above=0)
+    local_epochs: int = option(5, "Epochs a node trains in a round.", least=1)
+    learning_rate: float = option(0.05, "Learning rate of a node's training.", above=0, shown=False)
+    batch_size: int = option(32, "Examples of a batch.", least=1)
     algorithm: str = option(
         "fedavg",
         "fedavg, or fedsgd: nodes send gradients, and all step alike.",
-        flag="--algorithm",
         known=("fedavg", "fedsgd"),
     )
     client_optimizer: str = option(
@@ -134,189 +121,162 @@ class Settings:
     client_lr: float = option(
         0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr", least=0, only=_FEDSGD
     )
-    client_momentum: float = option(0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD)
+    client_momentum: float = option(
+        0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD, shown=False
+    )
     client_decay: float = option(
-        0.0, "How its rate falls: lr / (1 + decay * steps before).", least=0, only=_FEDSGD
+        0.0,
+        "How its rate falls: lr / (1 + decay * steps before).",
+        least=0,
+        only=_FEDSGD,
+        shown=False,
     )
     server_optimizer: str = option(
         "fedavg",
         "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.",
-        flag="--server-optimizer",
         known=SERVER_OPTIMIZERS,
         only=_FEDAVG,
     )
     server_eta: float = option(
-        0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG
+        0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG, shown=False
     )
-    server_momentum: float = option(0.9, "Momentum of fedavgm.", least=0)
+    server_momentum: float = option(0.9, "Momentum of fedavgm.", least=0, shown=False)
     proximal_mu: float = option(
-        0.0,
-        "Weight of FedProx's proximal term; 0 trains without it.",
-        flag="--proximal-mu",
-        least=0,
-        only=_FEDAVG,
+        0.0, "Weight of FedProx's proximal term; 0 trains without it.", least=0, only=_FEDAVG
     )
-    fair_q: float = option(
-        0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", flag="--fair-q", least=0, only=_FEDAVG
-    )
+    fair_q: float = option(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", least=0, only=_FEDAVG)
     fair_lipschitz: float = option(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "
         "times as far as its learning rate says: 0.1 / learning-rate makes larger steps.",
         least=0,
+        shown=False,
     )
     fraction_train: float = option(
-        1.0, "Share of the nodes that train in a round.", above=0, most=1
+        1.0, "Share of the nodes that train in a round.", above=0, most=1, shown=False
     )
-    join_timeout: float = option(60.0, "Longest wait for the nodes, in seconds.", above=0)
-    round_timeout: float = option(600.0, "Longest stage of a round, in seconds.", above=0)
-    device: str = option("cpu", "Where nodes train: cpu, cuda.")
+    join_timeout: float = option(
+        60.0, "Longest wait for the nodes, in seconds.", above=0, shown=False
+    )
+    round_timeout: float = option(
+        600.0, "Longest stage of a round, in seconds.", above=0, shown=False
+    )
+    device: str = option("cpu", "Where nodes train: cpu, cuda.", shown=False)
     bits: int = option(
         0,
         "Bits of one encrypted value; 0: 16, or under SASH as many as there is room for.",
         least=0,
+        shown=False,
     )
     clip: float = option(
-        1.0, "Largest change of one weight in one round, or its gradient under fedsgd.", above=0
+        1.0,
+        "Largest change of one weight in one round, or its gradient under fedsgd.",
+        above=0,
+        shown=False,
     )
     max_examples: int = option(
         0,
         "Most examples that one node may count; 0 lets the task decide. With fair-q the largest "
         "weight.",
         least=0,
+        shown=False,
     )
     clipping: str = option(
         "fixed",
         "Clipping thresholds: fixed, history or exchange.",
-        flag="--clipping",
         known=("fixed", "history", "exchange"),
         only=_ENCRYPTED,
     )
     masking: str = option(
         "double",
         "FLASHE's masking: double, single or adaptive.",
-        flag="--masking",
         known=("double", "single", "adaptive"),
         only=_FLASHE,
     )
     top_k: float = option(
         0.0,
         "Share of each layer's values that a node sends; 0: all.",
-        flag="--top-k",
         least=0,
         most=1,
         only=_FLASHE,
     )
-    warmup: int = option(
-        10,
-        "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.",
-        flag="--warmup",
-        least=0,
-    )
-    permute: bool = option(
-        True, "Hide from the server which values were sent.", flag="--permute/--no-permute"
-    )
+    warmup: int = option(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0)
+    permute: bool = option(True, "Hide from the server which values were sent.")
     unmask: str = option(
         "server",
         "Who reads the sums of SASH: server or clients.",
-        flag="--unmask",
         known=("server", "clients"),
         only=("scheme", ("sash",)),
     )
     key_bits: int = option(
-        KEY_BITS,
-        "Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.",
-        flag="--key-bits",
-        only=_BATCHCRYPT,
+        KEY_BITS, "Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.", only=_BATCHCRYPT
     )
-    advance: bool = option(
-        False, "BatchCrypt's advance scaling.", flag="--advance", only=_BATCHCRYPT
-    )
+    advance: bool = option(False, "BatchCrypt's advance scaling.", only=_BATCHCRYPT)
     ring: str = option(
         DEFAULT_ESHE,
         "ESAFL's ring; rns-8192 and rns-16384 take fewer bytes.",
-        flag="--ring",
         known=tuple(ESHE),
         only=_ESAFL,
     )
-    per_round_keys: bool = option(
-        False, "ESAFL: fresh keys in each round.", flag="--per-round-keys", only=_ESAFL
-    )
+    per_round_keys: bool = option(False, "ESAFL: fresh keys in each round.", only=_ESAFL)
     ckks_ring: str = option(
         DEFAULT_CKKS,
         "FedML-HE's ring; 8192 takes as many bytes and has more margin.",
         known=tuple(CKKS),
         only=("scheme", ("fedml-he",)),
+        shown=False,
     )
     select: float = option(
-        1.0,
-        "Share of an update that is encrypted; the server sees the rest.",
-        flag="--select",
-        only=_ENCRYPTED,
+        1.0, "Share of an update that is encrypted; the server sees the rest.", only=_ENCRYPTED
     )
     rule: str = option(
         "sensitivity",
         "What chooses it: sensitivity, magnitude, random or layers:REGEX.",
-        flag="--rule",
         only=_ENCRYPTED,
     )
     rest: str = option(
         "clear",
         "The rest travels in clear, or drop: it is not sent.",
-        flag="--rest",
         known=("clear", "drop"),
         only=_ENCRYPTED,
     )
     noise: float = option(
-        0.0,
-        "Scale of Laplace noise on updates, in their units; 0: none.",
-        flag="--noise",
-        only=_ENCRYPTED,
+        0.0, "Scale of Laplace noise on updates, in their units; 0: none.", only=_ENCRYPTED
     )
     noise_scope: str = option(
         "clear",
         "What gets noise: what travels in clear, or all.",
-        flag="--noise-scope",
         known=("clear", "all"),
         only=_ENCRYPTED,
     )
-    drops: int = option(
-        0, "Nodes that drop out of each round, at random stages.", flag="--drops", least=0
-    )
-    kill: int = option(
-        0, "Round in which one node is killed, for good; 0: none.", flag="--kill", least=0
-    )
+    drops: int = option(0, "Nodes that drop out of each round, at random stages.", least=0)
+    kill: int = option(0, "Round in which one node is killed, for good; 0: none.", least=0)
     data_dir: str = option(
-        "",
-        "Where the data set lies: a directory, or an .npz or .txt file.",
-        flag="--data-dir",
-        extra=_DATA,
+        "", "Where the data set lies: a directory, or an .npz or .txt file.", extra=_DATA
     )
-    download: bool = option(False, "Fetch the data set when it is missing.")
+    download: bool = option(False, "Fetch the data set when it is missing.", shown=False)
     state_dir: str = option(
-        "", "Directory in which the server keeps what it needs to go on.", only=_ENCRYPTED
+        "",
+        "Directory in which the server keeps what it needs to go on.",
+        only=_ENCRYPTED,
+        shown=False,
     )
-    resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED)
+    resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, shown=False)
     rekey_every: int = option(
-        0,
-        "Rounds after which the nodes agree on fresh keys; 0: never.",
-        flag="--rekey-every",
-        least=0,
+        0, "Rounds after which the nodes agree on fresh keys; 0: never.", least=0
     )
     checkpoint_every: int = option(
-        10,
-        "Rounds after which a node seals the model; 0: only when needed.",
-        flag="--checkpoint-every",
-        least=0,
+        10, "Rounds after which a node seals the model; 0: only when needed.", least=0
     )
     secret_initial: bool = option(
-        False,
-        "A node makes the initial model and seals it.",
-        flag="--secret-initial",
-        only=_ENCRYPTED,
+        False, "A node makes the initial model and seals it.", only=_ENCRYPTED
     )
-    patience: int = option(3, "Rounds that a node may be away before a new epoch.", least=0)
-    retries: int = option(2, "How often a round with too few updates is asked again.", least=0)
+    patience: int = option(
+        3, "Rounds that a node may be away before a new epoch.", least=0, shown=False
+    )
+    retries: int = option(
+        2, "How often a round with too few updates is asked again.", least=0, shown=False
+    )
     sealed_model: str = option("", "Where the final model goes.", flag="--output", extra=_FILE)
 
     def __post_init__(self) -> None:

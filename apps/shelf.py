@@ -4,9 +4,9 @@ A SuperNode with `--trusted-entities` runs an app only if one of the keys listed
 The SuperLink of flwr 1.41 hands on signatures only with apps that it fetched from a hub; which hub, its
 variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps:
 
-    python -m flhe_app.shelf sign app.fab --key reviewer       writes app.fab.signatures
-    python -m flhe_app.shelf trust reviewer.pub ...            prints what --trusted-entities reads
-    python -m flhe_app.shelf serve DIRECTORY --port 8081       beside the SuperLink
+    flhe shelf sign app.fab --key reviewer       writes app.fab.signatures
+    flhe shelf trust reviewer.pub ...            prints what --trusted-entities reads
+    flhe shelf serve DIRECTORY --port 8081       beside the SuperLink
 
 Whoever runs the shelf or the SuperLink need not be trusted: SuperNodes verify the signature over the
 app's SHA-256 themselves. Signing is the reviewer's act, on the reviewer's machine.
@@ -21,15 +21,12 @@ import re
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -39,7 +36,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from flhe.command_group import Commands
 from flhe.errors import ConfigError, FlheError
 
 SIGNATURES = ".signatures"
@@ -47,14 +43,6 @@ SIGNATURES = ".signatures"
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
 PATIENCE = 10.0  # seconds in which a request must be there as a whole
-
-app = typer.Typer(
-    cls=Commands,
-    help=__doc__,
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
 
 
 def key_id(public: Ed25519PublicKey) -> str:
@@ -115,26 +103,17 @@ def trusted_entities(publics: list[Ed25519PublicKey]) -> str:
     return "".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Shelf:
-    """Apps in a directory, by app id (`@publisher/name`) and version.
+def find(directory: Path, app_id: str, version: str | None) -> Path | None:
+    """Return the newest file of an app (`@publisher/name`), or that of a version.
 
-    Parameters
-    ----------
-    directory : Path
-        Holds `*.fab`, as `flwr build` makes them, and their signatures.
+    None if `directory` holds none that can be read among its `*.fab`, as `flwr build` makes them.
     """
-
-    directory: Path
-
-    def find(self, app_id: str, version: str | None) -> Path | None:
-        """The newest file of an app, or that of a version; None if there is none that can be read."""
-        found = []
-        for path in self.directory.glob("*.fab"):
-            named = _named(path)
-            if named and f"@{named[0]}" == app_id and version in (None, named[1]):
-                found.append((path.stat().st_mtime, path))
-        return max(found)[1] if found else None
+    found = []
+    for path in directory.glob("*.fab"):
+        named = _named(path)
+        if named and f"@{named[0]}" == app_id and version in (None, named[1]):
+            found.append((path.stat().st_mtime, path))
+    return max(found)[1] if found else None
 
 
 def _named(path: Path) -> tuple[str, str] | None:
@@ -147,7 +126,7 @@ def _named(path: Path) -> tuple[str, str] | None:
         return None
 
 
-def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
+def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         """The two requests that a SuperLink makes."""
 
@@ -174,14 +153,14 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
             self._say(code, json.dumps(said).encode())
 
         def _found(self, asked: Any) -> dict[str, Any] | None:
-            path = shelf.find(str(asked["app_id"]), asked.get("app_version"))
+            path = find(directory, str(asked["app_id"]), asked.get("app_version"))
             if path is None:
                 return None
             host = self.headers.get("Host", "")
             return {"fab_url": f"http://{host}{FABS}{path.name}", "verifications": signatures(path)}
 
         def do_GET(self) -> None:
-            known = {FABS + path.name: path for path in shelf.directory.glob("*.fab")}
+            known = {FABS + path.name: path for path in directory.glob("*.fab")}
             try:
                 self._say(200, _read(known[self.path]), "application/octet-stream")
             except (KeyError, ConfigError):
@@ -220,7 +199,7 @@ def serving(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")
     try:
-        server = _Server((host, port), _handler(Shelf(directory)))
+        server = _Server((host, port), _handler(directory))
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror})") from None
     thread = threading.Thread(target=server.serve_forever, name="shelf", daemon=True)
@@ -240,7 +219,8 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def _private(path: Path) -> Ed25519PrivateKey:
+def reviewer_key(path: Path) -> Ed25519PrivateKey:
+    """Read a reviewer's key: Ed25519, of OpenSSH, without passphrase."""
     try:
         key = load_ssh_private_key(_read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -253,7 +233,8 @@ def _private(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _public(path: Path) -> Ed25519PublicKey:
+def reviewer_public(path: Path) -> Ed25519PublicKey:
+    """Read a reviewer's public key: Ed25519, of OpenSSH."""
     try:
         key = load_ssh_public_key(_read(path))
     except (ValueError, UnsupportedAlgorithm):
@@ -261,47 +242,3 @@ def _public(path: Path) -> Ed25519PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{path}: not an Ed25519 public key of OpenSSH")
     return key
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except FlheError as error:
-        typer.echo(f"flhe: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-@app.command()
-def sign(
-    fab: Annotated[Path, typer.Argument(help="The app, as `flwr build` made it.")],
-    key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
-) -> None:
-    """Sign an app that was reviewed."""
-    with _told():
-        add_signature(fab, _private(key), int(time.time()))
-
-
-@app.command()
-def trust(
-    publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
-) -> None:
-    """Print the file that a SuperNode's --trusted-entities reads."""
-    with _told():
-        typer.echo(trusted_entities([_public(path) for path in publics]), nl=False)
-
-
-@app.command()
-def serve(
-    directory: Annotated[Path, typer.Argument(help="Directory of apps and their signatures.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8081,
-) -> None:
-    """Serve apps to the SuperLink beside it."""
-    with _told(), serving(directory, host, port) as url:
-        typer.echo(f"start the SuperLink with FLWR_SUPERGRID_API_URL={url}")
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    app()

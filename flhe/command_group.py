@@ -18,7 +18,7 @@ ENTRY_POINT = "flhe.commands"
 _APP = ("flhe-app", "apps")
 _LAB = ("flhe-lab", "sim")
 ELSEWHERE = {
-    "run": _APP,
+    **dict.fromkeys(("run", "shelf"), _APP),
     **dict.fromkeys(
         ("bench", "tables", "corrections", "advise", "audit", "rehearse", "crowd"), _LAB
     ),

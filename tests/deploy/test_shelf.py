@@ -23,6 +23,7 @@ from flwr.superlink.servicer.control.control_handlers import _format_verificatio
 from flwr.supernode.start_client_internal import _verify_fab
 from typer.testing import CliRunner
 
+from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe_app import shelf
 from flhe_lab.rehearsal import app as loopback_app
@@ -60,13 +61,13 @@ def test_flower_takes_what_a_trusted_reviewer_signed_and_nothing_else(
 ) -> None:
     reviewer, stranger = key_files(tmp_path, "reviewer"), key_files(tmp_path, "stranger")
     run = CliRunner().invoke
-    told = run(shelf.app, ["trust", str(reviewer.with_name("reviewer.pub"))])
+    told = run(app, ["shelf", "trust", str(reviewer.with_name("reviewer.pub"))])
     trusted = yaml.safe_load(told.stdout)
     assert not trusts(fab, trusted)
-    assert run(shelf.app, ["sign", str(fab), "--key", str(stranger)]).exit_code == 0
+    assert run(app, ["shelf", "sign", str(fab), "--key", str(stranger)]).exit_code == 0
     assert not trusts(fab, trusted)
-    assert run(shelf.app, ["sign", str(fab), "--key", str(reviewer)]).exit_code == 0
-    assert run(shelf.app, ["sign", str(fab), "--key", str(reviewer)]).exit_code == 0
+    assert run(app, ["shelf", "sign", str(fab), "--key", str(reviewer)]).exit_code == 0
+    assert run(app, ["shelf", "sign", str(fab), "--key", str(reviewer)]).exit_code == 0
     assert len(shelf.signatures(fab)) == 2  # one a key
     assert trusts(fab, trusted)
     content = bytearray(fab.read_bytes())
@@ -144,7 +145,7 @@ def test_what_cannot_work_is_said(fab: Path, tmp_path: Path) -> None:
         ["trust", str(tmp_path / "bad")],
         ["sign", str(tmp_path / "none.fab"), "--key", str(key_files(tmp_path, "k"))],
     ):
-        result = CliRunner().invoke(shelf.app, words)
+        result = CliRunner().invoke(app, ["shelf", *words])
         assert result.exit_code == 1
         assert result.stderr.startswith("flhe: ")
     fab.with_name("app.fab.signatures").write_text(json.dumps([{"no": 1}]), encoding="utf-8")
