@@ -69,18 +69,19 @@ def _parameters() -> dict[str, tuple[Any, Any]]:
 def run(ctx: typer.Context, **given: Any) -> None:
     """Train a real model across a simulated federation."""
     from flhe_app import launch
+    from flhe_app.flower_run import How
     from flhe_app.signals import Stopped, exit_stopped
 
     own = ("json_path", "report_path", "timeout", "verbose")
-    how = {name: given.pop(name) for name in own}
+    how = How(**{name: given.pop(name) for name in own})
     resumed = given.pop("resumed")
-    ctx.find_root().meta["flhe.verbose"] = how["verbose"]
+    ctx.find_root().meta["flhe.verbose"] = how.verbose
     try:
         if resumed is None:
-            launch.run(Settings(**given), **how)
+            launch.run(Settings(**given), how)
         else:
             said = {name: value for name, value in given.items() if _said(ctx, name)}
-            launch.resume(resumed, said, **how)
+            launch.resume(resumed, said, how)
     except Stopped as stopped:
         exit_stopped(stopped)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
+from flhe import json_option
 from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import FLOWER_CONFIG, answers, cpus, environment, free_port
@@ -32,28 +34,43 @@ STREAM_S = 5.0
 POLL_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a run is shown, and how long it may take.
+
+    Parameters
+    ----------
+    json_path : Path, optional
+        File that receives the results at the end.
+    report_path : Path, optional
+        File that receives each event as it comes.
+    timeout : float
+        Longest time for all of it, in seconds.
+    verbose : bool
+        Whether Flower's log is shown.
+    console : Console, optional
+        Where to show it, if not on the terminal.
+    """
+
+    json_path: Path | None = None
+    report_path: Path | None = None
+    timeout: float = 7200.0
+    verbose: bool = False
+    console: Console | None = None
+
+    def shown_on(self) -> Console:
+        """Return the console to show it on."""
+        return self.console or json_option.console(self.json_path)
+
+
 class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        *,
-        scratch: Path,
-        timeout: float,
-        verbose: bool,
-        console: Console,
-        report: Path | None = None,
-    ) -> None:
-        self._dir = run_dir
-        self._console = console
-        self._copy = None if report is None else self._own(report.expanduser())
-        self._settings = run_dir.settings
-        self._scratch = scratch
-        self._log = run_dir.log
-        self._deadline = time.monotonic() + timeout
-        self._timeout = timeout
-        self._verbose = verbose
+    def __init__(self, run_dir: RunDir, scratch: Path, how: How, console: Console) -> None:
+        self._dir, self._scratch, self._how, self._console = run_dir, scratch, how, console
+        self._copy = None if how.report_path is None else self._own(how.report_path.expanduser())
+        self._settings, self._log = run_dir.settings, run_dir.log
+        self._deadline = time.monotonic() + how.timeout
         self._env = environment(run_dir.path, scratch) | {"FLHE_HOME": str(run_dir.nodes)}
         self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
         self._kills = bool(self._settings.kill)
@@ -190,12 +207,12 @@ class FlowerRun:
                 self._display.say(f"waiting for {self._settings.nodes} nodes")
             elif kind == "joined":
                 self._display.say(f"training on {self._settings.nodes} nodes")
-        if self._verbose:
+        if self._how.verbose:
             for line in log.lines():
                 self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         if time.monotonic() > self._deadline:
             self._fail(
-                f"the run took longer than --timeout {self._timeout:g} s "
+                f"the run took longer than --timeout {self._how.timeout:g} s "
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
 

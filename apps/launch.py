@@ -20,73 +20,28 @@ from flhe import json_option
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import check_packages, install_hint
 from flhe_app.console import overhead_table, round_table
-from flhe_app.environment import (
-    FLOWER_CONFIG,
-    answers,
-    environment,
-    free_port,
-    own_name,
-    short_tmp,
-    temporary,
-)
-from flhe_app.flower_run import STREAM_S, SUPERLINK_S, FlowerRun
-from flhe_app.outcome import Outcome, Tail, last_exception
+from flhe_app.environment import own_name, temporary
+from flhe_app.flower_run import FlowerRun, How
+from flhe_app.outcome import Outcome
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped, signals
-
-__all__ = [
-    "FLOWER_CONFIG",
-    "STREAM_S",
-    "SUPERLINK_S",
-    "Outcome",
-    "Stopped",
-    "Tail",
-    "answers",
-    "check",
-    "environment",
-    "free_port",
-    "last_exception",
-    "resume",
-    "run",
-    "short_tmp",
-    "signals",
-]
 
 NEEDS = ("flwr", "flwr_datasets", "psutil", "ray", "sklearn", "torch", "torchvision")
 """What the [apps] extra brings, by import name."""
 
 
-def run(
-    settings: Settings,
-    *,
-    json_path: Path | None = None,
-    report_path: Path | None = None,
-    timeout: float = 7200.0,
-    verbose: bool = False,
-    console: Console | None = None,
-) -> Outcome:
+def run(settings: Settings, how: How) -> Outcome:
     """Train as `settings` says and return the outcome; raises FlheError when it did not finish.
-
-    `json_path` receives the results at the end, `report_path` each event as it comes.
 
     Raises Stopped after a signal, once everything is stopped.
     """
-    check(settings, json_path, timeout, report_path)
+    check(settings, how)
     with signals(), created(settings) as run_dir:
-        return _train(run_dir, json_path, report_path, timeout, verbose, console)
+        return _train(run_dir, how)
 
 
-def resume(
-    path: Path,
-    given: Mapping[str, object],
-    *,
-    json_path: Path | None = None,
-    report_path: Path | None = None,
-    timeout: float = 7200.0,
-    verbose: bool = False,
-    console: Console | None = None,
-) -> Outcome:
+def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
     """Go on with the run whose directory `path` is, as `run` does.
 
     Parameters
@@ -95,41 +50,27 @@ def resume(
         The directory.
     given : mapping of str to object
         Settings that were said again, by field: more rounds, or the same as before.
-    json_path, report_path, timeout, verbose, console
+    how : How
         As for `run`; the results are those of all rounds, and the events those from now on.
     """
     with signals(), reopened(path, given) as run_dir:
-        check(run_dir.asked, json_path, timeout, report_path)
-        return _train(run_dir, json_path, report_path, timeout, verbose, console)
+        check(run_dir.asked, how)
+        return _train(run_dir, how)
 
 
-def _train(
-    run_dir: RunDir,
-    json_path: Path | None,
-    report_path: Path | None,
-    timeout: float,
-    verbose: bool,
-    console: Console | None,
-) -> Outcome:
-    settings = run_dir.settings
-    console = console or json_option.console(json_path)
+def _train(run_dir: RunDir, how: How) -> Outcome:
+    settings, console = run_dir.settings, how.shown_on()
     with _kept(run_dir), temporary() as scratch:
-        outcome = FlowerRun(
-            run_dir,
-            scratch=scratch,
-            timeout=timeout,
-            verbose=verbose,
-            console=console,
-            report=report_path,
-        ).run()
+        outcome = FlowerRun(run_dir, scratch, how, console).run()
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
     if (overhead := overhead_table(outcome.rounds, outcome.ending)) is not None:
         console.print(overhead)
     if outcome.warning:
         console.print(outcome.warning, style="yellow", markup=False, highlight=False)
     _say_where(console, run_dir)
-    if json_path:
-        json_option.write_json(json_path, json.dumps(outcome.to_json(settings), indent=2))
+    if how.json_path:
+        content = json.dumps(outcome.to_json(settings), indent=2)
+        json_option.write_json(how.json_path, content)
     return outcome
 
 
@@ -158,9 +99,7 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
         run_dir.keep_alone(model, run_dir.report, run_dir.log)
 
 
-def check(
-    settings: Settings, json_path: Path | None, timeout: float, report_path: Path | None = None
-) -> None:
+def check(settings: Settings, how: How) -> None:
     """Refuse before anything starts what could only fail later."""
     from flhe_app.tasks import check_data, task_named
 
@@ -175,8 +114,8 @@ def check(
         from flhe.strategies import tensorboard
 
         tensorboard.check()
-    if not timeout > 0:
-        raise ConfigError(f"--timeout {timeout:g}: must be positive")
+    if not how.timeout > 0:
+        raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
     check_data(settings.task, settings.data_dir, download=settings.download)
     most = task_named(settings.task).train_size
     if settings.nodes > most:
@@ -184,8 +123,12 @@ def check(
             f"--nodes {settings.nodes}: task {settings.task!r} has {most} training examples, which "
             "is fewer than one a node"
         )
-    json_file = None if json_path == json_option.STDOUT else json_path
-    files = ("--json", json_file), ("--report", report_path), ("--output", settings.sealed_model)
+    json_file = None if how.json_path == json_option.STDOUT else how.json_path
+    files = (
+        ("--json", json_file),
+        ("--report", how.report_path),
+        ("--output", settings.sealed_model),
+    )
     for option, path in files:
         if not path:
             continue

@@ -18,6 +18,7 @@ from flhe.command_group import OneLineErrors
 from flhe.errors import ConfigError
 from flhe_app import launch
 from flhe_app.settings import Settings
+from flhe_app.signals import Stopped
 
 
 def test_import_is_light() -> None:
@@ -116,7 +117,7 @@ HANDED: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("options", HANDED)
 def test_run_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
     seen: list[Settings] = []
-    monkeypatch.setattr(launch, "run", lambda settings, **_: seen.append(settings))
+    monkeypatch.setattr(launch, "run", lambda settings, how: seen.append(settings))
     assert CliRunner().invoke(app, ["run", *options.split()]).exit_code == 0
     assert seen == [Settings(**HANDED[options])]  # type: ignore[arg-type]
 
@@ -138,7 +139,7 @@ def test_run_refuses(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
 
 def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, dict[str, object]]] = []
-    monkeypatch.setattr(launch, "resume", lambda path, given, **_: seen.append((path, given)))
+    monkeypatch.setattr(launch, "resume", lambda path, given, how: seen.append((path, given)))
     run = ["run", "--resume", "DIR"]
     assert CliRunner().invoke(app, run).exit_code == 0
     options = ["--rounds", "5", "--dirichlet-alpha", "0.5", "--output", "m", "--timeout", "9"]
@@ -156,7 +157,7 @@ def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.Monkey
 
 def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
-        stopped = launch.Stopped(signal.SIGINT)
+        stopped = Stopped(signal.SIGINT)
         stopped.hint = "resume it: flhe run --resume DIR"
         raise stopped
 

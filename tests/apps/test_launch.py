@@ -21,6 +21,9 @@ from rich.console import Console
 from flhe.errors import ConfigError
 from flhe_app import launch
 from flhe_app.console import round_table
+from flhe_app.environment import environment
+from flhe_app.flower_run import How
+from flhe_app.outcome import last_exception
 from flhe_app.processes import Children, tagged
 from flhe_app.settings import Settings
 
@@ -100,7 +103,7 @@ def test_bad_options_are_one_line_before_anything_starts(
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "NEEDS", ("json", "no_such_module"))
     with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install .*torch"):
-        launch.check(Settings(), None, 1.0)
+        launch.check(Settings(), How())
 
 
 @pytest.mark.parametrize(("scheme", "module"), [("fedml-he", "tenseal"), ("batchcrypt", "gmpy2")])
@@ -109,14 +112,14 @@ def test_a_scheme_without_its_package_names_the_install_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"needs {module}, .*pip install '{module}>="):
-        launch.check(Settings(scheme), None, 1.0)
-    launch.check(Settings(), None, 1.0)
+        launch.check(Settings(scheme), How())
+    launch.check(Settings(), How())
 
 
 def test_data_directory_must_exist(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="no such directory"):
-        launch.check(Settings(task="cifar10", data_dir=str(tmp_path / "no")), None, 1.0)
-    launch.check(Settings(task="cifar10", data_dir=str(tmp_path)), tmp_path / "out.json", 1.0)
+        launch.check(Settings(task="cifar10", data_dir=str(tmp_path / "no")), How())
+    launch.check(Settings(task="cifar10", data_dir=str(tmp_path)), How(tmp_path / "out.json"))
 
 
 def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
@@ -127,17 +130,17 @@ def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
         "flhe.errors.QuorumError: two is too few\n"
         "INFO : that was an Error: not this\n"
     )
-    assert launch.last_exception(log) == "QuorumError: two is too few"
-    assert launch.last_exception(log, log.stat().st_size) == ""
+    assert last_exception(log) == "QuorumError: two is too few"
+    assert last_exception(log, log.stat().st_size) == ""
     log.write_text("all is well\n")
-    assert launch.last_exception(log) == ""
+    assert last_exception(log) == ""
 
 
 def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.delenv("FLHE_HOME", raising=False)
-    env = launch.environment(tmp_path / "home", tmp_path / "scratch")
+    env = environment(tmp_path / "home", tmp_path / "scratch")
     assert "RAY_ADDRESS" not in env
     assert env["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert env["FLWR_HOME"] == str(tmp_path / "scratch")

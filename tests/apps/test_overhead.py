@@ -26,7 +26,7 @@ from flhe.strategies.report import VERSION
 from flhe.testing import InProcessGrid
 from flhe_app import launch, node_memory, run_dir, server_app
 from flhe_app.console import overhead_table
-from flhe_app.flower_run import FlowerRun
+from flhe_app.flower_run import FlowerRun, How
 from flhe_app.settings import Settings
 from tests.strategies.test_tensorboard import written
 
@@ -187,15 +187,15 @@ def test_run_hands_on_where_overhead_is_told(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(launch, "run", lambda settings, **how: seen.append((settings, how)))
-    monkeypatch.setattr(launch, "resume", lambda path, given, **how: seen.append((given, how)))
+    monkeypatch.setattr(launch, "run", lambda settings, how: seen.append((settings, how)))
+    monkeypatch.setattr(launch, "resume", lambda path, given, how: seen.append((given, how)))
     options = ["--report", "r.jsonl", "--tensorboard", "board"]
     for arguments in (options, [*options, "--resume", str(tmp_path)], []):
         assert CliRunner().invoke(app, ["run", *arguments]).exit_code == 0
     (settings, how), (given, again), (usual, bare) = seen
-    assert how["report_path"] == again["report_path"] == pathlib.Path("r.jsonl")
+    assert how.report_path == again.report_path == pathlib.Path("r.jsonl")
     assert (settings.tensorboard, given) == ("board", {"tensorboard": "board"})
-    assert (usual.tensorboard, bare["report_path"]) == ("", None)
+    assert (usual.tensorboard, bare.report_path) == ("", None)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with run_dir.created(settings) as made:  # Flower's processes run elsewhere
         assert made.settings.tensorboard == str(pathlib.Path("board").absolute())
@@ -205,11 +205,11 @@ def test_what_cannot_work_is_refused_before_anything_starts(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"--report .*name a file in a directory that exists"):
-        launch.check(Settings(), None, 1.0, tmp_path / "no" / "report")
-    launch.check(Settings(), None, 1.0, tmp_path / "report")
+        launch.check(Settings(), How(report_path=tmp_path / "no" / "report"))
+    launch.check(Settings(), How(report_path=tmp_path / "report"))
     monkeypatch.setattr(tensorboard, "NEEDS", "no_such_module")
     with pytest.raises(ConfigError, match=r"pip install 'tensorboardX>="):
-        launch.check(Settings(tensorboard=str(tmp_path)), None, 1.0)
+        launch.check(Settings(tensorboard=str(tmp_path)), How())
 
 
 def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,11 @@ from rich.console import Console
 
 from flhe.errors import ConfigError, FlheError
 from flhe_app import launch, run_dir
+from flhe_app.flower_run import How
 from flhe_app.outcome import Outcome
 from flhe_app.processes import TAG
 from flhe_app.settings import Settings
+from flhe_app.signals import Stopped
 
 ROUND = {"event": "round", "round": 1, "accuracy": 0.5, "bytes_up": 7}
 FINISHED = Settings(num_rounds=3)
@@ -206,7 +208,7 @@ class Ends:
     how: BaseException | None = None
     agreed = True
 
-    def __init__(self, of: run_dir.RunDir, **_: object) -> None:
+    def __init__(self, of: run_dir.RunDir, *_: object) -> None:
         self._of = of
 
     def run(self) -> Outcome:
@@ -233,8 +235,8 @@ def ended(
     raised = None
     with open(os.devnull, "w") as null:  # noqa: PTH123
         try:
-            launch.run(settings, console=Console(file=null))
-        except (FlheError, launch.Stopped) as error:
+            launch.run(settings, How(console=Console(file=null)))
+        except (FlheError, Stopped) as error:
             raised = error
     runs = pathlib.Path(os.environ["XDG_DATA_HOME"]) / "flhe/runs"
     left = sorted(entry.name for entry in runs.glob("*/*"))
@@ -256,8 +258,8 @@ HINT = r"resume it: .*flhe run --resume /.*$"
         (FINISHED, None, True, "", [*WELL, "finished 3"]),
         (PLAIN, None, True, "", ["model.npz", "rounds.jsonl", "run.log"]),
         (FINISHED, TOO_FEW, True, "^too few; " + HINT, KEPT),
-        (FINISHED, launch.Stopped(2), True, "^" + HINT, KEPT),
-        *((s, launch.Stopped(2), False, "^$", []) for s in (FINISHED, PLAIN)),
+        (FINISHED, Stopped(2), True, "^" + HINT, KEPT),
+        *((s, Stopped(2), False, "^$", []) for s in (FINISHED, PLAIN)),
         *((s, TOO_FEW, False, "^too few$", ["run.log"]) for s in (FINISHED, PLAIN)),
     ],
 )
@@ -274,14 +276,14 @@ def test_what_a_run_leaves_and_says(
     assert found == left
     assert (raised is None) == (how is None)
     if raised is not None:
-        text = raised.hint if isinstance(raised, launch.Stopped) else str(raised)
+        text = raised.hint if isinstance(raised, Stopped) else str(raised)
         assert re.search(said, text)
 
 
 def test_a_plain_run_says_where_its_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "FlowerRun", Ends)
     shown = io.StringIO()
-    launch.run(PLAIN, console=Console(file=shown))
+    launch.run(PLAIN, How(console=Console(file=shown)))
     (model,) = re.findall(r"^Model: (.*)$", shown.getvalue(), re.MULTILINE)
     assert pathlib.Path(model).is_absolute()
     assert pathlib.Path(model).is_file()
@@ -298,8 +300,8 @@ def test_a_plain_run_whose_model_is_elsewhere_leaves_nothing(
 
 def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     path = begun(FINISHED, ledger=False)
-    stops = type("Stops", (Ends,), {"how": launch.Stopped(2), "agreed": False})
+    stops = type("Stops", (Ends,), {"how": Stopped(2), "agreed": False})
     monkeypatch.setattr(launch, "FlowerRun", stops)
-    with pytest.raises(launch.Stopped):
-        launch.resume(path, {})
+    with pytest.raises(Stopped):
+        launch.resume(path, {}, How())
     assert (path / "settings.json").exists()
