@@ -122,21 +122,6 @@ def test_run_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, options: str)
     assert seen == [Settings(**HANDED[options])]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--optimizer adam",
-        "--algorithm fedsgd --optimizer adamw",
-        "--top-k 2",
-        "--masking triple",
-        "--clipping median",
-    ],
-)
-def test_run_refuses(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
-    monkeypatch.setattr(launch, "run", pytest.fail)
-    assert CliRunner().invoke(app, ["run", *options.split()]).exit_code != 0
-
-
 def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Path, dict[str, object]]] = []
     monkeypatch.setattr(launch, "resume", lambda path, given, how: seen.append((path, given)))

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from flhe_app import flower_run
 from flhe_app.console import RoundDisplay, round_table
-from flhe_app.flower_run import FlowerRun
+from flhe_app.flower_run import FlowerRun, How
 from flhe_app.outcome import Outcome, Tail, labelled
 from flhe_app.settings import Settings
 
@@ -118,7 +118,7 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     run = FlowerRun.__new__(FlowerRun)
     run._console, run._settings, run._kills = console, replace(SELECTS, kill=2), True
     run._tails, run._outcome = (Tail(report), Tail(tmp_path / "log")), Outcome()
-    run._copy, run._verbose, run._deadline = run._own(copy), False, math.inf
+    run._copy, run._how, run._deadline = run._own(copy), How(), math.inf
     with RoundDisplay(console, 3) as run._display:
         run._tick()
     assert shown(console).splitlines() == [

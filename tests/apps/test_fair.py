@@ -99,17 +99,6 @@ def test_the_weighted_mean_is_algorithm_2s_step(
     assert furthest(weighted_mean(parts), expected) < bound
 
 
-def test_as_far_as_the_weights_rounding_goes() -> None:
-    received, trained = models(3, len(LOSSES))
-    method = fair(1.0)
-    parts = [
-        method.contribution(received, m, loss) for m, loss in zip(trained, LOSSES, strict=True)
-    ]
-    expected = algorithm_2(1.0, 1 / RATE, received, trained, LOSSES)
-    moved = furthest(expected, received)
-    assert furthest(weighted_mean(parts), expected) < 1e-5 * moved + 1e-7
-
-
 @pytest.mark.parametrize("q", [0.1, 1.0, 3.0])
 def test_flowers_own_strategies_agree(q: float) -> None:
     """FedAvg over the contributions, and QFedAvg over what the nodes trained."""
@@ -146,13 +135,6 @@ def test_encoded_as_under_encryption(q: float) -> None:
     assert furthest(ours, expected) < 0.005 * moved
 
 
-def test_the_worse_off_count_more() -> None:
-    received, (model, _) = models(1, 2)
-    weights = [fair(2.0).contribution(received, model, loss)[1] for loss in (0.5, 1.0, 2.0)]
-    assert weights == sorted(weights)
-    assert weights[0] < weights[2]
-
-
 def test_types_stay_and_integers_pass() -> None:
     received: Model = {"w": np.ones(3, np.float32), "n": np.array(4), "d": np.ones(2)}
     trained: Model = {"w": np.full(3, 2, np.float32), "n": np.array(9), "d": np.zeros(2)}
@@ -182,15 +164,11 @@ def test_a_perfect_model_still_counts_one() -> None:
     assert 1 < weight < FAIR_LIMIT
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_no_number(loss: float) -> None:
+def test_training_that_ran_away() -> None:
     received, (model, _) = models(1, 2)
-    with pytest.raises(RangeError, match="not finite; lower the learning rate"):
-        fair().contribution(received, model, loss)
-
-
-def test_training_that_ran_away(caplog: pytest.LogCaptureFixture) -> None:
-    received, (model, _) = models(1, 2)
+    for loss in (math.nan, math.inf, -math.inf):
+        with pytest.raises(RangeError, match="not finite; lower the learning rate"):
+            fair().contribution(received, model, loss)
     with pytest.raises(RangeError, match="not finite"):
         fair().contribution(received, {**model, "b": np.full(7, np.nan, np.float32)}, 1.0)
     _, weight = fair(20.0).contribution(received, model, 1e300)

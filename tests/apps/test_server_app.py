@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import Result
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, ProtocolError, QuorumError
-from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import Reporter
-from flhe.training.optimizer import DEFAULTS
+from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import DEFAULTS, ServerOptimizer
 from flhe_app import server_app
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
@@ -58,26 +58,65 @@ def test_missing_nodes_end_the_run() -> None:
         server_app.run(EmptyGrid(), settings, Reporter(None))
 
 
-def test_strategies() -> None:
-    task, reporter = task_named("digits"), Reporter(None)
-    plain = server_app.make_strategy(Settings(scheme="plain", nodes=4), task, reporter)
-    assert type(plain) is MeteredFedAvg
-    assert plain.min_available_nodes == plain.min_train_nodes == 4
-    sealed = server_app.make_strategy(Settings(), task, reporter)
-    assert type(sealed).__name__ == "HEStrategy"
+def made(**config: Any) -> Any:
+    """The strategy of a run config."""
+    return server_app.make_strategy(Settings(**config), task_named("digits"), Reporter(None))
 
 
-def test_the_strategy_keeps_state_and_rekeys_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
-    settings = Settings(
+SPARSE = {"masking": "adaptive", "top_k": 0.1, "warmup": 3, "permute": False}
+PART = {"select": 0.25, "rule": "random", "noise": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            {},
+            {"scheme": "flashe", "masking": "double", "clip": 1.0, "top_k": None, "sparse": False},
+        ),
+        ({"clip": 0.5}, {"clip": 0.5, "select": Select(), "noise": None, "weighted": True}),
+        ({**SPARSE, "clipping": "exchange"}, {**SPARSE, "clip": "exchange"}),
+        ({"scheme": "esafl"}, {"ring": "goldilocks-4096", "keys": "joint", "bits": 16}),
+        ({"scheme": "esafl", "algorithm": "fedsgd"}, {"optimizer": ClientOptimizer("adam")}),
+        (
+            {"scheme": "esafl", "ring": "rns-8192", "per_round_keys": True, "bits": 20},
+            {"ring": "rns-8192", "keys": "round", "bits": 20},
+        ),
+        ({"scheme": "fedml-he", "ckks_ring": "8192"}, {"scheme": "fedml-he", "ckks_ring": "8192"}),
+        (PART, {"select": Select(0.25, "random"), "noise": Laplace(0.5), "weighted": False}),
+        ({"scheme": "batchcrypt", **PART}, {"select": Select(0.25, "random"), "weighted": False}),
+        ({"select": 0.25, "rest": "drop"}, {"weighted": True}),
+        ({"server_optimizer": "fedadam"}, {"optimizer": ServerOptimizer("fedadam")}),
+        ({"fair_q": 1.0}, {"bits": 24, "max_examples": 1 << 20}),
+        ({"max_examples": 500}, {"max_examples": 500}),
+        ({"partition": "dirichlet"}, {"max_examples": 1437}),
+    ],
+    ids=str,
+)
+def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    terms = made(**config).terms
+    assert {name: getattr(terms, name) for name in expected} == expected
+
+
+def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
+    strategy = made(
         state_dir=str(tmp_path), rekey_every=2, checkpoint_every=4, patience=5, retries=6
     )
-    strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
-    assert isinstance(strategy, HEStrategy)
-    assert strategy.state_dir == tmp_path
-    assert (strategy.checkpoint_every, strategy.retries) == (4, 6)
-    sealed = server_app.make_strategy(Settings(), task_named("digits"), Reporter(None))
-    assert isinstance(sealed, HEStrategy)
-    assert sealed.state_dir is None
+    assert (strategy.state_dir, strategy.checkpoint_every, strategy.retries) == (tmp_path, 4, 6)
+    assert made().state_dir is None
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_plain_runs_take_flowers_own_optimizers(name: str) -> None:
+    eta = {} if name == "fedavg" else {"server_eta": 0.5}
+    plain = made(scheme="plain", nodes=4, server_optimizer=name, **eta)
+    assert isinstance(plain, MeteredFedAvg)
+    assert type(plain).__name__.lower() == f"metered{name}"
+    assert plain.min_available_nodes == plain.min_train_nodes == 4
+    has = vars(plain)
+    assert [has[rate] for rate in ("eta", "server_learning_rate") if rate in has] == [0.5] * len(
+        eta
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,104 +144,6 @@ def test_what_the_strategy_is_started_with(
     server_app.run(EmptyGrid(), Settings(**config), Reporter(None))
     assert seen[0].get("resume") is resume
     assert (seen[0]["initial_arrays"] is not None) is sent
-
-
-def test_the_strategy_encodes_as_the_run_config_says() -> None:
-    settings = Settings(
-        masking="adaptive", top_k=0.1, warmup=3, permute=False,
-        clipping="exchange",
-    )  # fmt: skip
-    strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
-    assert isinstance(strategy, HEStrategy)
-    terms = strategy.terms
-    assert (terms.masking, terms.clip, terms.top_k) == ("adaptive", "exchange", 0.1)
-    assert (terms.warmup, terms.permute) == (3, False)
-    usual = server_app.make_strategy(Settings(clip=0.5), task_named("digits"), Reporter(None))
-    assert isinstance(usual, HEStrategy)
-    terms = usual.terms
-    assert (terms.masking, terms.clip, terms.top_k, terms.sparse) == ("double", 0.5, None, False)
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
-def test_esafl_as_the_run_config_says(algorithm: str) -> None:
-    def terms(**config: Any) -> Any:
-        settings = Settings(scheme="esafl", algorithm=algorithm, **config)
-        strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
-        assert isinstance(strategy, HEStrategy)
-        return strategy.terms
-
-    usual = terms()
-    assert (usual.scheme, usual.ring, usual.keys) == ("esafl", "goldilocks-4096", "joint")
-    assert (usual.bits, usual.clip, usual.optimizer.takes) == (
-        16,
-        1.0,
-        "update" if algorithm == "fedavg" else "gradient",
-    )
-    other = terms(ring="rns-8192", per_round_keys=True, bits=20, clip=0.5)
-    assert (other.ring, other.keys, other.bits, other.clip) == ("rns-8192", "round", 20, 0.5)
-    assert terms(clipping="exchange").clip == "exchange"
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
-@pytest.mark.parametrize("scheme", ["fedml-he", "flashe", "batchcrypt", "esafl", "sash"])
-def test_selection_as_the_run_config_says(scheme: str, algorithm: str) -> None:
-    def terms(**config: Any) -> Any:
-        readers = {"unmask": "clients"} if scheme == "sash" else {}
-        settings = Settings(scheme=scheme, algorithm=algorithm, **readers, **config)
-        strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
-        assert isinstance(strategy, HEStrategy)
-        return strategy.terms
-
-    usual = terms()
-    assert (usual.scheme, usual.select, usual.noise) == (scheme, Select(), None)
-    assert usual.weighted
-    other = terms(select=0.25, rule="random", noise=0.5)
-    assert (other.select, other.noise) == (Select(0.25, "random"), Laplace(0.5))
-    assert not other.weighted
-    assert terms(select=0.25, rest="drop").weighted
-    if scheme == "fedml-he":
-        assert terms(ckks_ring="8192").ckks_ring == "8192"
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-@pytest.mark.parametrize("scheme", ["plain", "flashe"])
-def test_server_optimizers(scheme: str, name: str) -> None:
-    settings = Settings(scheme=scheme, server_optimizer=name)
-    strategy = server_app.make_strategy(settings, task_named("digits"), Reporter(None))
-    if scheme == "flashe":
-        assert isinstance(strategy, HEStrategy)
-        assert strategy.terms.optimizer == settings.optimizer
-    else:
-        assert isinstance(strategy, MeteredFedAvg)
-        assert type(strategy).__name__.lower() == f"metered{name}"
-
-
-def test_plain_optimizers_get_their_parameters() -> None:
-    def strategy(name: str) -> Any:
-        settings = Settings(scheme="plain", server_optimizer=name, server_eta=0.5)
-        return server_app.make_strategy(settings, task_named("digits"), Reporter(None))
-
-    momentum, adam = strategy("fedavgm"), strategy("fedadam")
-    assert (momentum.server_learning_rate, momentum.server_momentum) == (0.5, 0.9)
-    assert (adam.eta, adam.beta_1, adam.beta_2, adam.tau) == (0.5, 0.9, 0.99, 1e-3)
-    assert strategy("fedyogi").eta == strategy("fedadagrad").eta == 0.5
-
-
-def test_q_fedavg_has_its_own_weights() -> None:
-    task = task_named("digits")
-    settings = Settings(fair_q=1.0)
-    assert server_app.largest_weight(settings, task) == 1 << 20
-    assert server_app.largest_weight(Settings(), task) == 288
-    assert server_app.largest_weight(Settings(max_examples=500), task) == 500
-    strategy = server_app.make_strategy(settings, task, Reporter(None))
-    assert isinstance(strategy, HEStrategy)
-    assert (strategy.terms.bits, strategy.terms.max_examples) == (24, 1 << 20)
-
-
-def test_most_examples_covers_any_node() -> None:
-    task = task_named("digits")
-    assert server_app.most_examples(Settings(), task) == 288
-    assert server_app.most_examples(Settings(partition="dirichlet"), task) == task.train_size
 
 
 def test_writes_the_sealed_bytes_for_the_owner_alone(tmp_path: pathlib.Path) -> None:

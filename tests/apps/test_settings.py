@@ -16,7 +16,6 @@ from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
 from flhe.training import client_optimizer, optimizer
-from flhe.training.optimizer import ServerOptimizer
 from flhe.training.terms import BUILT
 from flhe_app import settings
 from flhe_app.settings import Settings
@@ -178,13 +177,6 @@ def test_refuses(config: dict[str, Any], message: str) -> None:
         Settings.from_config(config)
 
 
-def test_server_optimizer() -> None:
-    assert Settings().optimizer == ServerOptimizer()
-    assert Settings(server_optimizer="fedadam").optimizer == ServerOptimizer("fedadam")
-    settings = Settings(server_optimizer="fedavgm", server_eta=0.5)
-    assert settings.optimizer == ServerOptimizer("fedavgm", eta=0.5, momentum=0.9)
-
-
 def test_q_fedavg_takes_its_parameters_from_public_figures() -> None:
     assert Settings().fair is None
     assert Settings().value_bits == 16
@@ -194,17 +186,6 @@ def test_q_fedavg_takes_its_parameters_from_public_figures() -> None:
     assert Settings(fair_q=0.5, bits=30).value_bits == 30
     settings = Settings(fair_q=0.5, fair_lipschitz=2.0, max_examples=5000)
     assert settings.fair == Fair(0.5, 2.0, 1.0, math.log(10), 5000)
-
-
-def test_what_clips() -> None:
-    assert Settings().threshold == 1.0
-    assert Settings(clip=0.25).threshold == 0.25
-    assert Settings(clip=0.25, clipping="history").threshold == "history"
-    assert Settings(clipping="exchange").threshold == "exchange"
-
-
-def test_two_plain_nodes_are_fine() -> None:
-    assert Settings(scheme="plain", nodes=2).cohort == 2
 
 
 def test_what_esafl_can_do() -> None:
@@ -239,9 +220,3 @@ def test_bits_are_what_the_scheme_makes_of_zero() -> None:
     assert Settings(scheme="sash", fair_q=1.0).value_bits == 0
     assert Settings(scheme="sash", bits=12).value_bits == 12
     assert Settings(scheme="esafl").value_bits == 16
-
-
-def test_who_has_the_model() -> None:
-    assert Settings(scheme="sash").server_reads
-    assert not Settings(scheme="sash", unmask="clients").server_reads
-    assert not Settings().server_reads
