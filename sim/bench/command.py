@@ -31,8 +31,6 @@ class Asked:
     peers: bool = False
     top_k: float | None = None
     select: float | None = None
-    key_bits: int | None = None
-    quick: bool = False
 
     def given(self, **names: str) -> dict[str, Any]:
         """What was said of the options `names`: parameter=option."""
@@ -71,17 +69,6 @@ def _times(asked: Asked, progress: Progress) -> Shown:
     return Shown([table(rows), *notes(rows)], to_data(rows))
 
 
-def _round(asked: Asked, progress: Progress) -> Shown:
-    from flhe_lab.bench.host import machine
-    from flhe_lab.bench.table import round_table
-    from flhe_lab.crowd.round_cost import round_cost
-
-    cohort = 10 if asked.cohort is None else asked.cohort
-    given = asked.given(rounds="repeats")
-    cost = round_cost(cohort=cohort, threads=asked.threads, progress=progress, **given)
-    return Shown([round_table(cost, cohort)], {"machine": machine(), "round": cost.to_json()})
-
-
 def _memory(asked: Asked, progress: Progress) -> Shown:
     from flhe_app import launch
     from flhe_lab.bench import memory
@@ -92,29 +79,8 @@ def _memory(asked: Asked, progress: Progress) -> Shown:
     return Shown([memory.table(rows)], memory.to_data(rows))
 
 
-def _flower(asked: Asked, progress: Progress) -> Shown:
-    from flhe_lab.bench import flower
-
-    values = flower.VALUES if asked.values is None else asked.values
-    repeats = asked.repeats or (2 if asked.quick else flower.REPEATS)
-    settings = flower.settings(values, quick=asked.quick)
-    found = flower.compare(settings, repeats=repeats, progress=progress)
-    return Shown([flower.table(found)], flower.to_data(found), 110)
-
-
-def _paillier(asked: Asked, progress: Progress) -> Shown:
-    from flhe_lab.bench import paillier
-
-    given = asked.given(key_bits="key_bits", count="values", repeats="repeats")
-    rows = paillier.measure(**given, progress=progress)
-    return Shown([paillier.table(rows)], paillier.to_data(rows), 100)
-
-
 WHAT: dict[str, Callable[[Asked, Progress], Shown]] = {
-    "round": _round,
     "memory": _memory,
-    "flower": _flower,
-    "paillier": _paillier,
 }
 """Name -> what is measured in place of schemes' encryption of one update."""
 
@@ -124,15 +90,12 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[WHAT]...",
-            help="Schemes, or one of round, memory, flower, paillier.",
+            help="Schemes, or memory.",
         ),
     ] = None,
     values: Annotated[
         int | None,
-        typer.Option(
-            help="Values in one update: 1,200,000; memory 10,000,000; flower 1,000,000. For "
-            "paillier, ciphertexts that share tables: 2,048."
-        ),
+        typer.Option(help="Values in one update: 1,200,000; memory 10,000,000."),
     ] = None,
     cohort: Annotated[
         int | None, typer.Option(help="Clients; 10, or 20 with memory, beside 3.")
@@ -141,10 +104,7 @@ def bench(
     threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
     repeats: Annotated[
         int | None,
-        typer.Option(
-            help="Counted repeats, after one that warms up: 20; flower and paillier 7; round 3 and "
-            "memory 2 rounds."
-        ),
+        typer.Option(help="Counted repeats, after one that warms up: 20; memory 2 rounds."),
     ] = None,
     peers: Annotated[
         bool,
@@ -164,24 +124,14 @@ def bench(
             "--select", help="Time FedML-HE with so large a share of each update encrypted."
         ),
     ] = None,
-    key_bits: Annotated[
-        int | None, typer.Option(help="Of paillier's modulus: 2048, 3072 or 4096.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Of flower: few clients.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Time encryption beside what nobody can beat and what else one might use.
 
-    WHAT are schemes, whose encryption, addition and decryption of one update are timed. Or one of:
-
-    round: whole rounds of a CNN, 1,500 images a client.
+    WHAT are schemes, whose encryption, addition and decryption of one update are timed. Or
 
     memory: of the ServerApp in deployments on this machine, and of a federation in one process with ten
     times the values; about 8 minutes.
-
-    flower: SASH beside Flower's own SecAgg+ as installed.
-
-    paillier: what each trick brings to Paillier, a ciphertext at a time.
     """
     from rich.console import Console
 
@@ -192,9 +142,7 @@ def bench(
     other = [name for name in names if name in WHAT]
     if other and len(names) > 1:
         raise ConfigError(f"{other[0]!r} is measured by itself: name it alone")
-    asked = Asked(
-        names, values, cohort, dropouts, threads, repeats, peers, top_k, select, key_bits, quick
-    )
+    asked = Asked(names, values, cohort, dropouts, threads, repeats, peers, top_k, select)
     try:
         with progress(Console(stderr=True)) as advance:
             shown = WHAT.get(other[0] if other else "", _times)(asked, advance)
