@@ -29,7 +29,6 @@ app({arguments})
         "run --scheme plain",
         "audit --quick",
         "tables",
-        "bench memory --values 1000",
         "bench batchcrypt --values 1000 --repeats 1",
         "bench fedml-he --values 1000 --repeats 1",
         "bench --peers --values 1000 --repeats 1",
