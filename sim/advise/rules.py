@@ -7,7 +7,12 @@ from flhe_lab.advise.calibration import SCHEMES, Calibration, installed
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.offers import Offer, refusal, work
 from flhe_lab.advise.prices import GB
-from flhe_lab.bench.memory import NODE_BYTES, VALUE_BYTES
+
+NODE_BYTES = 200 << 20
+"""What a SuperNode holds, with the process that starts its clients, when idle."""
+
+VALUE_BYTES = 40
+"""What a working client holds for each value of the model, all copies together."""
 
 AGAIN = 0.1
 """Share of rounds that may come to nothing, or have all encrypt anew, before an offer is excluded."""

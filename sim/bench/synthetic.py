@@ -1,4 +1,4 @@
-"""A federation whose model is made up: what memory is measured with.
+"""A federation whose model is made up: what crowds and rehearsals run.
 
 Values are random, because Flower sends equal blocks once. Clients add a small number and train nothing,
 so that what a process holds is Flower's and ours.
@@ -6,14 +6,11 @@ so that what a process holds is Flower's and ours.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from flhe.strategies.resident import resident
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message
@@ -110,19 +107,6 @@ def client_app(*before: Any) -> ClientApp:
     return app
 
 
-def server_app() -> ServerApp:
-    """The server of the Flower app; it writes down when it is idle, and each round."""
-
-    def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-        warm_up()
-        reporter.emit("idle", pid=os.getpid(), resident=resident())
-        run = strategy(config["nodes"], config["timeout"], reporter.round)
-        run.start(grid, initial(config["values"]), config["rounds"])
-        return {"peak": resident("VmHWM")}
-
-    return reporting_app(work)
-
-
 def reporting_app(work: Work) -> ServerApp:
     """A ServerApp that does `work`, and reports into the file that the run config names in `report`.
 
@@ -146,24 +130,6 @@ def reporting_app(work: Work) -> ServerApp:
         reporter.emit("done", **found)
 
     return app
-
-
-def strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
-    """FLASHE among all nodes, each of them needed."""
-    from flhe.strategies import flashe_fedavg
-
-    return flashe_fedavg(
-        max_examples=EXAMPLES,
-        clip=float(STEP) * nodes,
-        min_available_nodes=nodes,
-        min_train_nodes=nodes,
-        min_evaluate_nodes=nodes,
-        min_replies=nodes,
-        round_timeout=timeout,
-        stage_timeout=timeout,
-        connect_timeout=timeout,
-        on_round=on_round,
-    )
 
 
 def sash_strategy(

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from flhe_lab.bench.times import Row
 from flhe_lab.bench.turns import Progress, Times
-from flhe_lab.crowd.round_cost import RoundCost
 
 LIMIT_OF = {
     "encrypt_s": "openssl-aes-ctr",
@@ -115,21 +114,6 @@ def _whole(row: Row, how: str) -> float:
     """Seconds of all three phases."""
     phases = (row.encrypt_s, row.add_s, row.decrypt_s)
     return float(sum(getattr(phase, how) for phase in phases if phase is not None))
-
-
-def round_table(cost: RoundCost, cohort: int) -> Table:
-    """Whole rounds: seconds by scheme, and encrypted to plain, round by round."""
-    out = Table(title=f"one round, {cohort} clients, {cost.parameters:,} parameters")
-    for heading in ("", "min", "median"):
-        out.add_column(heading, justify="right" if heading else "left")
-    for name, times in (
-        ("plain FedAvg", cost.plain_s),
-        ("FLASHE", cost.encrypted_s),
-        ("of it, in cryptography", cost.crypto_s),
-    ):
-        out.add_row(name, _seconds(times.min), _seconds(times.median))
-    out.add_row("FLASHE / plain", f"{cost.ratio.min:.3f}x", f"{cost.ratio.median:.3f}x")
-    return out
 
 
 @contextmanager

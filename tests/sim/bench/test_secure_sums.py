@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import loads
@@ -121,15 +116,3 @@ def test_who_has_a_point() -> None:
 def test_those_without_a_point_are_left_out() -> None:
     absent = Maker("absent", lambda _: None)
     assert list(timed(Setting(4, 10), [SECAGG, absent], repeats=1)) == ["SecAgg"]
-
-
-def test_beside_flower(tmp_path: Path) -> None:
-    file = tmp_path / "found.json"
-    options = ["flower", "--quick", "--values", "500", "--json", str(file)]
-    result = CliRunner().invoke(app, ["bench", *options])
-    assert result.exit_code == 0, result.output
-    rows = json.loads(file.read_text())["rows"]
-    assert [row["name"] for row in rows] == ["SASH", "Flower SecAgg+, all others"] * 3
-    assert [row["server_s"] is None for row in rows] == [False] * 4 + [False, True]
-    assert [row["projected"] for row in rows] == [False, True] * 3
-    assert result.output.count("x") >= 5

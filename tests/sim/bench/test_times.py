@@ -17,7 +17,7 @@ from flhe_lab.bench import Contender, Laps, Setting, Times, measure
 from flhe_lab.bench import times as timing
 from flhe_lab.bench.limits import limits
 from flhe_lab.bench.schemes import SCHEMES, scheme_named
-from flhe_lab.bench.table import bare_note, matrix_note, round_table, selected_note, table
+from flhe_lab.bench.table import bare_note, matrix_note, selected_note, table
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
 
@@ -243,23 +243,6 @@ def test_tables_fit_a_terminal() -> None:
     console.file.close()
     assert "flashe" in text
     assert "…" not in text
-
-
-def test_whole_rounds_take_turns() -> None:
-    pytest.importorskip("torch")
-    from flhe_lab.crowd.round_cost import round_cost
-
-    seen: list[str] = []
-    cost = round_cost(
-        cohort=3, images=32, rounds=1, progress=lambda _turn, _turns, name: seen.append(name)
-    )
-    assert seen == ["plain round", "flashe round"] * 2
-    assert cost.parameters == 1_206_290
-    assert cost.ratio.median == pytest.approx(cost.encrypted_s.median / cost.plain_s.median)
-    assert 0 < cost.crypto_s.median < cost.encrypted_s.median
-    assert round_table(cost, 3).row_count == 4
-    with pytest.raises(ConfigError, match="bench round` needs"):
-        round_cost(cohort=2)
 
 
 def test_sash_is_timed_with_its_parts_and_the_papers_form() -> None:
