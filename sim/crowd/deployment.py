@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flhe.errors import FlheError
-from flhe_app import launch
+from flhe_app.environment import FLOWER_CONFIG, answers, environment, free_port, short_tmp
+from flhe_app.flower_run import STREAM_S, SUPERLINK_S
+from flhe_app.outcome import Tail, last_exception
 from flhe_app.processes import Children, describe_exit, script
 from flhe_lab.bench.synthetic import APP, write_app
 
@@ -69,7 +71,7 @@ class LocalRun:
         """
         self._deadline = time.monotonic() + self._timeout
         with tempfile.TemporaryDirectory(
-            prefix="flhe-", dir=launch.short_tmp(), ignore_cleanup_errors=True
+            prefix="flhe-", dir=short_tmp(), ignore_cleanup_errors=True
         ) as name:
             self._scratch = Path(name)
             self._log = self._scratch / "flower.log"
@@ -83,7 +85,7 @@ class LocalRun:
                 self._children.stop()  # which removes `scratch` too
 
     def _environment(self) -> dict[str, str]:
-        return launch.environment(self._scratch / "home", self._scratch)
+        return environment(self._scratch / "home", self._scratch)
 
     def _begin(self, port: int) -> None:
         """Start what else there is, once the SuperLink answers on `port`."""
@@ -102,17 +104,15 @@ class LocalRun:
         log, scratch = self._log, self._scratch
         began = start_superlink(self._children, log, scratch, "--insecure", *self.options)
         if began is None:
-            self.fail(f"flower-superlink did not answer within {launch.SUPERLINK_S:g} s")
+            self.fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
         port, superlink = began
-        (scratch / "config.toml").write_text(
-            launch.FLOWER_CONFIG.format(port=port), encoding="utf-8"
-        )
+        (scratch / "config.toml").write_text(FLOWER_CONFIG.format(port=port), encoding="utf-8")
         self._begin(port)
         report = scratch / "report.jsonl"
         command = [script("flwr"), "run", str(scratch / "app"), "flhe", "--stream", *self._words()]
         command += ["--run-config", pairs({**self._config, "report": str(report)})]
         stream = self._children.start(command, log=log, cwd=scratch)
-        tail, ended = launch.Tail(report), float("inf")
+        tail, ended = Tail(report), float("inf")
         while True:
             until = time.monotonic() + LOOK_S
             while time.monotonic() < until:
@@ -131,14 +131,14 @@ class LocalRun:
             now = time.monotonic()
             if stream.poll() is not None:
                 ended = min(ended, now)
-            if now - ended > launch.STREAM_S:
+            if now - ended > STREAM_S:
                 self.fail("the ServerApp ended before it was done")
             if now > self._deadline:
                 self.fail(f"it took longer than {self._timeout:g} s")
 
     def fail(self, reason: str) -> NoReturn:
         """Raise FlheError with what the log says of it."""
-        why = launch.last_exception(self._log)
+        why = last_exception(self._log)
         raise FlheError(f"{self.what} failed: {reason}" + (f" ({why})" if why else ""))
 
 
@@ -188,7 +188,7 @@ def start_superlink(
     log: Path,
     scratch: Path,
     *options: str,
-    answers: Callable[[int], bool] = launch.answers,
+    answers: Callable[[int], bool] = answers,
     patience: float = 1.0,
 ) -> tuple[int, subprocess.Popen[bytes]] | None:
     """Start one; returns its port and process, or None where it does not answer in time.
@@ -205,11 +205,11 @@ def start_superlink(
         What the longest wait, SUPERLINK_S seconds, is multiplied by.
     """
     for _ in range(STARTS):
-        port = launch.free_port()
+        port = free_port()
         command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
         command += ["--disable-runtime-dependency-installation", *options]
         superlink = children.start(command, log=log, cwd=scratch)
-        limit = time.monotonic() + launch.SUPERLINK_S * patience
+        limit = time.monotonic() + SUPERLINK_S * patience
         while superlink.poll() is None and time.monotonic() < limit:
             if answers(port):
                 return port, superlink
@@ -236,7 +236,7 @@ class _SuperNode:
         self._start()
 
     def _start(self) -> None:
-        command = [*self._command, str(launch.free_port())]
+        command = [*self._command, str(free_port())]
         self._process = self._children.start(command, log=self._log, cwd=self._scratch)
         self._left -= 1
 

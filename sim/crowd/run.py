@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from flhe.errors import FlheError
-from flhe_app import launch
-from flhe_app.environment import cpus
+from flhe_app.environment import cpus, environment
 from flhe_lab.crowd.app import FILES
 from flhe_lab.crowd.deployment import Event, LocalRun
 from flhe_lab.crowd.found import Asked, Found
@@ -77,7 +76,7 @@ class RayRun(LocalRun):
     def _environment(self) -> dict[str, str]:
         (self._scratch / "clocks").mkdir()
         self._config = {**self._config, "clocks": str(self._scratch / "clocks")}
-        return launch.environment(self._scratch, self._scratch) | {
+        return environment(self._scratch, self._scratch) | {
             "FLHE_HOME": str(self._scratch / "nodes"),
             "RAY_worker_niceness": "0",  # or whatever else runs here would be in the times
         }

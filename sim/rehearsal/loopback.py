@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import FlheError
-from flhe_app import launch
+from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
 from flhe_lab.crowd.deployment import LOOK_S, Value, pairs
 from flhe_lab.rehearsal import app as loopback_app
@@ -51,7 +51,7 @@ class Run:
     scheme: str
     place: Path
     id: int
-    tail: launch.Tail
+    tail: Tail
     began: float = field(default_factory=time.monotonic)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     ended: float = 0.0
@@ -186,7 +186,7 @@ class Loopback:
         if "run-id" not in told:
             why = self.logs.why(f"flwr-run-{scheme}", "superlink")
             raise FlheError(f"`flwr run` did not start {scheme}{why}")
-        return Run(scheme, place, int(told["run-id"]), launch.Tail(place / "report.jsonl"))
+        return Run(scheme, place, int(told["run-id"]), Tail(place / "report.jsonl"))
 
     def another_run(self) -> list[str]:
         """What to type for one more run while all is up: permits of the sites, then `flwr run`."""

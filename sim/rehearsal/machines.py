@@ -19,7 +19,9 @@ from typing import Any
 import psutil
 
 from flhe.errors import FlheError
-from flhe_app import launch
+from flhe_app.environment import FLOWER_CONFIG, answers, environment, free_port
+from flhe_app.flower_run import SUPERLINK_S
+from flhe_app.outcome import Tail
 from flhe_app.processes import Children, describe_exit, script, stop_tagged
 from flhe_lab.crowd.deployment import Value, pairs, start_superlink
 from flhe_lab.rehearsal.logs import Logs
@@ -45,7 +47,7 @@ class SuperNode:
     config: dict[str, Value]
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
-    log: launch.Tail | None = None
+    log: Tail | None = None
     taken: bool = False
 
     @property
@@ -97,7 +99,7 @@ class Machines:
         hub : str
             URL of the hub that it takes apps from.
         """
-        env = launch.environment(self._scratch / "unused", self._scratch)
+        env = environment(self._scratch / "unused", self._scratch)
         env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)
         env["FLWR_SUPERGRID_API_URL"] = hub
         self._children = Children(env, self._scratch)
@@ -105,7 +107,7 @@ class Machines:
             port = self._start_superlink()
             with wiretap(self._trust.tls, port, self.captured) as self.relay:
                 authority = f'root-certificates = "{self._trust.tls.authority}"'
-                config = launch.FLOWER_CONFIG.format(port=self.relay)
+                config = FLOWER_CONFIG.format(port=self.relay)
                 config = config.replace("insecure = true", authority)
                 (self._scratch / "config.toml").write_text(config, encoding="utf-8")
                 self._register()
@@ -126,12 +128,12 @@ class Machines:
             self.logs.path("superlink"),
             self._scratch,
             *options,
-            answers=lambda port: launch.answers(port, tls.client_context()),
+            answers=lambda port: answers(port, tls.client_context()),
             patience=patience,
         )
         if began is None:
             raise FlheError(
-                f"waited {launch.SUPERLINK_S * patience:g} s for flower-superlink to answer; "
+                f"waited {SUPERLINK_S * patience:g} s for flower-superlink to answer; "
                 f"--patience gives it more{self.logs.why('superlink')}"
             )
         port, self._superlink = began
@@ -157,9 +159,9 @@ class Machines:
         command += ["--root-certificates", str(trust.tls.authority)]
         command += ["--auth-supernode-private-key", str(trust.node_keys[name].private)]
         command += ["--trusted-entities", str(trust.reviewers)]
-        command += ["--host", "127.0.0.1", "--port", str(launch.free_port())]
+        command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", pairs(node.config)]
-        node.log, node.taken = launch.Tail.from_end(self.logs.path(name)), False
+        node.log, node.taken = Tail.from_end(self.logs.path(name)), False
         node.process = self._start_child(command, name)
         node.starts += 1
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from flhe.cli import app as cli
 from flhe.errors import FlheError, QuorumError
-from flhe_app import launch
+from flhe_app.flower_run import SUPERLINK_S
+from flhe_app.outcome import Tail
 from flhe_app.signals import Stopped
 from flhe_lab.crowd import deployment
 from flhe_lab.rehearsal import app as loopback_app
@@ -84,12 +85,12 @@ def machines(tmp_path: Path, process: Process, patience: float = 1.0) -> Machine
 def test_a_superlink_that_does_not_answer(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "answers", lambda *_: False)
+    monkeypatch.setattr("flhe_lab.rehearsal.machines.answers", lambda *_: False)
     monkeypatch.setattr(Trust.tls, "client_context", lambda: None)
     found = machines(tmp_path, Process(), 2.0)
     log = found.logs.path("superlink")
     log.write_text("Traceback\nOSError: no room\n", encoding="utf-8")
-    seconds = 2 * launch.SUPERLINK_S
+    seconds = 2 * SUPERLINK_S
     said = f"waited {seconds:g} s for flower-superlink to answer; .*--patience.*"
     with pytest.raises(FlheError, match=said + re.escape(f"{log} ends with OSError: no room")):
         found._start_superlink()
@@ -133,7 +134,7 @@ def test_runs_that_are_late_are_named_with_their_rounds(tmp_path: Path, clock: C
     plan = Plan(("flashe", "sash"), kill=False, timeout=100.0, patience=2.0)
     one = Loopback(plan, tmp_path, Logs(tmp_path / "logs"), lambda _: None)
     one._submit = lambda scheme: loopback.Run(  # type: ignore[method-assign]
-        scheme, tmp_path, 7, launch.Tail(tmp_path / "none"), rounds=[{}] * (scheme == "sash")
+        scheme, tmp_path, 7, Tail(tmp_path / "none"), rounds=[{}] * (scheme == "sash")
     )
     one._look = lambda: None  # type: ignore[method-assign]
     said = (
