@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Error, Message
@@ -49,3 +50,10 @@ def fail_once(
 
     grid.fate = fate
     return failed
+
+
+def drift(grid: Puppets, index: int) -> None:
+    """A node's weights are no more what its history says: a bad disk, or other arithmetic."""
+    model = grid.model(index)
+    other = replace(model, masters={**model.masters, "w": model.masters["w"] + 3})
+    (grid.run_dir(index) / "model").write_bytes(b"".join(other.chunks()))
