@@ -50,7 +50,6 @@ from flhe.strategies.summary import log_encryption, log_result, warn_of_clear
 from flhe.strategies.trouble import give_up, warn
 from flhe.strategies.views import Views
 from flhe.training.model import Model
-from flhe.training.start import Start
 from flhe.training.terms import Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
@@ -360,13 +359,10 @@ class HEStrategy(FedAvg):
             fed.round.adding_s += time.perf_counter() - began
             return total
 
-        def receive(node: int, reply: Message) -> tuple[Sealed, Start]:
-            return fed.receive(node, reply, supports)
-
+        receive = partial(fed.receive, supports=supports)
         views = Views(fed, "aggregate_train", receive, add, MAX_VIEWS)
-        chosen = views.collect(replies)
+        chosen, total = views.collect(replies)
         trouble = views.trouble
-        total = None if chosen is None else views.of(chosen)
         survivors = len(total.senders) if total else 0
         log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
         if total is None or chosen is None or survivors < needed:

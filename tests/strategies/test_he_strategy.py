@@ -28,7 +28,7 @@ from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.strategies.meddling import fail_once, lie
-from tests.strategies.puppets import Fate, Node, Puppets, initial, play, refused, same, told
+from tests.strategies.puppets import Node, Puppets, initial, play, refused, same, told
 from tests.strategies.reference import (
     COUNTS,
     EQUAL,
@@ -204,28 +204,6 @@ def test_it_waits_for_nodes_that_are_late(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # --- who drops out ---
-
-
-@pytest.mark.parametrize("fate", ["dead", "silent"])
-@pytest.mark.parametrize(
-    ("stage", "rounds"), [("round", (1,)), ("round", (2, 3)), ("round", (1, 2)), ("evaluate", (2,))]
-)
-def test_one_that_comes_back_has_the_same_model(
-    tmp_path: Path,
-    fate: Fate,
-    stage: str,
-    rounds: tuple[int, ...],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    grid = Puppets(tmp_path, 5)
-    away = rounds if stage == "round" else ()
-    grid.fate = lambda n, s, r: fate if (n, s) == (104, stage) and r in rounds else None
-    run(grid, 4)
-    present = [[p for p in range(5) if p != 4 or number not in away] for number in range(1, 5)]
-    close(same(grid, range(5)), Reference.of(present), 4 * tolerance(range(4), 1))
-    assert grid.survivors == list(map(len, present))
-    assert "node 104" in caplog.text
-    assert ("unavailable" in caplog.text) == (fate == "dead")
 
 
 def test_one_that_is_gone_for_good(tmp_path: Path) -> None:
