@@ -209,11 +209,11 @@ def test_nodes_encrypt_everything_unless_told_otherwise(tmp_path: Path) -> None:
     ("bad", "code"),
     [
         (None, "flhe/config"),
-        ({}, ""),
-        ({"w": np.ones((3, 3), np.float32)}, ""),
-        ({"nobody": np.ones(3, np.float32)}, ""),
-        ({"w": np.full((9, 7), np.nan, np.float32)}, ""),
-        ({"w": np.zeros((9, 7), np.float32)}, ""),
+        ({}, "flhe/protocol"),
+        ({"w": np.ones((3, 3), np.float32)}, "flhe/protocol"),
+        ({"nobody": np.ones(3, np.float32)}, "flhe/protocol"),
+        ({"w": np.full((9, 7), np.nan, np.float32)}, "flhe/range"),
+        ({"w": np.zeros((9, 7), np.float32)}, "flhe/range"),
     ],
 )
 def test_an_app_without_a_map_or_with_none_that_is_one_is_named(
