@@ -22,11 +22,9 @@ from flhe.node.store import Store
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import Paillier, PaillierSealer
 from flhe.schemes.sealed import Sealed
-from flhe.strategies import HEStrategy, batchcrypt_fedsgd
-from flhe.training.client_optimizer import ClientOptimizer
+from flhe.strategies import HEStrategy
 from flhe.training.terms import Terms
-from tests.strategies.puppets import Fate, Puppets, play, same
-from tests.strategies.reference import gradient
+from tests.strategies.puppets import Fate, Puppets, same
 from tests.strategies.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -46,19 +44,6 @@ def run(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
 def members(strategy: HEStrategy) -> set[int]:
     assert strategy._fed is not None
     return set(strategy._fed.members)
-
-
-def test_who_joins_late_receives_the_optimizers_state(tmp_path: Path) -> None:
-    grid = nodes(tmp_path, 5)
-    grid.away = lambda round_: {104} if round_ < 3 else set()
-    grid.app.trained = gradient
-    how: dict[str, Any] = {"optimizer": ClientOptimizer("adam", lr=0.05), "min_available_nodes": 4}
-    play(batchcrypt_fedsgd, grid, 5, key_bits=2048, clip=1.0, **how)
-    model = same(grid, range(5))
-    assert (model.round, model.steps) == (5, 5)
-    assert len(model.moments) == 2
-    assert all(np.abs(lane).max() > 0 for lane in model.moments.values())
-    assert grid.survivors == [4, 4, 5, 5, 5]
 
 
 # --- keys ---

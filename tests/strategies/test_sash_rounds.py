@@ -70,7 +70,6 @@ def test_one_more_dropout_opens_nothing(tmp_path: Path, stage: str, unmask: str)
     nodes, answers = 6, list[bytes]()
     grid = Puppets(tmp_path, nodes)
     grid.drop(2, stage, "dead", (0, 2, 5))
-
     for node in range(100, 100 + nodes):
         heard = lambda reply: answers.append(records.field(told(reply), "answer", bytes))  # noqa: E731
         lie(grid, node, "unmask", heard, 2)

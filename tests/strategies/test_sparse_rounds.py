@@ -25,6 +25,7 @@ from tests.strategies.reference import EQUAL, MAX, WEIGHTS, start_arrays, traine
 pytestmark = pytest.mark.usefixtures("quick")
 
 GONE: Fates = {(2, "round"): [1], (2, "update"): [3], (3, "round"): [0], (4, "update"): [4, 0]}
+LOST: Fates = {(3, "round"): [2], (5, "update"): [2]}
 BITS = 30
 """So fine that what is left is error feedback alone."""
 
@@ -111,32 +112,21 @@ def test_it_is_algorithm_1_whoever_drops_out(
     """Those that a round does not reach keep their residual; those that it lost put all back."""
     weights = WEIGHTS if weighted else EQUAL
     grid = Sparse(tmp_path, 6)
-    grid.unreached = GONE
+    grid.unreached, grid.lost = GONE, LOST
     how: dict[str, Any] = {"masking": masking, "permute": permute, "weighted": weighted}
     run(grid, 5, top_k=0.3, warmup=0, min_replies=2, **how)
     reference = Algorithm1(0.3, weights)
     for round_ in range(1, 6):
         trains = [p for p in range(6) if p not in GONE.get((round_, "round"), ())]
-        survive = [p for p in trains if p not in GONE.get((round_, "update"), ())]
-        reference.round(trains, survive)
+        away = [p for of in (GONE, LOST) for (at, _), ps in of.items() if at == round_ for p in ps]
+        reference.round(trains, [p for p in trains if p not in away])
     model = same(grid, range(6))
     assert model.round == 5
-    assert grid.survivors == [6, 4, 5, 4, 6]
+    assert grid.survivors == [6, 4, 4, 4, 5]
     reference.matches(model, 1e-4)
     for p in range(6):
         np.testing.assert_allclose(grid.residual(p), reference.residual[p], rtol=0, atol=1e-4)
         assert grid.draft(p) is None
-
-
-def test_an_update_that_is_lost_on_the_way_goes_back_into_the_residual(tmp_path: Path) -> None:
-    grid = Sparse(tmp_path, 4)
-    grid.lost = {(2, "update"): [2], (3, "round"): [1]}
-    run(grid, 4, top_k=0.25, warmup=0)
-    reference = Algorithm1(0.25, WEIGHTS)
-    for survive in ([0, 1, 2, 3], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]):
-        reference.round(range(4), survive)
-    reference.matches(same(grid, range(4)), 1e-4)
-    np.testing.assert_allclose(grid.residual(2), reference.residual[2], rtol=0, atol=1e-4)
 
 
 def test_a_round_that_is_asked_for_again_trains_once(
