@@ -36,19 +36,24 @@ def lose(reply: Message) -> None:
 
 
 def fail_once(
-    grid: Puppets, stage: str, round_: int, times: int = 1, node: int | None = None
+    grid: Puppets,
+    stage: str,
+    round_: int,
+    times: int = 1,
+    node: int | None = None,
+    fate: Fate = "dead",
 ) -> list[int]:
-    """The first `times` that a round's stage is asked of a node, or of any, it dies; returns which."""
+    """The first `times` that a round's stage is asked of a node, or of any, it fails; returns which."""
     failed: list[int] = []
 
-    def fate(asked: int, at: str, number: int) -> Fate:
+    def fates(asked: int, at: str, number: int) -> Fate:
         there = (at, number) == (stage, round_) and node in (None, asked)
         if there and len(failed) < times:
             failed.append(asked)
-            return "dead"
+            return fate
         return None
 
-    grid.fate = fate
+    grid.fate = fates
     return failed
 
 

@@ -24,6 +24,7 @@ from flhe.schemes.batchcrypt.scheme import Paillier, PaillierSealer
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy
 from flhe.training.terms import Terms
+from tests.strategies.meddling import fail_once
 from tests.strategies.puppets import Fate, Puppets, same
 from tests.strategies.variants import VARIANTS
 
@@ -68,14 +69,7 @@ def test_all_members_have_one_key_pair_and_the_server_has_n(tmp_path: Path) -> N
 @pytest.mark.parametrize("stage", ["key-pair", "take-pair"])
 def test_who_fails_at_the_key_pair_is_left_out(tmp_path: Path, stage: str, fate: Fate) -> None:
     grid = nodes(tmp_path, 5)
-    failed: list[int] = []
-
-    def fall(node: int, at: str, _round: int) -> Fate:
-        if at == stage and not failed:
-            failed.append(node)
-        return fate if at == stage and [node] == failed else None
-
-    grid.fate = fall
+    failed = fail_once(grid, stage, 0, fate=fate)
     left = members(run(grid, 1, min_available_nodes=5))
     assert left == set(range(100, 105)) - set(failed)
     same(grid, [node - 100 for node in left])
