@@ -326,7 +326,6 @@ def test_one_whose_model_has_drifted_is_left_out_and_caught_up(
     """
     variant = VARIANTS[name]
     grid = variant.nodes(tmp_path, 5)
-
     grid.before[2] = lambda: drift(grid, 4)
     _, result = variant.play(grid, 3)
     assert "node 104 is left out: its model has drifted" in caplog.text

@@ -119,10 +119,23 @@ def test_accuracy_by_the_name_that_flowers_apps_give_it(tmp_path: Path) -> None:
 # --- the app ---
 
 
-def test_an_app_that_fails_everywhere_is_not_asked_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "does", "said"),
+    [
+        ("examples", lambda partition: modle, "flhe/app-failed"),  # noqa: F821
+        (
+            "trained",
+            lambda arrays, partition: {"w": np.zeros(3, np.float32)},
+            "flhe/reply: its app must reply with one ArrayRecord that holds all",
+        ),
+    ],
+)
+def test_an_app_that_fails_everywhere_is_not_asked_again(
+    tmp_path: Path, name: str, does: Any, said: str
+) -> None:
     grid = Puppets(tmp_path, 4)
-    grid.app.examples = lambda partition: modle  # noqa: F821
-    assert "flhe/app-failed" in refusal(grid)
+    setattr(grid.app, name, does)
+    assert said in refusal(grid)
     assert len(grid.app.ran) == 4, "each node's app ran once"
 
 
@@ -182,14 +195,6 @@ def test_what_a_reply_cannot_carry_is_said(
         "which lists all that may leave, and name it in the strategy's train_metrics",
     ):
         assert said in caplog.text
-
-
-def test_no_array_of_the_models_is_its_own_fault(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 3)
-    grid.app.trained = lambda arrays, partition: {"w": np.zeros(3, np.float32)}
-    text = refusal(grid)
-    assert "flhe/reply: its app must reply with one ArrayRecord that holds all" in text
-    assert len(grid.app.ran) == 3, "a reply that no strategy takes is not asked for again"
 
 
 def test_too_few_nodes_are_waited_for_aloud(
