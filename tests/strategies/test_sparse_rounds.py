@@ -18,7 +18,7 @@ from flhe.mods import records
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from tests.strategies.meddling import drift, fail_once
+from tests.strategies.meddling import fail_once
 from tests.strategies.puppets import Fate, Fates, Puppets, initial, play, same
 from tests.strategies.reference import EQUAL, MAX, WEIGHTS, start_arrays, trained
 
@@ -181,19 +181,6 @@ def test_a_new_epoch_in_the_middle_of_a_ranged_round_makes_it_void(
     assert "round 2 is void: the group changed in the middle of it" in caplog.text
     assert same(grid, range(4)).round == 4
     assert grid.survivors[2:] == [4, 4]
-
-
-def test_what_a_drifted_model_learned_is_forgotten(tmp_path: Path) -> None:
-    """It does not come back by way of the residual: the others' model would learn it after all."""
-    grid, calm = Sparse(tmp_path / "drift", 4), Sparse(tmp_path / "calm", 4)
-
-    grid.before[2] = lambda: drift(grid, 3)
-    calm.unreached = {(2, "round"): [3]}
-    for each in (grid, calm):
-        run(each, 4, top_k=0.25, warmup=0)
-    assert grid.survivors == [4, 3, 4, 4]
-    expected = same(calm, range(4)).masters["w"]
-    np.testing.assert_allclose(same(grid, range(4)).masters["w"], expected, rtol=0, atol=1e-4)
 
 
 def test_a_bound_that_residuals_outgrow_stops_nobody(tmp_path: Path) -> None:
