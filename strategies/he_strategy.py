@@ -50,6 +50,7 @@ from flhe.strategies.summary import log_encryption, log_result, warn_of_clear
 from flhe.strategies.trouble import give_up, warn
 from flhe.strategies.views import Views
 from flhe.training.model import Model
+from flhe.training.start import Start
 from flhe.training.terms import Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
@@ -359,7 +360,9 @@ class HEStrategy(FedAvg):
             fed.round.adding_s += time.perf_counter() - began
             return total
 
-        receive = partial(fed.receive, supports=supports)
+        def receive(node: int, reply: Message) -> tuple[Sealed, Start]:
+            return fed.receive(node, reply, supports)
+
         views = Views(fed, "aggregate_train", receive, add, MAX_VIEWS)
         chosen, total = views.collect(replies)
         trouble = views.trouble
