@@ -162,8 +162,7 @@ class Exchange:
             return told
 
         views = Views(fed, stage, checked, add)
-        chosen = views.collect(replies)
-        found = {} if chosen is None else views.of(chosen)
+        found = views.collect(replies)[1] or {}
         if len(found) < self.needed:
             give_up(
                 f"round {fed.ledger.round}: {len(found)} nodes answered stage {stage!r}, "

@@ -364,9 +364,8 @@ class HEStrategy(FedAvg):
             return fed.receive(node, reply, supports)
 
         views = Views(fed, "aggregate_train", receive, add, MAX_VIEWS)
-        chosen = views.collect(replies)
+        chosen, total = views.collect(replies)
         trouble = views.trouble
-        total = None if chosen is None else views.of(chosen)
         survivors = len(total.senders) if total else 0
         log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
         if total is None or chosen is None or survivors < needed:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ProtocolError, StoreError
@@ -92,6 +93,8 @@ _AS_THEY_ARE = [
     field.name for field in fields(_File) if field.name not in ("agreed", "sums", "releases")
 ]
 """What the file says in the ledger's own words."""
+_KNOWN = [field.name for field in fields(_Epoch) if field.name != "members"]
+"""What it says of an epoch in the agreement's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +291,8 @@ class Ledger:
     def _to_bytes(self) -> bytes:
         agreed = None
         if (a := self.agreed) is not None:
-            keys = tuple(sorted(a.members.values()))
-            known = a.confirms, a.colluders, a.min_opening, a.public
-            agreed = _Epoch(a.number, a.epoch, a.roster_hash, keys, *known)
+            known = {name: getattr(a, name) for name in _KNOWN}
+            agreed = _Epoch(members=tuple(sorted(a.members.values())), **known)
         return _File(
             agreed=agreed,
             sums=tuple(sorted(self.sums)),
@@ -345,8 +347,8 @@ class Ledger:
         if (a := kept.agreed) is not None:
             # Until a node says who it is, its key stands under a number that no node has.
             members = {-1 - i: key for i, key in enumerate(a.members)}
-            known = a.confirms, a.colluders, a.min_opening, a.public
-            ledger.agreed = Agreed(a.number, a.epoch, a.roster_hash, members, *known)
+            known = {name: getattr(a, name) for name in _KNOWN}
+            ledger.agreed = Agreed(members=members, **known)
         for round_ in kept.sums:
             ledger.sums[round_] = _read_sum(directory / f"sum-{round_}")
         ledger.releases = {r: files.read(directory / f"release-{r}") for r in kept.releases}
@@ -399,9 +401,5 @@ def _read_box(path: Path) -> tuple[ArrayRecord, int]:
     head, start = unframe(_Box, data)
     if start + sum(head.sizes) != len(data):
         raise head.FORM.fault("cut short")
-    pieces = {}
-    for i, size in enumerate(head.sizes):
-        piece = data[start : start + size]
-        pieces[f"{i:04d}"] = Array("uint8", (len(piece),), records.CHECKPOINT, piece)
-        start += size
-    return ArrayRecord(pieces), head.round
+    ends = list(accumulate(head.sizes, initial=start))
+    return records.from_pieces(data[a:b] for a, b in pairwise(ends)), head.round

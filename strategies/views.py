@@ -39,8 +39,11 @@ class Views(Generic[V, P]):
     senders: dict[Start, list[int]] = field(default_factory=dict)
     _views: dict[Start, V] = field(default_factory=dict)
 
-    def collect(self, replies: Iterable[Message]) -> Start | None:
-        """Fold `replies` as they arrive; returns where most start, None where nobody told anything."""
+    def collect(self, replies: Iterable[Message]) -> tuple[Start, V] | tuple[None, None]:
+        """Fold `replies` as they arrive; returns where most start, and what there is of those.
+
+        None where nobody told anything.
+        """
         fed = self.fed
         for node, start in fed.grid.fold(replies, self.trouble, self._take):
             self.senders.setdefault(start, []).append(node)
@@ -59,11 +62,7 @@ class Views(Generic[V, P]):
             # One with another model is caught up before it counts as missing.
             if fed.model_round(node) != LOST or fed.ledger.attempt > 0:
                 fed.attempt.missing.add(node)
-        return chosen
-
-    def of(self, start: Start) -> V:
-        """What there is of those that start there."""
-        return self._views[start]
+        return (None, None) if chosen is None else (chosen, self._views[chosen])
 
     def _take(self, node: int, reply: Message) -> Start:
         with self.fed.grid.meter.doing(ADD):

@@ -63,16 +63,8 @@ def kept_apart(values: list[int], share: float) -> tuple[list[int], list[int]]:
 def opened(weighing: str, away: dict[int, int], share: float, layers: str) -> list[dict[str, Any]]:
     """Each round's senders, weight and sum in steps times weight.
 
-    Parameters
-    ----------
-    weighing : "by examples" or "alike"
-        What an update weighs.
-    away : dict
-        Round -> the node that is not there.
-    share : float
-        Share of each layer that is sent; the rest waits for the next round.
-    layers : str
-        The one layer that is sent, "" for both.
+    `away` says who is not there in which round; of each layer a `share` is sent and the rest waits for
+    the next round; `layers` is the one layer that is sent, "" for both.
     """
     rest = [[0] * 11 for _ in range(4)]
     rounds = []

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Context, Message
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,11 +18,12 @@ from flhe.coding.select import Select
 from flhe.coding.sensitivity import sensitivity
 from flhe.mods import HEMod, records
 from flhe.strategies import esafl_fedavg, fedml_he_fedavg, flashe_fedavg
-from tests.strategies.puppets import Puppets, same
+from tests.strategies.puppets import Node, Puppets, play, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 WIDE, RANK, NODES, ROUNDS = 32, 2, 3, 2
+Arrays = Mapping[str, NDArray[Any]]
 
 
 class Adapted(nn.Module):
@@ -40,15 +41,21 @@ class Adapted(nn.Module):
         return found
 
 
-def network() -> nn.Module:
+def network(arrays: Arrays) -> nn.Module:
     """The same for all; its frozen weights are on every node's disk, and never travel."""
     torch.manual_seed(5)
-    return nn.Sequential(Adapted(nn.Linear(WIDE, WIDE)), nn.Tanh(), Adapted(nn.Linear(WIDE, 4)))
+    layers = Adapted(nn.Linear(WIDE, WIDE)), nn.Tanh(), Adapted(nn.Linear(WIDE, 4))
+    model = nn.Sequential(*layers)
+    missing, _ = model.load_state_dict(
+        {n: torch.tensor(a) for n, a in arrays.items()}, strict=False
+    )
+    assert not arrays or all(".base." in name for name in missing)
+    return model
 
 
-def adapters(model: nn.Module) -> dict[str, Tensor]:
+def adapters(model: nn.Module) -> dict[str, NDArray[Any]]:
     """What is trained and travels."""
-    return {n: t for n, t in model.state_dict().items() if ".base." not in n}
+    return {n: t.numpy().copy() for n, t in model.state_dict().items() if ".base." not in n}
 
 
 def data(partition: int) -> tuple[Tensor, Tensor]:
@@ -57,54 +64,26 @@ def data(partition: int) -> tuple[Tensor, Tensor]:
     return x, (x[:, :4] + 0.1 * partition).argmax(1)
 
 
-def trained(state: dict[str, Tensor], partition: int) -> dict[str, Tensor]:
-    model = network()
-    model.load_state_dict(state, strict=False)
-    moved = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(moved, lr=0.2)
-    x, y = data(partition)
+def trained(arrays: Arrays, partition: int) -> dict[str, NDArray[Any]]:
+    model, (x, y) = network(arrays), data(partition)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.2)
     for _ in range(5):
         optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    return {n: t.detach().clone() for n, t in adapters(model).items()}
+    return adapters(model)
 
 
 def own_map(message: Message, context: Context) -> dict[str, Tensor]:
-    model = network()
-    received = message.content.array_records["arrays"].to_torch_state_dict()
-    model.load_state_dict(received, strict=False)
-    x, y = data(int(context.node_config["partition-id"]))
-    return sensitivity(model, functional.cross_entropy, [(x, y)])
+    model = network(records.to_numpy(message.content["arrays"]))
+    return sensitivity(model, functional.cross_entropy, [data(context.node_config["partition-id"])])
 
 
-def app() -> ClientApp:
-    client = ClientApp(mods=[HEMod(sensitivity=own_map)])
-
-    @client.train()
-    def train(message: Message, context: Context) -> Message:
-        received: Any = message.content.array_records["arrays"].to_torch_state_dict()
-        assert all(".base." not in name for name in received)
-        made = trained(received, int(context.node_config["partition-id"]))
-        told = MetricRecord({"num-examples": 40, "train_loss": 0.0})
-        return Message(RecordDict({"arrays": ArrayRecord(made), "metrics": told}), reply_to=message)
-
-    @client.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return Message(
-            RecordDict({"metrics": MetricRecord({"loss": 0.0, "num-examples": 1})}),
-            reply_to=message,
-        )
-
-    return client
-
-
-def fedavg() -> dict[str, np.ndarray[Any, Any]]:
-    state = adapters(network())
+def fedavg(arrays: Arrays) -> Arrays:
     for _ in range(ROUNDS):
-        made = [trained(copy.deepcopy(state), p) for p in range(NODES)]
-        state = {n: torch.stack([m[n].double() for m in made]).mean(0).float() for n in state}
-    return {n: t.numpy() for n, t in state.items()}
+        made = [trained(arrays, p) for p in range(NODES)]
+        arrays = {n: np.mean([m[n] for m in made], 0, np.float64).astype("f4") for n in arrays}
+    return arrays
 
 
 @pytest.mark.parametrize(
@@ -117,33 +96,22 @@ def fedavg() -> dict[str, np.ndarray[Any, Any]]:
     ],
 )
 def test_adapters_are_a_model_like_any_other(make: Any, select: Select, tmp_path: Path) -> None:
-    allow = {"flhe-min-select": 0.25}
-    grid = Puppets(tmp_path, NODES, app(), config=lambda _: allow)
-    start = adapters(network())
-    how: dict[str, Any] = {"weighted": False, "select": select}
-    make(**how).start(grid, ArrayRecord(start), num_rounds=ROUNDS)
-    grid.close()
+    app = Node(HEMod(sensitivity=own_map))
+    app.trained = trained
+    grid = Puppets(tmp_path, NODES, app, config=lambda _: {"flhe-min-select": 0.25})
+    start = adapters(network({}))
+    initial = {"initial_arrays": records.from_numpy(start)}
+    play(make, grid, ROUNDS, start=initial, weighted=False, select=select)
     model = same(grid, range(NODES))
     assert list(model.masters) == list(start)
-    assert model.layout.floats == sum(t.numel() for t in start.values()) == 200
-    expected = fedavg()
+    assert model.layout.floats == sum(a.size for a in start.values()) == 200
     if select.rest == "clear":
+        expected = fedavg(start)
         for name, array in model.masters.items():
             assert np.abs(array - expected[name]).max() < 1e-3, name
         return
     assert model.mask is not None
     assert model.mask.count == 50
-    moved = np.concatenate([(model.masters[n] - start[n].numpy()).reshape(-1) for n in start])
+    moved = np.concatenate([(model.masters[n] - start[n]).reshape(-1) for n in start])
     assert set(np.flatnonzero(moved).tolist()) <= set(model.mask.coords.tolist())
     assert np.count_nonzero(moved) > 30
-
-
-def test_what_travels_is_the_adapters_alone(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, NODES, app())
-    flashe_fedavg(weighted=False).start(grid, ArrayRecord(adapters(network())), num_rounds=1)
-    grid.close()
-    sizes = [
-        records.message_bytes(reply.content) for _, stage, reply in grid.replies if stage == "round"
-    ]
-    assert len(sizes) == NODES
-    assert max(sizes) < 4 * 200 + 1500 < 4 * sum(p.numel() for p in network().parameters())

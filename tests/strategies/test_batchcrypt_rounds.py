@@ -12,10 +12,9 @@ from typing import Any
 import gmpy2
 import numpy as np
 import pytest
-import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from flhe.errors import ConfigError, QuorumError
+from flhe.errors import ConfigError
 from flhe.keys.agreement import key_pair
 from flhe.math.bigint import from_rows, to_rows
 from flhe.mods import records
@@ -23,11 +22,11 @@ from flhe.node.store import Store
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import Paillier, PaillierSealer
 from flhe.schemes.sealed import Sealed
-from flhe.strategies import HEStrategy, batchcrypt_fedavg, batchcrypt_fedsgd
-from flhe.training.client_optimizer import ClientOptimizer
+from flhe.strategies import HEStrategy
 from flhe.training.terms import Terms
-from tests.strategies.puppets import Fate, Puppets, play, same
-from tests.strategies.reference import Reference, close, gradient, tolerance
+from tests.strategies.meddling import fail_once
+from tests.strategies.puppets import Fate, Puppets, same
+from tests.strategies.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -36,46 +35,16 @@ REFUSED = "the sum is not that of what its senders encrypted in this round"
 
 def nodes(path: Path, count: int) -> Puppets:
     """Puppets that take short keys."""
-    return Puppets(path, count, config=lambda _: {"flhe-key-bits": 2048})
+    return VARIANTS["batchcrypt"].nodes(path, count)
 
 
-def run(grid: Puppets, rounds: int, make: Any = batchcrypt_fedavg, **how: Any) -> HEStrategy:
-    return play(make, grid, rounds, **{"key_bits": 2048, "clip": 1.0, **how})[0]
+def run(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
+    return VARIANTS["batchcrypt"].play(grid, rounds, **how)[0]
 
 
 def members(strategy: HEStrategy) -> set[int]:
     assert strategy._fed is not None
     return set(strategy._fed.members)
-
-
-# --- the numbers ---
-
-
-def test_advance_scaling_costs_bits_and_saves_slots(tmp_path: Path) -> None:
-    sizes = {}
-    for advance in (False, True):
-        grid = nodes(tmp_path / str(advance), 5)
-        strategy = run(grid, 2, advance=advance, bits=16)
-        bits = 16 - (3 if advance else 0)
-        reference = Reference.of([range(5)] * 2)
-        close(same(grid, range(5)), reference, tolerance(range(5), 2, bits=bits))
-        assert strategy._fed is not None
-        assert isinstance(strategy._fed.scheme, Paillier)
-        sizes[advance] = strategy._fed.scheme.batch.width
-    assert sizes == {False: 20, True: 17}
-
-
-def test_who_joins_late_receives_the_optimizers_state(tmp_path: Path) -> None:
-    grid = nodes(tmp_path, 5)
-    grid.away = lambda round_: {104} if round_ < 3 else set()
-    grid.app.trained = gradient  # type: ignore[attr-defined]
-    optimizer = ClientOptimizer("adam", lr=0.05)
-    run(grid, 5, batchcrypt_fedsgd, optimizer=optimizer, min_available_nodes=4)
-    model = same(grid, range(5))
-    assert (model.round, model.steps) == (5, 5)
-    assert len(model.moments) == 2
-    assert all(np.abs(lane).max() > 0 for lane in model.moments.values())
-    assert grid.survivors == [4, 4, 5, 5, 5]
 
 
 # --- keys ---
@@ -84,34 +53,23 @@ def test_who_joins_late_receives_the_optimizers_state(tmp_path: Path) -> None:
 def test_all_members_have_one_key_pair_and_the_server_has_n(tmp_path: Path) -> None:
     grid, wire = nodes(tmp_path, 4), list[bytes]()
     grid.tap = lambda _direction, _node, content: wire.append(bytes(content))
-    strategy = run(grid, 1)
-    epochs = [grid.epoch(i) for i in range(4)]
-    assert len({e.scheme_secret for e in epochs}) == 1
-    key = SecretKey.from_bytes(epochs[0].scheme_secret)
-    key.check(2048)
-    fed = strategy._fed
+    fed = run(grid, 1)._fed
     assert fed is not None
-    assert isinstance(fed.scheme, Paillier)
+    (secret,) = {bytes(grid.epoch(i).scheme_secret) for i in range(4)}
+    key = SecretKey.from_bytes(secret)
+    key.check(2048)
     assert fed.scheme.public == key.public
     everything = b"".join(wire)
-    for number in (key.p, key.q):
-        assert number.to_bytes(128, "big")[:16] not in everything
-        assert number.to_bytes(128, "little")[:16] not in everything
-    assert epochs[0].scheme_public in everything
+    for number, order in itertools.product((key.p, key.q), ("big", "little")):
+        assert number.to_bytes(128, order)[:16] not in everything
+    assert grid.epoch(0).scheme_public in everything
 
 
 @pytest.mark.parametrize("fate", ["dead", "silent"])
 @pytest.mark.parametrize("stage", ["key-pair", "take-pair"])
 def test_who_fails_at_the_key_pair_is_left_out(tmp_path: Path, stage: str, fate: Fate) -> None:
     grid = nodes(tmp_path, 5)
-    failed: list[int] = []
-
-    def fall(node: int, at: str, _round: int) -> Fate:
-        if at == stage and not failed:
-            failed.append(node)
-        return fate if at == stage and [node] == failed else None
-
-    grid.fate = fall
+    failed = fail_once(grid, stage, 0, fate=fate)
     left = members(run(grid, 1, min_available_nodes=5))
     assert left == set(range(100, 105)) - set(failed)
     same(grid, [node - 100 for node in left])
@@ -164,23 +122,7 @@ def test_a_public_key_of_another_length_is_the_makers_fault(
     assert len(grid.stages("take-pair")) == 2
 
 
-def test_a_node_takes_no_shorter_key_than_its_policy_says(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 3)  # the default: 3072
-    with pytest.raises(QuorumError, match="policy refuses"):
-        run(grid, 1)
-    assert all(not Store(home).epochs() for home in grid.homes)
-
-
-# --- dropouts and lies ---
-
-
-def test_any_two_of_six_may_drop_out(tmp_path: Path) -> None:
-    grid = nodes(tmp_path, 6)
-    gone = dict(enumerate(itertools.combinations(range(6), 2), 1))
-    grid.unreached = {(round_, "round"): pair for round_, pair in gone.items()}
-    run(grid, 8, patience=99)
-    reference = Reference.of(set(range(6)) - set(gone[round_]) for round_ in range(1, 9))
-    close(same(grid, range(6)), reference, 4 * tolerance(range(6), 8))
+# --- lies ---
 
 
 BAD: dict[str, tuple[Callable[[SecretKey], int], str]] = {
@@ -208,9 +150,9 @@ def test_what_is_no_ciphertext_costs_its_sender_alone(
         return dataclasses.replace(sealed, data=rows.reshape(-1))
 
     monkeypatch.setattr(PaillierSealer, "encrypt", tampered)
-    strategy = run(nodes(tmp_path, 4), 1, retries=0)
-    assert strategy._fed is not None
-    assert strategy._fed.survivors == 3
+    grid = nodes(tmp_path, 4)
+    run(grid, 1, retries=0)
+    assert grid.survivors == [3]
     assert "ciphertext 1 of sender 1" in caplog.text
     assert said in caplog.text
 
@@ -243,26 +185,22 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
 ) -> None:
     """n is all that it takes to add to a slot, and a power of two moves slots: into those of a metric,
     whose mean members tell, or so far that they overflow, if they are large. It learns neither."""
-    grid = nodes(tmp_path, 3)
-    honest = Paillier.close
+    grid, firsts = nodes(tmp_path, 3), list[Any]()
+    honest, add = Paillier.close, Paillier.add
 
     def close_(self: Paillier, total: Sealed) -> Sealed:
         assert self.public is not None
         numbers = from_rows(total.data.reshape(-1, 512))
-        n = self.public.n
-        other = (
-            1 + n * by
-            if isinstance(by, int)
-            else gmpy2.powmod(numbers[0], 1 << self.batch.width, n * n)
-        )
-        if by == "a lane of one client":
-            other = gmpy2.powmod(firsts[0], 1 << (3 * self.batch.width), n * n)
+        n, width = self.public.n, self.batch.width
+        if isinstance(by, int):
+            other = 1 + n * by
+        elif by == "a lane of one client":
+            other = gmpy2.powmod(firsts[0], 1 << (3 * width), n * n)
+        else:
+            other = gmpy2.powmod(numbers[0], 1 << width, n * n)
         numbers[0] = numbers[0] * other % (n * n)
         data = to_rows(numbers, 512, len(numbers)).reshape(-1)
         return honest(self, dataclasses.replace(total, data=data))
-
-    firsts: list[Any] = []
-    add = Paillier.add
 
     def seen(self: Paillier, total: Sealed | None, part: Sealed) -> Sealed:
         if part.slot.run_id:
@@ -278,29 +216,12 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
     assert grid.model(0).round == 0
 
 
-# --- composition ---
-
-
-def test_what_cannot_work_is_refused_at_construction() -> None:
-    for how, says in (
-        ({"key_bits": 1024}, "3072 has 128 bits"),
-        ({"bits": 33}, "bits"),
-        ({"advance": 1}, "advance"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            batchcrypt_fedavg(**how)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="torch"):
-        batchcrypt_fedsgd(optimizer="adam")
-    with pytest.raises(ConfigError, match="amsgrad"):
-        batchcrypt_fedsgd(optimizer=torch.optim.Adam([torch.zeros(1)], amsgrad=True))
+# --- groups that grow, terms that change ---
 
 
 def test_advance_scaling_needs_bits_for_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="advance scaling with bits=3"):
         run(nodes(tmp_path, 4), 1, advance=True, bits=3)
-
-
-# --- groups that grow, terms that change ---
 
 
 def test_a_group_that_outgrows_its_terms_goes_on_without_the_newcomer(
@@ -321,10 +242,10 @@ def test_a_pair_is_for_the_terms_that_it_was_made_for(tmp_path: Path) -> None:
     told: list[int] = []
 
     def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
-        record = records.find_config(content, records.STAGE)
-        if (node, stage) != (101, "round") or told or record is None:
+        if (node, stage) != (101, "round") or told:
             return content
         told.append(node)
+        record = content[records.STAGE]
         terms = Terms.from_bytes(records.field(record, "terms", bytes))
         other = dataclasses.replace(terms, key_bits=3072).to_bytes()
         return RecordDict({**content, records.STAGE: ConfigRecord({**record, "terms": other})})

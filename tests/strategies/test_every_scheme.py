@@ -18,6 +18,7 @@ from flhe.coding.laplace import Laplace
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
+from flhe.node.store import Store
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.strategies.overhead import (
     ADD,
@@ -34,8 +35,9 @@ from flhe.strategies.overhead import (
 )
 from tests.strategies.accounts import check_accounts
 from tests.strategies.conftest import quickly
+from tests.strategies.meddling import drift, lie
 from tests.strategies.puppets import Puppets, initial, same
-from tests.strategies.reference import Reference, close
+from tests.strategies.reference import Reference, close, tolerance
 from tests.strategies.variants import CLIENTS, MAIN, VARIANTS, Variant
 
 NODES, ROUNDS = 4, 3
@@ -154,16 +156,21 @@ def test_more_examples_than_were_agreed_on_count_as_those(tmp_path: Path, name: 
     variant.check(grid, result, [ALL] * 2, ALL)
 
 
+ENCODED: list[tuple[str, int, dict[str, Any], float]] = [
+    (name, size, how, 0.0)
+    for name, size in (("flashe", 6), ("flashe, single masks", 3), ("batchcrypt", 3), ("esafl", 6))
+    for how in ({"weighted": False}, {"clip": {"w": 1.0, "*": 2.0}})
+]
+ENCODED.append(("batchcrypt", 5, {"advance": True}, 6 * tolerance(FIVE, 1, bits=13)))
+
+
 @quick
-@pytest.mark.parametrize("how", [{"weighted": False}, {"clip": {"w": 1.0, "*": 2.0}}], ids=str)
-@pytest.mark.parametrize(
-    ("name", "size"), [("flashe", 6), ("flashe, single masks", 3), ("batchcrypt", 3), ("esafl", 6)]
-)
+@pytest.mark.parametrize(("name", "size", "how", "loose"), ENCODED, ids=str)
 def test_however_it_is_encoded_it_is_fedavg(
-    tmp_path: Path, name: str, size: int, how: dict[str, Any]
+    tmp_path: Path, name: str, size: int, how: dict[str, Any], loose: float
 ) -> None:
     variant = VARIANTS[name]
-    variant = replace(variant, how={**variant.how, **how})
+    variant = replace(variant, how={**variant.how, **how}, loose=loose)
     grid = variant.nodes(tmp_path, size)
     _, result = variant.play(grid, 3)
     variant.check(grid, result, [range(size)] * 3, range(size))
@@ -263,6 +270,26 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, name: str, at: str) 
     variant.check(again, result, [ALL] * (2 if void else 3), ALL)
 
 
+@quick
+@pytest.mark.parametrize(
+    ("name", "config"), [("batchcrypt", {}), ("esafl", {"flhe-fresh-keys": True})]
+)
+def test_no_key_is_agreed_on_that_a_nodes_policy_refuses(
+    tmp_path: Path, name: str, config: dict[str, Any]
+) -> None:
+    grid = Puppets(tmp_path, 3, config=lambda _: config)
+    with pytest.raises(QuorumError, match="policy refuses"):
+        VARIANTS[name].play(grid, 1)
+    assert not any(Store(home).epochs() for home in grid.homes)
+
+
+@quick
+def test_what_a_nodes_policy_asks_for_is_done(tmp_path: Path) -> None:
+    VARIANTS["esafl, keys of a round"].play(
+        Puppets(tmp_path, 3, config=lambda _: {"flhe-fresh-keys": True}), 1
+    )
+
+
 # --- who lies, and whose machine does ---
 
 
@@ -275,15 +302,13 @@ def test_an_update_with_a_changed_byte_is_left_out_and_named(
     grid = variant.nodes(tmp_path, 5)
     last = variant.stages[1] if variant.stages[1:] == ("update",) else "round"
 
-    def forge(node: int, stage: str, reply: Any) -> Any:
-        if (node, stage, grid.asked) == (104, last, 2) and not reply.has_error():
-            arrays = reply.content[records.UPDATE]
-            key, array = next(iter(arrays.items()))
-            array.data = bytes([array.data[0] ^ 1]) + array.data[1:]
-            arrays[key] = array
-        return reply
+    def flip(reply: Any) -> None:
+        arrays = reply.content[records.UPDATE]
+        key, array = next(iter(arrays.items()))
+        array.data = bytes([array.data[0] ^ 1]) + array.data[1:]
+        arrays[key] = array
 
-    grid.forge = forge
+    lie(grid, 104, last, flip, 2)
     _, result = variant.play(grid, 2)
     assert grid.survivors == [5, 4]
     assert "node 104 is left out: " in caplog.text
@@ -301,14 +326,7 @@ def test_one_whose_model_has_drifted_is_left_out_and_caught_up(
     """
     variant = VARIANTS[name]
     grid = variant.nodes(tmp_path, 5)
-
-    def drift() -> None:
-        path = grid.run_dir(4) / "model"
-        model = grid.model(4)
-        other = replace(model, masters={**model.masters, "w": model.masters["w"] + 3})
-        path.write_bytes(b"".join(other.chunks()))
-
-    grid.before[2] = drift
+    grid.before[2] = lambda: drift(grid, 4)
     _, result = variant.play(grid, 3)
     assert "node 104 is left out: its model has drifted" in caplog.text
     second = FIVE if variant.joint else FOUR

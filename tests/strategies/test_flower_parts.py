@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import (
@@ -19,9 +19,9 @@ from flwr.serverapp.strategy import (
 )
 
 from flhe.errors import ConfigError, QuorumError
-from flhe.mods import HEMod, he_mod, records, stages
+from flhe.mods import HEMod, he_mod, stages
 from flhe.strategies import HEStrategy, flashe_fedavg, save_sealed
-from tests.strategies.puppets import Node, Puppets, initial, new_node
+from tests.strategies.puppets import Node, Puppets, initial, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -51,54 +51,29 @@ def _says_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mods_that_measure_stand_before_ours(tmp_path: Path, mod: Any) -> None:
     grid = Puppets(tmp_path, 3, Node(mod, HEMod()))
     train(grid)
-    assert {grid.model(i).round for i in range(3)} == {2}
+    assert same(grid, range(3)).round == 2
 
 
-@pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 1e-5)])
-def test_mods_that_change_updates_do_not(tmp_path: Path, mod: Any) -> None:
+def broken(message: Message, context: Context, call_next: Any) -> Message:
+    raise IndexError("patient 4711")
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 1e-5), broken])
+def test_mods_that_change_updates_or_fail_do_not(tmp_path: Path, mod: Any) -> None:
     text = refusal(Puppets(tmp_path, 3, Node(mod, HEMod())))
-    assert "a mod before HEMod refused the message" in text
-    assert "put HEMod() first" in text
-
-
-def test_a_mod_before_ours_that_raises(tmp_path: Path) -> None:
-    def broken(message: Message, context: Context, call_next: Any) -> Message:
-        raise IndexError("patient 4711")
-
-    text = refusal(Puppets(tmp_path, 3, Node(broken, HEMod())))
+    assert mod is broken or "a mod before HEMod refused the message" in text
     assert "put HEMod() first in ClientApp(mods=[...])" in text
     assert "4711" not in text
 
 
-def noisy_app() -> ClientApp:
-    """What the documentation shows: noise on the app's own update, before it is encrypted."""
-    app = ClientApp(mods=[HEMod()])
-    inner = new_node()
-
-    @app.train(mods=[LocalDpMod(1e6, 1e-3, 1e3, 1e-5)])
-    def _train(message: Message, context: Context) -> Message:
-        return inner_train(inner, message, context)
-
-    @app.evaluate()
-    def _evaluate(message: Message, context: Context) -> Message:
-        told = {"num-examples": 10, "loss": 0.5}
-        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
-
-    return app
-
-
-def inner_train(node: Node, message: Message, context: Context) -> Message:
-    partition = int(context.node_config["partition-id"])
-    arrays = records.to_numpy(message.content["arrays"])  # type: ignore[arg-type]
-    content = RecordDict({"metrics": MetricRecord({"num-examples": 10})})
-    content["arrays"] = records.from_numpy(node.trained(arrays, partition))
-    return Message(content, reply_to=message)
-
-
 def test_a_mod_of_the_train_function_works(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 3, noisy_app())
+    """What the documentation shows: noise on the app's own update, before it is encrypted."""
+    app, inner = ClientApp(mods=[HEMod()]), Node()
+    app.train(mods=[LocalDpMod(1e6, 1e-3, 1e3, 1e-5)])(inner.__call__)
+    app.evaluate()(inner.__call__)
+    grid = Puppets(tmp_path, 3, app)
     train(grid)
-    assert {grid.model(i).round for i in range(3)} == {2}
+    assert same(grid, range(3)).round == 2
 
 
 # --- strategies ---
@@ -118,13 +93,10 @@ def test_a_subclass_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrap",
-    [
-        lambda s: DifferentialPrivacyClientSideFixedClipping(s, 1.0, 1.0, 3),
-        lambda s: DifferentialPrivacyServerSideFixedClipping(s, 1.0, 1.0, 3),
-    ],
+    [DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping],
 )
-def test_a_wrapper_is_told_why_not(tmp_path: Path, wrap: Callable[[HEStrategy], Strategy]) -> None:
-    text = refusal(Puppets(tmp_path, 3), wrap(flashe_fedavg()))
+def test_a_wrapper_is_told_why_not(tmp_path: Path, wrap: Callable[..., Strategy]) -> None:
+    text = refusal(Puppets(tmp_path, 3), wrap(flashe_fedavg(), 1.0, 1.0, 3))
     assert "runs its rounds itself" in text
     assert "LocalDpMod" in text
 
@@ -138,40 +110,44 @@ def test_a_start_of_ones_own_is_told_why_not(tmp_path: Path) -> None:
 
 
 def test_accuracy_by_the_name_that_flowers_apps_give_it(tmp_path: Path) -> None:
-    app = new_node()
-    app.evaluated = lambda partition: {"eval_acc": 0.75, "eval_loss": 0.5}
-    reports: list[Any] = []
-    strategy = flashe_fedavg(max_examples=100, on_round=reports.append)
-    train(Puppets(tmp_path, 3, app), strategy)
-    assert [(r.accuracy, r.loss) for r in reports] == [(0.75, 0.5)] * 2
+    grid = Puppets(tmp_path, 3)
+    grid.app.evaluated = lambda partition: {"eval_acc": 0.75, "eval_loss": 0.5}
+    train(grid, flashe_fedavg(max_examples=100, on_round=grid.after))
+    assert [(r.accuracy, r.loss) for r in grid.reports] == [(0.75, 0.5)] * 2
 
 
 # --- the app ---
 
 
-def test_an_app_that_fails_everywhere_is_not_asked_again(tmp_path: Path) -> None:
-    app = new_node()
-
-    def examples(partition: int) -> int:
-        raise NameError("modle")
-
-    app.examples = examples
-    text = refusal(Puppets(tmp_path, 4, app))
-    assert "flhe/app-failed" in text
-    assert len(app.ran) == 4, "each node's app ran once"
+@pytest.mark.parametrize(
+    ("name", "does", "said"),
+    [
+        ("examples", lambda partition: modle, "flhe/app-failed"),  # noqa: F821
+        (
+            "trained",
+            lambda arrays, partition: {"w": np.zeros(3, np.float32)},
+            "flhe/reply: its app must reply with one ArrayRecord that holds all",
+        ),
+    ],
+)
+def test_an_app_that_fails_everywhere_is_not_asked_again(
+    tmp_path: Path, name: str, does: Any, said: str
+) -> None:
+    grid = Puppets(tmp_path, 4)
+    setattr(grid.app, name, does)
+    assert said in refusal(grid)
+    assert len(grid.app.ran) == 4, "each node's app ran once"
 
 
 def test_an_app_that_fails_on_a_few_nodes_is(tmp_path: Path) -> None:
-    app = new_node()
-    failures = iter([True, True])
+    grid, failures = Puppets(tmp_path, 4), iter([True, True])
 
     def examples(partition: int) -> int:
         if partition < 2 and next(failures, False):
             raise OSError("the data was away for a moment")
         return 10
 
-    app.examples = examples
-    grid = Puppets(tmp_path, 4, app)
+    grid.app.examples = examples
     train(grid, flashe_fedavg(max_examples=100, min_replies=4))
     assert grid.model(0).round == 2
 
@@ -185,13 +161,8 @@ def test_a_simulation_shows_the_apps_traceback(
 ) -> None:
     """Its author looks on; what an app of a deployed node raises may hold a patient's data."""
     monkeypatch.setattr(he_mod, "_simulated", lambda: True)
-    app = new_node()
-
-    def examples(partition: int) -> int:
-        return modle  # type: ignore[name-defined,no-any-return]  # noqa: F821
-
-    app.examples = examples
-    grid = Puppets(tmp_path, 3, app)
+    grid = Puppets(tmp_path, 3)
+    grid.app.examples = lambda partition: modle  # noqa: F821
     if simulated:  # else they have settings of ours: somebody has deployed them
         monkeypatch.setenv("FLHE_HOME", str(tmp_path / "home"))
         for context in grid.contexts.values():
@@ -207,44 +178,23 @@ def test_a_simulation_shows_the_apps_traceback(
 def test_what_a_reply_cannot_carry_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = ClientApp(mods=[HEMod()])
-    inner = new_node()
-
-    @app.train()
-    def _train(message: Message, context: Context) -> Message:
-        reply = inner_train(inner, message, context)
-        reply.content["mine"] = ConfigRecord({"seen": 1})
-        metrics = {"num-examples": 10, "f1": 0.5}
-        reply.content["metrics"] = MetricRecord(metrics)
+    def adds(message: Message, context: Context, after: Any) -> Message:
+        reply: Message = after(message, context)
+        if "arrays" in reply.content:
+            reply.content["mine"] = ConfigRecord({"seen": 1})
+            reply.content["metrics"]["f1"] = 0.5
+        else:
+            reply.content["model"] = ArrayRecord()
         return reply
 
-    @app.evaluate()
-    def _evaluate(message: Message, context: Context) -> Message:
-        told = {"num-examples": 10, "loss": 0.5}
-        content = RecordDict({"metrics": MetricRecord(told), "model": ArrayRecord()})
-        return Message(content, reply_to=message)
-
-    train(Puppets(tmp_path, 3, app))
-    assert "the app's ConfigRecord 'mine' stays on this node" in caplog.text
-    assert "the app's ArrayRecord 'model' stays on this node" in caplog.text
-    assert "'f1' stays on this node: allow it with flhe-metrics" in caplog.text
-    assert (
-        "which lists all that may leave, and name it in the strategy's train_metrics" in caplog.text
-    )
-
-
-def test_no_array_of_the_models_is_its_own_fault(tmp_path: Path) -> None:
-    app = new_node()
-    calls: list[int] = []
-
-    def trained(arrays: Any, partition: int) -> Any:
-        calls.append(partition)
-        return {"w": np.zeros(3, np.float32)}
-
-    app.trained = trained
-    text = refusal(Puppets(tmp_path, 3, app))
-    assert "flhe/reply: its app must reply with one ArrayRecord that holds all" in text
-    assert len(calls) == 3, "a reply that no strategy takes is not asked for again"
+    train(Puppets(tmp_path, 3, Node(HEMod(), adds)))
+    for said in (
+        "the app's ConfigRecord 'mine' stays on this node",
+        "the app's ArrayRecord 'model' stays on this node",
+        "'f1' stays on this node: allow it with flhe-metrics",
+        "which lists all that may leave, and name it in the strategy's train_metrics",
+    ):
+        assert said in caplog.text
 
 
 def test_too_few_nodes_are_waited_for_aloud(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Unpack, get_type_hints
 
 import pytest
+import torch
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from flhe import strategies
-from flhe.strategies import HEStrategy
+from flhe.coding.select import Select
+from flhe.errors import ConfigError, MisfitError
+from flhe.strategies import HEStrategy, esafl_fedavg, flashe_fedavg
 from flhe.strategies.options import (
     AverageOptions,
     FedAvgOptions,
@@ -20,6 +25,7 @@ from flhe.strategies.options import (
     check_names,
 )
 from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.terms import Terms
 
 ALIASES = [
     getattr(strategies, name) for name in strategies.__all__ if name.endswith(("avg", "sgd"))
@@ -41,10 +47,6 @@ def hints(function: Callable[..., Any]) -> dict[str, Any]:
 def required(alias: Alias) -> dict[str, Any]:
     """Arguments without which an alias cannot be called."""
     return {"optimizer": ClientOptimizer("sgd", 0.1)} if alias.__name__.endswith("sgd") else {}
-
-
-def test_every_alias_is_held() -> None:
-    assert len(ALIASES) == 7
 
 
 def test_fedavg_takes_what_its_options_say() -> None:
@@ -89,7 +91,65 @@ def test_a_name_like_no_other_is_answered_with_all() -> None:
     check_names(strategies.sash_fedavg, ["unmask", "retries", "weighted_by_key"])
 
 
-@pytest.mark.parametrize("alias", ALIASES)
+OF_FEDAVG: dict[str, Any] = {
+    "fraction_evaluate": 0.5,
+    "min_train_nodes": 3,
+    "min_evaluate_nodes": 1,
+    "min_available_nodes": 4,
+    "weighted_by_key": "n",
+    "arrayrecord_key": "a",
+    "configrecord_key": "c",
+    "train_metrics_aggr_fn": lambda contents, key: MetricRecord(),
+    "evaluate_metrics_aggr_fn": lambda contents, key: MetricRecord(),
+}
+
+
+@pytest.mark.parametrize("alias", [HEStrategy, *ALIASES])
 def test_what_is_shown_is_taken(alias: Alias) -> None:
-    made = alias(**required(alias), round_timeout=7.0, weighted_by_key="n", noise=None)
-    assert (made.round_timeout, made.weighted_by_key) == (7.0, "n")
+    assert OF_FEDAVG.keys() == FedAvgOptions.__annotations__.keys() - {"fraction_train"}
+    own = {**required(alias), "noise": None} if alias in ALIASES else {}
+    made = alias(round_timeout=7.0, fraction_train=1.0, **OF_FEDAVG, **own)
+    assert (made.round_timeout, made.terms.arrays_key, made.terms.weight_key) == (7.0, "a", "n")
+    for name, value in OF_FEDAVG.items():
+        assert getattr(made, name) == value
+
+
+def test_arguments_of_an_alias_are_terms() -> None:
+    how: dict[str, Any] = {"bits": 12, "clip": {"*": 0.5}, "max_examples": 77, "weighted": False}
+    made = flashe_fedavg(**how, masking="single", train_metrics=("loss",), fraction_train=0.5)
+    assert made.terms == Terms("flashe", 12, {"*": 0.5}, 77, False, "single", ("loss",))
+    assert made.fraction_train == 0.5
+    assert flashe_fedavg().terms == Terms()
+
+
+EQUAL: dict[str, Any] = {"weighted": False}
+SGD = ClientOptimizer("sgd", 0.1)
+AMSGRAD = torch.optim.Adam([torch.zeros(1)], amsgrad=True)
+CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
+    (flashe_fedavg, {"bits": 1}, "bits"),
+    (flashe_fedavg, {"min_replies": 1}, "a sum of one is that client's update"),
+    (flashe_fedavg, {"round_timeout": 0}, "round_timeout=0: must be positive and finite"),
+    (flashe_fedavg, {"round_timeout": math.inf}, "round_timeout=inf"),
+    (flashe_fedavg, {"stage_timeout": -1}, "stage_timeout=-1"),
+    (flashe_fedavg, {"connect_timeout": math.nan}, "connect_timeout=nan"),
+    (strategies.sash_fedavg, {"select": Select(0.1), **EQUAL}, "reads the sum"),
+    (strategies.batchcrypt_fedavg, {"key_bits": 1024}, "3072 has 128 bits"),
+    (strategies.batchcrypt_fedavg, {"advance": 1}, "advance"),
+    (strategies.batchcrypt_fedsgd, {"optimizer": "adam"}, "torch"),
+    (strategies.batchcrypt_fedsgd, {"optimizer": AMSGRAD}, "amsgrad"),
+    (esafl_fedavg, {"fraction_train": 0.5}, r"fraction_train=0.5.*per_round_keys=True"),
+    (esafl_fedavg, {"per_round_keys": True, "dealt_keys": True}, "choose one"),
+    (
+        strategies.esafl_fedsgd,
+        {"optimizer": SGD, "per_round_keys": True},
+        "give clip as a number",
+    ),
+]
+
+
+@pytest.mark.parametrize(("alias", "how", "why"), CANNOT)
+def test_what_cannot_work_is_refused_at_construction(
+    alias: Alias, how: dict[str, Any], why: str
+) -> None:
+    with pytest.raises((ConfigError, MisfitError), match=why):
+        alias(**how)

@@ -9,11 +9,11 @@ import json
 import pathlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from flhe.coding.select import Select
@@ -27,7 +27,8 @@ from flhe.strategies import (
     flashe_fedavg,
     sash_fedavg,
 )
-from tests.strategies.puppets import Puppets, new_node
+from tests.strategies.puppets import Fate, Puppets
+from tests.strategies.variants import ALLOWED
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -84,20 +85,11 @@ def start() -> ArrayRecord:
 def federation(path: pathlib.Path, variant: str, **node_config: Any) -> Puppets:
     """Four nodes whose apps change what the vectors say; the model itself counts the rounds."""
     program = VECTORS["changes"][VECTORS["variants"][variant]["weighing"]]
-    app = new_node()
+    allowed = {**ALLOWED, "flhe-min-select": 0.1}
+    own = lambda i: {**allowed, **(node_config if i == 1 else {})}  # noqa: E731
+    grid = Puppets(path, 4, config=own)
+    app: Any = grid.app
     app.examples = VECTORS["weights"].__getitem__
-    grid = Puppets(
-        path,
-        4,
-        app,
-        config=lambda i: {
-            "flhe-select-rules": "layers",
-            "flhe-min-select": 0.1,
-            "flhe-unpermuted": True,
-            "flhe-key-bits": 2048,
-            **(node_config if i == 1 else {}),
-        },
-    )
 
     def trained(arrays: Mapping[str, NDArray[Any]], node: int) -> dict[str, NDArray[Any]]:
         round_ = int(app.configs[-1]["server-round"]) - 1
@@ -139,7 +131,7 @@ def test_a_federation_comes_to_what_is_written(tmp_path: pathlib.Path, case: Any
     away = {int(round_): 100 + node for round_, node in case["away"].items()}
     now = 0
 
-    def fate(node: int, stage: str, round_: int) -> Literal["dead"] | None:
+    def fate(node: int, stage: str, round_: int) -> Fate:
         """Whoever is away answers nothing from the round's first message until its evaluation."""
         nonlocal now
         if stage in ("round", "evaluate"):
@@ -163,54 +155,40 @@ def test_a_federation_comes_to_what_is_written(tmp_path: pathlib.Path, case: Any
 # --- what is refused ---
 
 
+def moved(name: str, by: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda out: {**out, name: np.asarray(out[name] + by)}
+
+
+TRAINS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "NaN": moved("w", np.float32("nan")),
+    "mostly clipped": moved("w", np.float32(99.0)),
+    "a counter leaps": moved("steps", 1 << 40),
+    "no array of the model": lambda out: {"w": out["w"]},
+}
+COUNTS: dict[str, Callable[[], Any]] = {
+    "no examples": lambda: 0,
+    "no example count": lambda: 4.5,
+    "the app raises": lambda: 1 // 0,
+}
+
+
 def spoil(what: str, grid: Puppets) -> None:
     """Have node 1, its app or its relay do what a refusal is of."""
     app: Any = grid.app
     usual, examples = app.trained, app.examples
-
-    def values(value: float) -> Callable[..., Any]:
-        def trained(arrays: Any, node: int) -> Any:
-            out = usual(arrays, node)
-            return {**out, "w": out["w"] + np.float32(value)} if node == 1 else out
-
-        return trained
-
-    def other(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., Any]:
-        return lambda arrays, node: (
-            change(usual(arrays, node)) if node == 1 else usual(arrays, node)
-        )
-
-    def raises(node: int) -> int:
-        if node == 1:
-            raise ValueError("of the app")
-        return int(examples(node))
+    train, count = TRAINS.get(what, dict), COUNTS.get(what, lambda: examples(1))
+    app.trained = lambda arrays, node: (train if node == 1 else dict)(usual(arrays, node))
+    app.examples = lambda node: count() if node == 1 else examples(node)
 
     def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
         if node != 101 or stage in ("advertise", "share", "confirm", "status"):
             return content
         if what == "a plain message":
             return RecordDict({"arrays": start()})
-        copy = RecordDict(dict(content.items()))
-        record = records.find_config(content, records.STAGE)
-        assert record is not None
-        copy[records.STAGE] = type(record)({**record, "v": 10_000})
-        return copy
+        record = ConfigRecord({**content[records.STAGE], "v": 10_000})
+        return RecordDict({**content, records.STAGE: record})
 
-    if what == "NaN":
-        app.trained = values(float("nan"))
-    elif what == "mostly clipped":
-        app.trained = values(99.0)
-    elif what == "a counter leaps":
-        app.trained = other(lambda out: {**out, "steps": np.asarray(out["steps"] + (1 << 40))})
-    elif what == "no array of the model":
-        app.trained = other(lambda out: {"w": out["w"]})
-    elif what == "no examples":
-        app.examples = lambda node: 0 if node == 1 else examples(node)
-    elif what == "no example count":
-        app.examples = lambda node: 4.5 if node == 1 else examples(node)
-    elif what == "the app raises":
-        app.examples = raises
-    elif what in ("a plain message", "another version"):
+    if what in ("a plain message", "another version"):
         grid.rewrite = rewrite
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ from flhe.mods import records
 from flhe.strategies import HEStrategy, flashe_fedavg
 from flhe.training.draft import Draft
 from flhe.training.model import Model
+from tests.strategies.meddling import fail_once
 from tests.strategies.puppets import Fate, Fates, Puppets, initial, play, same
 from tests.strategies.reference import EQUAL, MAX, WEIGHTS, start_arrays, trained
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 GONE: Fates = {(2, "round"): [1], (2, "update"): [3], (3, "round"): [0], (4, "update"): [4, 0]}
+LOST: Fates = {(3, "round"): [2], (5, "update"): [2]}
 BITS = 30
 """So fine that what is left is error feedback alone."""
 
@@ -44,28 +45,20 @@ class Sparse(Puppets):
         assert residual is not None
         return residual
 
-    def answers(self) -> Iterator[tuple[int, Any]]:
-        """Nodes, and what they said."""
-        for node, _, reply in self.replies:
-            if reply.has_content() and (said := records.find_config(reply.content, records.REPLY)):
-                yield node, said
+    def answers(self, node: int, step: str) -> list[Any]:
+        """What a node said in a step of its rounds."""
+        replies = [reply for n, _, reply in self.replies if n == node and reply.has_content()]
+        said = [records.find_config(reply.content, records.REPLY) or {} for reply in replies]
+        return [each for each in said if each.get("step") == step]
 
 
 def run(grid: Puppets, rounds: int = 3, **how: Any) -> HEStrategy:
     return play(flashe_fedavg, grid, rounds, **{"bits": BITS, "clip": 8.0, **how})[0]
 
 
-def once(grid: Puppets, then: Callable[[], None] = lambda: None) -> None:
+def once(grid: Puppets) -> list[int]:
     """Round 2's first attempt reaches nobody with its update."""
-    tries = itertools.count()
-
-    def fate(_node: int, stage: str, round_: int) -> Fate:
-        if stage == "update" and round_ == 2 and next(tries) < 4:
-            then()
-            return "dead"
-        return None
-
-    grid.fate = fate
+    return fail_once(grid, "update", 2, 4)
 
 
 class Algorithm1:
@@ -119,34 +112,21 @@ def test_it_is_algorithm_1_whoever_drops_out(
     """Those that a round does not reach keep their residual; those that it lost put all back."""
     weights = WEIGHTS if weighted else EQUAL
     grid = Sparse(tmp_path, 6)
-    grid.unreached = GONE
-    run(
-        grid, 5, masking=masking, permute=permute, top_k=0.3, warmup=0,
-        weighted=weighted, min_replies=2,
-    )  # fmt: skip
+    grid.unreached, grid.lost = GONE, LOST
+    how: dict[str, Any] = {"masking": masking, "permute": permute, "weighted": weighted}
+    run(grid, 5, top_k=0.3, warmup=0, min_replies=2, **how)
     reference = Algorithm1(0.3, weights)
     for round_ in range(1, 6):
         trains = [p for p in range(6) if p not in GONE.get((round_, "round"), ())]
-        survive = [p for p in trains if p not in GONE.get((round_, "update"), ())]
-        reference.round(trains, survive)
+        away = [p for of in (GONE, LOST) for (at, _), ps in of.items() if at == round_ for p in ps]
+        reference.round(trains, [p for p in trains if p not in away])
     model = same(grid, range(6))
     assert model.round == 5
-    assert grid.survivors == [6, 4, 5, 4, 6]
+    assert grid.survivors == [6, 4, 4, 4, 5]
     reference.matches(model, 1e-4)
     for p in range(6):
         np.testing.assert_allclose(grid.residual(p), reference.residual[p], rtol=0, atol=1e-4)
         assert grid.draft(p) is None
-
-
-def test_an_update_that_is_lost_on_the_way_goes_back_into_the_residual(tmp_path: Path) -> None:
-    grid = Sparse(tmp_path, 4)
-    grid.lost = {(2, "update"): [2], (3, "round"): [1]}
-    run(grid, 4, top_k=0.25, warmup=0, clip=8.0)
-    reference = Algorithm1(0.25, WEIGHTS)
-    for survive in ([0, 1, 2, 3], [0, 1, 3], [0, 2, 3], [0, 1, 2, 3]):
-        reference.round(range(4), survive)
-    reference.matches(same(grid, range(4)), 1e-4)
-    np.testing.assert_allclose(grid.residual(2), reference.residual[2], rtol=0, atol=1e-4)
 
 
 def test_a_round_that_is_asked_for_again_trains_once(
@@ -158,9 +138,7 @@ def test_a_round_that_is_asked_for_again_trains_once(
     run(grid, 3, top_k=0.25, warmup=0)
     assert "asking again (attempt 2)" in caplog.text
     assert [grid.trainings(p) for p in range(4)] == [3] * 4
-    supports = [
-        said["support"] for node, said in grid.answers() if "support" in said if node == 100
-    ]
+    supports = [said["support"] for said in grid.answers(100, "supports")]
     assert len(supports) == len(set(supports)) == 4, "each attempt has an order of its own"
     reference = Algorithm1(0.25, WEIGHTS)
     for _ in range(3):
@@ -173,8 +151,7 @@ def test_ranges_are_opened_once_a_round(tmp_path: Path) -> None:
     grid = Sparse(tmp_path, 4)
     once(grid)
     run(grid, 3, clip="exchange")
-    steps = Counter(said["step"] for node, said in grid.answers() if "step" in said if node == 100)
-    assert steps == {"ranges": 3, "update": 3}
+    assert [len(grid.answers(100, step)) for step in ("ranges", "update", "supports")] == [3, 3, 0]
     assert same(grid, range(4)).round == 3
 
 
@@ -195,41 +172,21 @@ def test_a_new_epoch_in_the_middle_of_a_ranged_round_makes_it_void(
     """Whoever opened its mean squares under the old key opens no others of that round."""
     grid = Sparse(tmp_path, 4)
     strategy = flashe_fedavg(max_examples=MAX, clip="exchange", on_round=grid.after)
-    once(grid, strategy.rekey)
-    try:
-        strategy.start(grid, initial(), num_rounds=4)
-    finally:
-        grid.close()
+    once(grid)
+    grid.rewrite = lambda _, stage, content: (
+        (strategy.rekey() if (stage, grid.asked) == ("update", 2) else None) or content
+    )
+    strategy.start(grid, initial(), num_rounds=4)
+    grid.close()
     assert "round 2 is void: the group changed in the middle of it" in caplog.text
     assert same(grid, range(4)).round == 4
     assert grid.survivors[2:] == [4, 4]
 
 
-def test_what_a_drifted_model_learned_is_forgotten(tmp_path: Path) -> None:
-    """It does not come back by way of the residual: the others' model would learn it after all."""
-    grid, calm = Sparse(tmp_path / "drift", 4), Sparse(tmp_path / "calm", 4)
-
-    def drift(node: int, stage: str, round_: int) -> Fate:
-        path = grid.run_dir(3) / "model"
-        if stage == "round" and round_ == 2 and node == 103:
-            model = grid.model(3)
-            changed = replace(model, masters={**model.masters, "w": model.masters["w"] + 3})
-            path.write_bytes(b"".join(changed.chunks()))
-        return None
-
-    grid.fate = drift
-    calm.unreached = {(2, "round"): [3]}
-    for each in (grid, calm):
-        run(each, 4, top_k=0.25, warmup=0)
-    assert grid.survivors == [4, 3, 4, 4]
-    expected = same(calm, range(4)).masters["w"]
-    np.testing.assert_allclose(same(grid, range(4)).masters["w"], expected, rtol=0, atol=1e-4)
-
-
 def test_a_bound_that_residuals_outgrow_stops_nobody(tmp_path: Path) -> None:
     """What waits grows until it is sent; what lies beyond the bound waits on."""
     grid = Sparse(tmp_path, 3)
-    grid.app.trained = lambda arrays, _: {  # type: ignore[attr-defined]
+    grid.app.trained = lambda arrays, _: {
         name: np.asarray(a + (0.3 if a.dtype.kind == "f" else 1), a.dtype)
         for name, a in arrays.items()
     }
@@ -251,35 +208,48 @@ def test_too_few_supports_end_the_attempt(tmp_path: Path) -> None:
 # --- what the server sees ---
 
 
-def views(grid: Sparse) -> dict[tuple[int, int], Support]:
-    """(round, node) -> the support that the server was told."""
-    found: dict[tuple[int, int], Support] = {}
+def views(grid: Sparse) -> list[list[Support]]:
+    """The supports that the server was told: of each round, by node."""
     floats = Model.initial(start_arrays()).layout.floats
-    for node, said in grid.answers():
-        if said.get("step") == "supports":
-            round_ = sum(1 for _, n in found if n == node) + 1
-            found[round_, node] = Support.from_bytes(bytes(said["support"]), floats)
-    return found
-
-
-def of_places(places: Callable[[int], NDArray[np.int64]]) -> Callable[..., Any]:
-    """Training that changes the given coordinates of "w" most, and always the same ones."""
-
-    def train(arrays: Mapping[str, NDArray[Any]], partition: int) -> dict[str, NDArray[Any]]:
-        out = {name: np.array(a) for name, a in arrays.items()}
-        change = np.full(63, 1e-4)
-        change[places(partition)] = 0.01
-        out["w"] = (out["w"] + change.reshape(9, 7)).astype(np.float32)
-        return out
-
-    return train
+    said = [grid.answers(node, "supports") for node in (100, 101, 102)]
+    return [
+        [Support.from_bytes(s["support"], floats) for s in of] for of in zip(*said, strict=True)
+    ]
 
 
 def watched(path: Path, places: Callable[[int], NDArray[np.int64]], **how: Any) -> Sparse:
+    """Rounds in which training changes the given coordinates of "w" most, always the same ones."""
     grid = Sparse(path, 3)
-    grid.app.trained = of_places(places)  # type: ignore[attr-defined]
+
+    def train(arrays: Mapping[str, NDArray[Any]], partition: int) -> dict[str, NDArray[Any]]:
+        change = np.full(63, 1e-4)
+        change[places(partition)] = 0.01
+        moved = (arrays["w"] + change.reshape(9, 7)).astype(np.float32)
+        return {**{name: np.array(a) for name, a in arrays.items()}, "w": moved}
+
+    grid.app.trained = train
     run(grid, 6, top_k=10 / 63, warmup=0, clip=1.0, **how)
     return grid
+
+
+def common(supports: Iterable[Support]) -> list[int]:
+    """Coordinates that each two have in common."""
+    pairs = itertools.combinations(supports, 2)
+    return [np.intersect1d(a.coords, b.coords).size for a, b in pairs]
+
+
+def linked(found: list[list[Support]]) -> float:
+    """Coordinates that a node's supports of two rounds have in common, on average."""
+    return float(np.mean([common(of_node) for of_node in zip(*found, strict=True)]))
+
+
+def shapes(grid: Sparse) -> Counter[str]:
+    """What messages look like from outside."""
+    return Counter(
+        str((stage, reply.metadata.message_type, sorted(reply.content)))
+        for _, stage, reply in grid.replies
+        if reply.has_content()
+    )
 
 
 def test_supports_are_not_linked_across_rounds(tmp_path: Path) -> None:
@@ -287,62 +257,30 @@ def test_supports_are_not_linked_across_rounds(tmp_path: Path) -> None:
     first = watched(tmp_path / "a", lambda p: np.arange(10) + 5 * p)
     second = watched(tmp_path / "b", lambda p: (np.arange(10) + 5 * p) * 13 % 63)
     clear = watched(tmp_path / "c", lambda p: np.arange(10) + 5 * p, permute=False)
-
-    def overlaps(found: dict[tuple[int, int], Support], rounds: Iterable[int]) -> list[int]:
-        """Coordinates that each two nodes have in common, in each of the rounds."""
-        return [
-            np.intersect1d(found[r, a].coords, found[r, b].coords).size
-            for r in rounds
-            for a, b in itertools.combinations((100, 101, 102), 2)
-        ]
-
-    def linked(found: dict[tuple[int, int], Support]) -> float:
-        """Coordinates that a node's supports of two rounds have in common, on average."""
-        pairs = list(itertools.combinations(range(1, 7), 2))
-        return float(
-            np.mean(
-                [
-                    np.intersect1d(found[a, n].coords, found[b, n].coords).size
-                    for n in (100, 101, 102)
-                    for a, b in pairs
-                ]
-            )
-        )
-
     one, two, three = views(first), views(second), views(clear)
-    assert {s.count for s in one.values()} == {s.count for s in two.values()}
-    assert overlaps(one, range(1, 7)) == overlaps(two, range(1, 7)) == overlaps(three, range(1, 7))
-    count = one[1, 100].count
-    floats = one[1, 100].length
-    by_chance = count * count / floats
+    assert len(one) == 6
+    assert {s.count for of in one for s in of} == {s.count for of in two for s in of}
+    assert list(map(common, one)) == list(map(common, two)) == list(map(common, three))
+    count = one[0][0].count
+    by_chance = count * count / one[0][0].length
     for found in (one, two):
         assert linked(found) < by_chance + 2.5, "no more in common than by chance"
     assert linked(three) == count, "the control: without permutation a support is a fingerprint"
-    shapes = [
-        [
-            (stage, reply.metadata.message_type, sorted(reply.content))
-            for _, stage, reply in grid.replies
-            if reply.has_content()
-        ]
-        for grid in (first, second)
-    ]
-    assert Counter(map(str, shapes[0])) == Counter(map(str, shapes[1]))
+    assert shapes(first) == shapes(second)
 
 
 def test_neither_draft_nor_residual_leaves(tmp_path: Path) -> None:
     grid = Sparse(tmp_path, 3)
-    captured: list[bytes] = []
+    captured, seen = list[bytes](), list[bytes]()
     grid.tap = lambda direction, node, content: captured.append(bytes(content))
-    seen: list[bytes] = []
-    fate = grid.fate
 
-    def look(node: int, stage: str, round_: int) -> Fate:
+    def look(node: int, stage: str, _round: int) -> Fate:
         if stage == "update" and (draft := grid.draft(node - 100)) is not None:
             order = np.argsort(-np.abs(draft.values))[:4]
             seen.extend(draft.values[i : i + 1].tobytes() for i in order)
             assert draft.coords is not None
             seen.append(draft.coords.tobytes())
-        return fate(node, stage, round_)
+        return None
 
     grid.fate = look
     run(grid, 2, top_k=0.4, warmup=0, clip="exchange")
@@ -350,6 +288,5 @@ def test_neither_draft_nor_residual_leaves(tmp_path: Path) -> None:
     wire = b"".join(captured)
     assert len(wire) > 10_000
     assert not [part for part in seen if len(part) >= 8 and part in wire]
-    assert (
-        sum(part in wire for part in seen if len(part) == 4) <= 1
-    )  # four bytes may meet by chance
+    by_chance = sum(part in wire for part in seen if len(part) == 4)
+    assert by_chance <= 1

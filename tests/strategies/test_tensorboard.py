@@ -60,45 +60,50 @@ def files_end_at(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
+BARE_READ = {
+    "overhead/round_s": 1.5,
+    "overhead/wall_s": 0.0,
+    "overhead/crypto_s": 0.0,
+    "overhead/bytes_up": 8,
+    "overhead/bytes_down": 16,
+    "overhead/survivors": 3,
+}
+FULL_READ = {
+    "accuracy": 0.75,
+    "loss": 0.5,
+    "overhead/round_s": 3.0,
+    "overhead/wall_s": 3.25,
+    "overhead/crypto_s": 0.125,
+    "overhead/bytes_up": pytest.approx(30 + (1 << 22)),
+    "overhead/bytes_down": pytest.approx(40 + (1 << 20)),
+    "overhead/survivors": 4,
+    **{
+        f"overhead/{phase.name}/{name}": getattr(phase, name)
+        for phase in PHASES
+        for name in ("seconds", "bytes_up", "bytes_down")
+    },
+    "memory/keys/server_bytes": 1 << 28,
+    "memory/train/server_bytes": 1 << 29,
+    "memory/server_bytes": 1 << 29,
+    "memory/nodes_bytes": 1 << 27,
+}
+
+
+def full(_handle: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_report_is_read_back(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    with TensorBoard(tmp_path / "new" / "board") as board:
+    folder = tmp_path / "new" / "board"
+    with TensorBoard(folder) as board:
         board.round(BARE)
-        found = list(written(tmp_path / "new" / "board"))  # while the run goes on
+        found = list(written(folder))  # while the run goes on
         assert {step for _, step, _ in found} == {1}
         board.round(FULL)
-    found = list(written(tmp_path / "new" / "board"))
-    assert {tag: value for tag, step, value in found if step == 1} == {
-        "overhead/round_s": 1.5,
-        "overhead/wall_s": 0.0,
-        "overhead/crypto_s": 0.0,
-        "overhead/bytes_up": 8,
-        "overhead/bytes_down": 16,
-        "overhead/survivors": 3,
-    }
-    assert {tag: value for tag, step, value in found if step == 3} == {
-        "accuracy": 0.75,
-        "loss": 0.5,
-        "overhead/round_s": 3.0,
-        "overhead/wall_s": 3.25,
-        "overhead/crypto_s": 0.125,
-        "overhead/bytes_up": pytest.approx(30 + (1 << 22)),
-        "overhead/bytes_down": pytest.approx(40 + (1 << 20)),
-        "overhead/survivors": 4,
-        "overhead/keys/seconds": 0.25,
-        "overhead/keys/bytes_up": 30,
-        "overhead/keys/bytes_down": 40,
-        "overhead/train/seconds": 2.5,
-        "overhead/train/bytes_up": 0,
-        "overhead/train/bytes_down": 1 << 20,
-        "overhead/upload/seconds": 0.5,
-        "overhead/upload/bytes_up": 1 << 22,
-        "overhead/upload/bytes_down": 0,
-        "memory/keys/server_bytes": 1 << 28,
-        "memory/train/server_bytes": 1 << 29,
-        "memory/server_bytes": 1 << 29,
-        "memory/nodes_bytes": 1 << 27,
-    }
+    found = list(written(folder))
+    assert {tag: value for tag, step, value in found if step == 1} == BARE_READ
+    assert {tag: value for tag, step, value in found if step == 3} == FULL_READ
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +123,6 @@ def test_a_disk_that_fills_up_costs_rounds_of_the_board_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("tensorboardX")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.WARNING, "flwr"):
         with TensorBoard(tmp_path) as board:
@@ -148,10 +149,6 @@ def test_a_disk_that_is_full_at_the_start_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event_file_writer = pytest.importorskip("tensorboardX.event_file_writer")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     writers: list[Any] = []
     made = event_file_writer.EventsWriter
     monkeypatch.setattr(

@@ -65,10 +65,8 @@ class Variant:
 
     def nodes(self, path: Path, count: int, app: Any = None, **more: Any) -> Puppets:
         """Nodes that allow it."""
-        allowed: dict[str, Any] = {"flhe-key-bits": 2048, "flhe-unpermuted": True}
-        allowed |= {"flhe-min-select": 0.01, "flhe-select-rules": "random"}
         run_id = more.pop("run_id", 7)
-        return Puppets(path, count, app, run_id=run_id, config=lambda _: {**allowed, **more})
+        return Puppets(path, count, app, run_id=run_id, config=lambda _: {**ALLOWED, **more})
 
     def play(self, grid: Puppets, rounds: int = 3, **how: Any) -> tuple[HEStrategy, Result]:
         """A run of it."""
@@ -94,6 +92,12 @@ class Variant:
             close(model, reference, self.loose or 2 * bound)
 
 
+ALLOWED: dict[str, Any] = {
+    "flhe-key-bits": 2048,
+    "flhe-unpermuted": True,
+    "flhe-min-select": 0.01,
+    "flhe-select-rules": "sensitivity,magnitude,random,layers",
+}
 SHORT: dict[str, Any] = {"key_bits": 2048}
 TOP: dict[str, Any] = {"top_k": 0.3, "warmup": 0}
 FITTED: dict[str, Any] = {"clip": "exchange", "bits": 20}
