@@ -16,13 +16,13 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from flwr.app import Message
 
-from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import check_answer
+from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.shares import open_share
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.wire import files
-from flhe.wire.derive import hkdf
 from tests.mods.harness import Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -212,13 +212,13 @@ class Node:
     def share(self, survivors: Set, attempt: int) -> bytes:
         """The sum of this member's shares, opened one by one."""
         name = self.slots[attempt].digest()
-        total = [0] * masking.Circle.of(self.group.epoch(0), 2048).sharing.width(2048)
+        total = [0] * Circle.of(self.group.epoch(0), 2048).sharing.width(2048)
         for u in survivors:
             plain = bytes(self.group.dealt(u).own)
             if u != self.rank:
-                key = hkdf(self.group.epoch(u).pair_keys[self.rank], "kshare", name, u, self.rank)
+                key = self.group.epoch(u).pair_keys[self.rank]
                 box = self.group.boxes[1, attempt, u][self.rank]
-                plain = ChaCha20Poly1305(key).decrypt(box[:12], box[12:], name)
+                plain = open_share(key, name, u, self.rank, box)
             total = [
                 (x + int(y)) % Q for x, y in zip(total, np.frombuffer(plain, "<u8"), strict=True)
             ]
@@ -238,9 +238,7 @@ class Node:
             case Unmask(attempt, survivors):
                 circle, slot = self.group.circle, self.slots[attempt]
                 told = answer_in(reply)
-                rank, payload = masking.check_answer(
-                    circle, slot, survivors, told, sealed=self.sealed
-                )
+                rank, payload = check_answer(circle, slot, survivors, told, sealed=self.sealed)
                 assert rank == self.rank
                 share = self.share(survivors, attempt)
                 assert (payload == share) is not self.sealed
