@@ -44,7 +44,7 @@ def numpy_of(result: Result) -> dict[str, Any]:
 )
 def test_any_dropouts_at_any_stage(tmp_path: Path, nodes: int, unmask: str) -> None:
     """Up to D_max of them, the sum is that of the others; a round for each subset, stage and way."""
-    most = Thresholds(nodes, (nodes - 1) // 3).max_dropouts
+    most = nodes - Thresholds(nodes, (nodes - 1) // 3).threshold
     subsets = [s for k in range(1, most + 1) for s in itertools.combinations(range(nodes), k)]
     ways = itertools.product(MASKED, ("dead", "lost"))
     cases = [(stage, how, subset) for stage, how in ways for subset in subsets]
