@@ -14,6 +14,7 @@ import pytest
 from flhe.errors import AuthenticationError, FlheError, NoKeyError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import joint
+from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
 from flhe.schemes.esafl.keys import EsheKey, draw_own
@@ -87,7 +88,7 @@ def forged(rank: int, lanes: Any = None, payload: bytes = b"", **changes: Any) -
     envelope = Envelope.from_bytes(once().messages[rank], joint.MAX_SHARE)
     if lanes is not None:
         agreed = once().epoch
-        header = joint._box_header(agreed, rank)
+        header = box_header(agreed, joint.STAGE, rank)
         payload = seal.seal(agreed.group_key, header, np.asarray(lanes, "<u4").tobytes())
     header_ = dataclasses.replace(envelope.header, **changes)
     return Envelope.seal(IDS[rank], header_, payload or envelope.payload).to_bytes()

@@ -191,12 +191,9 @@ def test_first_use() -> None:
     assert (one.collusion, one.min_survivors, one.schemes) == (1, 2, (ANY,))
     assert one.members[0].name == min(KEYS[:5]).hex()[:16]
     assert one == Roster.first_use(KEYS[:5])
-    assert Roster.first_use(KEYS, collusion=0).collusion == 0
     assert [Roster.default_collusion(n) for n in (3, 4, 6, 7, 10)] == [0, 1, 1, 2, 3]
     with pytest.raises(QuorumError, match="2 members announced a key, 3 are needed"):
         Roster.first_use(KEYS[:2])
-    with pytest.raises(QuorumError, match="5 members"):
-        Roster.first_use(KEYS[:5], min_survivors=6)
 
 
 def test_bytes_that_are_out_of_order() -> None:
