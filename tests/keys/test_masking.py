@@ -14,13 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import (
-    AuthenticationError,
-    FlheError,
-    ProtocolError,
-    QuorumError,
-    RangeError,
-)
+from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError, RangeError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer, pack, unpack
 from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, statement

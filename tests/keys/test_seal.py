@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.seal import (
-    BOUND,
-    CHUNK,
-    MAX_HEAD,
-    peek,
-    seal,
-    seal_stream,
-    unseal,
-    unseal_stream,
-)
+from flhe.keys.seal import BOUND, CHUNK, MAX_HEAD, peek, seal, seal_stream, unseal, unseal_stream
 from flhe.node.store import Store
 from flhe.wire.canonical import dumps
 from tests.keys.vectors import unhex
