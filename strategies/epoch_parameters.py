@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from flhe.coding.flatten import Layout
-from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement.circle import Circle
 from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Slot, from_bytes
 from flhe.strategies.key_agreement import Agreed

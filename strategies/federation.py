@@ -14,7 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys.agreement.masking import Circle, combine, pack
+from flhe.keys.agreement.answers import combine, pack
+from flhe.keys.agreement.circle import Circle
 from flhe.mods import records
 from flhe.schemes.base import Scheme
 from flhe.schemes.sash.scheme import Sash

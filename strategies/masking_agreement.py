@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import check_answer
+from flhe.keys.agreement.circle import CONSIST, statement
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation
@@ -66,7 +67,7 @@ class MaskingAgreement:
         Returns
         -------
         list of bytes
-            Answers to UNMASK, as many as came in time, for `masking.combine`.
+            Answers to UNMASK, as many as came in time, for `flhe.keys.agreement.answers.combine`.
 
         Raises
         ------
@@ -88,7 +89,7 @@ class MaskingAgreement:
     def _consist(self) -> dict[int, bytes]:
         survivors = self.survivors
         by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
-        said = masking.statement(survivors)
+        said = statement(survivors)
         messages = []
         for node, rank in self.nodes.items():
             inbox = [by_rank[u][rank] for u in survivors]
@@ -100,7 +101,7 @@ class MaskingAgreement:
             if "bad" in answer:
                 self._note_bad(rank, answer)
             signature: bytes = records.field(answer, "signature", bytes)
-            header = self.circle.header(self.slot, masking.CONSIST, rank)
+            header = self.circle.header(self.slot, CONSIST, rank)
             self.circle.verify(header, said, signature)
             return signature
 
@@ -119,9 +120,7 @@ class MaskingAgreement:
         def read(node: int, answer: ConfigRecord) -> bytes:
             encoded: bytes = records.field(answer, "answer", bytes)
             sealed = not self.fed.server_reads
-            rank, _ = masking.check_answer(
-                self.circle, self.slot, self.survivors, encoded, sealed=sealed
-            )
+            rank, _ = check_answer(self.circle, self.slot, self.survivors, encoded, sealed=sealed)
             if rank != self.nodes[node]:
                 raise ProtocolError("it answers for another member")
             return encoded

@@ -14,7 +14,6 @@ from tests.source import ROOT, imported_modules, imports, modules, of
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 MOST_LINES = 500
 LONGER = {
-    "flhe/keys/agreement/masking.py",
     "flhe/node/node.py",
     "flhe/training/session.py",
     "sim/bench/schemes.py",

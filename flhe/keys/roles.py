@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
-from flhe.keys.agreement import joint, masking
+from flhe.keys.agreement import joint
+from flhe.keys.agreement.answers import combine
+from flhe.keys.agreement.circle import Circle
 from flhe.keys.agreement.states import Epoch
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
@@ -105,8 +107,8 @@ def _released(
     scheme: Sash | Eshe, epoch: Epoch, total: Sealed, release: Sequence[bytes]
 ) -> NDArray[np.uint64]:
     """The sum of the senders' keys, out of their answers."""
-    circle = masking.Circle.of(epoch, scheme.elements)
-    return masking.combine(circle, total.slot, total.senders, release, epoch=epoch)
+    circle = Circle.of(epoch, scheme.elements)
+    return combine(circle, total.slot, total.senders, release, epoch=epoch)
 
 
 def new_pair(scheme: Scheme, random: Random) -> tuple[bytes, bytes]:

@@ -183,18 +183,8 @@ def _split(pieces: Pieces) -> tuple[bytes, _Head]:
 def _key(secret: bytes, head: _Head) -> bytes:
     if len(secret) != 32:
         raise ConfigError("seal: the key must be 32 bytes")
-    h = head.header
-    return hkdf(
-        secret,
-        "seal",
-        h["stage"],
-        h["round"],
-        h["attempt"],
-        h["rank"],
-        head.salt,
-        h["run_id"],
-        h["roster_hash"],
-    )
+    run_id, roster_hash, *step = (head.header[name] for name in BOUND)
+    return hkdf(secret, "seal", *step, head.salt, run_id, roster_hash)
 
 
 def _nonce(index: int, last: bool) -> bytes:

@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flhe.coding.base import State
 from flhe.errors import AlteredError, DriftError, NoKeyError, ProtocolError
 from flhe.keys import seal
+from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.masking import unpack
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.stages import Stopwatch

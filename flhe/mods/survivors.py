@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import NoKeyError, ProtocolError, SharesError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.circle import statement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
@@ -126,7 +127,7 @@ def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
 
 def set_digest(survivors: Sequence[int]) -> bytes:
     """What a claim keeps of a set of survivors."""
-    return hashlib.sha256(masking.statement(survivors)).digest()
+    return hashlib.sha256(statement(survivors)).digest()
 
 
 def ranks_in(record: ConfigRecord, name: str) -> list[int]:

@@ -81,18 +81,8 @@ RULES = (*MAPS, "random", "layers")
 SETTINGS = tuple(
     f"flhe-{name}"
     for name in (
-        *(
-            "home",
-            "trust",
-            "roster",
-            "roster-hash",
-            "schemes",
-            "metrics",
-            "counts",
-            "leave",
-            "durable",
-            "max-federations",
-        ),
+        *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "counts", "leave"),
+        *("durable", "max-federations"),
         *("min-members", "min-survivors", "unpermuted", "server-reads", "key-bits", "fresh-keys"),
         *("dealt-key", "min-select", "select-rules", "min-noise", "max-releases"),
     )

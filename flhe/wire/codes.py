@@ -38,128 +38,102 @@ APP = Refusal(
 INTERNAL = Refusal(
     1002, "flhe/internal", "flhe failed there unexpectedly; see errors.log in its state directory"
 )
-_TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
-    (errors.LeftError, Refusal(1021, "flhe/left", "it has left the federation")),
+_ROWS: tuple[tuple[type[errors.FlheError], int, str, str], ...] = (
+    (errors.LeftError, 1021, "flhe/left", "it has left the federation"),
     (
         errors.FederationsError,
-        Refusal(
-            1026,
-            "flhe/federations",
-            "its policy allows no further federation: resume the one before, or ask the site to permit "
-            "one more (flhe permit)",
-        ),
+        1026,
+        "flhe/federations",
+        "its policy allows no further federation: resume the one before, or ask the site to permit "
+        "one more (flhe permit)",
     ),
-    (errors.PolicyError, Refusal(1010, "flhe/policy", "its policy refuses this run or scheme")),
-    (
-        errors.QuorumError,
-        Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
-    ),
+    (errors.PolicyError, 1010, "flhe/policy", "its policy refuses this run or scheme"),
+    (errors.QuorumError, 1011, "flhe/quorum", "too few members or survivors for its roster"),
     (
         errors.ClaimedError,
-        Refusal(1022, "flhe/claimed", "it has answered this attempt otherwise: another one is due"),
+        1022,
+        "flhe/claimed",
+        "it has answered this attempt otherwise: another one is due",
     ),
-    (
-        errors.ReuseError,
-        Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
-    ),
+    (errors.ReuseError, 1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
     (
         errors.AlteredError,
-        Refusal(
-            1023,
-            "flhe/altered",
-            "the sum that it was given is not that of what its senders encrypted; see its errors.log "
-            "for the check that failed",
-        ),
+        1023,
+        "flhe/altered",
+        "the sum that it was given is not that of what its senders encrypted; see its errors.log "
+        "for the check that failed",
     ),
     (
         errors.EquivocationError,
-        Refusal(
-            1024,
-            "flhe/two-stories",
-            "another member signed that it was told another result of the same round",
-        ),
+        1024,
+        "flhe/two-stories",
+        "another member signed that it was told another result of the same round",
     ),
     (
         errors.AuthenticationError,
-        Refusal(1013, "flhe/authentication", "a signature or key confirmation did not verify"),
+        1013,
+        "flhe/authentication",
+        "a signature or key confirmation did not verify",
     ),
-    (
-        errors.DriftError,
-        Refusal(1019, "flhe/drift", "its model is not the one that this round starts from"),
-    ),
+    (errors.DriftError, 1019, "flhe/drift", "its model is not the one that this round starts from"),
     (
         errors.VersionError,
-        Refusal(
-            1025,
-            "flhe/version",
-            "it runs another version of flhe than the server: upgrade the older side",
-        ),
+        1025,
+        "flhe/version",
+        "it runs another version of flhe than the server: upgrade the older side",
     ),
     (
         errors.ProtocolError,
-        Refusal(
-            1014,
-            "flhe/protocol",
-            "a message that does not belong there, or of another version; see its errors.log",
-        ),
+        1014,
+        "flhe/protocol",
+        "a message that does not belong there, or of another version; see its errors.log",
     ),
-    (
-        errors.NoKeyError,
-        Refusal(1020, "flhe/no-key", "it has no usable key: a new epoch must be agreed on"),
-    ),
+    (errors.NoKeyError, 1020, "flhe/no-key", "it has no usable key: a new epoch must be agreed on"),
     (
         errors.StoreError,
-        Refusal(1015, "flhe/store", "its state directory cannot be used; see its errors.log"),
+        1015,
+        "flhe/store",
+        "its state directory cannot be used; see its errors.log",
     ),
     (
         errors.ReplyError,
-        Refusal(
-            1018,
-            "flhe/reply",
-            "its app must reply with one ArrayRecord that holds all of the model's arrays, and one "
-            "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key",
-        ),
+        1018,
+        "flhe/reply",
+        "its app must reply with one ArrayRecord that holds all of the model's arrays, and one "
+        "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key",
     ),
     (
         errors.NotFiniteError,
-        Refusal(
-            1027,
-            "flhe/not-finite",
-            "its update holds NaN or infinity: lower the learning rate or clip gradients",
-        ),
+        1027,
+        "flhe/not-finite",
+        "its update holds NaN or infinity: lower the learning rate or clip gradients",
     ),
     (
         errors.ClippedError,
-        Refusal(
-            1028,
-            "flhe/clipped",
-            "more than half of its update lies beyond the clipping threshold: raise the strategy's "
-            "clip, or max_examples where its node logs that it has more examples than that",
-        ),
+        1028,
+        "flhe/clipped",
+        "more than half of its update lies beyond the clipping threshold: raise the strategy's "
+        "clip, or max_examples where its node logs that it has more examples than that",
     ),
     (
         errors.ExamplesError,
-        Refusal(
-            1029,
-            "flhe/examples",
-            "its example count cannot be weighed: none, or more than sums have room for; see its "
-            "errors.log",
-        ),
+        1029,
+        "flhe/examples",
+        "its example count cannot be weighed: none, or more than sums have room for; see its "
+        "errors.log",
     ),
-    (
-        errors.RangeError,
-        Refusal(1016, "flhe/range", "a number of its is out of range; see its errors.log"),
-    ),
+    (errors.RangeError, 1016, "flhe/range", "a number of its is out of range; see its errors.log"),
     (
         errors.PackageError,
-        Refusal(
-            1030,
-            "flhe/package",
-            "a package that the scheme needs is not installed there: its errors.log and flhe doctor "
-            "name it, and the command that installs it",
-        ),
+        1030,
+        "flhe/package",
+        "a package that the scheme needs is not installed there: its errors.log and flhe doctor "
+        "name it, and the command that installs it",
     ),
-    (errors.ConfigError, Refusal(1017, "flhe/config", "its configuration cannot work")),
+    (errors.ConfigError, 1017, "flhe/config", "its configuration cannot work"),
+)
+_TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
+    *((kind, Refusal(code, slug, meaning)) for kind, code, slug, meaning in _ROWS),
     (errors.FlheError, INTERNAL),
 )
 

@@ -50,10 +50,7 @@ def read(path: Path) -> bytes:
     with os_errors("read"):  # O_NONBLOCK: a FIFO must not hang us
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | SAFE)
         with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise StoreError("not a regular file in the state directory: remove it")
-            _check_private(status, "a file in the state directory", "600")
+            _check_file(handle)
             return file.read()
 
 
@@ -213,10 +210,7 @@ def _open_at_end(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | SAFE  # a FIFO must not hang us
     handle = os.open(path, flags, 0o600)
     try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise StoreError("not a regular file in the state directory: remove it")
-        _check_private(status, "a file in the state directory", "600")
+        _check_file(handle)
     except BaseException:
         os.close(handle)
         raise
@@ -230,6 +224,13 @@ def _write_line(handle: int, size: int, line: bytes) -> None:
     if os.write(handle, data) < len(data):
         os.ftruncate(handle, size)
         raise StoreError("a line of a log did not fit in the state directory: free some disk space")
+
+
+def _check_file(handle: int) -> None:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError("not a regular file in the state directory: remove it")
+    _check_private(status, "a file in the state directory", "600")
 
 
 def _check_private(status: os.stat_result, what: str, mode: str) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 
 from flhe.errors import FlheError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import combine
+from flhe.keys.agreement.circle import PACKED_FROM, Circle
 from flhe.math.prg import random_elements
 from flhe_lab.bench.sash_members import SashMembers
 from flhe_lab.bench.secure_sums import Setting
@@ -46,7 +48,7 @@ class Sharing(SashMembers):
 
     def _upload(self) -> None:
         self._elements = self._wanted
-        self.circle = masking.Circle.of(self._epoch, self._wanted)
+        self.circle = Circle.of(self._epoch, self._wanted)
         self._seeds = random_elements(self._wanted)
 
     def cost(self) -> Agreement:
@@ -75,7 +77,7 @@ class Sharing(SashMembers):
             sealed=False,
         )
         marks.append(time.perf_counter())
-        found = masking.combine(self.circle, self._slot, senders, self._answers)
+        found = combine(self.circle, self._slot, senders, self._answers)
         marks.append(time.perf_counter())
         if not np.array_equal(found, self._seeds):
             raise FlheError("masking keys: the sum is not the sum; its times mean nothing")
@@ -92,7 +94,7 @@ def share_with_all(clients: int, elements: int, repeats: int) -> Agreement:
 
 GROUPS = (4, 8, 16, 32, 64)
 """Members whose agreements are measured where a polynomial shares one element..."""
-PACKED = (masking.PACKED_FROM, 128, 256)
+PACKED = (PACKED_FROM, 128, 256)
 """... and where it shares several."""
 ELEMENTS = (512, 2048)
 
@@ -101,7 +103,7 @@ def interpolated(
     found: Mapping[tuple[int, int], Agreement], clients: int, elements: int
 ) -> Agreement:
     """An agreement among `clients`, of what was measured among fewer and more, and of two lengths."""
-    groups = PACKED if clients >= masking.PACKED_FROM else GROUPS
+    groups = PACKED if clients >= PACKED_FROM else GROUPS
     short, long = (
         [asdict(found[group, length]) for group in groups]
         for length in (min(ELEMENTS), max(ELEMENTS))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flhe.errors import FlheError
-from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement.circle import Circle
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases

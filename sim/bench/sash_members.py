@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import answer_of, combine
+from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, about, statement
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.shares import pack_elements, seal_share
 from flhe.math import ring
 from flhe.schemes.sash.generator import Seed
 from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
@@ -84,7 +87,7 @@ class SashMembers(Members):
         self.scheme = Sash(setting.clients)
         self._elements = self.scheme.parameters_of_prg.dimension
         self._upload()
-        self.circle = masking.Circle.of(self._epoch, self._elements)
+        self.circle = Circle.of(self._epoch, self._elements)
         self._agree()
 
     def _upload(self) -> None:
@@ -95,24 +98,18 @@ class SashMembers(Members):
     def _agree(self) -> None:
         """What the others send to rank 0, and what all of them answer in the end."""
         senders, name = self.setting.senders, self._slot.digest()
-        share = masking.pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
+        share = pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
         self._boxes = [
-            b""
-            if rank == 0
-            else masking.seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
+            b"" if rank == 0 else seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
             for rank in senders
         ]
-        said = masking.statement(senders)
-        self._signatures = [
-            self._signed(masking.CONSIST, rank, said, b"").signature for rank in senders
-        ]
+        said = statement(senders)
+        self._signatures = [self._signed(CONSIST, rank, said, b"").signature for rank in senders]
         rows = self.circle.sharing.share(self._seeds)
         self._answers = [
-            masking.answer_of(
+            answer_of(
                 rank,
-                self._signed(
-                    masking.UNMASK, rank, masking.pack_elements(rows[rank]), masking.about(senders)
-                ),
+                self._signed(UNMASK, rank, pack_elements(rows[rank]), about(senders)),
             )
             for rank in senders
         ]
@@ -145,7 +142,7 @@ class SashMembers(Members):
     def server(self) -> Laps:
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
-        seeds = masking.combine(self.circle, self._slot, self.setting.senders, self._answers)
+        seeds = combine(self.circle, self._slot, self.setting.senders, self._answers)
         found = SashOpener(self.scheme, seeds).decrypt(self._uploads.total)
         seconds = time.perf_counter() - began
         return checked("sash", found, self._uploads.expected, seconds)

@@ -8,7 +8,7 @@ from statistics import median
 
 from rich.table import Table
 
-from flhe.keys.agreement.masking import PACKED_FROM
+from flhe.keys.agreement.circle import PACKED_FROM
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe_lab.crowd.found import Found
 from flhe_lab.crowd.growth import Growth, growth, together

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flhe.keys.agreement.masking import PACKED_FROM
+from flhe.keys.agreement.circle import PACKED_FROM
 from flhe_lab.bench.flower_parts import Round
 from flhe_lab.bench.flower_secagg import Projection
 from flhe_lab.bench.sash_members import SashMembers

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flhe.keys.agreement.masking import PACKED_FROM
+from flhe.keys.agreement.circle import PACKED_FROM
 from flhe_lab.crowd.command import TIMEOUT_S
 from flhe_lab.crowd.found import Asked
 from flhe_lab.crowd.found import Found as Crowd

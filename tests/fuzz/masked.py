@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from flhe.keys.agreement import masking
-from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement import answers, masking, shares
+from flhe.keys.agreement.circle import UNMASK, Circle, about
 from flhe.keys.agreement.messages import Envelope
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, SIZE, exchange, slot, source
@@ -40,11 +40,13 @@ def _agree(data: bytes) -> None:
 
 def _liar_deals(share: bytes) -> None:
     key = exchange().epochs[1].pair_keys[0]
-    _agree(masking.seal_share(key, slot().digest(), 1, 0, share, source("kshare")))
+    _agree(shares.seal_share(key, slot().digest(), 1, 0, share, source("kshare")))
 
 
 def _share_inside() -> list[bytes]:
-    return [masking._open(exchange().epochs[0].pair_keys[1], slot().digest(), 1, 0, _boxes(0)[1])]
+    return [
+        shares.open_share(exchange().epochs[0].pair_keys[1], slot().digest(), 1, 0, _boxes(0)[1])
+    ]
 
 
 @functools.cache
@@ -74,18 +76,18 @@ def answer(rank: int, sealed: bool) -> bytes:
 
 
 def _check_answer(data: bytes) -> None:
-    masking.check_answer(_circle(), slot(), ALL, data, sealed=False)
+    answers.check_answer(_circle(), slot(), ALL, data, sealed=False)
 
 
 def _combine(data: bytes) -> None:
-    answers = [answer(0, True), data, *(answer(rank, True) for rank in ALL[2:])]
-    masking.combine(_circle(), slot(), ALL, answers, epoch=exchange().epochs[0])
+    said = [answer(0, True), data, *(answer(rank, True) for rank in ALL[2:])]
+    answers.combine(_circle(), slot(), ALL, said, epoch=exchange().epochs[0])
 
 
 def _liar_answers(share: bytes) -> None:
-    head = _circle().header(slot(), masking.UNMASK, 1, masking.about(ALL))
-    lie = masking.answer_of(1, Envelope.seal(IDS[1], head, share))
-    masking.combine(_circle(), slot(), ALL, [lie, *(answer(r, False) for r in ALL if r != 1)])
+    head = _circle().header(slot(), UNMASK, 1, about(ALL))
+    lie = answers.answer_of(1, Envelope.seal(IDS[1], head, share))
+    answers.combine(_circle(), slot(), ALL, [lie, *(answer(r, False) for r in ALL if r != 1)])
 
 
 def entries() -> Sequence[Decoder]:

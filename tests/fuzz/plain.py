@@ -14,7 +14,7 @@ from flhe.coding.limb_packing import LimbPacking
 from flhe.coding.pack import Packing
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys.agreement import epoch, masking
+from flhe.keys.agreement import answers, epoch
 from flhe.mods import records
 from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import selective
@@ -286,10 +286,10 @@ def entries() -> Sequence[Decoder]:
         ),
         Decoder(
             "release",
-            lambda: [masking.pack([b"one", b"two"])],
-            masking.unpack,
-            masking.pack,
-            covers=(keys + "agreement.masking.unpack",),
+            lambda: [answers.pack([b"one", b"two"])],
+            answers.unpack,
+            answers.pack,
+            covers=(keys + "agreement.answers.unpack",),
         ),
         Decoder("residues in limbs", _some_residues, _residues, _packed_residues),
         Decoder(

@@ -14,6 +14,7 @@ from typing import Any
 from flhe.keys import seal
 from flhe.keys.agreement import epoch, joint, key_pair, pairs
 from flhe.keys.agreement import messages as envelopes
+from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.schemes.batchcrypt.scheme import Paillier
 from flhe.schemes.esafl.scheme import Eshe
@@ -174,7 +175,7 @@ def _add(data: bytes) -> None:
 
 def _liar_adds(lanes: bytes) -> None:
     agreed = exchange().epochs[1]
-    box = seal.seal(agreed.group_key, joint._box_header(agreed, 1), lanes, source("joint lie"))
+    box = seal.seal(agreed.group_key, box_header(agreed, "joint", 1), lanes, source("joint lie"))
     _add(_resigned(joints()[1][1], box))
 
 

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 
 from flhe.keys.agreement.epoch import Confirmed, Epoch, advertise, confirm, finish, share
 from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Roster
+from flhe.keys.roster.roster import Member, Roster
+
+
+def sites(size: int) -> list[Identity]:
+    """Identities in order of rank."""
+    return sorted((Identity(bytes([i + 1]) * 32) for i in range(size)), key=lambda one: one.public)
+
+
+def roster_of(
+    identities: Sequence[Identity], collusion: int, schemes: tuple[str, ...] = ("*",)
+) -> Roster:
+    """They, by the names site-0 and so on."""
+    members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
+    return Roster(members, collusion, 2, schemes)
 
 
 def confirmed(

@@ -11,26 +11,24 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import Crypto
 from Crypto.Cipher import ChaCha20_Poly1305
-from Crypto.Hash import SHA256
-from Crypto.Protocol.KDF import HKDF
 from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 
-from tests.keys.make_vectors import cbor
-from tests.reference.field import Q, at
-from tests.reference.field import root_of as root
+from tests.keys.make_vectors import SUITE, cbor, hkdf
+from tests.reference.field import Q
+from tests.reference.shamir import shared
+from tests.reference.wire import Tape, columns, little, little_read
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/masking.json"
 MADE_BY = (
     f"tests/keys/make_masking_vectors.py: CBOR and field by hand, PyCryptodome {Crypto.__version__}; "
     "no flhe code"
 )
-SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 
 
 def sha(*parts: Any) -> bytes:
@@ -40,21 +38,6 @@ def sha(*parts: Any) -> bytes:
 
 def tape(length: int, *parts: Any) -> bytes:
     return b"".join(sha(*parts, i) for i in range(-(-length // 32)))[:length]
-
-
-def words(data: bytes) -> list[int]:
-    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
-
-
-def packed(elements: Sequence[int]) -> bytes:
-    return b"".join(x.to_bytes(8, "little") for x in elements)
-
-
-def hkdf(secret: bytes, label: str, *context: Any) -> bytes:
-    info = cbor(["flhe/v1/" + label, *context])
-    key = HKDF(secret, 32, b"", SHA256, context=info)
-    assert isinstance(key, bytes)
-    return key
 
 
 def box(key: bytes, nonce: bytes, plain: bytes, bound: bytes) -> bytes:
@@ -68,8 +51,10 @@ class Members:
 
     def __init__(self, name: str, size: int, collusion: int, elements: int) -> None:
         self.name, self.size, self.collusion, self.elements = name, size, collusion, elements
-        seeds = [sha(name, "identity", i) for i in range(size)]
-        pairs = [(ECC.construct(curve="Ed25519", seed=seed), seed) for seed in seeds]
+        pairs = [
+            (ECC.construct(curve="Ed25519", seed=seed), seed)
+            for seed in (sha(name, "identity", i) for i in range(size))
+        ]
         self._signing = sorted(
             ((s.public_key().export_key(format="raw"), s, seed) for s, seed in pairs),
             key=lambda each: each[0],
@@ -100,45 +85,35 @@ class Members:
         self.number = 5
         self.digest = hashlib.sha256(cbor(["flhe/v1/slot", *self.slot])).digest()
         self.threshold = (size + collusion) // 2 + 1
-        self.privacy = max(collusion, 1) if size >= 65 else self.threshold - 1
-        self.packing = self.threshold - self.privacy
-        self.width = -(-elements // self.packing)
-        self.order = 1
-        while self.order < size:
-            self.order *= 2
+        privacy = max(collusion, 1) if size >= 65 else self.threshold - 1
+        self._drawn = 8 * -(-elements // (self.threshold - privacy)) * privacy
+        self._shares = [
+            shared(size, self.threshold, privacy, self.seed(rank), Tape(self.random(rank)))
+            for rank in range(size)
+        ]
 
     def pair_key(self, a: int, b: int) -> bytes:
         return b"" if a == b else sha(self.name, "pair", min(a, b), max(a, b))
 
     def seed(self, rank: int) -> list[int]:
         """What a member shares; the first has the greatest element in it."""
-        drawn = [x % Q for x in words(tape(8 * self.elements, self.name, "seed", rank))]
+        drawn = [x % Q for x in little_read(tape(8 * self.elements, self.name, "seed", rank))]
         return [Q - 1, *drawn[1:]] if rank == 0 else drawn
 
     def random(self, rank: int) -> bytes:
         """Coefficients, then nonces."""
-        need = 8 * self.width * self.privacy + 12 * (self.size - 1)
-        return tape(need, self.name, "deal", rank)
+        return tape(self._drawn + 12 * (self.size - 1), self.name, "deal", rank)
 
-    def share(self, rank: int, receiver: int) -> list[int]:
-        """One value of each polynomial: secrets first, then what is random."""
-        secrets, fresh = self.seed(rank), words(self.random(rank)[: 8 * self.width * self.privacy])
-        assert all(x < Q for x in fresh)
-        point = pow(root(self.order), receiver, Q)
-        out = []
-        for i in range(self.width):
-            part = secrets[i * self.packing : (i + 1) * self.packing]
-            part += [0] * (self.packing - len(part))
-            out.append(at(part + fresh[i * self.privacy : (i + 1) * self.privacy], point))
-        return out
+    def share(self, rank: int, receiver: int) -> bytes:
+        return little(self._shares[rank][receiver])
 
     def box(self, rank: int, receiver: int) -> bytes:
         if rank == receiver:
             return b""
-        place = 8 * self.width * self.privacy + 12 * (receiver - (receiver > rank))
+        place = self._drawn + 12 * (receiver - (receiver > rank))
         nonce = self.random(rank)[place : place + 12]
         key = hkdf(self.pair_key(rank, receiver), "kshare", self.digest, rank, receiver)
-        return nonce + box(key, nonce, packed(self.share(rank, receiver)), self.digest)
+        return nonce + box(key, nonce, self.share(rank, receiver), self.digest)
 
     def header(self, stage: str, sender: int, about: bytes = b"", **changes: Any) -> dict[str, Any]:
         return {
@@ -169,25 +144,22 @@ class Members:
 
     def total(self, rank: int, survivors: list[int]) -> bytes:
         """The sum of the shares that a member has of the survivors' seeds."""
-        shares = [self.share(u, rank) for u in survivors]
-        return packed([sum(column) % Q for column in zip(*shares, strict=True)])
+        return little(columns([self._shares[u][rank] for u in survivors], Q))
 
     def salt(self, rank: int) -> bytes:
         return sha(self.name, "salt", rank)
 
-    def answer(
-        self, rank: int, survivors: list[int], *, sealed: bool, share: bytes | None = None
-    ) -> bytes:
+    def answer(self, rank: int, survivors: list[int], share: bytes = b"", **how: bool) -> bytes:
         about = hashlib.sha256(cbor(survivors)).digest()
         header = self.header("unmask", rank, about)
-        payload = self.total(rank, survivors) if share is None else share
-        if sealed:
+        payload = share or self.total(rank, survivors)
+        if how["sealed"]:
             key = hkdf(self.group_key, "unmask", self.digest, rank, self.salt(rank))
             payload = self.salt(rank) + box(key, bytes(12), payload, cbor(header))
         return cbor([rank, payload, self.sign(header, payload, rank)])
 
     def sum(self, survivors: list[int]) -> list[int]:
-        return [sum(c) % Q for c in zip(*(self.seed(u) for u in survivors), strict=True)]
+        return columns([self.seed(u) for u in survivors], Q)
 
 
 def epoch(m: Members) -> dict[str, Any]:
@@ -214,7 +186,7 @@ def whole(m: Members, survivors: list[int]) -> dict[str, Any]:
         "seeds": [[f"{x:016x}" for x in m.seed(rank)] for rank in ranks],
         "random": [m.random(rank).hex() for rank in ranks],
         "boxes": [[m.box(a, b).hex() for b in ranks] for a in ranks],
-        "own": [packed(m.share(rank, rank)).hex() for rank in ranks],
+        "own": [m.share(rank, rank).hex() for rank in ranks],
         "survivors": survivors,
         "shares": {str(rank): m.total(rank, survivors).hex() for rank in survivors},
         "signatures": {str(rank): m.consist(rank, survivors).hex() for rank in survivors},
@@ -238,7 +210,7 @@ def large(m: Members, survivors: list[int], receiver: int) -> dict[str, Any]:
         "receiver": receiver,
         "received": [m.box(u, receiver).hex() for u in survivors],
         "receiver_keys": [m.pair_key(u, receiver).hex() for u in range(m.size)],
-        "own": packed(m.share(receiver, receiver)).hex(),
+        "own": m.share(receiver, receiver).hex(),
         "share": m.total(receiver, survivors).hex(),
         "signature": m.consist(receiver, survivors).hex(),
         "answer_shares": {
@@ -248,61 +220,60 @@ def large(m: Members, survivors: list[int], receiver: int) -> dict[str, Any]:
     }
 
 
+def flip(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
 def negatives(m: Members, survivors: list[int]) -> list[dict[str, Any]]:
     """Inputs of one step each, to be refused in the group that is called like this."""
-    found: list[dict[str, Any]] = []
-    me, others = survivors[0], survivors[1:]
-    inbox = [m.box(u, me) for u in survivors]
+    me, everybody, few = survivors[0], list(range(m.size)), m.threshold - 1
+    first, second, *rest = (m.box(u, me) for u in survivors)
+    own = [b"", *(m.box(me, u) for u in survivors[1:])]
+    boxes = [first, second, *rest]
     signed = [m.consist(rank, survivors) for rank in survivors]
+    wider = [m.consist(rank, everybody) for rank in survivors]
+    later = [m.consist(rank, survivors, round=8) for rank in survivors]
     answers = [m.answer(rank, survivors, sealed=False) for rank in survivors]
+    sealed = [m.answer(rank, survivors, sealed=True) for rank in survivors]
+    share = m.total(me, survivors)
+    changed = answers[0].replace(share[:8], flip(share[:8]))
+    beyond = m.answer(me, survivors, b"\xff" * 8 + share[8:], sealed=False)
     authentication, protocol, quorum = "AuthenticationError", "ProtocolError", "QuorumError"
     shares_of = "SharesError"
-
-    def bad(name: str, at_: str, error: str, **given: Any) -> None:
-        found.append({"name": name, "group": m.name, "at": at_, "error": error, **given})
-
-    def agree(name: str, error: str, ranks: list[int], boxes: list[bytes]) -> None:
-        hexed = [b.hex() for b in boxes]
-        bad(name, "agree", error, rank=me, survivors=ranks, boxes=hexed)
-
-    def release(name: str, error: str, signers: list[int], signatures: list[bytes]) -> None:
-        hexed = [s.hex() for s in signatures]
-        bad(name, "release", error, rank=me, signers=signers, signatures=hexed)
-
-    def combine(name: str, error: str, given: list[bytes]) -> None:
-        bad(name, "combine", error, survivors=survivors, answers=[a.hex() for a in given])
-
-    def changed(items: list[bytes], place: int, by: Callable[[bytes], bytes]) -> list[bytes]:
-        return [by(item) if i == place else item for i, item in enumerate(items)]
-
-    flip: Callable[[bytes], bytes] = lambda b: b[:-1] + bytes([b[-1] ^ 1])  # noqa: E731
-    agree("a box with one bit changed", shares_of, survivors, changed(inbox, 1, flip))
-    agree("two boxes swapped", shares_of, survivors, [inbox[0], inbox[2], inbox[1]])
-    away = [b"", *(m.box(me, u) for u in others)]
-    agree("own boxes given back", shares_of, survivors, away)
-    agree("no box of a survivor", shares_of, survivors, changed(inbox, 1, lambda _: b""))
-    agree("a box too few", protocol, survivors, inbox[:-1])
-    agree("survivors out of order", protocol, survivors[::-1], inbox[::-1])
-    agree("without the member itself", protocol, [u for u in range(m.size) if u != me], inbox)
-    agree("too few survivors", quorum, survivors[: m.threshold - 1], inbox[: m.threshold - 1])
-    release("too few signatures", quorum, survivors[: m.threshold - 1], signed[: m.threshold - 1])
-    release("a signer twice", protocol, [survivors[0]] * 3, [signed[0]] * 3)
-    whole_group = list(range(m.size))
-    wider = [m.consist(rank, whole_group) for rank in survivors]
-    release("signatures on another set", authentication, survivors, wider)
-    later = [m.consist(rank, survivors, round=8) for rank in survivors]
-    release("signatures of another round", authentication, survivors, later)
-    shares = [m.total(rank, survivors) for rank in survivors]
-    combine("too few answers", quorum, answers[: m.threshold - 1])
-    combine("an answer twice", protocol, [answers[0], answers[0], answers[1]])
-    combine("a share changed", authentication, changed(answers, 0, lambda a: a.replace(
-        shares[0][:8], flip(shares[0][:8]))))  # fmt: skip
-    beyond = (2**64 - 1).to_bytes(8, "little") + shares[0][8:]
-    unreduced = m.answer(survivors[0], survivors, sealed=False, share=beyond)
-    combine("no field element, well signed", protocol, [unreduced, *answers[1:]])
-    sealed = [m.answer(rank, survivors, sealed=True) for rank in survivors]
-    combine("sealed for the members", protocol, sealed)
-    return found
+    agree: list[tuple[str, str, list[int], Sequence[bytes]]] = [
+        ("a box with one bit changed", shares_of, survivors, [first, flip(second), *rest]),
+        ("two boxes swapped", shares_of, survivors, [first, *rest, second]),
+        ("own boxes given back", shares_of, survivors, own),
+        ("no box of a survivor", shares_of, survivors, [first, b"", *rest]),
+        ("a box too few", protocol, survivors, boxes[:-1]),
+        ("survivors out of order", protocol, survivors[::-1], boxes[::-1]),
+        ("without the member itself", protocol, [u for u in everybody if u != me], boxes),
+        ("too few survivors", quorum, survivors[:few], boxes[:few]),
+    ]
+    release: list[tuple[str, str, list[int], Sequence[bytes]]] = [
+        ("too few signatures", quorum, survivors[:few], signed[:few]),
+        ("a signer twice", protocol, [me] * 3, [signed[0]] * 3),
+        ("signatures on another set", authentication, survivors, wider),
+        ("signatures of another round", authentication, survivors, later),
+    ]
+    combine: list[tuple[str, str, list[int], Sequence[bytes]]] = [
+        ("too few answers", quorum, survivors, answers[:few]),
+        ("an answer twice", protocol, survivors, [answers[0], *answers[:2]]),
+        ("a share changed", authentication, survivors, [changed, *answers[1:]]),
+        ("no field element, well signed", protocol, survivors, [beyond, *answers[1:]]),
+        ("sealed for the members", protocol, survivors, sealed),
+    ]
+    steps: list[tuple[str, dict[str, int], str, str, Any]] = [
+        ("agree", {"rank": me}, "survivors", "boxes", agree),
+        ("release", {"rank": me}, "signers", "signatures", release),
+        ("combine", {}, "survivors", "answers", combine),
+    ]
+    return [
+        {"name": name, "group": m.name, "at": at, "error": error}
+        | {**rank, whose: ranks, what: [item.hex() for item in items]}
+        for at, rank, whose, what, cases in steps
+        for name, error, ranks, items in cases
+    ]
 
 
 def contents() -> dict[str, Any]:

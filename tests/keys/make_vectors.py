@@ -20,6 +20,7 @@ from Crypto.Protocol.KDF import HKDF
 from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 
+SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 VECTORS = pathlib.Path(__file__).parents[1] / "vectors"
 MADE_BY = (
     f"tests/keys/make_vectors.py: CBOR by hand, PyCryptodome {Crypto.__version__}; no flhe code"
@@ -47,18 +48,20 @@ def cbor(x: Any) -> bytes:
     return head(5, len(x)) + b"".join(key + value for key, value in pairs)
 
 
+def hkdf(secret: bytes, label: str, *context: Any) -> bytes:
+    return HKDF(secret, 32, b"", SHA256, context=cbor(["flhe/v1/" + label, *context]))
+
+
 def jsonable(x: Any) -> Any:
     if isinstance(x, dict):
         return {key: jsonable(value) for key, value in x.items()}
     return {"hex": x.hex()} if isinstance(x, bytes) else x
 
 
-def seal(
-    group_key: bytes, header: dict, plain: bytes, salt: bytes, size: int, n: int = 96
-) -> bytes:
+def seal(group_key: bytes, header: dict, plain: bytes, salt: bytes, size: int) -> bytes:
     h = header
     info = [h["stage"], h["round"], h["attempt"], h["rank"], salt, h["run_id"], h["roster_hash"]]
-    key = HKDF(group_key, 32, b"", SHA256, context=cbor(["flhe/v1/seal", *info]))
+    key = hkdf(group_key, "seal", *info)
     head = cbor({"header": header, "salt": salt, "chunk_bytes": size})
     aad = b"flhe-seal/2\n" + len(head).to_bytes(4, "big") + head
     box = aad
@@ -140,7 +143,7 @@ def envelope_vectors() -> dict:
     public = secret.public_key().export_key(format="raw")
     header = {
         "v": 1,
-        "suite": "x25519-ed25519-chacha20poly1305-sha256",
+        "suite": SUITE,
         "roster_hash": b"\x11" * 32,
         "run_id": 2**63 + 5,
         "epoch": 3,

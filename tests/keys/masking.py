@@ -1,12 +1,29 @@
-"""A group of members as an agreement leaves them, for tests."""
+"""Members as an agreement leaves them, and a round of theirs about masking keys; for tests."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import random as plain_random
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import combine
+from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, statement
 from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.masking import Agreed, Dealt
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.sealed import Slot
+from flhe.wire.canonical import dumps
+
+Q = 2**64 - 2**32 + 1
 
 
 @functools.cache
@@ -35,3 +52,118 @@ def group(size: int, collusion: int = 0) -> tuple[tuple[Identity, ...], tuple[Ep
         for rank in range(size)
     )
     return tuple(made), epochs
+
+
+def slot_for(epoch: Epoch, round_: int = 3) -> Slot:
+    return Slot(epoch.run_id, epoch.roster.hash, epoch.id, round_, 1, bytes(32), bytes([7]) * 32)
+
+
+def seed_of(number: int, elements: int) -> NDArray[np.uint64]:
+    """Elements all over the field, the greatest and the least among them."""
+    drawn = plain_random.Random(number)  # test data; seeds never come from here
+    values = [drawn.randrange(Q) for _ in range(elements)]
+    values[0] = (Q - 1, 0, values[0])[number % 3]
+    return np.array(values, np.uint64)
+
+
+@dataclass
+class Told:
+    """A round in which all have dealt, and some have signed one set of survivors."""
+
+    identities: tuple[Identity, ...]
+    epochs: tuple[Epoch, ...]
+    circle: Circle
+    slot: Slot
+    seeds: list[NDArray[np.uint64]]
+    dealt: list[Dealt]
+    survivors: tuple[int, ...]
+    agreed: dict[int, Agreed]
+    signatures: dict[int, bytes]
+
+    @property
+    def threshold(self) -> int:
+        return self.circle.thresholds.threshold
+
+    def inbox(self, rank: int, other: dict[int, bytes] | None = None) -> list[bytes]:
+        """The survivors' boxes for a member, some of them exchanged."""
+        return [(other or {}).get(u, self.dealt[u].boxes[rank]) for u in self.survivors]
+
+    def agree(
+        self, rank: int, survivors: Sequence[int], boxes: Sequence[bytes]
+    ) -> tuple[Agreed, bytes]:
+        mine = self.epochs[rank], self.identities[rank], self.dealt[rank]
+        return masking.agree(*mine, survivors, boxes, self.circle.elements)
+
+    def release(self, rank: int, signers: Sequence[int] | None = None, **how: Any) -> bytes:
+        """An honest answer, to the first signatures unless said."""
+        signers = sorted(self.signatures)[: self.threshold] if signers is None else signers
+        shown = how.pop("signatures", None) or [self.signatures[s] for s in signers]
+        mine = self.epochs[rank], self.identities[rank], self.agreed[rank]
+        how = {"sealed": False, **how}
+        return masking.release(*mine, signers, shown, self.circle.elements, **how)
+
+    def releases(self, ranks: Iterable[int], **how: Any) -> list[bytes]:
+        return [self.release(rank, **how) for rank in ranks]
+
+    def combine(self, answers: Sequence[bytes], epoch: Epoch | None = None) -> list[int]:
+        found = combine(self.circle, self.slot, self.survivors, answers, epoch=epoch)
+        assert (found.dtype, found.shape) == (np.uint64, (self.circle.elements,))
+        return [int(x) for x in found]
+
+    def total(self) -> list[int]:
+        """The sum of the survivors' seeds, by Python's integers."""
+        columns = zip(*(self.seeds[u].tolist() for u in self.survivors), strict=True)
+        return [sum(column) % Q for column in columns]
+
+    def _signed(self, rank: int, said: bytes, about: bytes, **how: Any) -> bytes:
+        """What a member would sign: of a stage, for a slot, by another member."""
+        signer = self.identities[how.get("by", rank)]
+        header = self.circle.header(how.get("slot", self.slot), how["stage"], rank, about)
+        return Envelope.seal(signer, replace(header, sender=signer.public), said).signature
+
+    def statement(
+        self, rank: int, survivors: Sequence[int] = (), *, about: bytes = b"", **how: Any
+    ) -> bytes:
+        """A signature on a set, whatever the member has signed."""
+        said = statement(survivors or self.survivors)
+        return self._signed(rank, said, about, **{"stage": CONSIST, **how})
+
+    def answer(self, rank: int, payload: bytes, survivors: Sequence[int] = (), **how: Any) -> bytes:
+        """An answer that the member itself signed, whatever is in it."""
+        about = hashlib.sha256(statement(survivors or self.survivors)).digest()
+        signature = self._signed(rank, payload, about, **{"stage": UNMASK, **how})
+        return dumps([rank, payload, signature])
+
+
+def play(
+    size: int,
+    collusion: int,
+    survivors: Collection[int] | None = None,
+    agreeing: Collection[int] | None = None,
+    *,
+    elements: int = 5,
+    round_: int = 3,
+) -> Told:
+    """Deal and agree, every state by way of its bytes."""
+    identities, epochs = group(size, collusion)
+    chosen = tuple(sorted(range(size) if survivors is None else survivors))
+    slot = slot_for(epochs[0], round_)
+    seeds = [seed_of(1000 * size + rank, elements) for rank in range(size)]
+    dealt = [
+        Dealt.from_bytes(masking.deal(epochs[rank], slot, seeds[rank]).to_bytes())
+        if rank in chosen
+        else Dealt(slot, (b"",) * size, b"")
+        for rank in range(size)
+    ]
+    circle = Circle.of(epochs[0], elements)
+    told = Told(identities, epochs, circle, slot, seeds, dealt, chosen, {}, {})
+    for rank in chosen if agreeing is None else agreeing:
+        agreed, told.signatures[rank] = told.agree(rank, chosen, told.inbox(rank))
+        told.agreed[rank] = Agreed.from_bytes(agreed.to_bytes())
+    return told
+
+
+@functools.cache
+def six() -> Told:
+    """Six members, one of whom may collude: t is 4, and rank 2 has dropped out. Not to be changed."""
+    return play(6, 1, (0, 1, 3, 4, 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,14 @@ from flhe.keys.agreement import dealt
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.agreement.epoch import Confirmed
 from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Member, Roster
+from flhe.keys.roster.roster import Roster
 from flhe.schemes.esafl.keys import EsheKey
 from flhe.schemes.esafl.scheme import Eshe
 from flhe.wire.canonical import dumps, loads
-from tests.keys.agreement import confirmed
+from tests.keys.agreement import confirmed, roster_of, sites
 
-IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(5)), key=lambda one: one.public)
-ROSTER = Roster(tuple(Member(f"site-{i}", one.public) for i, one in enumerate(IDS)), 1, 2, ("*",))
+IDS = sites(5)
+ROSTER = roster_of(IDS, 1)
 RING = "goldilocks-4096"
 FILES = dealt.deal(ROSTER, RING)
 
@@ -41,24 +42,13 @@ def test_each_site_has_a_key_of_its_own_and_the_sum_of_all() -> None:
     assert all(np.array_equal(file.key.total, total) for file in FILES.values())
     assert len({file.key.own.tobytes() for file in FILES.values()}) == 5
     assert len({file.serial for file in FILES.values()}) == 1
+    other = dealt.deal(ROSTER, RING)
     for file in FILES.values():
         again = Dealt.from_bytes(file.to_bytes())
         assert again.to_bytes() == file.to_bytes()
         assert "key" not in repr(file)
-
-
-def test_two_dealings_share_nothing() -> None:
-    other = dealt.deal(ROSTER, RING)
-    for public, file in FILES.items():
-        assert other[public].serial != file.serial
-        assert not np.array_equal(other[public].key.own, file.key.own)
-
-
-def test_a_site_loads_its_own(tmp_path: Path) -> None:
-    state = state_of(2, IDS)
-    path = written(tmp_path / "key", FILES[IDS[2].public])
-    key = dealt.load(path, state, Eshe(5))
-    assert np.array_equal(key.own, FILES[IDS[2].public].key.own)
+        assert other[file.member].serial != file.serial
+        assert not np.array_equal(other[file.member].key.own, file.key.own)
 
 
 def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
@@ -83,26 +73,24 @@ def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    state = state_of(2, IDS)
-    own = FILES[IDS[2].public]
+    state, own = state_of(2, IDS), FILES[IDS[2].public]
+    written(tmp_path / "open", own).chmod(0o644)
+    (tmp_path / "link").symlink_to(written(tmp_path / "key", own))
+    (tmp_path / "garbage").touch(0o600)
+    (tmp_path / "garbage").write_bytes(b"\xa0")
+    for name, says in (
+        ("nowhere", "missing"),
+        ("open", "chmod 600"),
+        ("link", "a link"),
+        ("garbage", "no file of"),
+    ):
+        with pytest.raises(ConfigError, match=says) as caught:
+            dealt.load(tmp_path / name, state, Eshe(5))
+        assert str(tmp_path) not in str(caught.value)
     with pytest.raises(ConfigError, match="set flhe-dealt-key"):
         dealt.load(None, state, Eshe(5))
-    with pytest.raises(ConfigError, match="missing") as caught:
-        dealt.load(tmp_path / "nowhere", state, Eshe(5))
-    assert str(tmp_path) not in str(caught.value)
-    path = written(tmp_path / "open", own)
-    path.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        dealt.load(path, state, Eshe(5))
-    link = tmp_path / "link"
-    link.symlink_to(written(tmp_path / "key", own))
-    with pytest.raises(ConfigError, match="a link"):
-        dealt.load(link, state, Eshe(5))
-    garbage = tmp_path / "garbage"
-    garbage.touch(0o600)
-    garbage.write_bytes(b"\xa0")
-    with pytest.raises(ConfigError, match="no file of"):
-        dealt.load(garbage, state, Eshe(5))
+    key = dealt.load(tmp_path / "key", state, Eshe(5))
+    assert np.array_equal(key.own, own.key.own)
 
 
 def test_too_few_or_strange_members() -> None:
@@ -116,17 +104,20 @@ def test_too_few_or_strange_members() -> None:
 
 BODY = loads(FILES[IDS[0].public].to_bytes(), dealt.MAX_FILE, "")
 ZERO = EsheKey(np.zeros(4096, np.int8), FILES[IDS[0].public].key.total)
-MALFORMED = {
-    "members out of order": BODY | {"members": BODY["members"][::-1]},
-    "a member twice": BODY | {"members": [*BODY["members"], BODY["members"][-1]]},
-    "a stranger": BODY | {"member": bytes(32)},
-    "a key of zeros": BODY | {"key": ZERO.to_bytes()},
-    "a ring that nobody knows": BODY | {"ring": "rns-2048"},
-    "a ring of another dimension": BODY | {"ring": "rns-8192"},
+MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "members out of order": ({"members": BODY["members"][::-1]}, "members that ascend"),
+    "a member twice": ({"members": [*BODY["members"], BODY["members"][-1]]}, "that ascend"),
+    "a stranger": ({"member": bytes(32)}, "not among the members"),
+    "no serial": ({"serial": b""}, "serial must be 16 bytes"),
+    "no roster": ({"roster_hash": b""}, "roster_hash must be 32 bytes"),
+    "a key of zeros": ({"key": ZERO.to_bytes()}, "too small, too few or too large"),
+    "a ring that nobody knows": ({"ring": "rns-2048"}, "ESHE has"),
+    "a ring of another dimension": ({"ring": "rns-8192"}, "8192"),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_files_are_refused(name: str) -> None:
-    with pytest.raises((ProtocolError, ConfigError)):
-        Dealt.from_bytes(dumps(MALFORMED[name]))
+    change, says = MALFORMED[name]
+    with pytest.raises((ProtocolError, ConfigError), match=says):
+        Dealt.from_bytes(dumps(BODY | change))

@@ -14,16 +14,16 @@ import pytest
 from flhe.errors import AuthenticationError, FlheError, NoKeyError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import joint
+from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.identity import Identity
 from flhe.schemes.esafl.keys import EsheKey, draw_own
 from flhe.schemes.esafl.scheme import Eshe
 from flhe.wire.canonical import dumps
 from tests.keys import agreement
 
 SIZE = 4
-IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda one: one.public)
+IDS = agreement.sites(SIZE)
 SCHEME = Eshe(SIZE)
 N = SCHEME.sizes.n
 TERMS = bytes(range(32))
@@ -73,21 +73,32 @@ def own_of(state: Confirmed) -> np.ndarray[Any, Any]:
 def plain_of(message: bytes) -> np.ndarray[Any, Any]:
     """v_i in a JOINT, as anybody reads it who has the group key."""
     envelope = Envelope.from_bytes(message, joint.MAX_SHARE)
-    _, plain = seal.unseal(once().epoch.group_key, envelope.payload)
+    made = once() if envelope.header.epoch == 0 else other()
+    _, plain = seal.unseal(made.epoch.group_key, envelope.payload)
     return np.frombuffer(plain, "<u4")
 
 
-def forged(rank: int, lanes: Any = None, **changes: object) -> bytes:
-    """The JOINT of a member with another v_i, or another header, signed by it."""
+def small(lanes: np.ndarray[Any, Any]) -> Any:
+    """Share of lanes as small as a key's: hardly any is, where masks are left."""
+    return np.mean(np.abs(lanes.view(np.int32).astype(np.int64)) < 1 << 20)
+
+
+def forged(rank: int, lanes: Any = None, payload: bytes = b"", **changes: Any) -> bytes:
+    """The JOINT of a member with another v_i, payload or header, signed by it."""
     envelope = Envelope.from_bytes(once().messages[rank], joint.MAX_SHARE)
-    payload = envelope.payload
     if lanes is not None:
         agreed = once().epoch
-        header = joint._box_header(agreed, rank)
+        header = box_header(agreed, joint.STAGE, rank)
         payload = seal.seal(agreed.group_key, header, np.asarray(lanes, "<u4").tobytes())
-    header_ = dataclasses.replace(envelope.header, **changes)  # type: ignore[arg-type]
-    signer = next(one for one in IDS if one.public == header_.sender)
-    return Envelope.seal(signer, header_, payload).to_bytes()
+    header_ = dataclasses.replace(envelope.header, **changes)
+    return Envelope.seal(IDS[rank], header_, payload or envelope.payload).to_bytes()
+
+
+def shifted(rank: int, by: int) -> bytes:
+    """A JOINT with one lane changed."""
+    lanes = plain_of(once().messages[rank]).copy()
+    lanes[0] += np.uint32(by)
+    return forged(rank, lanes)
 
 
 def test_all_have_the_sum_of_all() -> None:
@@ -119,39 +130,25 @@ def test_asked_twice_a_member_sends_the_same_share() -> None:
 
 
 def test_the_sum_of_what_is_sent_is_the_sum_of_keys_and_no_part_of_it_is() -> None:
-    made = once()
-    lanes = [plain_of(message) for message in made.messages]
+    """Nor is the difference of two agreements: keys and pair keys are fresh."""
+    lanes = [plain_of(message) for message in once().messages]
     for size in range(1, SIZE):
         for ranks in itertools.combinations(range(SIZE), size):
-            part = np.sum([lanes[r] for r in ranks], axis=0, dtype=np.uint32).view(np.int32)
-            # Masked: uniform, so hardly any lane is as small as a key's.
-            assert np.mean(np.abs(part.astype(np.int64)) < 1 << 20) < 0.01, ranks
+            part = np.sum([lanes[r] for r in ranks], axis=0, dtype=np.uint32)
+            assert small(part) < 0.01, ranks
+    assert small(lanes[0] - plain_of(other().messages[0])) < 0.01
 
 
 def test_all_but_two_learn_the_sum_of_those_two_only() -> None:
     """Colluders take off every mask that they know: between the two others one is left."""
     made = once()
     epochs = [finish(state, made.confirms) for state in made.states]
-    lanes = {}
-    for rank in (0, 1):
-        left = plain_of(made.messages[rank]).copy()
-        for colluder in (2, 3):
-            left -= joint._mask(epochs[colluder], epochs[colluder].pair_keys[rank], N)
-        lanes[rank] = left
+    lanes = [plain_of(made.messages[rank]).copy() for rank in (0, 1)]
+    for rank, colluder in itertools.product((0, 1), (2, 3)):
+        lanes[rank] -= joint._mask(epochs[colluder], epochs[colluder].pair_keys[rank], N)
     both = (lanes[0] + lanes[1]).view(np.int32)
     assert np.array_equal(both, own_of(made.states[0]) + own_of(made.states[1]))
-    for rank in (0, 1):
-        spread = np.abs(lanes[rank].view(np.int32).astype(np.int64))
-        assert np.mean(spread < 1 << 20) < 0.01
-
-
-def test_masks_are_of_one_agreement() -> None:
-    """Keys and pair keys are fresh: no lane of two agreements has a known difference."""
-    one = plain_of(once().messages[0])
-    later = Envelope.from_bytes(other().messages[0], joint.MAX_SHARE)
-    _, plain = seal.unseal(other().epoch.group_key, later.payload)
-    difference = (one - np.frombuffer(plain, "<u4")).view(np.int32)
-    assert np.mean(np.abs(difference.astype(np.int64)) < 1 << 20) < 0.01
+    assert max(map(small, lanes)) < 0.01
 
 
 def test_the_relay_sees_no_key_and_no_sum() -> None:
@@ -164,71 +161,38 @@ def test_the_relay_sees_no_key_and_no_sum() -> None:
     assert plain_of(made.messages[0]).tobytes()[:24] not in wire
 
 
+def last(build: Callable[[], bytes]) -> Callable[[], list[bytes]]:
+    """The honest messages, with another one of the last member."""
+    return lambda: [*once().messages[:3], build()]
+
+
+def box_of(rank: int) -> bytes:
+    return Envelope.from_bytes(once().messages[rank], joint.MAX_SHARE).payload
+
+
+BEYOND = "beyond 9 sigma sqrt"
 ATTACKS: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
     "one missing": (lambda: once().messages[:-1], ProtocolError, "3 JOINT messages, all 4"),
-    "one twice": (
-        lambda: [*once().messages[:3], once().messages[2]],
-        ProtocolError,
-        "two JOINT messages by",
-    ),
-    "one more": (
-        lambda: [*once().messages, once().messages[0]],
-        ProtocolError,
-        "5 JOINT messages",
-    ),
-    "of another agreement": (
-        lambda: [*once().messages[:3], other().messages[3]],
-        ProtocolError,
-        "epoch",
-    ),
+    "one more": (lambda: once().messages * 2, ProtocolError, "8 JOINT messages"),
+    "one twice": (last(lambda: once().messages[2]), ProtocolError, "two JOINT messages by"),
+    "of another agreement": (last(lambda: other().messages[3]), ProtocolError, "epoch"),
     "bits flipped": (
-        lambda: [*once().messages[:3], once().messages[3][:-9] + b"\0" * 9],
+        last(lambda: once().messages[3][:-9] + b"\0" * 9),
         AuthenticationError,
         "signature",
     ),
-    "another's box under one's own name": (
-        lambda: [*once().messages[:3], _with_box_of(2, 3)],
-        ProtocolError,
-        "rank",
-    ),
-    "of other terms": (
-        lambda: [*once().messages[:3], forged(3, policy_hash=bytes(32))],
-        ProtocolError,
-        "policy_hash",
-    ),
-    "of another stage": (
-        lambda: [*once().messages[:3], forged(3, stage="joint-sum")],
-        ProtocolError,
-        "stage",
-    ),
+    "another's box": (last(lambda: forged(3, payload=box_of(2))), ProtocolError, "rank"),
+    "other terms": (last(lambda: forged(3, policy_hash=bytes(32))), ProtocolError, "policy_hash"),
+    "another stage": (last(lambda: forged(3, stage="joint-sum")), ProtocolError, "stage"),
     "shorter": (
-        lambda: [*once().messages[:3], forged(3, plain_of(once().messages[3])[:-1])],
+        last(lambda: forged(3, plain_of(once().messages[3])[:-1])),
         ProtocolError,
         "another length",
     ),
-    "a coefficient beyond 9 sigma": (
-        lambda: [*once().messages[:3], _shifted(3, 10_000)],
-        ProtocolError,
-        "beyond 9 sigma sqrt",
-    ),
-    "no key at all": (
-        lambda: [*once().messages[:3], forged(3, np.zeros(N, np.uint32))],
-        ProtocolError,
-        "beyond 9 sigma sqrt",  # the others' masks do not go away
-    ),
+    "a large coefficient": (last(lambda: shifted(3, 10_000)), ProtocolError, BEYOND),
+    # The others' masks do not go away.
+    "no key at all": (last(lambda: forged(3, np.zeros(N, np.uint32))), ProtocolError, BEYOND),
 }
-
-
-def _with_box_of(other_rank: int, rank: int) -> bytes:
-    box = Envelope.from_bytes(once().messages[other_rank], joint.MAX_SHARE).payload
-    header = Envelope.from_bytes(once().messages[rank], joint.MAX_SHARE).header
-    return Envelope.seal(IDS[rank], header, box).to_bytes()
-
-
-def _shifted(rank: int, by: int) -> bytes:
-    lanes = plain_of(once().messages[rank]).copy()
-    lanes[5] += np.uint32(by)
-    return forged(rank, lanes)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -258,16 +222,12 @@ def test_a_sparse_sum_is_refused() -> None:
 def test_members_that_were_told_different_shares_name_different_sums() -> None:
     """A member that conspires with the server: no two of the others may take it for one epoch."""
     made = once()
-    lanes = plain_of(made.messages[3]).copy()
-    lanes[0] += np.uint32(1)
     _, left = made.add(0)
-    _, right = made.add(1, [*made.messages[:3], forged(3, lanes)])
-    agreed = made.epoch
+    _, right = made.add(1, last(lambda: shifted(3, 1))())
     names = [
-        joint.announced(m, IDS[r].public, RUN, 0, agreed.id, TERMS)
+        joint.announced(m, IDS[r].public, RUN, 0, made.epoch.id, TERMS)
         for r, m in enumerate((left, right))
     ]
-    assert names[0] != names[1]
     hashes = {Eshe(SIZE, key_id=name).parameters()["key_id"] for name in names}
     assert len(hashes) == 2  # so their slots differ, and nobody adds their ciphertexts
 
@@ -275,11 +235,8 @@ def test_members_that_were_told_different_shares_name_different_sums() -> None:
 def test_a_second_sum_in_one_agreement_is_refused() -> None:
     made = once()
     state, _ = made.add(0)
-    lanes = plain_of(made.messages[3]).copy()
-    lanes[0] += np.uint32(1)
-    messages = [*made.messages[:3], forged(3, lanes)]
     with pytest.raises(ProtocolError, match="a second sum of keys"):
-        joint.add(state, made.confirms, messages, SCHEME, TERMS)
+        joint.add(state, made.confirms, last(lambda: shifted(3, 1))(), SCHEME, TERMS)
     again, _ = joint.add(state, made.confirms, made.messages, SCHEME, TERMS)
     assert again == state
     with pytest.raises(ProtocolError, match="the sum of keys is known"):
@@ -308,17 +265,15 @@ def test_nothing_is_drawn_before_everybody_confirmed() -> None:
 def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
     made = once()
     _, message = made.add(0)
-    agreed = made.epoch
-    with pytest.raises(FlheError):
-        joint.announced(message, IDS[1].public, RUN, 0, agreed.id, TERMS)
-    with pytest.raises(FlheError):
-        joint.announced(message, IDS[0].public, RUN, 1, agreed.id, TERMS)
-    with pytest.raises(FlheError):
-        joint.announced(message, IDS[0].public, RUN, 0, bytes(16), TERMS)
+    scope = (IDS[0].public, RUN, 0, made.epoch.id, TERMS)
+    for i, foreign in enumerate((IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))):
+        changed: Any = [*scope[:i], foreign, *scope[i + 1 :]]
+        with pytest.raises(FlheError):
+            joint.announced(message, *changed)
     header = Envelope.from_bytes(message, joint.MAX_SUM).header
     short = Envelope.seal(IDS[0], header, dumps([bytes(31)])).to_bytes()
     with pytest.raises(ProtocolError, match="32 bytes"):
-        joint.announced(short, IDS[0].public, RUN, 0, agreed.id, TERMS)
+        joint.announced(short, *scope)
 
 
 def test_states_and_keys_show_nothing() -> None:

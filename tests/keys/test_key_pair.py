@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import pytest
 
@@ -11,14 +12,13 @@ from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolErr
 from flhe.keys.agreement import key_pair
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.identity import Identity
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import Paillier
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import dumps, loads
 from tests.keys import agreement
 
-IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(3)), key=lambda one: one.public)
+IDS = agreement.sites(3)
 SCHEME = Paillier(3, 16, 2048)
 TERMS = bytes(range(32))
 RUN = 77
@@ -28,33 +28,30 @@ confirmed = functools.partial(agreement.confirmed, IDS, RUN)
 
 
 @functools.cache
-def made() -> tuple[tuple[Confirmed, ...], tuple[bytes, ...], Confirmed, bytes]:
+def made() -> tuple[list[Confirmed], list[bytes], Confirmed, bytes]:
+    """All members' states, what they confirmed, the maker's state, and its message."""
     states, confirms = confirmed()
-    state, message = key_pair.make(states[0], confirms, SCHEME, TERMS)
-    return tuple(states), tuple(confirms), state, message
+    return states, confirms, *key_pair.make(states[0], confirms, SCHEME, TERMS)
 
 
-def take(
-    rank: int, message: bytes, *, scheme: Paillier = SCHEME, terms: bytes = TERMS
-) -> Confirmed:
+def take(rank: int, message: bytes, scheme: Any = SCHEME) -> Confirmed:
     states, confirms, _, _ = made()
-    return key_pair.take(states[rank], list(confirms), message, scheme, terms)
+    return key_pair.take(states[rank], confirms, message, scheme, TERMS)
 
 
-def forged(signer: int, **changes: object) -> bytes:
-    """The message with other header fields or another payload, signed by `signer`."""
+def forged(payload: bytes | None = None, **changes: Any) -> bytes:
+    """The message with other header fields or another payload, signed by its maker."""
     envelope = Envelope.from_bytes(made()[3], key_pair.MAX_PAIR)
-    payload = changes.pop("payload", envelope.payload)
-    assert isinstance(payload, bytes)
-    fields = {"sender": IDS[signer].public} | changes
-    header = dataclasses.replace(envelope.header, **fields)  # type: ignore[arg-type]
-    return Envelope.seal(IDS[signer], header, payload).to_bytes()
+    header = dataclasses.replace(envelope.header, **changes)
+    return Envelope.seal(
+        IDS[0], header, envelope.payload if payload is None else payload
+    ).to_bytes()
 
 
 def test_all_have_the_pair_that_the_first_made() -> None:
     _, confirms, first, message = made()
     states = [first, take(1, message), take(2, message)]
-    epochs = [finish(state, list(confirms)) for state in states]
+    epochs = [finish(state, confirms) for state in states]
     assert len({(e.scheme_public, e.scheme_secret) for e in epochs}) == 1
     key = SecretKey.from_bytes(epochs[1].scheme_secret)
     key.check(2048)
@@ -66,57 +63,47 @@ def test_all_have_the_pair_that_the_first_made() -> None:
 
 def test_the_relay_learns_the_public_key_alone() -> None:
     states, confirms, first, message = made()
-    epoch_id = finish(states[0], list(confirms)).id
-    told = key_pair.announced(message, IDS[0].public, RUN, 0, epoch_id, TERMS)
-    assert PublicKey.from_bytes(told).bits == 2048
+    scope = (IDS[0].public, RUN, 0, finish(states[0], confirms).id, TERMS)
+    assert PublicKey.from_bytes(key_pair.announced(message, *scope)).bits == 2048
     key = SecretKey.from_bytes(first.scheme_secret)
     for number in (key.p, key.q, key.h):
         raw = number.to_bytes((number.bit_length() + 7) // 8, "big")
         assert raw not in message
         assert raw[::-1] not in message
-    assert "Secret" not in repr(first)
     assert f"<{len(first.scheme_secret)} bytes>" in repr(first)
-
-
-def test_the_relay_refuses_what_is_of_another_exchange() -> None:
-    states, confirms, _, message = made()
-    epoch_id = finish(states[0], list(confirms)).id
-    scope = (IDS[0].public, RUN, 0, epoch_id, TERMS)
     for i, other in enumerate((IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))):
-        changed = [*scope[:i], other, *scope[i + 1 :]]
+        changed: Any = [*scope[:i], other, *scope[i + 1 :]]
         with pytest.raises(ProtocolError):
-            key_pair.announced(message, *changed)  # type: ignore[arg-type]
+            key_pair.announced(message, *changed)
     with pytest.raises(AuthenticationError):
         key_pair.announced(message[:-1] + bytes([message[-1] ^ 1]), *scope)
 
 
-def test_asked_twice_the_member_seals_one_pair() -> None:
-    _, confirms, first, message = made()
-    again, other = key_pair.make(first, list(confirms), SCHEME, TERMS)
+def test_asked_twice_the_lowest_rank_seals_one_pair_for_one_set_of_terms() -> None:
+    states, confirms, first, message = made()
+    again, other = key_pair.make(first, confirms, SCHEME, TERMS)
     assert again == first
     assert other != message  # under a fresh salt
     assert take(1, other) == take(1, message)
-
-
-def test_only_the_lowest_rank_makes_one() -> None:
-    states, confirms, _, _ = made()
+    with pytest.raises(ProtocolError, match="made for other terms"):
+        key_pair.make(first, confirms, SCHEME, bytes(32))
     for state in states[1:]:
         with pytest.raises(ProtocolError, match="lowest rank"):
-            key_pair.make(state, list(confirms), SCHEME, TERMS)
+            key_pair.make(state, confirms, SCHEME, TERMS)
 
 
 def test_a_second_pair_is_refused() -> None:
     states, confirms, _, message = made()
     taken = take(1, message)
-    _, other = key_pair.make(states[0], list(confirms), SCHEME, TERMS)
+    _, other = key_pair.make(states[0], confirms, SCHEME, TERMS)
     with pytest.raises(ProtocolError, match="a second key pair"):
-        key_pair.take(taken, list(confirms), other, SCHEME, TERMS)
-    assert key_pair.take(taken, list(confirms), message, SCHEME, TERMS) == taken
+        key_pair.take(taken, confirms, other, SCHEME, TERMS)
+    assert key_pair.take(taken, confirms, message, SCHEME, TERMS) == taken
 
 
 def test_nothing_is_made_or_taken_before_all_have_confirmed() -> None:
     states, confirms, _, message = made()
-    for bad in (list(confirms[:2]), [*confirms[:2], confirms[0]]):
+    for bad in (confirms[:2], [*confirms[:2], confirms[0]]):
         with pytest.raises(FlheError):
             key_pair.make(states[0], bad, SCHEME, TERMS)
         with pytest.raises(FlheError):
@@ -124,67 +111,48 @@ def test_nothing_is_made_or_taken_before_all_have_confirmed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("field", "value"),
     [
-        ({"run_id": RUN + 1}, "run_id"),
-        ({"epoch": 1}, "epoch"),
-        ({"round": 1}, "round"),
-        ({"attempt": 1}, "attempt"),
-        ({"stage": "update"}, "stage"),
-        ({"policy_hash": bytes(32)}, "policy_hash"),
-        ({"layout_hash": bytes(32)}, "layout_hash"),
-        ({"roster_hash": bytes(32)}, "roster_hash"),
-        ({"receiver": IDS[1].public}, "receiver"),
+        *(("run_id", RUN + 1), ("epoch", 1), ("round", 1), ("attempt", 1), ("stage", "update")),
+        *((f"{of}_hash", bytes(32)) for of in ("policy", "layout", "roster")),
+        ("receiver", IDS[1].public),
     ],
 )
-def test_a_message_of_another_exchange_is_refused(change: dict[str, object], says: str) -> None:
-    with pytest.raises(ProtocolError, match=says):
-        take(1, forged(0, **change))
+def test_a_message_of_another_exchange_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match=field):
+        take(1, forged(**{field: value}))
 
 
 def test_a_pair_of_another_epoch_does_not_open() -> None:
-    other_states, other_confirms = confirmed()
-    _, other = key_pair.make(other_states[0], other_confirms, SCHEME, TERMS)
+    states, confirms = confirmed()
+    _, other = key_pair.make(states[0], confirms, SCHEME, TERMS)
     with pytest.raises(ProtocolError):
         take(1, other)
-    payload = Envelope.from_bytes(other, key_pair.MAX_PAIR).payload
     with pytest.raises(FlheError):  # signed for this epoch, sealed for another
-        take(1, forged(0, payload=payload))
+        take(1, forged(Envelope.from_bytes(other, key_pair.MAX_PAIR).payload))
 
 
-def test_a_public_key_beside_another_secret_one_is_refused() -> None:
+def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the maker itself has sealed the two together."""
     public, box = loads(Envelope.from_bytes(made()[3], key_pair.MAX_PAIR).payload, 1 << 20, "x")
-    stranger = SecretKey.generate(2048).public.to_bytes()
+    one, other = (SecretKey.generate(2048) for _ in range(2))
     with pytest.raises(ProtocolError, match="public"):  # the box is bound to the public key
-        take(1, forged(0, payload=dumps([stranger, box])))
+        take(1, forged(dumps([other.public.to_bytes(), box])))
     for bad in (dumps([public]), dumps([b"", box]), dumps([public, box, box]), dumps({}), b""):
         with pytest.raises(ProtocolError):
-            take(1, forged(0, payload=bad))
-
-
-def test_a_key_that_does_not_fit_the_terms_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="2048 bits, the terms say 3072"):
-        take(1, made()[3], scheme=Paillier(3, 16, 3072))
-    with pytest.raises(ProtocolError, match="has none"):
-        take(1, made()[3], scheme=Flashe(3))  # type: ignore[arg-type]
+            take(1, forged(bad))
     states, confirms, _, _ = made()
-    with pytest.raises(ConfigError, match="no key pair"):
-        key_pair.make(states[0], list(confirms), Flashe(3), TERMS)
-
-
-def test_a_public_key_that_the_secret_one_does_not_have_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also where the maker itself has sealed the two together."""
-    states, confirms, _, _ = made()
-    one, other = (SecretKey.generate(2048) for _ in range(2))
     monkeypatch.setattr(key_pair, "new_pair", lambda *_: (other.public.to_bytes(), one.to_bytes()))
-    _, message = key_pair.make(states[0], list(confirms), SCHEME, TERMS)
+    _, message = key_pair.make(states[0], confirms, SCHEME, TERMS)
     with pytest.raises(ProtocolError, match="does not belong to the public one"):
         take(1, message)
 
 
-def test_a_pair_is_sealed_for_one_set_of_terms() -> None:
-    _, confirms, first, _ = made()
-    with pytest.raises(ProtocolError, match="made for other terms"):
-        key_pair.make(first, list(confirms), SCHEME, bytes(32))
+def test_a_key_that_does_not_fit_the_terms_is_refused() -> None:
+    states, confirms, _, message = made()
+    with pytest.raises(ProtocolError, match="2048 bits, the terms say 3072"):
+        take(1, message, Paillier(3, 16, 3072))
+    with pytest.raises(ProtocolError, match="has none"):
+        take(1, message, Flashe(3))
+    with pytest.raises(ConfigError, match="no key pair"):
+        key_pair.make(states[0], confirms, Flashe(3), TERMS)

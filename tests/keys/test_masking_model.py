@@ -16,13 +16,13 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from flwr.app import Message
 
-from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import check_answer
+from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.shares import open_share
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.wire import files
-from flhe.wire.derive import hkdf
 from tests.mods.harness import Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -56,30 +56,15 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Round:
-    """Asks for an update."""
+class Letter:
+    """Asks for an update, proposes a set with all shares for it, or shows `count` signatures on one."""
 
+    stage: Literal["round", "consist", "unmask"]
     attempt: int
+    survivors: Set = ()
+    count: int = 0
 
 
-@dataclass(frozen=True)
-class Consist:
-    """Proposes a set, with all shares for it."""
-
-    attempt: int
-    survivors: Set
-
-
-@dataclass(frozen=True)
-class Unmask:
-    """Shows the first `count` members' signatures on a set of that attempt."""
-
-    attempt: int
-    survivors: Set
-    count: int
-
-
-Letter = Round | Consist | Unmask
 Said = Literal["update", "again", "signature", "answer"] | int
 """What a member answers, or the code that it refuses with."""
 PROTOCOL, QUORUM, REUSE, AUTHENTICATION, CLAIMED = 1014, 1011, 1012, 1013, 1022
@@ -99,13 +84,11 @@ class Member:
 
     def hears(self, rules: Rules, letter: Letter) -> tuple[Said, Member]:
         """What it answers, and what it is then."""
-        match letter:
-            case Round(attempt):
-                return self._round(rules, attempt)
-            case Consist(attempt, survivors):
-                return self._consist(rules, attempt, survivors)
-            case Unmask(attempt, survivors, count):
-                return self._unmask(rules, attempt, survivors, count), self
+        if letter.stage == "round":
+            return self._round(rules, letter.attempt)
+        if letter.stage == "consist":
+            return self._consist(rules, letter.attempt, letter.survivors)
+        return self._unmask(rules, letter), self
 
     def _round(self, rules: Rules, attempt: int) -> tuple[Said, Member]:
         if attempt == self.attempt:
@@ -127,13 +110,13 @@ class Member:
             return REUSE, self
         return "signature", replace(self, signed=self.signed | {named})
 
-    def _unmask(self, rules: Rules, attempt: int, survivors: Set, count: int) -> Said:
-        mine = next((s for a, s in self.signed if a == attempt), None)
-        if mine is None or not set(survivors[:count]) <= set(mine):
+    def _unmask(self, rules: Rules, letter: Letter) -> Said:
+        mine = next((s for a, s in self.signed if a == letter.attempt), None)
+        if mine is None or not set(letter.survivors[: letter.count]) <= set(mine):
             return PROTOCOL
-        if count < rules.threshold:
+        if letter.count < rules.threshold:
             return QUORUM
-        return "answer" if survivors == mine else AUTHENTICATION
+        return "answer" if letter.survivors == mine else AUTHENTICATION
 
 
 def sets_with(members: int, rank: int) -> list[Set]:
@@ -144,11 +127,12 @@ def sets_with(members: int, rank: int) -> list[Set]:
 
 
 def alphabet(rules: Rules, rank: int) -> list[Letter]:
-    letters: list[Letter] = [Round(attempt) for attempt in ATTEMPTS]
+    letters = [Letter("round", attempt) for attempt in ATTEMPTS]
     for attempt, survivors in itertools.product(ATTEMPTS, sets_with(rules.members, rank)):
-        letters.append(Consist(attempt, survivors))
-        counts = {rules.threshold - 1, rules.threshold, len(survivors)}
-        letters += [Unmask(attempt, survivors, n) for n in sorted(counts) if n <= len(survivors)]
+        letters.append(Letter("consist", attempt, survivors))
+        counts = sorted({rules.threshold - 1, rules.threshold, len(survivors)})
+        fitting = [n for n in counts if n <= len(survivors)]
+        letters += [Letter("unmask", attempt, survivors, n) for n in fitting]
     return letters
 
 
@@ -200,25 +184,24 @@ class Node:
         return self.group.forged(rank, survivors, self.slots[attempt])
 
     def asked(self, letter: Letter) -> Message:
-        match letter:
-            case Round(attempt):
-                return self.group.upload(self.rank, attempt=attempt)
-            case Consist(attempt, survivors):
-                return self.group.consist(self.rank, survivors, attempt=attempt)
-            case Unmask(attempt, survivors, count):
-                shown = {r: self.signature(r, attempt, survivors) for r in survivors[:count]}
-                return self.group.unmask(self.rank, shown, attempt=attempt)
+        attempt, survivors = letter.attempt, letter.survivors
+        if letter.stage == "round":
+            return self.group.upload(self.rank, attempt=attempt)
+        if letter.stage == "consist":
+            return self.group.consist(self.rank, survivors, attempt=attempt)
+        shown = {r: self.signature(r, attempt, survivors) for r in survivors[: letter.count]}
+        return self.group.unmask(self.rank, shown, attempt=attempt)
 
     def share(self, survivors: Set, attempt: int) -> bytes:
         """The sum of this member's shares, opened one by one."""
         name = self.slots[attempt].digest()
-        total = [0] * masking.Circle.of(self.group.epoch(0), 2048).sharing.width(2048)
+        total = [0] * Circle.of(self.group.epoch(0), 2048).sharing.width(2048)
         for u in survivors:
             plain = bytes(self.group.dealt(u).own)
             if u != self.rank:
-                key = hkdf(self.group.epoch(u).pair_keys[self.rank], "kshare", name, u, self.rank)
+                key = self.group.epoch(u).pair_keys[self.rank]
                 box = self.group.boxes[1, attempt, u][self.rank]
-                plain = ChaCha20Poly1305(key).decrypt(box[:12], box[12:], name)
+                plain = open_share(key, name, u, self.rank, box)
             total = [
                 (x + int(y)) % Q for x, y in zip(total, np.frombuffer(plain, "<u8"), strict=True)
             ]
@@ -229,23 +212,21 @@ class Node:
         if isinstance(said, int):
             refused(reply, said)
             return
-        match letter:
-            case Round():
-                assert answer(reply)["resent"] is (said == "again")
-                assert said == "update" or update(reply).digest() == sent
-            case Consist(attempt, survivors):
-                assert signature_in(reply) == self.signature(self.rank, attempt, survivors)
-            case Unmask(attempt, survivors):
-                circle, slot = self.group.circle, self.slots[attempt]
-                told = answer_in(reply)
-                rank, payload = masking.check_answer(
-                    circle, slot, survivors, told, sealed=self.sealed
-                )
-                assert rank == self.rank
-                share = self.share(survivors, attempt)
-                assert (payload == share) is not self.sealed
-                assert share[:64] not in payload or not self.sealed
-                assert bytes(self.group.agreed(self.rank).share) == share
+        attempt, survivors = letter.attempt, letter.survivors
+        if letter.stage == "round":
+            assert answer(reply)["resent"] is (said == "again")
+            assert said == "update" or update(reply).digest() == sent
+            return
+        if letter.stage == "consist":
+            assert signature_in(reply) == self.signature(self.rank, attempt, survivors)
+            return
+        scope, told = (self.group.circle, self.slots[attempt], survivors), answer_in(reply)
+        rank, payload = check_answer(*scope, told, sealed=self.sealed)
+        assert rank == self.rank
+        share = self.share(survivors, attempt)
+        assert (payload == share) is not self.sealed
+        assert share[:64] not in payload or not self.sealed
+        assert bytes(self.group.agreed(self.rank).share) == share
 
 
 @pytest.fixture
@@ -313,10 +294,8 @@ class Search:
             for letter in alphabet(self.rules, member.rank):
                 _, then = member.hears(self.rules, letter)
                 if then != member:
-                    named = (
-                        (letter.attempt, letter.survivors) if isinstance(letter, Consist) else None
-                    )
-                    found.append((named, then))
+                    named = letter.attempt, letter.survivors
+                    found.append((named if letter.stage == "consist" else None, then))
             self._moves[member] = found
         return self._moves[member]
 
@@ -347,7 +326,7 @@ class Search:
             agreed = len(signers) + len(set(self.bad) & set(survivors))
             if agreed < need:
                 continue
-            shown = Unmask(attempt, survivors, need)
+            shown = Letter("unmask", attempt, survivors, need)
             if self.rules.one_set:
                 assert all(m.hears(self.rules, shown)[0] == "answer" for m in signers)
             if len(signers) + len(self.bad) >= need:

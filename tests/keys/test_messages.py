@@ -15,32 +15,28 @@ from hypothesis import strategies as st
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
 from flhe.keys.agreement.messages import Envelope, Header, open_detached, sign_detached
+from flhe.keys.agreement.pairs import check_order
 from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
+from tests.keys.vectors import unhex
 
 FILE = pathlib.Path(__file__).parents[1] / "vectors/envelope.json"
 VECTORS = json.loads(FILE.read_text())["cases"]
 ME, OTHER = Identity(b"a" * 32), Identity(b"b" * 32)
-
-
-def header(**changes: object) -> Header:
-    fields: dict[str, Any] = {
-        "roster_hash": b"r" * 32,
-        "run_id": 5,
-        "epoch": 1,
-        "round": 2,
-        "attempt": 3,
-        "stage": "upload",
-        "sender": ME.public,
-        "receiver": OTHER.public,
-        "policy_hash": b"p" * 32,
-        "layout_hash": b"l" * 32,
-    }
-    return Header(**(fields | changes))
-
-
-OTHER_VALUES: dict[str, object] = {
+HEADER = Header(
+    roster_hash=b"r" * 32,
+    run_id=5,
+    epoch=1,
+    round=2,
+    attempt=3,
+    stage="upload",
+    sender=ME.public,
+    receiver=OTHER.public,
+    policy_hash=b"p" * 32,
+    layout_hash=b"l" * 32,
+)
+OTHER_VALUES: dict[str, Any] = {
     "suite": "other",
     "roster_hash": b"R" * 32,
     "run_id": 6,
@@ -53,14 +49,9 @@ OTHER_VALUES: dict[str, object] = {
     "policy_hash": b"",
     "layout_hash": b"L" * 32,
 }
-
-
-def unhex(value: Any) -> Any:
-    if isinstance(value, dict):
-        return (
-            bytes.fromhex(value["hex"]) if "hex" in value else {k: unhex(value[k]) for k in value}
-        )
-    return value
+ENVELOPE = Envelope.seal(ME, HEADER, b"payload")
+DIGEST = hashlib.sha256(b"payload").digest()
+DETACHED = sign_detached(ME, HEADER, DIGEST)
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
@@ -78,170 +69,128 @@ def test_vector(case: dict[str, Any]) -> None:
     if case["at"] == "parse":
         with pytest.raises(error):
             Envelope.from_bytes(data, 4096)
-    else:
-        envelope = Envelope.from_bytes(data, 4096)
-        with pytest.raises(error):
-            envelope.verify(unhex(case["expect"]), senders=None)
+        return
+    envelope = Envelope.from_bytes(data, 4096)
+    with pytest.raises(error):
+        envelope.verify(unhex(case["expect"]), senders=None)
 
 
 def test_comes_back() -> None:
-    envelope = Envelope.seal(ME, header(), b"payload")
-    again = Envelope.from_bytes(envelope.to_bytes(), 4096)
-    assert again == envelope
-    again.verify(asdict(header()), senders=[ME.public])
+    again = Envelope.from_bytes(ENVELOPE.to_bytes(), 4096)
+    assert again == ENVELOPE
+    again.verify(asdict(HEADER), senders=[ME.public])
     again.verify({}, senders=None)
-    assert b"payload" not in repr(again).encode()
+    assert "payload" not in repr(again)
 
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
-def test_every_field_is_compared_and_named(name: str) -> None:
-    envelope = Envelope.seal(ME, header(), b"")
+def test_every_field_is_compared_named_and_signed(name: str) -> None:
     with pytest.raises(ProtocolError, match=rf"upload message: {name} is"):
-        envelope.verify({name: OTHER_VALUES[name]}, senders=None)  # type: ignore[dict-item]
-
-
-def test_the_first_difference_is_named() -> None:
-    with pytest.raises(ProtocolError, match=": run_id is 5, expected 6"):
-        header().check({"stage": "consist", "round": 9, "run_id": 6})
-
-
-@pytest.mark.parametrize("name", OTHER_VALUES)
-def test_every_field_is_signed(name: str) -> None:
-    envelope = Envelope.seal(ME, header(), b"")
-    moved = replace(envelope, header=replace(envelope.header, **{name: OTHER_VALUES[name]}))
+        ENVELOPE.verify({name: OTHER_VALUES[name]}, senders=None)
+    moved = replace(ENVELOPE, header=replace(HEADER, **{name: OTHER_VALUES[name]}))
     with pytest.raises(ProtocolError):
         moved.verify({}, senders=None)
 
 
-def test_payload_and_header_do_not_slide() -> None:
-    envelope = Envelope.seal(ME, header(), b"payload")
-    with pytest.raises(AuthenticationError):
-        replace(envelope, payload=b"payloaD").verify({}, senders=None)
-    with pytest.raises(AuthenticationError):
-        replace(envelope, payload=b"").verify({}, senders=None)
+def test_the_first_difference_is_named() -> None:
+    with pytest.raises(ProtocolError, match=": run_id is 5, expected 6"):
+        HEADER.check({"stage": "consist", "round": 9, "run_id": 6})
 
 
-def test_only_members_are_heard() -> None:
-    with pytest.raises(ProtocolError, match="not a member"):
-        Envelope.seal(ME, header(), b"").verify({}, senders={OTHER.public})
-    with pytest.raises(ProtocolError, match="not a member"):
-        Envelope.seal(ME, header(), b"").verify({}, senders=set())
+def test_what_is_signed_by_whom() -> None:
+    for payload in (b"payloaD", b""):
+        with pytest.raises(AuthenticationError):
+            replace(ENVELOPE, payload=payload).verify({}, senders=None)
+    for senders in ({OTHER.public}, set[bytes]()):
+        with pytest.raises(ProtocolError, match="not a member"):
+            ENVELOPE.verify({}, senders=senders)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("v", 0),
-        ("v", True),
-        ("suite", ""),
-        ("roster_hash", b""),
-        ("roster_hash", b"r" * 31),
-        ("run_id", -1),
-        ("run_id", 2**64),
-        ("run_id", "5"),
-        ("epoch", 2**32),
-        ("round", -1),
-        ("round", True),
-        ("round", 1.0),
-        ("attempt", 2**32),
-        ("stage", ""),
-        ("stage", "Upload"),
-        ("stage", "upload\n"),
-        ("stage", "a" * 17),
-        ("stage", b"upload"),
-        ("sender", b""),
-        ("receiver", b"x"),
-        ("policy_hash", b"x" * 33),
-        ("layout_hash", None),
+        *(("v", value) for value in (0, True)),
+        *(("suite", ""), ("sender", b""), ("receiver", b"x"), ("layout_hash", None)),
+        *(("roster_hash", value) for value in (b"", b"r" * 31)),
+        *(("run_id", value) for value in (-1, 2**64, "5")),
+        *(("epoch", 2**32), ("attempt", 2**32), ("policy_hash", b"x" * 33)),
+        *(("round", value) for value in (-1, True, 1.0)),
+        *(("stage", value) for value in ("", "Upload", "upload\n", "a" * 17, b"upload")),
     ],
 )
-def test_header_out_of_bounds(name: str, value: object) -> None:
+def test_header_out_of_bounds(name: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"field {name} must be"):
-        header(**{name: value})
+        replace(HEADER, **{name: value})
 
 
 def test_own_mistakes() -> None:
-    with pytest.raises(ConfigError, match="another key"):
-        Envelope.seal(OTHER, header(), b"")
-    with pytest.raises(ConfigError, match="another key"):
-        sign_detached(OTHER, header(), bytes(32))
-    with pytest.raises(ConfigError, match="32 bytes"):
-        sign_detached(ME, header(), b"payload")
-    with pytest.raises(ConfigError, match="do not have"):
-        header().check({"rank": 1})
+    for act, says in (
+        (lambda: Envelope.seal(OTHER, HEADER, b""), "another key"),
+        (lambda: sign_detached(OTHER, HEADER, bytes(32)), "another key"),
+        (lambda: sign_detached(ME, HEADER, b"payload"), "32 bytes"),
+        (lambda: HEADER.check({"rank": 1}), "do not have"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            act()
 
 
 def test_detached() -> None:
-    digest = hashlib.sha256(b"megabytes").digest()
-    data = sign_detached(ME, header(), digest)
-    assert open_detached(data, digest, {"round": 2}, senders={ME.public}) == header()
-    with pytest.raises(ProtocolError, match="another payload"):
-        open_detached(data, bytes(32), {}, senders=None)
-    with pytest.raises(ProtocolError, match="round is 2, expected 1"):
-        open_detached(data, digest, {"round": 1}, senders=None)
-    with pytest.raises(ProtocolError, match="not a member"):
-        open_detached(data, digest, {}, senders={OTHER.public})
-    body = loads(data, 4096, "test")
+    assert open_detached(DETACHED, DIGEST, {"round": 2}, senders={ME.public}) == HEADER
+    for digest, expect, senders, says in (
+        (bytes(32), {}, None, "another payload"),
+        (DIGEST, {"round": 1}, None, "round is 2, expected 1"),
+        (DIGEST, {}, {OTHER.public}, "not a member"),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            open_detached(DETACHED, digest, expect, senders=senders)
+    body = loads(DETACHED, 4096, "test")
+    assert body["signature"] == ENVELOPE.signature  # both forms have one
     for field in ("payload_sha256", "signature"):
         body[field] = bytes(len(body[field]))
         with pytest.raises(FlheError):
             open_detached(dumps(body), bytes(32), {}, senders=None)
 
 
-def test_both_forms_have_one_signature() -> None:
-    envelope = Envelope.seal(ME, header(), b"x")
-    detached = loads(sign_detached(ME, header(), hashlib.sha256(b"x").digest()), 4096, "test")
-    assert detached["signature"] == envelope.signature
-
-
-MUTATION = st.tuples(st.integers(0, 10**4), st.integers(1, 255))
-
-
-@given(MUTATION)
-def test_a_changed_byte_is_never_accepted(mutation: tuple[int, int]) -> None:
-    digest = hashlib.sha256(b"payload").digest()
-    whole = Envelope.seal(ME, header(), b"payload").to_bytes()
-    detached = sign_detached(ME, header(), digest)
-
+@given(st.integers(0, 10**4), st.integers(1, 255))
+def test_a_changed_byte_is_never_accepted(at: int, flip: int) -> None:
     def changed(data: bytes) -> bytes:
-        at, flip = mutation[0] % len(data), mutation[1]
-        return data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :]
+        place = at % len(data)
+        return data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
 
     with pytest.raises(ProtocolError):
-        Envelope.from_bytes(changed(whole), 4096).verify({}, senders=None)
+        Envelope.from_bytes(changed(ENVELOPE.to_bytes()), 4096).verify({}, senders=None)
     with pytest.raises(ProtocolError):
-        open_detached(changed(detached), digest, {}, senders=None)
+        open_detached(changed(DETACHED), DIGEST, {}, senders=None)
 
 
 def test_length_is_bounded_before_parsing() -> None:
-    data = Envelope.seal(ME, header(), b"x" * 100).to_bytes()
     with pytest.raises(ProtocolError, match="at most 100"):
-        Envelope.from_bytes(data, 100)
+        Envelope.from_bytes(ENVELOPE.to_bytes(), 100)
     with pytest.raises(ProtocolError, match="at most 2048"):
         open_detached(b"\x00" * 2049, bytes(32), {}, senders=None)
 
 
 def test_hkdf_binds_label_context_and_their_borders() -> None:
     keys = [
-        hkdf(b"k", "a"),
-        hkdf(b"k", "b"),
-        hkdf(b"K", "a"),
-        hkdf(b"k", "a", salt=b"s"),
-        hkdf(b"k", "a", "bc", "d"),
-        hkdf(b"k", "a", "b", "cd"),
-        hkdf(b"k", "a", b"b", "cd"),
-        hkdf(b"k", "a", 1),
-        hkdf(b"k", "a", 2),
+        *(hkdf(b"k", "a"), hkdf(b"k", "b"), hkdf(b"K", "a"), hkdf(b"k", "a", salt=b"s")),
+        *(hkdf(b"k", "a", "bc", "d"), hkdf(b"k", "a", "b", "cd"), hkdf(b"k", "a", b"b", "cd")),
+        *(hkdf(b"k", "a", 1), hkdf(b"k", "a", 2)),
     ]
     assert len(set(keys)) == len(keys)
     assert len(hkdf(b"k", "a", length=100)) == 100
     assert repr(keys[0]) == "<32 bytes>"
-    for call in (
-        lambda: hkdf(b"k", ""),
-        lambda: hkdf(b"", "a"),
-        lambda: hkdf(b"k", "a", length=0),
-        lambda: hkdf(b"k", "a", length=8161),
-        lambda: hkdf(b"k", "a", 1.5),  # type: ignore[arg-type]
+    for call, says in (
+        (lambda: hkdf(b"k", ""), "the label is empty"),
+        (lambda: hkdf(b"", "a"), "the secret is empty"),
+        (lambda: hkdf(b"k", "a", length=0), "must be 1 to 8160"),
+        (lambda: hkdf(b"k", "a", length=8161), "must be 1 to 8160"),
+        (lambda: hkdf(b"k", "a", 1.5), "cannot encode"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=says):
             call()
+
+
+def test_keys_of_low_order() -> None:
+    check_order(b"\x09" + bytes(31))
+    with pytest.raises(ProtocolError, match="of low order"):
+        check_order(bytes(32))

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from flwr.app import Message
 
-from flhe.keys.agreement import masking
+from flhe.keys.agreement.circle import CONSIST, Circle, statement
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.masking import Agreed, Circle, Dealt
+from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.node.store import Store
@@ -131,8 +131,8 @@ class Masked(Group):
 
     def forged(self, rank: int, survivors: Sequence[int], slot: Slot) -> bytes:
         """A signature made with a site's key, whatever the site says."""
-        header = self.circle.header(slot, masking.CONSIST, rank)
-        return Envelope.seal(self.identity(rank), header, masking.statement(survivors)).signature
+        header = self.circle.header(slot, CONSIST, rank)
+        return Envelope.seal(self.identity(rank), header, statement(survivors)).signature
 
 
 def signature_in(reply: Message) -> bytes:

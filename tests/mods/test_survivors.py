@@ -16,7 +16,9 @@ import pytest
 from flwr.app import Message
 from numpy.typing import NDArray
 
+from flhe.keys.agreement import answers as unmasked
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.circle import UNMASK, statement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import records
 from flhe.mods import survivors as stages
@@ -68,7 +70,7 @@ def opened(group: Masked, parts: Sequence[Sealed], answers: Sequence[bytes]) -> 
     """The integers that the server reads out of the sum of these updates."""
     scheme, total = group.terms.for_cohort(3), group.total(parts)
     assert isinstance(scheme, Sash)
-    seed = masking.combine(group.circle, total.slot, total.senders, answers)
+    seed = unmasked.combine(group.circle, total.slot, total.senders, answers)
     return SashOpener(scheme, seed).decrypt(total)
 
 
@@ -233,12 +235,12 @@ def share_in(group: Masked, said: bytes) -> bytes:
     """The share in an answer, sealed or not."""
     sealed = group.terms.reader == "clients"
     epoch, slot = group.epoch(0), group.dealt(ME).slot
-    rank, payload = masking.check_answer(group.circle, slot, ALL, said, sealed=sealed)
+    rank, payload = unmasked.check_answer(group.circle, slot, ALL, said, sealed=sealed)
     if not sealed:
         return payload
-    about = hashlib.sha256(masking.statement(ALL)).digest()
-    header = group.circle.header(slot, masking.UNMASK, rank, about)
-    return masking._open_group(epoch, slot, header, rank, payload)
+    about = hashlib.sha256(statement(ALL)).digest()
+    header = group.circle.header(slot, UNMASK, rank, about)
+    return unmasked._open_group(epoch, slot, header, rank, payload)
 
 
 def test_after_signing_a_lost_update_stays_lost(dealt: Masked) -> None:
@@ -468,7 +470,7 @@ def test_a_crash_in_the_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert parts[ME].digest() == update(reply).digest()
         signatures = group.signatures(ALL, ALL, attempt=attempt)
         answers = group.answers(ALL, signatures, attempt=attempt)
-        found = masking.combine(group.circle, parts[0].slot, ALL, answers)
+        found = unmasked.combine(group.circle, parts[0].slot, ALL, answers)
         assert found.tolist() == seeds.total(parts)
         assert_moved(opened(group, parts, answers))
     assert ways > 12
@@ -620,14 +622,14 @@ def test_members_open_the_sum_with_what_was_released(tmp_path: Path) -> None:
     group = Masked(tmp_path, unmask="clients").agree()
     parts = [update(group.upload(rank)) for rank in ALL]
     answers = group.answers(ALL, group.signatures(ALL, ALL))
-    total, packed = group.total(parts), masking.pack(answers)
+    total, packed = group.total(parts), unmasked.pack(answers)
     site = group.sites[ME]
     spoilt = loads(answers[0], 1 << 20, "")
     spoilt[1] = spoilt[1][:-1] + bytes([spoilt[1][-1] ^ 1])
     for release, code in (
-        (masking.pack(answers[:1]), 1011),
-        (masking.pack([answers[0], answers[0]]), 1014),
-        (masking.pack([dumps(spoilt), *answers[1:]]), 1013),
+        (unmasked.pack(answers[:1]), 1011),
+        (unmasked.pack([answers[0], answers[0]]), 1014),
+        (unmasked.pack([dumps(spoilt), *answers[1:]]), 1013),
         (b"\xff", 1014),
         (b"", 1011),
     ):

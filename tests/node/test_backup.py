@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Hash import SHA256
 from Crypto.Protocol.KDF import HKDF, scrypt
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Roster
 from flhe.node import backup
 from flhe.node.backup import MAX_FILE, Backup
 from flhe.wire.canonical import dumps, loads
+from tests.keys.masking import group
 
 PHRASE = "correct horse battery"
 IDENTITY = Identity(b"i" * 32)
@@ -29,43 +29,30 @@ def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def epoch(tag: int = 7) -> Epoch:
-    members = tuple(sorted(Identity(bytes([i]) * 32).public for i in range(1, 4)))
-    return Epoch(
-        id=bytes([tag]) * 16,
-        number=2,
-        run_id=9,
-        roster=Roster.first_use(members),
-        members=members,
-        rank=1,
-        group_key=bytes([tag]) * 32,
-        pair_keys=(b"p" * 32, b"", b"q" * 32),
-        scheme_public=b"public",
-        scheme_secret=b"the scheme's secret",
-    )
+    kept = replace(group(3)[1][1], id=bytes([tag]) * 16, group_key=bytes([tag]) * 32)
+    return replace(kept, scheme_public=b"public", scheme_secret=b"the scheme's secret")
 
 
 MODELS = (ModelKey.of(epoch()), ModelKey.of(epoch(8)))
 
 
-def test_comes_back() -> None:
+def test_comes_back_and_shows_nothing() -> None:
     kept = Backup(IDENTITY, MODELS)
-    assert Backup.unseal(kept.seal(PHRASE), PHRASE) == kept
+    one, other = kept.seal(PHRASE), kept.seal(PHRASE)
+    assert Backup.unseal(one, PHRASE) == kept
+    assert loads(one, MAX_FILE, "test")["salt"] != loads(other, MAX_FILE, "test")["salt"]
+    for secret in (b"i" * 32, bytes(MODELS[0].key), PHRASE.encode()):
+        assert secret not in one
+        assert repr(secret)[2:-1] not in repr(kept)
 
 
 def test_the_key_of_models_is_derived_from_the_groups() -> None:
     """By PyCryptodome; the context is the canonical CBOR of label, run, roster and epoch."""
     agreed = epoch()
-    info = dumps(["flhe/v1/models", 9, agreed.roster.hash, agreed.id])
+    info = dumps(["flhe/v1/models", agreed.run_id, agreed.roster.hash, agreed.id])
     key = HKDF(bytes([7]) * 32, 32, b"", SHA256, context=info)  # type: ignore[arg-type]
     assert (agreed.model_key, MODELS[0].key) == (key, key)
     assert repr(bytes(agreed.model_key))[2:-1] not in repr(MODELS[0])
-
-
-def test_keys_of_models_are_written_one_way() -> None:
-    data = MODELS[0].to_bytes()
-    assert ModelKey.from_bytes(data) == MODELS[0]
-    with pytest.raises(ProtocolError, match="64-bit"):
-        ModelKey(b"e" * 16, -1, bytes(32), bytes(32))
 
 
 def test_the_format() -> None:
@@ -85,26 +72,10 @@ def test_a_guess_costs_what_is_documented() -> None:
     assert REAL_COST == 2**17
 
 
-def test_each_file_has_a_salt_of_its_own() -> None:
-    kept = Backup(IDENTITY, MODELS)
-    one, other = kept.seal(PHRASE), kept.seal(PHRASE)
-    assert loads(one, MAX_FILE, "test")["salt"] != loads(other, MAX_FILE, "test")["salt"]
-
-
-def test_nothing_secret_shows() -> None:
-    kept = Backup(IDENTITY, MODELS)
-    data = kept.seal(PHRASE)
-    for secret in (b"i" * 32, bytes(MODELS[0].key), PHRASE.encode()):
-        assert secret not in data
-        assert repr(secret)[2:-1] not in repr(kept)
-
-
 def test_another_passphrase() -> None:
     data = Backup(IDENTITY, ()).seal(PHRASE)
     for wrong in ("", PHRASE + " ", PHRASE.upper()):
-        with pytest.raises(
-            AuthenticationError, match="another passphrase, or the file was changed"
-        ):
+        with pytest.raises(AuthenticationError, match="another passphrase, or the file was"):
             Backup.unseal(data, wrong)
     accent = Backup(IDENTITY, ()).seal("caf\u00e9 au lait, s'il vous plait")
     assert Backup.unseal(accent, "cafe\u0301 au lait, s'il vous plait").identity == IDENTITY
@@ -122,27 +93,7 @@ def test_bytes_that_are_no_backup() -> None:
     good = loads(Backup(IDENTITY, ()).seal(PHRASE), MAX_FILE, "test")
     for body, error in (
         (good | {"v": 1}, "version 1, this flhe reads 2: make another"),
-        (good | {"kind": "flhe-site"}, "no file of"),
-        (good | {"salt": b""}, "16 bytes"),
-        (good | {"box": 1}, "box"),
         ([], "no file of"),
     ):
         with pytest.raises(ProtocolError, match=error):
             Backup.unseal(dumps(body), PHRASE)
-
-
-@given(st.integers(0, 10**5), st.integers(1, 255))
-def test_a_changed_byte_is_refused(at: int, flip: int) -> None:
-    data = bytearray(SEALED)
-    data[at % len(data)] ^= flip
-    with pytest.raises(FlheError):
-        Backup.unseal(bytes(data), PHRASE)
-
-
-def _sealed() -> bytes:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backup, "COST", 1 << 4)
-        return Backup(IDENTITY, MODELS).seal(PHRASE)
-
-
-SEALED = _sealed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,17 @@ from flhe.cli import app
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Roster
 from flhe.node.checkpoint import open_checkpoint, write_model
 from flhe.node.store import Store
 from flhe.training.model import Model
-
-RUN = 9
+from tests.keys.masking import group
 
 
 def epoch(tag: int) -> Epoch:
-    members = tuple(sorted(Identity.from_seed(bytes([i]) * 32).public for i in range(1, 4)))
-    return Epoch(
-        id=bytes([tag]) * 16,
-        number=0,
-        run_id=RUN,
-        roster=Roster.first_use(members),
-        members=members,
-        rank=0,
-        group_key=bytes([tag]) * 32,
-        pair_keys=(b"", bytes(32), bytes(32)),
-    )
+    return replace(group(3)[1][0], id=bytes([tag]) * 16, group_key=bytes([tag]) * 32)
+
+
+RUN = epoch(1).run_id
 
 
 def model() -> Model:
@@ -86,28 +77,27 @@ def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) 
 
 
 def test_refusals(home: Path, box: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        open_checkpoint(tmp_path / "none", home)
-    with pytest.raises(ConfigError, match="no such file or directory"):
-        open_checkpoint(box, tmp_path / "none")
-    (tmp_path / "nothing").mkdir()
-    with pytest.raises(ConfigError, match="no key of epoch 01010101"):
-        open_checkpoint(box, tmp_path / "nothing")
     other = tmp_path / "other"
     Store(other).put_epoch(epoch(2).to_bytes(), epoch(2).id)
-    with pytest.raises(ConfigError, match="a key of another epoch"):
-        open_checkpoint(box, other / "epochs" / epoch(2).id.hex())
-    box.write_bytes(sealed_by(epoch(1), stage="update"))
-    with pytest.raises(ProtocolError, match="no checkpoint"):
-        open_checkpoint(box, home)
-    box.write_bytes(sealed_by(epoch(1), run_id=RUN + 1))
-    with pytest.raises(ProtocolError, match="run_id"):
-        open_checkpoint(box, home)
+    (tmp_path / "nothing").mkdir()
+    for sealed, key, says in (
+        (tmp_path / "none", home, "cannot be read"),
+        (box, tmp_path / "none", "no such file or directory"),
+        (box, tmp_path / "nothing", "no key of epoch 01010101"),
+        (box, other / "epochs" / epoch(2).id.hex(), "a key of another epoch"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            open_checkpoint(sealed, key)
     data = bytearray(sealed_by(epoch(1)))
     data[-20] ^= 1
-    box.write_bytes(data)
-    with pytest.raises(AuthenticationError):
-        open_checkpoint(box, home)
+    for content, error, says in (
+        (sealed_by(epoch(1), stage="update"), ProtocolError, "no checkpoint"),
+        (sealed_by(epoch(1), run_id=RUN - 1), ProtocolError, "run_id"),
+        (data, AuthenticationError, "cut short"),
+    ):
+        box.write_bytes(content)
+        with pytest.raises(error, match=says):
+            open_checkpoint(box, home)
 
 
 def test_npz_and_pt_hold_the_arrays_for_their_owner_only(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from flhe.keys.identity import Identity
 from flhe.node.keyfile import KeyFile
 from flhe.node.store import Store
 from flhe.wire import canonical, files
+from tests.node.disk import flushed, mode
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 
@@ -36,8 +36,31 @@ def store(root: Path) -> Store:
     return Store(root)
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
+@pytest.fixture
+def keyed(store: Store) -> Store:
+    """With the keys of one epoch."""
+    store.put_epoch(b"keys", EPOCH)
+    return store
+
+
+def killed(what: str, act: Callable[[], object]) -> None:
+    """The process ends where it would call this function of `files`."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, what, die)
+        with pytest.raises(KeyboardInterrupt):
+            act()
+
+
+def together(acts: list[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def test_everything_is_private(store: Store, root: Path) -> None:
@@ -92,11 +115,11 @@ def test_a_directory_of_another_user(
 
 
 def test_files_open_to_others_or_links_are_not_read(store: Store, root: Path) -> None:
-    store.write("a", b"x")
+    for name in ("a", "target"):
+        store.write(name, b"x")
     (root / "a").chmod(0o640)
     with pytest.raises(StoreError, match="chmod 600"):
         store.read("a")
-    store.write("target", b"x")
     (root / "b").symlink_to(root / "target")
     (root / "sub").symlink_to("/tmp")
     os.mkfifo(root / "fifo", 0o600)
@@ -105,39 +128,30 @@ def test_files_open_to_others_or_links_are_not_read(store: Store, root: Path) ->
             store.read(name)
     with pytest.raises(StoreError, match="link inside"):
         store.write("sub/x", b"")
+    assert str(root) not in repr(store)
 
 
 def test_write_read_erase(store: Store, root: Path) -> None:
+    """And a write that fails leaves the older file."""
     assert not store.exists("a/b")
     store.write("a/b", b"one")
     store.write("a/b", memoryview(b"two"))
-    assert store.read("a/b") == b"two"
     store.write_chunks("c", (bytes([i]) * i for i in range(4)))
-    assert store.read("c") == b"\1\2\2\3\3\3"
-    store.erase("c")
-    store.erase("c")
-    assert not store.exists("c")
-    assert sorted(p.name for p in root.rglob("*")) == ["a", "b"]
-
-
-def test_erase_overwrites(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.write("a", b"secret")
-    os.link(root / "a", root / "again")  # another name for the same blocks
-    store.erase("a")
-    assert (root / "again").read_bytes() == bytes(6)
-
-
-def test_a_write_that_fails_leaves_the_old_file(store: Store, root: Path) -> None:
-    store.write("a", b"old")
+    assert (store.read("a/b"), store.read("c")) == (b"two", b"\1\2\2\3\3\3")
 
     def broken() -> Iterator[bytes]:
         yield b"new"
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError):
-        store.write_chunks("a", broken())
-    assert store.read("a") == b"old"
-    assert [p.name for p in root.iterdir()] == ["a"]
+        store.write_chunks("c", broken())
+    assert store.read("c") == b"\1\2\2\3\3\3"
+    os.link(root / "c", root / "again")  # another name for the same blocks
+    for _ in range(2):
+        store.erase("c")
+    assert not store.exists("c")
+    assert (root / "again").read_bytes() == bytes(6)
+    assert sorted(p.name for p in root.rglob("*")) == ["a", "again", "b"]
 
 
 def test_a_full_disk_is_ours(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,62 +164,24 @@ def test_a_full_disk_is_ours(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
     assert "secret" not in str(caught.value)
 
 
-def flushed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[str]:
-    """Run `act`; returns "file" or "dir" for each fsync, in order, and "rename"."""
-    seen: list[str] = []
-    fsync, rename = os.fsync, Path.replace
-
-    def spy(handle: int) -> None:
-        seen.append("dir" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
-        fsync(handle)
-
-    def spy_rename(self: Path, target: Path) -> Path:
-        seen.append("rename")
-        return rename(self, target)
-
-    monkeypatch.setattr(os, "fsync", spy)
-    monkeypatch.setattr(Path, "replace", spy_rename)
-    act()
-    monkeypatch.undo()
-    return seen
-
-
-def test_what_is_written_is_flushed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = flushed(monkeypatch, lambda: store.write("a", b"x"))
+def test_what_is_written_is_flushed(store: Store) -> None:
+    order = flushed(lambda: store.write("a", b"x"))
     assert order == ["file", "rename", "dir"]
-    assert flushed(monkeypatch, lambda: store.put_epoch(b"k", EPOCH))[-3:] == order
-    claiming = flushed(monkeypatch, lambda: store.claim(EPOCH, 1, 0))
+    assert flushed(lambda: store.put_epoch(b"k", EPOCH))[-3:] == order
     # The claim, then the mark beside the keys, then the claim before it goes.
-    assert claiming == ["file", "dir", *order, "dir"]
-    step = flushed(monkeypatch, lambda: store.claim(EPOCH, 1, 0, step=1))
-    assert step == claiming
+    for step in (0, 1):
+        claiming = flushed(lambda step=step: store.claim(EPOCH, 1, 0, step=step))  # type: ignore[misc]
+        assert claiming == ["file", "dir", *order, "dir"]
     for record in (store.record_opening, store.record_ranges):
-        opening = flushed(monkeypatch, lambda record=record: record(EPOCH, 1, bytes(32)))  # type: ignore[misc]
+        opening = flushed(lambda record=record: record(EPOCH, 1, bytes(32)))  # type: ignore[misc]
         assert opening == ["file", "dir", *order]
-    assert flushed(monkeypatch, lambda: store.move("a", "b")) == ["rename", "dir"]
+    assert flushed(lambda: store.move("a", "b")) == ["rename", "dir"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../x",
-        "/x",
-        "a/../b",
-        "a//b",
-        "a/",
-        ".hidden",
-        "a/.b",
-        "a\0b",
-        "a\n",
-        "a b",
-        "a/b/c/d/e",
-        "x" * 129,
-        "-x",
-    ],
-)
+NAMES = ["", ".", "..", "../x", "/x", "a/../b", "a//b", "a/", ".hidden", "a/.b", "a\0b", "a\n"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a b", "a/b/c/d/e", "x" * 129, "-x"])
 def test_names_stay_inside(store: Store, name: str) -> None:
     for act in (store.exists, store.read, store.erase, lambda n: store.write(n, b"")):
         with pytest.raises(ConfigError, match="a name is"):
@@ -258,38 +234,24 @@ def test_identity_is_made_once(store: Store, root: Path) -> None:
 
 
 def test_two_processes_make_one_identity(root: Path) -> None:
-    stores = [Store(root) for _ in range(8)]
     found: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda s=s: found.append(s.identity().public)) for s in stores
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    stores = [Store(root) for _ in range(8)]
+    together([lambda s=s: found.append(s.identity().public) for s in stores])
     assert len(found) == 8
     assert len(set(found)) == 1
 
 
-def test_one_of_many_claims_wins(store: Store) -> None:
-    store.put_epoch(b"keys", EPOCH)
+def test_one_of_many_claims_wins(keyed: Store) -> None:
     won: list[int] = []
 
     def race(i: int) -> None:
         try:
-            store.claim(EPOCH, 1, 0)
-        except (
-            ReuseError,
-            StoreError,
-        ):  # without the lock, which a node holds, it may trip as well
+            keyed.claim(EPOCH, 1, 0)
+        except (ReuseError, StoreError):  # it may trip without the lock, which a node holds
             return
         won.append(i)
 
-    threads = [threading.Thread(target=race, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([lambda i=i: race(i) for i in range(16)])
     assert len(won) == 1
 
 
@@ -335,17 +297,16 @@ def test_an_erased_epoch(store: Store, act: Callable[[Store], object]) -> None:
         store.put_epoch(b"keys", EPOCH)
 
 
-def test_a_crash_while_storing_can_be_repeated(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    assert store.has_epoch(EPOCH, b"keys")
-    assert not store.has_epoch(EPOCH, b"kEys")
-    assert not store.has_epoch(OTHER, b"keys")
+def test_a_crash_while_storing_can_be_repeated(keyed: Store, root: Path) -> None:
+    assert keyed.has_epoch(EPOCH, b"keys")
+    assert not keyed.has_epoch(EPOCH, b"kEys")
+    assert not keyed.has_epoch(OTHER, b"keys")
     (root / "epochs" / EPOCH.hex()).unlink()  # died before the keys were written
-    store.put_epoch(b"keys", EPOCH)
-    store.claim(EPOCH, 1, 0)
+    keyed.put_epoch(b"keys", EPOCH)
+    keyed.claim(EPOCH, 1, 0)
     (root / "epochs" / EPOCH.hex()).unlink()
     with pytest.raises(ReuseError, match="stored before"):
-        store.put_epoch(b"keys", EPOCH)
+        keyed.put_epoch(b"keys", EPOCH)
 
 
 SMALL = st.integers(0, 2)
@@ -379,48 +340,48 @@ def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
             assert (kept.name, kept.read_bytes()) == (f"{round_}-{attempt}-{step}", note)
 
 
-def test_a_cleaned_directory_claims_nothing(store: Store, root: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.claim(EPOCH, 3, 0)
+def test_a_cleaned_directory_claims_nothing(keyed: Store, root: Path) -> None:
+    keyed.claim(EPOCH, 3, 0)
     for left in (root / "used" / EPOCH.hex()).iterdir():
         left.unlink()
     for claim in ((3, 0, 1), (3, 1, 0)):
         with pytest.raises(StoreError, match="restored or cleaned"):
-            store.claim(EPOCH, *claim[:2], step=claim[2])
+            keyed.claim(EPOCH, *claim[:2], step=claim[2])
     with pytest.raises(NoKeyError, match="restored or cleaned"):
-        store.claim_note(EPOCH, 3, 0)
+        keyed.claim_note(EPOCH, 3, 0)
 
 
-def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(
-    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.claim(EPOCH, 1, 0)
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("flhe.wire.files.replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            store.claim(EPOCH, 1, 0, step=1)
+def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(keyed: Store, root: Path) -> None:
+    keyed.claim(EPOCH, 1, 0)
+    killed("replace", lambda: keyed.claim(EPOCH, 1, 0, step=1))
     assert (root / "used" / EPOCH.hex() / "1-0-1").exists()
     with pytest.raises(ReuseError, match="claimed before"):
-        store.claim(EPOCH, 1, 0, step=1)
-    store.claim(EPOCH, 1, 1)
+        keyed.claim(EPOCH, 1, 0, step=1)
+    keyed.claim(EPOCH, 1, 1)
+
+
+def assert_encrypts_nothing(store: Store) -> None:
+    for act in (
+        lambda: store.claim(EPOCH, 2, 0),
+        lambda: store.claim(EPOCH, 2, 0, step=1),
+        lambda: store.record_opening(EPOCH, 2, bytes(32)),
+        lambda: store.record_ranges(EPOCH, 2, bytes(32)),
+    ):
+        with pytest.raises(StoreError, match="copied, restored or cleaned"):
+            act()
+    assert store.peek_epoch(EPOCH) == b"keys"  # a sealed model still opens
 
 
 @pytest.mark.parametrize("claims", [0, 1])
 def test_a_directory_put_back_in_place_encrypts_nothing(
-    store: Store, root: Path, tmp_path: Path, claims: int
+    keyed: Store, root: Path, tmp_path: Path, claims: int
 ) -> None:
-    """As a backup tool does it: directories stay, files that differ are written anew."""
-    store.put_epoch(b"keys", EPOCH)
+    """As a backup tool does it: directories stay, files that differ are written anew. Or a copy."""
     for attempt in range(claims):
-        store.claim(EPOCH, 1, attempt)
+        keyed.claim(EPOCH, 1, attempt)
     backup = tmp_path / "backup"
     shutil.copytree(root, backup)
-    store.claim(EPOCH, 2, 0)
+    keyed.claim(EPOCH, 2, 0)
     for file in [p for p in root.rglob("*") if p.is_file()]:
         if not (backup / file.relative_to(root)).exists():
             file.unlink()
@@ -428,32 +389,26 @@ def test_a_directory_put_back_in_place_encrypts_nothing(
         target = root / file.relative_to(backup)
         if not target.exists() or target.read_bytes() != file.read_bytes():
             shutil.copy2(file, target)
-    with pytest.raises(StoreError, match="copied, restored or cleaned"):
-        store.claim(EPOCH, 2, 0)
-    with pytest.raises(StoreError, match="copied, restored or cleaned"):
-        store.claim(EPOCH, 2, 0, step=1)
-    for record in (store.record_opening, store.record_ranges):
-        with pytest.raises(StoreError, match="copied, restored or cleaned"):
-            record(EPOCH, 2, bytes(32))
-    assert store.peek_epoch(EPOCH) == b"keys"
+    assert_encrypts_nothing(keyed)
+    assert_encrypts_nothing(Store(backup))
 
+
+# --- what is opened ---
 
 Recorded = Literal["opened", "ranges"]
+BOTH: list[Recorded] = ["opened", "ranges"]
 
 
 def recorder(store: Store, what: Recorded) -> Callable[[bytes, int, bytes], None]:
     return store.record_opening if what == "opened" else store.record_ranges
 
 
-@pytest.mark.parametrize("what", ["opened", "ranges"])
-def test_openings_are_not_forgotten(store: Store, root: Path, what: Recorded) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    record = recorder(store, what)
-    record(EPOCH, 2, b"a" * 32)
-    record(EPOCH, 3, b"b" * 32)
-    record(EPOCH, 2, b"a" * 32)  # again, after a crash or in the next attempt
-    marks = (3, 0) if what == "opened" else (0, 3)
-    assert (store.opened(EPOCH), store.ranged(EPOCH)) == marks
+@pytest.mark.parametrize("what", BOTH)
+def test_openings_are_not_forgotten(keyed: Store, root: Path, what: Recorded) -> None:
+    record = recorder(keyed, what)
+    for round_, digest in ((2, b"a"), (3, b"b"), (2, b"a")):  # again, after a crash
+        record(EPOCH, round_, digest * 32)
+    assert (keyed.opened(EPOCH), keyed.ranged(EPOCH)) == ((3, 0) if what == "opened" else (0, 3))
     for left in (root / "used" / EPOCH.hex()).glob(f"{what}-*"):
         left.unlink()
     for round_ in (1, 2, 3):
@@ -462,20 +417,23 @@ def test_openings_are_not_forgotten(store: Store, root: Path, what: Recorded) ->
     record(EPOCH, 4, b"d" * 32)
 
 
-@pytest.mark.parametrize("what", ["opened", "ranges"])
-def test_one_opening_of_each_kind_a_round(store: Store, root: Path, what: Recorded) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    other: Recorded = "ranges" if what == "opened" else "opened"
-    recorder(store, what)(EPOCH, 3, b"a" * 32)
-    recorder(store, other)(EPOCH, 3, b"b" * 32)  # another sum
-    recorder(store, what)(EPOCH, 3, b"a" * 32)
-    for again in (store, Store(root)):
+@pytest.mark.parametrize(("what", "other"), [BOTH, BOTH[::-1]])
+def test_one_opening_of_each_kind_a_round(
+    keyed: Store, root: Path, what: Recorded, other: Recorded
+) -> None:
+    recorder(keyed, what)(EPOCH, 3, b"a" * 32)
+    recorder(keyed, other)(EPOCH, 3, b"b" * 32)  # another sum
+    recorder(keyed, what)(EPOCH, 3, b"a" * 32)
+    for again in (keyed, Store(root)):
         with pytest.raises(ReuseError, match="another result of round 3"):
             recorder(again, what)(EPOCH, 3, b"b" * 32)
     (root / "used" / EPOCH.hex() / f"{what}-5").touch(0o600)  # power failed before the hash was in
-    recorder(store, what)(EPOCH, 5, b"a" * 32)  # nothing was decrypted then
-    with pytest.raises(ReuseError, match="another result of round 5"):
-        recorder(store, what)(EPOCH, 5, b"b" * 32)
+    recorder(keyed, what)(EPOCH, 5, b"a" * 32)  # nothing was decrypted then
+    killed("replace", lambda: recorder(keyed, what)(EPOCH, 6, b"a" * 32))  # before the mark
+    recorder(keyed, what)(EPOCH, 6, b"a" * 32)
+    for round_ in (5, 6):
+        with pytest.raises(ReuseError, match=f"another result of round {round_}"):
+            recorder(keyed, what)(EPOCH, round_, b"b" * 32)
 
 
 def test_what_was_opened_is_carried_over_to_the_next_epoch(store: Store) -> None:
@@ -507,192 +465,6 @@ def test_marks_rise_alone(store: Store) -> None:
     assert store.last_claim(EPOCH) == (8, 0, 0)
     assert (store.opened(EPOCH), store.ranged(EPOCH)) == (7, 3)
     assert store.get_epoch(EPOCH) == b"keys"
-
-
-def test_an_opening_cut_short_can_be_repeated(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.put_epoch(b"keys", EPOCH)
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    for record in (store.record_opening, store.record_ranges):
-        with monkeypatch.context() as patch:
-            patch.setattr("flhe.wire.files.replace", die)
-            with pytest.raises(KeyboardInterrupt):
-                record(EPOCH, 1, b"a" * 32)
-        with pytest.raises(ReuseError, match="another result"):
-            record(EPOCH, 1, b"b" * 32)
-        record(EPOCH, 1, b"a" * 32)
-    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (1, 1)
-
-
-def test_a_copy_encrypts_nothing(store: Store, root: Path, tmp_path: Path) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    copy = tmp_path / "copy"
-    shutil.copytree(root, copy)
-    copied = Store(copy)
-    with pytest.raises(StoreError, match="copied, restored or cleaned"):
-        copied.claim(EPOCH, 1, 0)
-    for record in (copied.record_opening, copied.record_ranges):
-        with pytest.raises(StoreError, match="copied, restored or cleaned"):
-            record(EPOCH, 1, bytes(32))
-    assert copied.get_epoch(EPOCH) == b"keys"  # a sealed model still opens
-    store.claim(EPOCH, 1, 0)
-
-
-def test_a_forked_child_does_not_keep_the_lock(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copies = []
-    real = os.open
-
-    def opening(path: object, *args: int) -> int:
-        handle = real(path, *args)  # type: ignore[arg-type]
-        if str(path).endswith("lock"):
-            copies.append(os.dup(handle))  # what a child that was forked in between would have
-        return handle
-
-    monkeypatch.setattr(os, "open", opening)
-    try:
-        with store.lock():
-            pass
-        with store.lock(timeout=0.2):
-            pass
-    finally:
-        for copy in copies:
-            os.close(copy)
-
-
-def test_append_and_sweep(store: Store, root: Path) -> None:
-    store.append("log", b"one\n", limit=100)
-    store.append("log", b"two\n", limit=100)
-    assert store.read("log") == b"one\ntwo\n"
-    store.append("log", b"x" * 95, limit=100)
-    assert store.read("log") == b"x" * 95
-    os.mkfifo(root / "fifo")
-    with pytest.raises(StoreError):
-        store.append("fifo", b"x", limit=10)
-    left = root / ".0123456789abcdef"
-    left.write_bytes(b"half a key")
-    with store.lock():
-        assert left.exists()  # somebody may be at it
-    os.utime(left, (0, 0))
-    with store.lock():
-        assert not left.exists()
-
-
-# --- logs ---
-
-
-def test_a_full_log_is_put_aside_once(store: Store, root: Path) -> None:
-    before = os.umask(0)
-    try:
-        for i in range(7):
-            store.append_line("log", b"%03d" % i, limit=12)  # three lines of four bytes
-    finally:
-        os.umask(before)
-    assert store.read("log") == b"006\n"
-    assert store.read("log.1") == b"003\n004\n005\n"
-    assert sorted(p.name for p in root.iterdir()) == ["lock-log", "log", "log.1"]
-    assert {mode(p) for p in root.iterdir()} == {0o600}
-    store.append_line("log", b"x" * 50, limit=12)  # a line is never cut
-    assert store.read("log") == b"x" * 50 + b"\n"
-    assert store.read("log.1") == b"006\n"
-
-
-def test_a_line_is_one_write_without_a_flush(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[bytes] = []
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda h, data: (written.append(data), write(h, data))[1])
-    seen = flushed(monkeypatch, lambda: store.append_line("log", b"one", limit=100))
-    assert (written, seen) == ([b"one\n"], [])
-
-
-def test_a_line_that_was_torn_does_not_swallow_the_next(store: Store, root: Path) -> None:
-    store.append_line("log", b"one", limit=100)
-    with (root / "log").open("ab") as file:
-        file.write(b"tw")
-    store.append_line("log", b"three", limit=100)
-    store.append_line("log", b"four", limit=100)
-    assert store.read("log") == b"one\ntw\nthree\nfour\n"
-
-
-def test_a_line_that_does_not_fit_is_taken_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.append_line("log", b"one", limit=100)
-    write = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda handle, data: write(handle, data[:2]))
-        with pytest.raises(StoreError, match="disk space"):
-            store.append_line("log", b"two", limit=100)
-
-    def full(_handle: int, _data: bytes) -> int:
-        raise OSError(28, "No space left on device", "/secret/path")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(StoreError, match="No space left") as caught:
-            store.append_line("log", b"two", limit=100)
-    assert "secret" not in str(caught.value)
-    store.append_line("log", b"three", limit=100)
-    assert store.read("log") == b"one\nthree\n"
-
-
-def test_a_line_is_one_line_in_a_file_of_ours(
-    store: Store, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for line in (b"a\nb", b"a\n"):
-        with pytest.raises(ConfigError, match="line feed"):
-            store.append_line("log", line, limit=100)
-    for name in ("../x", "lock-log", "used/x"):
-        with pytest.raises(ConfigError):
-            store.append_line(name, b"x", limit=100)
-    (tmp_path / "target").write_bytes(b"")
-    (root / "link").symlink_to(tmp_path / "target")
-    os.mkfifo(root / "fifo", 0o600)
-    (root / "open").touch(0o640)
-    (root / "open").chmod(0o640)
-    (root / "folder").mkdir(0o700)
-    for name in ("link", "fifo", "open", "folder", "missing/log"):
-        with pytest.raises(StoreError) as caught:
-            store.append_line(name, b"x", limit=100)
-        assert str(root) not in str(caught.value)
-    assert (tmp_path / "target").read_bytes() == b""
-    store.append_line("log", b"x", limit=100)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
-        with pytest.raises(StoreError, match="another user"):
-            store.append_line("log", b"x", limit=100)
-
-
-def test_no_line_of_many_writers_is_lost_or_cut(root: Path) -> None:
-    """Two processes and two threads, and one of them rotates: none loses what another put aside."""
-    Store(root)
-    code = (
-        "import sys; from flhe.node.store import Store\n"
-        "store, first = Store(sys.argv[1]), int(sys.argv[2])\n"
-        "for i in range(first, first + 100): store.append_line('log', b'%04d' % i * 10, 10_000)"
-    )
-    others = [
-        subprocess.Popen([sys.executable, "-c", code, str(root), str(first)]) for first in (0, 100)
-    ]
-
-    def work(first: int) -> None:
-        for i in range(first, first + 100):
-            Store(root).append_line("log", b"%04d" % i * 10, 10_000)
-
-    threads = [threading.Thread(target=work, args=(first,)) for first in (200, 300)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [other.wait(60) for other in others] == [0, 0]
-    older, newer = Store(root).read("log.1"), Store(root).read("log")
-    assert 10_000 - 41 < len(older) <= 10_000
-    assert sorted((older + newer).splitlines()) == [b"%04d" % i * 10 for i in range(400)]
 
 
 def test_a_key_file_is_read_exactly() -> None:
@@ -749,29 +521,50 @@ def test_a_moved_file_takes_the_others_place(store: Store, root: Path) -> None:
     assert store.read("a/residual") == b"new"
 
 
-def test_own_mistakes(store: Store) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    for act in (
-        lambda: store.put_epoch(b"", b"short"),
-        lambda: store.get_epoch("a" * 16),  # type: ignore[arg-type]
-        lambda: store.claim(EPOCH, -1, 0),
-        lambda: store.claim(EPOCH, 0, True),
-        lambda: store.claim(EPOCH, 2**32, 0),
-        lambda: store.claim(EPOCH, 1, 0, step=-1),
-        lambda: store.claim(EPOCH, 1, 0, step=True),
-        lambda: store.claim(EPOCH, 1, 0, step=2**32),
-        lambda: store.put_epoch(b"", OTHER, ranged=-1),
-        lambda: store.put_epoch(b"", OTHER, opened=2**32),
-        lambda: store.record_ranges(EPOCH, 1, b"short"),
-        lambda: store.record_ranges(EPOCH, -1, bytes(32)),
-        lambda: store.record_opening(EPOCH, 1, b"short"),
-    ):
-        with pytest.raises(ConfigError):
-            act()
+def test_a_forked_child_does_not_keep_the_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = []
+    real = os.open
+
+    def opening(path: object, *args: int) -> int:
+        handle = real(path, *args)  # type: ignore[arg-type]
+        if str(path).endswith("lock"):
+            copies.append(os.dup(handle))  # what a child that was forked in between would have
+        return handle
+
+    monkeypatch.setattr(os, "open", opening)
+    try:
+        with store.lock():
+            pass
+        with store.lock(timeout=0.2):
+            pass
+    finally:
+        for copy in copies:
+            os.close(copy)
 
 
-def test_repr_has_no_path(store: Store, root: Path) -> None:
-    assert str(root) not in repr(store)
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda store: store.put_epoch(b"", b"short"), "16 bytes"),
+        (lambda store: store.get_epoch("a" * 16), "16 bytes"),
+        (lambda store: store.claim(bytes(15), 1, 0), "16 bytes"),
+        *(
+            (lambda store, claim=claim: store.claim(EPOCH, *claim[:2], step=claim[2]), "32-bit")
+            for claim in ((-1, 0, 0), (0, True, 0), (2**32, 0, 0), (1, 0, -1), (1, 0, True))
+        ),
+        (lambda store: store.claim(EPOCH, 1, 0, step=2**32), "32-bit"),
+        (lambda store: store.put_epoch(b"", OTHER, ranged=-1), "32-bit"),
+        (lambda store: store.put_epoch(b"", OTHER, opened=2**32), "32-bit"),
+        (lambda store: store.record_ranges(EPOCH, -1, bytes(32)), "32-bit"),
+        (lambda store: store.record_ranges(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
+        (lambda store: store.record_opening(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
+    ],
+)
+def test_own_mistakes(keyed: Store, act: Callable[[Store], object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        act(keyed)
 
 
 def test_other_secrets_in_the_place_of_an_epochs(store: Store, root: Path) -> None:
@@ -792,24 +585,11 @@ def test_other_secrets_in_the_place_of_an_epochs(store: Store, root: Path) -> No
         store.replace_epoch(OTHER, b"keys")
 
 
-def test_a_crash_while_secrets_are_replaced_loses_no_mark(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("at", ["replace", "erase"])
+def test_a_crash_while_secrets_are_replaced_loses_no_mark(store: Store, at: str) -> None:
     store.put_epoch(b"keys and a secret", EPOCH, opened=2, ranged=3)
-    for name in ("replace", "erase"):
-        with monkeypatch.context() as patch:
-            patch.setattr(files, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                store.replace_epoch(EPOCH, b"keys alone")
-        assert (store.opened(EPOCH), store.ranged(EPOCH)) == (2, 3)
-        assert store.get_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
+    killed(at, lambda: store.replace_epoch(EPOCH, b"keys alone"))
+    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (2, 3)
+    assert store.get_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
     store.replace_epoch(EPOCH, b"keys alone")
     assert store.get_epoch(EPOCH) == b"keys alone"
-
-
-def test_a_log_whose_turn_never_comes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flhe.node.store._PATIENCE", 0.1)
-    with store.lock(name="lock-log"), pytest.raises(StoreError, match="another process"):
-        store.append_line("log", b"x", limit=100)
-    with store.lock(name="lock-7"):  # that of a run does not exclude it
-        store.append_line("log", b"x", limit=100)

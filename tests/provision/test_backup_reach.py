@@ -10,7 +10,8 @@ import pytest
 
 from flhe.errors import AuthenticationError
 from flhe.keys import seal
-from flhe.keys.agreement import key_pair, masking
+from flhe.keys.agreement import key_pair
+from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.model_key import ModelKey
@@ -89,9 +90,9 @@ def test_no_key_pair_and_no_answer_to_unmask_opens() -> None:
 
     answers = [masked.answer(rank, True) for rank in masked.ALL]
     told = masked._circle(), slot(), masked.ALL, answers
-    assert masking.combine(*told, epoch=epoch) is not None
+    assert combine(*told, epoch=epoch) is not None
     with pytest.raises(AuthenticationError, match="does not open"):
-        masking.combine(*told, epoch=thief)
+        combine(*told, epoch=thief)
 
 
 def test_a_model_that_was_sealed_under_the_group_key_is_none() -> None:

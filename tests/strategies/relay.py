@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message
 
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import pack
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records
 from flhe.sums import receipts
@@ -226,7 +226,7 @@ class Relay(Network):
             self._at("unmask")
         elif self.stage == "unmask" and len(here.answers.get(survivors, {})) >= self.quorum:
             answers = here.answers[survivors]
-            self._close(masking.pack([answers[rank] for rank in sorted(answers)]))
+            self._close(pack([answers[rank] for rank in sorted(answers)]))
         elif self.stage == "evaluate":
             self.round, self.attempt = self.round + 1, 0
             self._at("round")
@@ -260,7 +260,7 @@ class Relay(Network):
         """Tell one member of another sum than the others, with whatever was released for it."""
         noted = self.tries[where]
         released = noted.answers.get(tuple(sorted(ranks)), {})
-        release = masking.pack([released[r] for r in sorted(released)]) if released else b""
+        release = pack([released[r] for r in sorted(released)]) if released else b""
         try:
             other = self.result(where, ranks, release)
         except ProtocolError:

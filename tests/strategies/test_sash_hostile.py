@@ -13,12 +13,16 @@ from flwr.app import ConfigRecord, Message
 
 from flhe.errors import QuorumError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import answer_of
+from flhe.keys.agreement.circle import UNMASK, Circle, about
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import records, survivors
 from flhe.node.store import Store
 from flhe.schemes.sash.scheme import SashSealer
+from flhe.wire.canonical import loads
 from tests.rosters import write_signed
 from tests.strategies.puppets import Puppets, told
 from tests.strategies.reference import Reference, assert_like
@@ -56,14 +60,14 @@ def lying(grid: Puppets, stage: str, change: Callable[[dict[str, Any]], dict[str
 def other_share(grid: Puppets, answer: bytes) -> bytes:
     """An answer to UNMASK with another share in it, signed by its own member."""
     kept = masking.Agreed.from_bytes((grid.run_dir(LIAR) / "survivors").read_bytes())
-    rank, payload, _ = masking.loads(answer, 1 << 20, "answer")
+    rank, payload, _ = loads(answer, 1 << 20, "answer")
     elements = np.frombuffer(payload, "<u8").copy()
     elements[5] ^= np.uint64(1)
     node = Store(grid.homes[LIAR])
     epoch_bytes = node.get_epoch(node.epochs()[0])
-    circle = masking.Circle.of(masking.Epoch.from_bytes(epoch_bytes), 2048)
-    header = circle.header(kept.slot, masking.UNMASK, rank, masking.about(kept.survivors))
-    return masking.answer_of(rank, Envelope.seal(node.identity(), header, elements.tobytes()))
+    circle = Circle.of(Epoch.from_bytes(epoch_bytes), 2048)
+    header = circle.header(kept.slot, UNMASK, rank, about(kept.survivors))
+    return answer_of(rank, Envelope.seal(node.identity(), header, elements.tobytes()))
 
 
 def test_a_wrong_answer_is_named_and_left_out(

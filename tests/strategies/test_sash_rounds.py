@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result
 
 from flhe.errors import QuorumError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import combine, unpack
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
 from flhe.strategies import HEStrategy, sash_fedavg
@@ -44,7 +45,7 @@ def numpy_of(result: Result) -> dict[str, Any]:
 )
 def test_any_dropouts_at_any_stage(tmp_path: Path, nodes: int, unmask: str) -> None:
     """Up to D_max of them, the sum is that of the others; a round for each subset, stage and way."""
-    most = Thresholds(nodes, (nodes - 1) // 3).max_dropouts
+    most = nodes - Thresholds(nodes, (nodes - 1) // 3).threshold
     subsets = [s for k in range(1, most + 1) for s in itertools.combinations(range(nodes), k)]
     ways = itertools.product(MASKED, ("dead", "lost"))
     cases = [(stage, how, subset) for stage, how in ways for subset in subsets]
@@ -85,7 +86,7 @@ def test_one_more_dropout_opens_nothing(tmp_path: Path, stage: str, unmask: str)
     assert bool(answers) == (stage == "unmask")
     if answers and unmask == "server":
         with pytest.raises(QuorumError):
-            masking.combine(fed.circle, slot_of(grid, 2), range(nodes), answers)
+            combine(fed.circle, slot_of(grid, 2), range(nodes), answers)
     # Nobody encrypted again in a round whose survivors may have been signed.
     assert grid.stages("round").count(101) == 3
 
@@ -149,10 +150,10 @@ def test_the_server_sees_no_model_where_clients_read(tmp_path: Path) -> None:
     (*_, last) = (content for _, stage, content in grid.sent if stage == "evaluate")
     record = records.find_config(last, records.STAGE)
     assert record is not None
-    answers = masking.unpack(records.bytes_list(record, "releases")[-1])
+    answers = unpack(records.bytes_list(record, "releases")[-1])
     assert len(answers) >= fed.circle.thresholds.threshold
     with pytest.raises(Exception, match="bytes, a share has"):
-        masking.combine(fed.circle, slot_of(grid, 2), range(4), answers)
+        combine(fed.circle, slot_of(grid, 2), range(4), answers)
 
 
 def test_nothing_of_an_update_or_a_seed_is_on_the_wire(tmp_path: Path) -> None:

@@ -8,40 +8,19 @@ from typing import Any
 import pytest
 
 from flhe.errors import AuthenticationError, EquivocationError, ProtocolError
-from flhe.keys.agreement.states import Epoch
-from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Member, Roster
 from flhe.schemes.sealed import Slot
 from flhe.sums import receipts
 from flhe.sums.receipts import Receipt
 from flhe.wire import canonical
+from tests.keys.masking import group, slot_for
 
-SIZE = 4
-IDENTITIES = sorted(
-    (Identity.from_seed(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda one: one.public
-)
-ROSTER = Roster(
-    tuple(Member(f"site-{i}", one.public) for i, one in enumerate(IDENTITIES)), 1, 2, ("*",)
-)
+IDENTITIES, EPOCHS = group(4, 1)
 TERMS = bytes([9]) * 32
-SLOT = Slot(7, ROSTER.hash, bytes([2]) * 16, 3, 1, bytes([4]) * 32, bytes([5]) * 32)
-EPOCHS = [
-    Epoch(
-        id=SLOT.epoch,
-        number=2,
-        run_id=7,
-        roster=ROSTER,
-        members=ROSTER.publics,
-        rank=rank,
-        group_key=bytes(32),
-        pair_keys=tuple(b"" if i == rank else bytes(32) for i in range(SIZE)),
-    )
-    for rank in range(SIZE)
-]
+SLOT = slot_for(EPOCHS[0])
 
 
 def sign(rank: int, slot: Slot = SLOT, missed: int = 0, terms: bytes = TERMS) -> bytes:
-    return receipts.sign(IDENTITIES[rank], slot, 2, terms, missed)
+    return receipts.sign(IDENTITIES[rank], slot, 4, terms, missed)
 
 
 def check(signed: list[Any], senders: tuple[int, ...] = (0, 2, 3)) -> dict[int, Receipt]:
@@ -65,13 +44,7 @@ def test_who_was_told_another_story_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "signed",
-    [
-        [],
-        [sign(0), sign(2)],
-        [sign(0), sign(2), sign(3), sign(3)],
-        [sign(0), sign(2), 3],
-    ],
+    "signed", [[], [sign(0), sign(2)], [sign(0), sign(2), sign(3), sign(3)], [sign(0), sign(2), 3]]
 )
 def test_there_is_one_for_each_sender(signed: list[Any]) -> None:
     with pytest.raises(ProtocolError, match="receipt"):
@@ -83,9 +56,7 @@ def test_there_is_one_for_each_sender(signed: list[Any]) -> None:
     [
         sign(2),
         sign(1),
-        sign(3, dataclasses.replace(SLOT, round=4)),
-        sign(3, dataclasses.replace(SLOT, attempt=0)),
-        sign(3, dataclasses.replace(SLOT, run_id=8)),
+        *(sign(3, dataclasses.replace(SLOT, **{n: 8})) for n in ("round", "attempt", "run_id")),
         sign(3, dataclasses.replace(SLOT, epoch=bytes(16))),
         sign(3, dataclasses.replace(SLOT, roster_hash=bytes(32))),
         sign(3, terms=bytes(32)),
@@ -99,21 +70,16 @@ def test_a_receipt_of_another_member_or_attempt_or_changed(last: bytes) -> None:
         check([sign(0), sign(2), last])
 
 
+HASH, SIGNATURE = bytes(32), bytes(64)
+ROWS: list[Any] = [
+    *([], [bytes(31), 0, SIGNATURE], [HASH, -1, SIGNATURE], [HASH, True, SIGNATURE]),
+    *([HASH, 1 << 32, SIGNATURE], [HASH, 0, bytes(63)], [HASH, 0, "0" * 64]),
+    *([HASH, 0, SIGNATURE, 0], {"history": HASH}),
+]
+
+
 @pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        canonical.dumps([]),
-        canonical.dumps([bytes(31), 0, bytes(64)]),
-        canonical.dumps([bytes(32), -1, bytes(64)]),
-        canonical.dumps([bytes(32), True, bytes(64)]),
-        canonical.dumps([bytes(32), 1 << 32, bytes(64)]),
-        canonical.dumps([bytes(32), 0, bytes(63)]),
-        canonical.dumps([bytes(32), 0, "0" * 64]),
-        canonical.dumps([bytes(32), 0, bytes(64), 0]),
-        canonical.dumps({"history": bytes(32)}),
-        bytes(receipts.MAX_RECEIPT + 1),
-    ],
+    "data", [b"", *map(canonical.dumps, ROWS), bytes(receipts.MAX_RECEIPT + 1)]
 )
 def test_what_is_no_receipt(data: bytes) -> None:
     with pytest.raises(ProtocolError):

@@ -38,6 +38,20 @@ def header(agreed: Epoch, kind: str, stage: str, sender: bytes, policy_hash: byt
     )
 
 
+def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str, int | str | bytes]:
+    """The header of a box that the member of a rank seals for all."""
+    return {
+        "run_id": agreed.run_id,
+        "roster_hash": agreed.roster.hash,
+        "stage": stage,
+        "round": 0,
+        "attempt": 0,
+        "rank": rank,
+        "epoch": agreed.id,
+        **more,
+    }
+
+
 def expected(agreed: Epoch, kind: str, stage: str, policy_hash: bytes) -> Expect:
     """Every field that messages of a stage have in common."""
     expect = asdict(header(agreed, kind, stage, agreed.members[0], policy_hash))

@@ -111,7 +111,7 @@ def share(
         state = replace(state, scheme_secret=_Drawn(own).to_bytes(), scheme_terms=policy_hash)
     own = _own_in(state, scheme, policy_hash)
     box = seal.seal(
-        agreed.group_key, _box_header(agreed, agreed.rank), _masked(agreed, own), random
+        agreed.group_key, wide.box_header(agreed, STAGE, agreed.rank), _masked(agreed, own), random
     )
     header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, box).to_bytes()
@@ -150,7 +150,9 @@ def add(
             raise ProtocolError(f"two JOINT messages by {state.roster.name(sender)}: start over")
         seen.add(sender)
         rank = agreed.members.index(sender)
-        _, plain = seal.unseal(agreed.group_key, envelope.payload, _box_header(agreed, rank))
+        _, plain = seal.unseal(
+            agreed.group_key, envelope.payload, wide.box_header(agreed, STAGE, rank)
+        )
         if len(plain) != 4 * total.size:
             raise ProtocolError(f"the JOINT by {state.roster.name(sender)} has another length")
         if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
@@ -260,18 +262,3 @@ def _mask(agreed: Epoch, pair_key: bytes, count: int) -> Lanes:
     # Stream 0 from block 0: safe because the key is derived for this one mask of one agreement.
     AesCtr().stream(key, 0).into(data, 4 * count)
     return data[: 4 * count].view(np.dtype("<u4"))
-
-
-# --- messages ---
-
-
-def _box_header(agreed: Epoch, rank: int) -> dict[str, int | str | bytes]:
-    return {
-        "run_id": agreed.run_id,
-        "roster_hash": agreed.roster.hash,
-        "stage": STAGE,
-        "round": 0,
-        "attempt": 0,
-        "rank": rank,
-        "epoch": agreed.id,
-    }

@@ -130,13 +130,4 @@ def announced(
 
 
 def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:
-    return {
-        "run_id": agreed.run_id,
-        "roster_hash": agreed.roster.hash,
-        "stage": STAGE,
-        "round": 0,
-        "attempt": 0,
-        "rank": 0,
-        "epoch": agreed.id,
-        "public": hashlib.sha256(public).digest(),
-    }
+    return wide.box_header(agreed, STAGE, 0, public=hashlib.sha256(public).digest())

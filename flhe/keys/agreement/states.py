@@ -11,7 +11,7 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated
 
 from flhe.errors import ProtocolError
 from flhe.keys.identity import Identity
@@ -42,11 +42,9 @@ class _State(Record):
 
     def _validate(self) -> None:
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        if "members" in values:
-            self._check_group(self.FORM.what, values)
-
-    def _check_group(self, what: str, values: dict[str, Any]) -> None:
-        members, keys = values["members"], values["pair_keys"]
+        if "members" not in values:
+            return
+        what, members, keys = self.FORM.what, values["members"], values["pair_keys"]
         if list(members) != sorted(set(members) & set(values["roster"].publics)):
             raise ProtocolError(f"{what}: members must be in the roster, each once, sorted")
         if "identity" in values and values["identity"].public not in members:

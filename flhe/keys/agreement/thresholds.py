@@ -54,11 +54,6 @@ class Thresholds:
         return (self.members + self.colluders) // 2 + 1
 
     @property
-    def max_dropouts(self) -> int:
-        """Members without whom the others still get there: N - t."""
-        return self.members - self.threshold
-
-    @property
     def min_set(self) -> int:
         """Fewest senders in a sum: max(t, c + 2), so that two of them are honest."""
         return max(self.threshold, self.colluders + 2)

@@ -131,28 +131,22 @@ class Roster(Record):
         return (size - 1) // 3
 
     @classmethod
-    def first_use(
-        cls,
-        publics: Iterable[bytes],
-        collusion: int | None = None,
-        min_survivors: int = 2,
-        schemes: tuple[str, ...] = (ANY,),
-    ) -> Roster:
+    def first_use(cls, publics: Iterable[bytes]) -> Roster:
         """Build the roster of whoever announced a key, for `trust="first-use"`.
 
         It shows that all members see one list, not that the list is of hospitals: a server that
         makes up members is not detected. Raises QuorumError for fewer keys than the bounds need.
         """
         keys = sorted(publics)
-        bound = cls.default_collusion(len(keys)) if collusion is None else collusion
-        need = max(min_survivors, bound + 3)
+        bound = cls.default_collusion(len(keys))
+        need = bound + 3
         if len(keys) < need:
             raise QuorumError(
                 f"{len(keys)} members announced a key, {need} are needed: "
                 "start more nodes, or wait for those that are late"
             )
         members = tuple(Member(key.hex()[:16], key) for key in keys)
-        return cls(members, bound, min_survivors, schemes)
+        return cls(members, bound, 2, (ANY,))
 
     def removed(
         self, public: bytes, *, collusion: int | None = None, min_survivors: int | None = None

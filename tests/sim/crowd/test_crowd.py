@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError
-from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement.circle import Circle
 from flhe.mods import records
 from flhe.testing import InProcessGrid
 from flhe_app.environment import cpus

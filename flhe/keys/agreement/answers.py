@@ -1,0 +1,188 @@
+"""Answers to UNMASK: a member's sum of shares, signed, and the sum of seeds that t of them give.
+
+In clear for the server, or sealed under the group key for the members: whoever may read the sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
+from flhe.keys.agreement.circle import UNMASK, Circle, about
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.shares import unpack_elements
+from flhe.keys.identity import Identity
+from flhe.math.ring import Elements
+from flhe.schemes.sealed import Slot
+from flhe.wire.derive import hkdf
+from flhe.wire.fields import U32
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
+
+logger = logging.getLogger("flhe")
+
+MAX_RELEASE = 256 << 20
+"""Longest release, bytes: as many answers as there are survivors."""
+
+_NONCE, _TAG, _SALT = 12, 16, 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Release(Record):
+    FORM = Form("release", MAX_RELEASE, row=True)
+
+    answers: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Record):
+    FORM = Form("answer to unmask", row=True)
+
+    rank: U32
+    payload: bytes
+    signature: bytes
+
+
+def pack(answers: Sequence[bytes]) -> bytes:
+    """Answers to UNMASK as they travel to members, beside the sum that they open."""
+    return _Release(tuple(answers)).to_bytes()
+
+
+def unpack(release: bytes) -> list[bytes]:
+    """Inverse of `pack`; ProtocolError for anything else."""
+    return list(_Release.from_bytes(release).answers)
+
+
+def seal_answer(
+    epoch: Epoch,
+    identity: Identity,
+    slot: Slot,
+    header: Header,
+    share: bytes,
+    random: Random = secrets.token_bytes,
+) -> bytes:
+    """A member's answer for the other members, which the relay cannot read."""
+    salt = random(_SALT)
+    if len(salt) != _SALT:
+        raise ProtocolError("the random source gave a salt of another length than 32")
+    cipher = ChaCha20Poly1305(_group_box_key(epoch, slot, epoch.rank, salt))
+    # Nonce 0: safe because the key is derived from 32 fresh random bytes, for this one box.
+    payload = salt + cipher.encrypt(bytes(_NONCE), share, header.to_bytes())
+    return answer_of(epoch.rank, Envelope.seal(identity, header, payload))
+
+
+def answer_of(rank: int, envelope: Envelope) -> bytes:
+    """A signed answer as it travels: its header is known to whoever asked."""
+    return _Answer(rank, envelope.payload, envelope.signature).to_bytes()
+
+
+def check_answer(
+    circle: Circle, slot: Slot, survivors: Sequence[int], answer: bytes, *, sealed: bool
+) -> tuple[int, bytes]:
+    """A member's rank and payload, out of its answer to UNMASK.
+
+    Raises
+    ------
+    ProtocolError
+        Malformed, of another length, or by who is not among the survivors.
+    AuthenticationError
+        Not signed by that member for this set.
+    """
+    length = circle.share_bytes + (_SALT + _TAG if sealed else 0)
+    found = _Answer.from_bytes(answer, length + 256)
+    rank, payload = found.rank, found.payload
+    if rank not in survivors:
+        raise ProtocolError("answer to unmask: it is by none of the survivors")
+    if len(payload) != length:
+        raise ProtocolError(f"answer to unmask: {len(payload)} bytes, a share has {length}")
+    header = circle.header(slot, UNMASK, rank, about(survivors))
+    circle.verify(header, payload, found.signature)
+    return rank, payload
+
+
+def combine(
+    circle: Circle,
+    slot: Slot,
+    survivors: Sequence[int],
+    answers: Sequence[bytes],
+    *,
+    epoch: Epoch | None = None,
+) -> Elements:
+    """The sum of the survivors' seeds, shape (elements,), out of t answers or more.
+
+    Parameters
+    ----------
+    circle, slot, survivors
+        Who, which round, whose seeds.
+    answers : sequence of bytes
+        From `release`.
+    epoch : Epoch, optional
+        A member's, where answers are sealed for members.
+
+    Raises
+    ------
+    QuorumError
+        Fewer than t answers.
+    ProtocolError, AuthenticationError
+        An answer that is not a survivor's, or given twice.
+    SharesError, ProtocolError
+        Answers that do not fit each other, and without those that are known to be wrong too few are
+        left. (Those that are known to be wrong are named in the log, and left out.)
+    """
+    circle.check_set(survivors)
+    shares: dict[int, Elements] = {}
+    width = circle.sharing.width(circle.elements)
+    if len(answers) > len(survivors):
+        raise ProtocolError("more answers to unmask than survivors")
+    for answer in answers:
+        rank, payload = check_answer(circle, slot, survivors, answer, sealed=epoch is not None)
+        if rank in shares:
+            raise ProtocolError(f"two answers to unmask by the member of rank {rank}")
+        if epoch is not None:
+            header = circle.header(slot, UNMASK, rank, about(survivors))
+            payload = _open_group(epoch, slot, header, rank, payload)
+        shares[rank] = _share_of(rank, payload, width)
+    need = circle.thresholds.threshold
+    if len(shares) < need:
+        raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")
+    while True:
+        ranks = sorted(shares)
+        stacked = np.stack([shares[rank] for rank in ranks])
+        try:
+            return circle.sharing.combine(ranks, stacked, circle.elements)
+        except SharesError as error:
+            if len(shares) - len(error.ranks) < need:
+                raise
+            logger.warning("%s: left out", error)
+            for rank in error.ranks:
+                del shares[rank]
+
+
+def _share_of(rank: int, payload: bytes, width: int) -> Elements:
+    try:
+        return unpack_elements(payload, width)
+    except ProtocolError as error:
+        raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
+
+
+def _group_box_key(epoch: Epoch, slot: Slot, rank: int, salt: bytes) -> bytes:
+    return hkdf(epoch.group_key, "unmask", slot.digest(), rank, salt)
+
+
+def _open_group(epoch: Epoch, slot: Slot, header: Header, rank: int, box: bytes) -> bytes:
+    cipher = ChaCha20Poly1305(_group_box_key(epoch, slot, rank, box[:_SALT]))
+    try:
+        return cipher.decrypt(bytes(_NONCE), box[_SALT:], header.to_bytes())
+    except InvalidTag:
+        raise AuthenticationError(
+            f"the answer to unmask by the member of rank {rank} does not open: it was sealed under "
+            "another key"
+        ) from None

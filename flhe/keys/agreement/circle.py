@@ -1,0 +1,142 @@
+"""The circle of an agreement on masking keys: what the relay knows of it too.
+
+Its members, the thresholds that follow from their number, which sets of survivors an honest member
+signs, and what is signed of a set (`masking.py` has the protocol).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flhe.errors import AuthenticationError, ProtocolError, QuorumError
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.shares import OVERHEAD
+from flhe.keys.agreement.thresholds import Thresholds
+from flhe.math.shamir import Shamir
+from flhe.schemes.sealed import Slot
+from flhe.wire.canonical import dumps
+
+CONSIST, UNMASK = "consist", "unmask"
+
+PACKED_FROM = 65
+"""Members from which on a polynomial shares several elements."""
+
+_SIGNATURE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """Public parameters of an agreement: what the relay knows too.
+
+    Parameters
+    ----------
+    run_id, number : int
+        Of the epoch.
+    roster_hash : bytes
+        SHA-256 of the roster, 32 bytes.
+    members : tuple of bytes
+        Identity keys, in order of rank.
+    colluders : int
+        c: members that may pool what they know with the relay.
+    elements : int
+        Field elements of a seed.
+    """
+
+    run_id: int
+    number: int
+    roster_hash: bytes
+    members: tuple[bytes, ...]
+    colluders: int
+    elements: int
+
+    @classmethod
+    def of(cls, epoch: Epoch, elements: int) -> Circle:
+        """The circle of an epoch's members, by the roster's own bound on collusion."""
+        roster = epoch.roster
+        return cls(
+            epoch.run_id, epoch.number, roster.hash, epoch.members, roster.collusion, elements
+        )
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """t, and how many may drop out."""
+        return Thresholds(len(self.members), self.colluders)
+
+    @property
+    def sharing(self) -> Shamir:
+        """How seeds are shared."""
+        members, threshold = len(self.members), self.thresholds.threshold
+        packed = members >= PACKED_FROM
+        privacy = max(self.colluders, 1) if packed else threshold - 1
+        return Shamir(members, threshold, privacy)
+
+    @property
+    def share_bytes(self) -> int:
+        """Bytes of one share."""
+        return 8 * self.sharing.width(self.elements)
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of one sealed share."""
+        return self.share_bytes + OVERHEAD
+
+    def check_set(self, survivors: Sequence[int]) -> None:
+        """Refuse a set that no honest member signs.
+
+        Raises
+        ------
+        ProtocolError
+            Ranks that are not members', out of order or repeated.
+        QuorumError
+            Fewer survivors than it takes.
+        """
+        size = len(self.members)
+        if not all(type(rank) is int and 0 <= rank < size for rank in survivors):
+            raise ProtocolError("the survivors are not all members")
+        if list(survivors) != sorted(set(survivors)):
+            raise ProtocolError("the survivors do not ascend, or one is there twice")
+        need = self.thresholds.min_set
+        if len(survivors) < need:
+            raise QuorumError(
+                f"{len(survivors)} survivors of {size} members, {need} are needed for their sum"
+            )
+
+    def header(self, slot: Slot, stage: str, sender: int, about: bytes = NONE) -> Header:
+        """The header of a member's signed message; `about` is the hash of the set it is about."""
+        return Header(
+            roster_hash=self.roster_hash,
+            run_id=self.run_id,
+            epoch=self.number,
+            round=slot.round,
+            attempt=slot.attempt,
+            stage=stage,
+            sender=self.members[sender],
+            receiver=EVERYONE,
+            policy_hash=about,
+            layout_hash=slot.digest(),
+        )
+
+    def verify(self, header: Header, payload: bytes, signature: bytes) -> None:
+        """Verify a member's signature; AuthenticationError if it is not."""
+        if len(signature) != _SIGNATURE:
+            raise AuthenticationError(f"{header.stage}: a signature is 64 bytes")
+        Envelope(header, payload, signature).verify({}, senders=[header.sender])
+
+
+def statement(survivors: Sequence[int]) -> bytes:
+    """What members sign of a set; the header around it names slot and stage."""
+    return dumps(list(survivors))
+
+
+def about(survivors: Sequence[int]) -> bytes:
+    """Hash of a set, 32 bytes: what answers are about."""
+    return _about(tuple(survivors))
+
+
+@functools.lru_cache(maxsize=16)
+def _about(survivors: tuple[int, ...]) -> bytes:
+    return hashlib.sha256(statement(survivors)).digest()
