@@ -116,7 +116,7 @@ class Party:
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)
         # By c1 alone: the answer is a function of it, and c0 is free for whoever asks to change.
-        names = {slot.digest(), hashlib.sha256(self.scheme.halves(total)[1]).digest()}
+        names = {slot.digest(), hashlib.sha256(self.scheme.halves(total)[1].data).digest()}
         if names & state.names:
             raise ReuseError(
                 f"{NAME}: this slot or this ciphertext was answered before; two answers show more "

@@ -41,11 +41,6 @@ def test_latency_is_paid_by_every_message_but_none() -> None:
     assert simulate(silent, [far], server=server)[0].transfer_s == 0
 
 
-def test_equal_clients_wait_for_the_server_alone() -> None:
-    found = simulate(replace(WORK, add_s=0.5), [LINK] * 4)
-    assert set(found) == {Breakdown(3.0, 0.5, 0.25, 3.0, 0.0, 2.0, 8.75, 2 * MB, 2 * MB)}
-
-
 def test_the_server_adds_while_it_waits() -> None:
     """Uploads arrive at 1, 2 and 4 s; three seconds an addition: done at 4, 7 and 10."""
     work = Work(0, 0, 0, 3.0, MB, 0)
@@ -63,15 +58,6 @@ def test_a_saturated_server_shares_its_link(clients: int) -> None:
     work = Work(0, 0, 0, 0, MB, 3 * MB)
     found = simulate(work, [Link(80, 80)] * clients, server=Link(24, 8))
     assert total(found) == pytest.approx(clients * (1 + 1))
-
-
-def test_what_a_slow_client_cannot_take_is_for_the_others() -> None:
-    """2 MB/s at the server: 0.5 for the slow one, 0.75 for each of two others until they are done."""
-    work = Work(0, 0, 0, 0, 3 * MB, 0)
-    found = simulate(work, [Link(4, 8), Link(80, 8), Link(80, 8)], server=Link(math.inf, 16))
-    assert [one.transfer_s for one in found] == pytest.approx([6, 4, 4])
-    wide = simulate(work, [Link(4, 8), Link(80, 8), Link(80, 8)], server=Link(math.inf, math.inf))
-    assert [one.transfer_s for one in wide] == pytest.approx([6, 0.3, 0.3])
 
 
 def test_exchanges_follow() -> None:
