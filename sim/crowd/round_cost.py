@@ -9,21 +9,20 @@ an epoch pays once.
 from __future__ import annotations
 
 import importlib
-import logging
 import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
-from flhe.packages import install_hint
-from flhe_lab.bench import Progress, Times, pinned
+from flhe.packages import require
+from flhe_lab.bench import Contender, Laps, Progress, Times, measure, pinned, quiet
+
+if TYPE_CHECKING:
+    from flhe.strategies.report import RoundReport
 
 BATCH = 32
-SCHEMES = ("plain", "flashe")
-TURN_S = 3600.0
-"""Longest wait for the other one's round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +52,68 @@ class RoundCost:
         return asdict(self)
 
 
-class _Turns:
-    """Two federations, each in a thread, run one round after the other's."""
+class _Federation:
+    """A federation in a thread of its own, whose rounds begin when they are asked for."""
 
-    def __init__(self, rounds: int, progress: Progress | None) -> None:
-        self._mine = {name: threading.Semaphore(0) for name in SCHEMES}
-        self._mine["plain"].release()
-        self._count = 0
-        self._total = rounds * len(SCHEMES)
-        self._progress = progress
+    def __init__(self, training: _Training, cohort: int, scratch: Path, *, encrypted: bool) -> None:
+        self._training, self._cohort, self._scratch = training, cohort, scratch
+        self.encrypted = encrypted
+        self.reports: list[RoundReport] = []
+        self._failure: BaseException | None = None
+        self._begin, self._over = threading.Semaphore(0), threading.Semaphore(0)
 
-    def wait(self, name: str) -> None:
-        """Return when it is this one's turn."""
-        if not self._mine[name].acquire(timeout=TURN_S):
-            raise ConfigError(f"no turn within {TURN_S:g} s: the other federation hangs")
+    def contender(self, rounds: int) -> Contender:
+        """Be ready for so many."""
+        # A daemon: where the other one fails, this one's next round never begins.
+        threading.Thread(target=self._work, args=(rounds,), daemon=True).start()
+        return Contender(f"{'flashe' if self.encrypted else 'plain'} round", {"round": self.round})
 
-    def done(self, name: str) -> None:
-        """Give the turn to the other one."""
-        self._count += 1
-        if self._progress is not None:
-            self._progress(self._count, self._total, f"{name} round")
-        self._mine[SCHEMES[1 - SCHEMES.index(name)]].release()
+    def round(self) -> Laps:
+        """Run one more; its seconds as the server reports them."""
+        self._begin.release()
+        self._over.acquire()
+        if self._failure is not None:
+            raise self._failure
+        report = self.reports[-1]
+        return Laps(round=report.round_s, crypto=report.crypto_s)
+
+    def _note(self, report: RoundReport) -> None:
+        self.reports.append(report)
+        self._over.release()
+        self._begin.acquire()
+
+    def _work(self, rounds: int) -> None:
+        from flhe.strategies import flashe_fedavg
+        from flhe.strategies.plain import MeteredFedAvg
+        from flhe.testing import InProcessGrid
+
+        grid = InProcessGrid(
+            self._training.app(encrypted=self.encrypted),
+            self._cohort,
+            node_config=lambda i: {
+                "flhe-home": str(self._scratch / f"node-{i}"),
+                "flhe-trust": "first-use",
+            },
+        )
+        sizes: dict[str, Any] = {
+            "min_train_nodes": self._cohort,
+            "min_evaluate_nodes": self._cohort,
+            "on_round": self._note,
+        }
+        self._begin.acquire()
+        try:
+            strategy: Any = (
+                flashe_fedavg(max_examples=len(self._training.labels), **sizes)
+                if self.encrypted
+                else MeteredFedAvg(**sizes)
+            )
+            initial = self._training.initial()
+            strategy.start(grid=grid, initial_arrays=initial, num_rounds=rounds)
+        except BaseException as error:  # raised by `round`, in the thread that waits
+            self._failure = error
+        finally:
+            grid.close()
+            self._over.release()
 
 
 def round_cost(
@@ -95,83 +135,31 @@ def round_cost(
         raise ConfigError(
             f"`flhe bench round` needs --repeats 1 and --cohort 3 at least, got {rounds}, {cohort}"
         )
-    seconds: dict[str, list[float]] = {name: [] for name in SCHEMES}
-    crypto: list[float] = []
-    failures: list[BaseException] = []
-    turns = _Turns(rounds + 1, progress)
-
-    def federate(name: str, scratch: Path, training: _Training) -> None:
-        from flhe.strategies import flashe_fedavg
-        from flhe.strategies.plain import MeteredFedAvg
-        from flhe.strategies.report import RoundReport
-        from flhe.testing import InProcessGrid
-
-        def note(report: RoundReport) -> None:
-            if report.round > 1:  # the first warms up
-                seconds[name].append(report.round_s)
-                if name != "plain":
-                    crypto.append(report.crypto_s)
-            turns.done(name)
-            if report.round <= rounds:
-                turns.wait(name)
-
-        grid = InProcessGrid(
-            training.app(encrypted=name != "plain"),
-            cohort,
-            node_config=lambda i: {
-                "flhe-home": str(scratch / f"node-{i}"),
-                "flhe-trust": "first-use",
-            },
-        )
-        sizes: dict[str, Any] = {"min_train_nodes": cohort, "min_evaluate_nodes": cohort}
-        try:
-            turns.wait(name)
-            strategy: Any = (
-                MeteredFedAvg(on_round=note, **sizes)
-                if name == "plain"
-                else flashe_fedavg(max_examples=images, on_round=note, **sizes)
-            )
-            strategy.start(grid=grid, initial_arrays=training.initial(), num_rounds=rounds + 1)
-        except BaseException as error:  # told below, by the thread that waits
-            failures.append(error)
-            turns.done(name)
-        finally:
-            grid.close()
-
+    require("`flhe bench round`", "apps", ("torch",))
     with pinned(threads), tempfile.TemporaryDirectory(prefix="flhe-round-") as scratch:
         training = _Training(images, threads)
         importlib.import_module("flhe.strategies")  # Flower sets its log's level when imported
-        level = logging.getLogger("flwr").level
-        logging.getLogger("flwr").setLevel(logging.WARNING)
-        try:
-            workers = [
-                threading.Thread(target=federate, args=(name, Path(scratch), training))
-                for name in SCHEMES
-            ]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
-        finally:
-            logging.getLogger("flwr").setLevel(level)
-    if failures:
-        raise failures[0]
-    plain, ours = (seconds[name] for name in SCHEMES)
-    ratios = [b / a for a, b in zip(plain, ours, strict=True)]
-    times = [t for t in map(Times.of, (plain, ours, ratios, crypto)) if t is not None]
-    return RoundCost(training.parameters, *times)
+        both = [
+            _Federation(training, cohort, Path(scratch), encrypted=flag) for flag in (False, True)
+        ]
+        with quiet():
+            contenders = [federation.contender(rounds + 1) for federation in both]
+            plain, ours = measure(contenders, rounds, progress).values()
+            for federation in both:  # its end, beyond the last report
+                federation.round()
+    counted = zip(*(federation.reports[1:] for federation in both), strict=True)
+    ratio = Times.of([two.round_s / one.round_s for one, two in counted])
+    assert ratio is not None
+    plain_s, (ours_s, crypto_s) = plain.times["round"], ours.times.values()
+    return RoundCost(training.parameters, plain_s, ours_s, ratio, crypto_s)
 
 
 class _Training:
     """A CNN and an app that trains it: what any FedAvg user has."""
 
     def __init__(self, images: int, threads: int) -> None:
-        try:
-            import torch
-        except ImportError:
-            raise ConfigError(
-                f"`flhe bench round` needs torch: {install_hint('apps', 'torch')}"
-            ) from None
+        import torch
+
         torch.set_num_threads(threads)
         generator = torch.Generator().manual_seed(20)
         self.images = torch.rand(images, 3, 32, 32, generator=generator)
