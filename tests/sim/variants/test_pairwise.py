@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from Crypto.Cipher import AES
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flhe.errors import (
     AuthenticationError,
@@ -22,7 +20,6 @@ from flhe.errors import (
     QuorumError,
 )
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.pairs import seal_to
 from flhe.wire.canonical import dumps, loads
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
@@ -154,14 +151,6 @@ def test_a_plan_binds_everything() -> None:
             replace(plan, **wrong)
 
 
-@given(st.sets(st.integers(0, 16)))
-def test_sets_of_ranks_as_bits(ranks: set[int]) -> None:
-    plan = plan_for(17)
-    bits = to_bits(plan, sorted(ranks))
-    assert [i for i in range(24) if bits[i // 8] >> i % 8 & 1] == sorted(ranks)
-    assert from_bits(plan, bits) == tuple(sorted(ranks))
-
-
 # --- what a step refuses ---
 
 Case = tuple[type[Exception], str, Any]
@@ -210,26 +199,6 @@ def test_share_refuses() -> None:
     shared, boxes = pairwise.share(state, good)
     assert set(boxes) == set(near)
     assert repr(bytes(shared.secret))[2:-1] not in repr(shared)
-
-
-def test_mask_refuses() -> None:
-    plan = plan_for(4)
-    left = run(plan, {}, gone={"key": [3]}, until="share")
-    state, mine = left.states[0], relayed(plan, left.boxes)[0]
-
-    def sealed(plain: bytes) -> dict[int, bytes]:
-        header = plan.header(pairwise.SHARE, 1, 0)
-        return {**mine, 1: seal_to(group(4)[1][0].pair_keys[1], header, plain)}
-
-    cases: list[Case] = [
-        (ProtocolError, "rank 3, who sent no key", {**mine, 3: mine[1]}),
-        (ProtocolError, "rank 0", {**mine, 0: mine[1]}),
-        (AuthenticationError, "does not decrypt", {**mine, 1: mine[2]}),
-        (ProtocolError, "not two shares", sealed(bytes(63))),
-        (ProtocolError, "not two shares", sealed(b"\xff" * 64)),
-        (QuorumError, "2 of 4", {1: mine[1]}),
-    ]
-    refused(lambda boxes: pairwise.mask(state, boxes, vectors(plan)[0]), cases)
 
 
 def test_consist_refuses() -> None:

@@ -20,9 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
-from flhe.math.prime_ring import PrimeRing, ntt_primes
+from flhe.math.prime_ring import PrimeRing
 from flhe.math.sampling import SIGMA
 from flhe.schemes.presets import BAR, ESHE
 from flhe.schemes.sealed import Sealed, Slot
@@ -32,8 +31,8 @@ from flhe_lab.variants.threshold.answers import Answered
 from flhe_lab.variants.threshold.opening import Party, combine
 from flhe_lab.variants.threshold.scheme import ThresholdRlwe
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
-from flhe_lab.variants.threshold.sharing import at_zero, scaled, shares
-from flhe_lab.variants.threshold.sizes import SMUDGING, Flooded, ciphertext_noise, sizes_for
+from flhe_lab.variants.threshold.sharing import at_zero
+from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for
 from tests.laws import OTHER_SLOTS, SLOT
 from tests.sim.variants.parties import (
     CRS,
@@ -52,20 +51,6 @@ from tests.sim.variants.parties import (
 )
 
 # --- what it is for ---
-
-
-def test_two_of_two() -> None:
-    both = group(2, 2)
-    xs = vectors(both.scheme, 70_001)  # several pieces
-    split = {rank: Plain(x[:-7], x[-7:].astype(np.int64)) for rank, x in xs.items()}
-    total = None
-    for rank, plain in split.items():
-        sealer = ThresholdSealer(both.scheme, both.public, rank)
-        total = both.scheme.add(total, sealer.encrypt(plain, SLOT))
-    assert total is not None
-    out = combine(both.scheme, total, answers(both, total, (0, 1)))
-    assert out.dtype == np.int32
-    assert out.tolist() == (xs[0] + xs[1]).tolist()
 
 
 def test_every_three_of_five() -> None:
@@ -127,31 +112,6 @@ def test_ciphertexts_hold_values_below_noise() -> None:
     assert 0.9 < np.std(noise) / spread < 1.1
 
 
-def test_smudging_is_uniform_and_2_to_the_40_times_as_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    some, seen = group(3, 2), list[Any]()
-    flood = Party._flood
-
-    def watched(self: Party, noise: Any, ring: PrimeRing) -> Any:
-        seen.append((self.key.rank, noise.copy()))
-        return flood(self, noise, ring)
-
-    total = some.total(vectors(some.scheme, length(some.scheme)))
-    monkeypatch.setattr(Party, "_flood", watched)
-    answers(some, total, (0, 2))
-    slots = some.scheme.slots
-    assert 1 << slots.smudging >= slots.hidden << SMUDGING
-    for rank in (0, 2):
-        first, *others = (noise.reshape(-1) for who, noise in seen if who == rank)
-        assert all(np.array_equal(first, other) for other in others)  # one number, limb by limb
-        assert int(first.max()) < 2 << slots.smudging
-        even = first.astype(np.float64) / (2 << slots.smudging)
-        assert abs(even.mean() - 0.5) < 5 * math.sqrt(1 / 12 / even.size)
-        counts, expected = np.histogram(even, 16, (0, 1))[0], even.size / 16
-        assert ((counts - expected) ** 2 / expected).sum() < 15 + 9 * math.sqrt(30)
-
-
 def test_room_is_proven() -> None:
     for ring, cohort, threshold in itertools.product(ESHE, (2, 5, 10), (2, 5)):
         if threshold > cohort or ring == "goldilocks-4096":
@@ -172,19 +132,6 @@ def test_room_is_proven() -> None:
 
 
 # --- sharing ---
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.integers(2, 6), st.integers(0, 3), st.randoms(use_true_random=False))
-def test_any_t_shares_weigh_up_to_the_secret(threshold: int, more: int, rnd: Any) -> None:
-    count, (q,) = threshold + more, ntt_primes(8, 40, 1)
-    rows = [[np.array([rnd.randrange(q) for _ in range(8)], np.uint64)] for _ in range(threshold)]
-    held = shares(rows[0], [q], count, rows[1:])[:, 0]
-    chosen = sorted(rnd.sample(range(count), threshold))
-    total = np.zeros(8, object)
-    for rank in chosen:
-        total += scaled(held[rank], at_zero(rank, chosen, q), q).astype(object)
-    assert (total % q).tolist() == rows[0][0].tolist()
 
 
 def test_shares_are_of_the_sum_of_all_keys() -> None:
