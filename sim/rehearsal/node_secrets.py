@@ -84,9 +84,12 @@ def missing(secrets: Secrets) -> Iterator[str]:
 
 
 def _run(node: Node, secrets: Secrets) -> None:
-    for state in (Advertised, Shared, Confirmed):
-        with _there():
-            _keys(node.load_agreement(state), secrets)
+    with _there():
+        _keys(node.load_agreement(Advertised), secrets)
+    with _there():
+        _keys(node.load_agreement(Shared), secrets)
+    with _there():
+        _keys(node.load_agreement(Confirmed), secrets)
     with _there():
         if (dealt := node.load_dealt()) is not None:
             secrets.add(SEED_SHARE, dealt.own)

@@ -328,11 +328,15 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     crowd("--redraw", "--json", str(tmp_path / "none.json"), says="holds no runs", code=1)
 
 
+LIMIT_S = 1500.0
+"""Seconds after which a run hangs, however busy the machine is; on a quiet one it takes some 30."""
+
+
 @pytest.mark.sweep
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("drops", [0, 2])
 def test_the_engine_itself(drops: int) -> None:
-    ran = RayRun(Asked(9, 1000, 2, drops=drops), 500.0).run()
+    ran = RayRun(Asked(9, 1000, 2, drops=drops), LIMIT_S).run()
     assert len(ran.survivors) == 2
     assert min(ran.survivors) >= 9 - drops
     assert {"advertise", "share", "confirm", "round", "consist", "unmask"} <= ran.client_s.keys()
