@@ -6,17 +6,16 @@ SASH's seeds, and ESAFL's keys of one round, are shared among all members
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from flhe.errors import FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import PACKED_FROM, Circle
 from flhe.math.prg import random_elements
+from flhe_lab.bench import Contender
 from flhe_lab.bench.sash_members import SashMembers
 from flhe_lab.bench.secure_sums import Setting
 
@@ -51,47 +50,48 @@ class Sharing(SashMembers):
         self.circle = Circle.of(self._epoch, self._wanted)
         self._seeds = random_elements(self._wanted)
 
-    def cost(self) -> Agreement:
-        """Run all stages once, as rank 0 and as the reader.
+    @property
+    def name(self) -> str:
+        """Of its row."""
+        return f"masking keys | {self.setting.clients} | {self._elements}"
 
-        Raises
-        ------
-        FlheError
-            The seeds that come out are not those that went in.
-        """
-        senders, count = self.setting.senders, self.circle.thresholds.threshold
-        marks = [time.perf_counter()]
-        dealt = masking.deal(self._epoch, self._slot, self._seeds)
-        marks.append(time.perf_counter())
-        agreed, _ = masking.agree(
-            self._epoch, self._identities[0], dealt, senders, self._boxes, self._elements
+    def contender(self) -> Contender:
+        """All stages, as rank 0 and as the reader; what comes out must be what went in."""
+        stages = (self._deal, self._agree_on, self._release, self._combine)
+        names = (name.removesuffix("_s") for name in Agreement.__slots__)
+        return Contender(
+            self.name,
+            dict(zip(names, stages, strict=True)),
+            error=lambda: float(not np.array_equal(self._found, self._seeds)),
+            max_repeats=REPEATS,
         )
-        marks.append(time.perf_counter())
+
+    def _deal(self) -> None:
+        self._dealt = masking.deal(self._epoch, self._slot, self._seeds)
+
+    def _agree_on(self) -> None:
+        own, senders = self._identities[0], self.setting.senders
+        self._agreed, _ = masking.agree(
+            self._epoch, own, self._dealt, senders, self._boxes, self._elements
+        )
+
+    def _release(self) -> None:
+        count = self.circle.thresholds.threshold
         masking.release(
             self._epoch,
             self._identities[0],
-            agreed,
-            senders[:count],
+            self._agreed,
+            self.setting.senders[:count],
             self._signatures[:count],
             self._elements,
             sealed=False,
         )
-        marks.append(time.perf_counter())
-        found = combine(self.circle, self._slot, senders, self._answers)
-        marks.append(time.perf_counter())
-        if not np.array_equal(found, self._seeds):
-            raise FlheError("masking keys: the sum is not the sum; its times mean nothing")
-        return Agreement(*np.diff(marks).tolist())
+
+    def _combine(self) -> None:
+        self._found = combine(self.circle, self._slot, self.setting.senders, self._answers)
 
 
-def share_with_all(clients: int, elements: int, repeats: int) -> Agreement:
-    """The least of each stage's seconds over `repeats`, after one that does not count."""
-    members = Sharing(clients, elements)
-    members.cost()
-    found = [asdict(members.cost()) for _ in range(repeats)]
-    return Agreement(**{name: min(one[name] for one in found) for name in found[0]})
-
-
+REPEATS = 5
 GROUPS = (4, 8, 16, 32, 64)
 """Members whose agreements are measured where a polynomial shares one element..."""
 PACKED = (PACKED_FROM, 128, 256)

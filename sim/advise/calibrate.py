@@ -6,7 +6,6 @@ All points take turns on one processor, as in `flhe bench`; of each phase the le
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from flhe.coding.support import Support
 from flhe_lab.advise import agreement_cost
+from flhe_lab.advise.agreement_cost import Agreement, Sharing
 from flhe_lab.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
 from flhe_lab.advise.check import HELD_OUT, Line, compare
 from flhe_lab.advise.cost_model import SHARE, Point
@@ -23,7 +23,7 @@ from flhe_lab.bench import measure as in_turns
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.store import Store
 
-SUPPORT_VALUES = 500_000
+SUPPORT, SUPPORT_VALUES = "supports", 500_000
 
 
 def probe(point: Point) -> Contender:
@@ -31,21 +31,6 @@ def probe(point: Point) -> Contender:
     setting = Setting(point.values, point.cohort, point.dropouts)
     made = who.WHO[point.name].make(setting, setting.updates())
     return replace(made, name=point.key, max_repeats=point.repeats)
-
-
-def timed(probes: Sequence[Contender], progress: Progress | None) -> dict[str, dict[str, float]]:
-    """The least seconds of each phase by point's key, of turns that all take.
-
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean.
-    """
-    found = in_turns(probes, max(probe.max_repeats for probe in probes), progress)
-    return {
-        name: {phase: times.min for phase, times in each.times.items()}
-        for name, each in found.items()
-    }
 
 
 def measure(
@@ -63,45 +48,48 @@ def measure(
         Seconds of the points in `also`, by key and phase.
     dict
         Bytes of one upload of each of those, by key.
+
+    Raises
+    ------
+    FlheError
+        A mean that is not the mean.
     """
-    tell = progress or (lambda _done, _all, _what: None)
-    steps = len(points) + len(also) + 1
+    ours, more = (
+        tuple(point for point in some if installed(point.name)) for some in (points, also)
+    )
     with pinned(1):
-        probes = []
-        for at, point in enumerate([p for p in (*points, *also) if installed(p.name)]):
-            tell(at, steps, f"{point.name}, {point.values:,} values: making it ready")
+        probes: list[Contender] = []
+        for point in (*ours, *more):
+            if progress is not None:
+                what = f"{point.name}, {point.values:,} values: making it ready"
+                progress(len(probes), len(ours) + len(more), what)
             probes.append(probe(point))
-        times = timed(probes, progress)
-        sizes = {each.name: each.upload_bytes or 0 for each in probes}
-        tell(steps - 1, steps, "masking keys")
-        agreements = {
-            (members, length): agreement_cost.share_with_all(members, length, 5)
+        sharing = {
+            (members, length): Sharing(members, length)
             for members in (*agreement_cost.GROUPS, *agreement_cost.PACKED)
             for length in agreement_cost.ELEMENTS
         }
-        support_s = _support(SUPPORT_VALUES)
-    kept = {point for point in points if installed(point.name)}
-    ours = Calibration(
-        {point.key: times[point.key] for point in kept},
-        tuple(point for point in points if point in kept),
-        agreements,
-        support_s,
-    )
-    more = [point.key for point in also if installed(point.name)]
-    return ours, {key: times[key] for key in more}, {key: sizes[key] for key in more}
+        others = [_support(SUPPORT_VALUES), *(each.contender() for each in sharing.values())]
+        most = max(probe.max_repeats for probe in (*probes, *others))
+        found = in_turns([*probes, *others], most, progress)
+    times = {
+        name: {phase: times.min for phase, times in each.times.items()}
+        for name, each in found.items()
+    }
+    sizes = {each.name: each.upload_bytes or 0 for each in probes}
+    agreements = {key: Agreement(*times[each.name].values()) for key, each in sharing.items()}
+    support_s = times[SUPPORT]["read"] / SUPPORT_VALUES
+    calibration = Calibration({p.key: times[p.key] for p in ours}, ours, agreements, support_s)
+    return calibration, {p.key: times[p.key] for p in more}, {p.key: sizes[p.key] for p in more}
 
 
-def _support(values: int) -> float:
-    """Seconds to read one sender's random support, a value of the model."""
+def _support(values: int) -> Contender:
+    """Reading one sender's random support."""
     rng = np.random.default_rng(7)  # test data
     coords = np.flatnonzero(rng.random(values) < SHARE).astype(np.uint32)
     data = Support.of(coords, values).data
-    found = []
-    for _ in range(5):
-        began = time.perf_counter()
-        Support.from_bytes(data, values)
-        found.append(time.perf_counter() - began)
-    return min(found) / values
+    read = {"read": lambda: Support.from_bytes(data, values)}
+    return Contender(SUPPORT, read, max_repeats=agreement_cost.REPEATS)
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -27,10 +27,10 @@ from flhe_lab.variants.sash_plus.bounds import PURPOSE
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
+from flhe_lab.variants.secagg.pairwise import Masked, Shared
 from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
 from flhe_lab.variants.secagg.server import unmask_sum
-from flhe_lab.variants.secagg.states import Masked, Shared
 
 
 class Pairwise(Members):

@@ -1,13 +1,12 @@
 """Updates that travel without encryption: as each scheme would pack them under masks of zero.
 
 A wire that carries quantized integers shows no float32. So the integers are looked for too, rounded to
-nearest, in every layout that they take on the way into a ciphertext. Clients round at random, so of
+nearest, as they lie before they are encrypted, and as FLASHE packs them. Clients round at random, so of
 their integers about three in four are the nearest ones: of the windows of 8 bytes, which hold up to
 five lanes, a quarter or more still match, thousands in a vector.
 
-Where a ciphertext holds noise or powers too, a window says nothing. But the scheme itself tells: what
-opens under a key of zeros, within the noise that it allows, was encrypted under nothing
-(`open_without_keys`). FLASHE has no noise, and its lanes are searched for as they are.
+Of all other ciphertexts the scheme itself tells: what opens under a key of zeros, within the noise that
+it allows, was encrypted under nothing (`open_without_keys`).
 
 A part that travels in clear by agreement is no leak: of such an update the encrypted part is looked
 for, by the scheme inside.
@@ -28,7 +27,7 @@ from flhe.coding.pack import Packing
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import FlheError
-from flhe.math.bigint import gmpy, to_rows
+from flhe.math.bigint import gmpy
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import Paillier
 from flhe.schemes.esafl.scheme import Eshe
@@ -96,36 +95,8 @@ def unencrypted(
             yield floats(values.astype(f"{order}i2"))
     for order in "<>":
         yield floats(values.astype(f"{order}i4"))
-    yield from _packed(scheme, values, trailer)
-
-
-def _packed(scheme: Scheme, values: Integers, trailer: int) -> Iterator[bytes]:
     if isinstance(scheme, Flashe):
         yield _lanes(scheme.packing, values, trailer)
-    elif isinstance(scheme, Sash):
-        yield floats(values.astype("<i4") << scheme.guard)
-    elif isinstance(scheme, Paillier):
-        batch = scheme.batch
-        span = gmpy().mpz(1) << (8 * (batch.width * batch.per // 8))
-        batches = [number % span for number in batch.pack(values.astype(np.int32))]
-        rows = to_rows(batches, batch.width * batch.per // 8, len(batches))
-        yield floats(rows)
-        yield floats(rows)[::-1]
-    elif isinstance(scheme, Eshe):
-        slots = scheme.sizes.slots
-        count = slots.count(values.size)
-        residues = np.zeros((len(slots.moduli), count), np.uint64)
-        slots.lift(values.astype(np.int32), np.zeros(count, np.int8), residues)
-        data = np.zeros(scheme.limbs.nbytes(count), np.uint8)
-        for limb, at, end in scheme.limbs.pieces(count):
-            scheme.limbs.write(residues[limb, at:end], data, count, limb, at)
-        yield floats(data)
-    elif isinstance(scheme, Ckks):
-        whole = np.zeros(-(-values.size // scheme.sizes.per) * scheme.sizes.per, np.int64)
-        whole[: values.size] = values
-        joined = scheme.sizes.join(whole)
-        yield floats(joined.astype("<i8"))
-        yield floats(joined.astype("<f8"))
 
 
 def _lanes(packing: Packing, values: Integers, trailer: int) -> bytes:

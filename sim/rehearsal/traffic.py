@@ -10,9 +10,10 @@ secret might have.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import (
@@ -85,8 +86,7 @@ def search(loopback: Loopback) -> Traffic:
     places = list(_places(loopback, connections, arrays))
     found = [
         *Search(secrets).find(places),
-        *counts([loopback_app.examples(site) for site in range(len(SITES))], places, values),
-        *_counts_in_calls(connections),
+        *_counts(connections, places, values),
         *opened(schemes, contexts.lengths, arrays),
     ]
     return Traffic(
@@ -126,25 +126,22 @@ def _places(
         yield f"log {path.name}", path.read_bytes()
 
 
-def counts(
-    numbers: Sequence[int],
+def _counts(
+    connections: Sequence[wire.Connection],
     places: Iterable[tuple[str, bytes]],
     values: Mapping[str, Sequence[object]],
 ) -> Iterator[Found]:
-    """Where example counts stand: anywhere in long forms, in records in all forms."""
-    for place, data in places:
-        if hits := sum(leak_counts.anywhere(data, number) for number in numbers):
-            yield Found(COUNT, place, hits)
-    for name, said in values.items():
-        if hits := sum(leak_counts.in_values(said, number) for number in numbers):
-            yield Found(COUNT, f"record {name[:8]}", hits)
-
-
-def _counts_in_calls(connections: Sequence[wire.Connection]) -> Iterator[Found]:
-    for way, bodies in wire.calls(connections):
-        sites = range(len(SITES))
-        if hits := sum(leak_counts.in_body(bodies, loopback_app.examples(i)) for i in sites):
-            yield Found(COUNT, f"calls {way}", hits)
+    """Where example counts stand: anywhere in long forms, in records and calls in all forms."""
+    numbers = [loopback_app.examples(site) for site in range(len(SITES))]
+    looks: tuple[tuple[Callable[[Any, int], int], Iterable[tuple[str, object]]], ...] = (
+        (leak_counts.anywhere, places),
+        (leak_counts.in_values, ((f"record {name[:8]}", said) for name, said in values.items())),
+        (leak_counts.in_body, ((f"calls {way}", said) for way, said in wire.calls(connections))),
+    )
+    for look, here in looks:
+        for place, said in here:
+            if hits := sum(look(said, number) for number in numbers):
+                yield Found(COUNT, place, hits)
 
 
 def opened(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flhe.errors import FlheError
 
-START_S = 10.0
+END_S = 10.0
 _CHUNK = 1 << 16
 
 
@@ -65,9 +65,11 @@ def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
 
     def work() -> None:
         asyncio.set_event_loop(loop)
-        with suppress(OSError):
-            started.append(loop.run_until_complete(relay.listen()))
-        ready.set()
+        try:
+            with suppress(OSError):
+                started.append(loop.run_until_complete(relay.listen()))
+        finally:
+            ready.set()
         if started:
             loop.run_forever()
             loop.run_until_complete(relay.close())
@@ -75,14 +77,14 @@ def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
 
     thread = threading.Thread(target=work, name="wiretap", daemon=True)
     thread.start()
-    ready.wait(START_S)
+    ready.wait()  # however busy the machine is
     if not started:
         raise FlheError("the relay in front of the SuperLink could not start: is a port free?")
     try:
         yield started[0]
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(START_S)
+        thread.join(END_S)
 
 
 class _Relay:

@@ -25,7 +25,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
-from flhe.errors import AuthenticationError, RangeError
 from flhe.math import ring
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, FieldElements
 from flhe.wire.derive import hkdf
@@ -43,31 +42,9 @@ _STEP = CHUNK // 4
 """Lanes that are masked at a time: they and their mask fit a core's own cache."""
 
 
-def lane_type(plan: Plan) -> type[np.unsignedinteger[Any]]:
-    """Type of a lane."""
-    return np.uint64 if plan.elements else np.uint32
-
-
-def check_lanes(plan: Plan, vector: NDArray[Any]) -> None:
-    """RangeError unless `vector` has the plan's shape and type, field elements below the prime."""
-    if vector.shape != (plan.length,) or vector.dtype != lane_type(plan):
-        raise RangeError(
-            f"a vector of shape {vector.shape}, {vector.dtype}: the plan has ({plan.length},), "
-            f"{lane_type(plan).__name__}"
-        )
-    if plan.elements:
-        ring.check(vector)
-
-
 def agree(secret: X25519PrivateKey, public: bytes, plan: Plan, ours: int, theirs: int) -> Secret:
-    """The key s_uv of two members, from the secret of one and the public key of the other.
-
-    Raises AuthenticationError naming the other's rank if its key gives no secret (RFC 7748, Sec. 6.1).
-    """
-    try:
-        shared = secret.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise AuthenticationError(f"the mask key of rank {theirs} gives no secret") from None
+    """The key s_uv of two members, from the secret of one and the public key of the other."""
+    shared = secret.exchange(X25519PublicKey.from_public_bytes(public))
     low, high = min(ours, theirs), max(ours, theirs)
     return hkdf(shared, "pairwise-mask", *plan.context(), low, high)
 

@@ -7,7 +7,7 @@ are in the sum, of s_u for those who dropped out. Nobody ever gives away both fo
 
     mask-key    u -> neighbours   S_u, commitment to b_u; signed                 U1
     mask-share  u -> v            AEAD(k_uv, share of b_u | share of s_u)        U2
-    (upload)    u -> server       y_u, see `pairwise_masks`                      U3
+    (upload)    u -> server       y_u, see `masks`                               U3
     mask-with   u -> neighbours   whom u has masked with; signed
     mask-set    u -> neighbours   U3, as the server tells it; signed, one set a member
     mask-open   u -> server       for neighbours v in U3: share of b_v; in U2 but not U3: of s_v
@@ -30,74 +30,104 @@ committed to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from flhe.errors import AuthenticationError, ProtocolError, QuorumError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.pairs import open_from, seal_to
+from flhe.keys.agreement.pairs import check_ephemeral, check_order, open_from, seal_to
 from flhe.keys.identity import Identity
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
-from flhe.wire.canonical import dumps
-from flhe_lab.variants.secagg.masks import Lanes, apply, check_lanes, commitment, own_terms
-from flhe_lab.variants.secagg.messages import (
-    KEY,
-    OPEN,
-    SET,
-    SHARE,
-    WITH,
-    check_signatures,
-    check_statements,
-    read_key,
-    to_bits,
-)
+from flhe.wire.canonical import dumps, loads
+from flhe.wire.secret import Secret
+from flhe_lab.variants.secagg.masks import Lanes, apply, commitment, own_terms
 from flhe_lab.variants.secagg.plan import Plan
-from flhe_lab.variants.secagg.states import SEED, Advertised, Masked, Shared, Signed
 
-__all__ = [
-    "KEY",
-    "OPEN",
-    "SET",
-    "SHARE",
-    "WITH",
-    "Advertised",
-    "Masked",
-    "Plan",
-    "Shared",
-    "Signed",
-    "advertise",
-    "consist",
-    "mask",
-    "share",
-    "to_bits",
-    "unmask",
-]
+KEY, SHARE, WITH, SET, OPEN = "mask-key", "mask-share", "mask-with", "mask-set", "mask-open"
+
+MAX_MESSAGE = 1024
+"""Longest "mask-key", "mask-with" and "mask-set", bytes; 1024 members need some 650."""
+
+SEED = 32
+"""Bytes of a seed and of an X25519 secret: four field elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of an epoch, in one sum."""
+
+    identity: Identity
+    epoch: Epoch = field(repr=False)
+    plan: Plan = field(repr=False)
+
+    @property
+    def rank(self) -> int:
+        """The own rank."""
+        return self.epoch.rank
+
+    def signed(self, stage: str, payload: bytes) -> bytes:
+        """A message to all."""
+        header = self.plan.header(stage, self.rank)
+        return Envelope.seal(self.identity, header, payload).to_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """After "mask-key": the X25519 secret s_u and the seed b_u."""
+
+    member: Member
+    secret: Secret
+    seed: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """After "mask-share": neighbours' keys, by rank, and the own share."""
+
+    member: Member
+    secret: Secret
+    seed: Secret
+    publics: Mapping[int, bytes] = field(repr=False)
+    share: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """After masking: shares of the own and of neighbours' secrets, by rank.
+
+    `message` is the "mask-with" that goes with the masked vector.
+    """
+
+    member: Member
+    shares: Mapping[int, bytes] = field(repr=False)
+    message: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """After "mask-set": the one set that this member signs."""
+
+    member: Member
+    shares: Mapping[int, bytes] = field(repr=False)
+    senders: tuple[int, ...]
 
 
 def advertise(identity: Identity, epoch: Epoch, plan: Plan) -> tuple[Advertised, bytes]:
-    """Make the key and the seed of this sum; returns the "mask-key" for all neighbours.
-
-    Raises ProtocolError if the plan is another epoch's, or `identity` not the epoch's member.
-    """
-    secret, seed = _fresh(), _fresh()
-    state = Advertised(
-        identity=identity, epoch=epoch, plan=plan, secret=secret, seed=seed, message=b""
-    )
+    """Make the key and the seed of this sum; returns the "mask-key" for all neighbours."""
+    member, secret, seed = Member(identity, epoch, plan), _fresh(), _fresh()
     public = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-    payload = dumps([public, commitment(seed, plan, state.rank)])
-    message = Envelope.seal(identity, plan.header(KEY, state.rank), payload).to_bytes()
-    return replace(state, message=message), message
+    message = member.signed(KEY, dumps([public, commitment(seed, plan, member.rank)]))
+    return Advertised(member, secret, seed), message
 
 
 def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, bytes]]:
     """Take the neighbours' "mask-key" messages (U1); returns the "mask-share" for each, by rank.
-
-    The own message may be among them.
 
     Raises
     ------
@@ -105,43 +135,26 @@ def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, b
         A message of somebody who is no neighbour, or of another sum; a sender or a key that comes
         twice.
     AuthenticationError
-        A bad signature; the own message, changed.
+        A bad signature.
     QuorumError
         With this member, fewer than the threshold.
     """
-    plan, me = state.plan, state.rank
-    around = plan.graph.around(me)
-    places = {rank: place for place, rank in enumerate(around)}
-    found: dict[int, bytes] = {}
+    member, plan, me = state.member, state.member.plan, state.member.rank
+    near, publics = set(plan.graph.neighbours(me)), dict[int, bytes]()
     for message in keys:
-        rank, public, _ = read_key(plan, message)
-        if rank == me and message != state.message:
-            raise AuthenticationError("the own mask-key was changed on the way: start over")
-        if rank not in places:
-            raise ProtocolError(f"{KEY} message of rank {rank}, who is no neighbour")
-        if rank in found:
-            raise ProtocolError(f"{KEY}: two messages of rank {rank}")
-        found[rank] = public
-    found.pop(me, None)
-    if len(set(found.values())) < len(found):
+        rank, publics[rank], _ = read_key(plan, message, near)
+        near.remove(rank)
+    if len(set(publics.values())) < len(publics):
         raise ProtocolError(f"{KEY}: two members have one key")
-    plan.need(len(found) + 1, "have a key")
+    plan.need(len(publics) + 1, "have a key")
     rows = plan.shamir.share(_elements(state.seed + state.secret))
-    shares = {rank: rows[place].astype("<u8").tobytes() for rank, place in places.items()}
+    places = enumerate(plan.graph.around(me))
+    shares = {rank: rows[place].astype("<u8").tobytes() for place, rank in places}
     boxes = {
-        rank: seal_to(state.epoch.pair_keys[rank], plan.header(SHARE, me, rank), shares[rank])
-        for rank in found
+        rank: seal_to(member.epoch.pair_keys[rank], plan.header(SHARE, me, rank), shares[rank])
+        for rank in publics
     }
-    shared = Shared(
-        identity=state.identity,
-        epoch=state.epoch,
-        plan=plan,
-        secret=state.secret,
-        seed=state.seed,
-        publics=tuple(found.get(rank, b"") for rank in around),
-        shares=tuple(shares[me] if rank == me else b"" for rank in around),
-    )
-    return shared, boxes
+    return Shared(member, state.secret, state.seed, publics, Secret(shares[me])), boxes
 
 
 def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Masked, Lanes]:
@@ -163,38 +176,25 @@ def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Mask
     ProtocolError
         A box of somebody who sent no key, or that does not hold two shares.
     AuthenticationError
-        A box that does not open, or a key that gives no secret.
+        A box that does not open.
     QuorumError
         With this member, fewer than the threshold.
-    RangeError
-        A vector that is not the plan's.
     """
-    plan, me = state.plan, state.rank
-    check_lanes(plan, vector)
-    around = plan.graph.around(me)
-    publics = dict(zip(around, state.publics, strict=True))
-    for rank in boxes:
-        if not publics.get(rank):
-            raise ProtocolError(f"{SHARE} message of rank {rank}, who sent no key: not a neighbour")
+    member, plan, me = state.member, state.member.plan, state.member.rank
     plan.need(len(boxes) + 1, "have sent shares")
-    shares = dict(zip(around, state.shares, strict=True))
+    shares: dict[int, bytes] = {me: state.share}
     for rank, box in boxes.items():
-        plain = open_from(state.epoch.pair_keys[rank], plan.header(SHARE, rank, me), box)
+        if rank not in state.publics:
+            raise ProtocolError(f"{SHARE} message of rank {rank}, who sent no key: not a neighbour")
+        plain = open_from(member.epoch.pair_keys[rank], plan.header(SHARE, rank, me), box)
         if len(plain) != 2 * SEED or int(_elements(plain).max()) >= Q:
             raise ProtocolError(f"{SHARE} message of rank {rank}: not two shares")
         shares[rank] = plain
     total = vector.copy()
-    masked_with = [(rank, publics[rank]) for rank in around if rank in boxes]
+    masked_with = [(rank, state.publics[rank]) for rank in sorted(boxes)]
     apply(plan, total, own_terms(plan, me, state.seed, state.secret, masked_with))
-    bits = to_bits(plan, sorted((me, *boxes)))
-    masked = Masked(
-        identity=state.identity,
-        epoch=state.epoch,
-        plan=plan,
-        shares=tuple(shares[rank] for rank in around),
-        message=Envelope.seal(state.identity, plan.header(WITH, me), bits).to_bytes(),
-    )
-    return masked, total
+    message = member.signed(WITH, to_bits(plan, sorted(shares)))
+    return Masked(member, shares, message), total
 
 
 def consist(
@@ -202,8 +202,8 @@ def consist(
 ) -> tuple[Signed, bytes]:
     """Sign the set U3 that the server proposes, as ascending ranks; returns the "mask-set".
 
-    `statements` are the "mask-with" messages of the neighbours in it; the own may be among them. Who
-    has signed one set keeps the new state alone, and signs no other.
+    `statements` are the "mask-with" messages of the neighbours in it. Who has signed one set keeps the
+    new state alone, and signs no other.
 
     Raises
     ------
@@ -215,64 +215,93 @@ def consist(
     QuorumError
         A set that is smaller than `min_set`, or than the threshold around this member.
     """
-    plan, me = state.plan, state.rank
-    chosen = tuple(senders)
-    bits = to_bits(plan, chosen)
-    if me not in chosen:
+    member, plan, me = state.member, state.member.plan, state.member.rank
+    bits = to_bits(plan, senders)
+    if me not in senders:
         raise ProtocolError("the set of senders lacks this member, whose vector was sent")
-    held = dict(zip(plan.graph.around(me), state.shares, strict=True))
-    for rank in chosen:
-        if rank in held and not held[rank]:
-            raise ProtocolError(f"the set of senders has rank {rank}, of whom there is no share")
-    if len(chosen) < plan.min_set:
-        raise QuorumError(f"a set of {len(chosen)} senders, {plan.min_set} are needed")
-    plan.need(len(held.keys() & set(chosen)), "are in the set of senders")
-    check_statements(plan, me, [rank for rank in held if rank in set(chosen)], statements)
-    message = Envelope.seal(state.identity, plan.header(SET, me), bits).to_bytes()
-    signed = Signed(
-        identity=state.identity,
-        epoch=state.epoch,
-        plan=plan,
-        shares=state.shares,
-        senders=chosen,
-    )
-    return signed, message
+    near = set(plan.graph.around(me)).intersection(senders)
+    if unknown := near - state.shares.keys():
+        raise ProtocolError(
+            f"the set of senders has rank {min(unknown)}, of whom there is no share"
+        )
+    if len(senders) < plan.min_set:
+        raise QuorumError(f"a set of {len(senders)} senders, {plan.min_set} are needed")
+    plan.need(len(near), "are in the set of senders")
+    said = {me}
+    for message in statements:
+        rank, masked_with = plan.read(WITH, message, MAX_MESSAGE, near)
+        if not int.from_bytes(masked_with, "little") >> me & 1:
+            raise ProtocolError(f"{WITH}: rank {rank} did not mask with this member: start over")
+        said.add(rank)
+    if silent := near - said:
+        raise ProtocolError(f"{WITH}: the message of rank {min(silent)} is missing")
+    return Signed(member, state.shares, tuple(senders)), member.signed(SET, bits)
 
 
 def unmask(state: Signed, signatures: Iterable[bytes]) -> bytes:
     """Take neighbours' "mask-set" messages; returns the "mask-open", for the server.
 
-    The own signature counts, whether it is among them or not.
+    The own signature counts, and is not among them.
 
     Raises
     ------
     ProtocolError
         A signature by somebody who is no neighbour or not in the set, on another set, or of another
-        sum; a signer that comes twice.
+        sum.
     AuthenticationError
         A bad signature.
     QuorumError
         Fewer than the threshold.
     """
-    plan, me = state.plan, state.rank
-    around = plan.graph.around(me)
+    member, plan, me = state.member, state.member.plan, state.member.rank
     bits, chosen = to_bits(plan, state.senders), frozenset(state.senders)
-    allowed = {plan.members[rank] for rank in around if rank in chosen}
-    signers = check_signatures(plan, allowed, bits, signatures)
-    plan.need(len(signers | {me}), "have signed the set of senders")
-    given = [
-        share[:SEED] if rank in chosen else share[SEED:]
-        for rank, share in zip(around, state.shares, strict=True)
-        if share
-    ]
-    owners = [rank for rank, share in zip(around, state.shares, strict=True) if share]
-    payload = dumps([bits, to_bits(plan, owners), b"".join(given)])
-    return Envelope.seal(state.identity, plan.header(OPEN, me), payload).to_bytes()
+    signers, allowed = {me}, chosen.intersection(plan.graph.neighbours(me))
+    for message in signatures:
+        rank, signed = plan.read(SET, message, MAX_MESSAGE, allowed)
+        if signed != bits:
+            raise ProtocolError(f"{SET}: rank {rank} signed another set of senders: start over")
+        signers.add(rank)
+    plan.need(len(signers), "have signed the set of senders")
+    owners = sorted(state.shares)
+    halves = (slice(0, SEED) if rank in chosen else slice(SEED, None) for rank in owners)
+    given = [state.shares[rank][half] for rank, half in zip(owners, halves, strict=True)]
+    return member.signed(OPEN, dumps([bits, to_bits(plan, owners), b"".join(given)]))
 
 
-def _fresh() -> bytes:
+def read_key(plan: Plan, message: bytes, allowed: Collection[int]) -> tuple[int, bytes, bytes]:
+    """Verify a "mask-key"; returns its sender's rank, X25519 key and commitment, for server too."""
+    rank, payload = plan.read(KEY, message, MAX_MESSAGE, allowed)
+    match loads(payload, MAX_MESSAGE, KEY):
+        case [bytes(public), bytes(committed)] if len(committed) == 32:
+            check_ephemeral(public)
+            check_order(public)
+            return rank, public, committed
+    raise ProtocolError(f"{KEY} message of rank {rank}: not two strings of 32 bytes")
+
+
+def to_bits(plan: Plan, ranks: Sequence[int]) -> bytes:
+    """A set of ranks, one bit each; rank 0 is the lowest bit of the first byte.
+
+    Raises ProtocolError unless they ascend, each a member's.
+    """
+    count = len(plan.members)
+    if not all(0 <= r < count for r in ranks) or any(b <= a for a, b in itertools.pairwise(ranks)):
+        raise ProtocolError(f"a set of senders: ranks below {count} are needed, ascending")
+    return sum(1 << r for r in ranks).to_bytes(-(-count // 8), "little")
+
+
+def from_bits(plan: Plan, bits: bytes) -> tuple[int, ...]:
+    """Inverse of `to_bits`; ProtocolError for what it does not write."""
+    count = len(plan.members)
+    number = int.from_bytes(bits, "little")
+    if len(bits) != -(-count // 8) or number >> count:
+        raise ProtocolError(f"a set of ranks: {count} bits are needed, in whole bytes")
+    return tuple(rank for rank, bit in enumerate(reversed(f"{number:b}")) if bit == "1")
+
+
+def _fresh() -> Secret:
     """32 secret bytes that are four field elements: all but 2**-30 of what 32 bytes can be."""
-    return random_elements(SEED // 8).astype("<u8").tobytes()
+    return Secret(random_elements(SEED // 8).astype("<u8").tobytes())
 
 
 def _elements(data: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

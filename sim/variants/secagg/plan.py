@@ -9,19 +9,17 @@ Source: Bonawitz et al., CCS 2017.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import EVERYONE, NONE, Header
+from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.math.shamir import Shamir
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX, Context
 from flhe_lab.variants.secagg.graph import Graph
-
-MAX_LANES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,27 +68,16 @@ class Plan:
 
     def __post_init__(self) -> None:
         holders = self.graph.holders
-        if self.graph.members != len(self.members):
-            raise ConfigError(
-                f"Plan: a graph of {self.graph.members} for {len(self.members)} members"
-            )
         if not holders < 2 * self.threshold <= 2 * holders:
             raise ConfigError(
                 f"Plan(threshold={self.threshold}): more than half of {holders} share holders, or two "
                 "sets of senders could be opened"
             )
-        if not max(self.threshold, 2) <= self.min_set <= len(self.members):
-            raise ConfigError(
-                f"Plan(min_set={self.min_set}): {max(self.threshold, 2)} to {len(self.members)}"
-            )
-        if not 1 <= self.length <= MAX_LANES:
-            raise ConfigError(f"Plan(length={self.length}): 1 to 2**31 lanes")
         body = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "graph"}
         body["graph"] = [self.graph.members, self.graph.degree, self.graph.seed]
         digest = hashlib.sha256(dumps([PREFIX + "pairwise-plan", body])).digest()
         object.__setattr__(self, "hash", digest)
         object.__setattr__(self, "_ranks", {key: i for i, key in enumerate(self.members)})
-        self.header("mask-key", 0)  # bounds of run, epoch, round, attempt and hashes
 
     @classmethod
     def of(
@@ -133,12 +120,6 @@ class Plan:
             layout_hash=layout_hash,
         )
 
-    def check(self, epoch: Epoch) -> None:
-        """Refuse a plan for another epoch than `epoch`; ProtocolError."""
-        ours = (epoch.run_id, epoch.roster.hash, epoch.number, epoch.id, epoch.members)
-        if (self.run_id, self.roster_hash, self.epoch, self.epoch_id, self.members) != ours:
-            raise ProtocolError("the plan is for another epoch than the one that this member is in")
-
     @property
     def shamir(self) -> Shamir:
         """How secrets are shared among a member and its neighbours."""
@@ -151,12 +132,6 @@ class Plan:
                 f"{count} of {self.graph.holders} around this member {what}, {self.threshold} are "
                 "needed"
             )
-
-    def rank(self, public: bytes) -> int:
-        """Rank of the member with that key. Raises ProtocolError if there is none."""
-        if public not in self._ranks:
-            raise ProtocolError(f"the sender {public.hex()[:16]} is not a member of this epoch")
-        return self._ranks[public]
 
     def header(self, stage: str, sender: int, receiver: int | None = None) -> Header:
         """Header of a message between ranks, or from one to all."""
@@ -173,11 +148,19 @@ class Plan:
             layout_hash=self.hash,
         )
 
-    def expect(self, stage: str) -> dict[str, Any]:
-        """Every field that messages of a stage to all members have in common."""
-        expect = asdict(self.header(stage, 0))
-        del expect["sender"]
-        return expect
+    def read(
+        self, stage: str, message: bytes, longest: int, allowed: Collection[int]
+    ) -> tuple[int, bytes]:
+        """Verify a message to all by one of the ranks `allowed`; returns its rank and payload.
+
+        Raises ProtocolError for another sum, stage or sender, AuthenticationError for a bad signature.
+        """
+        envelope = Envelope.from_bytes(message, longest)
+        rank = self._ranks.get(envelope.header.sender, -1)
+        if rank not in allowed:
+            raise ProtocolError(f"{stage}: not a message by one of ranks {sorted(allowed)}")
+        envelope.verify(asdict(self.header(stage, rank)), senders=None)
+        return rank, envelope.payload
 
     def context(self) -> tuple[Context, ...]:
         """Everything that keys of this sum are derived from; the hash binds all of the plan."""

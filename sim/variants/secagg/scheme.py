@@ -16,33 +16,34 @@ Source: Bonawitz et al., CCS 2017, Fig. 4; Bell et al., CCS 2020.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing
-from flhe.coding.spaces import Integers
-from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.math.buffers import empty
-from flhe.schemes.base import check_integers
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.shell import SealerShell, Shell
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
-from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
-from flhe_lab.variants.secagg.pairwise import Masked, Plan, Shared
+from flhe_lab.variants.secagg.pairwise import Masked, Shared, mask
+from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.server import unmask_sum
 
 NAME = "secagg"
 
 
 @dataclass(frozen=True, slots=True)
-class SecAgg:
+class SecAgg(Shell):
     """Public parameters.
 
     Parameters
@@ -53,22 +54,19 @@ class SecAgg:
         Bits of one encoded value, sign included, 2 to 32 - ceil(log2 N).
     """
 
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "masks cover dense ones only"
+
     cohort: int
     bits: int = 16
 
     def __post_init__(self) -> None:
-        if not 3 <= self.cohort <= MAX_MEMBERS:
-            raise ConfigError(f"SecAgg(cohort={self.cohort}): cohort must be 3 to {MAX_MEMBERS}")
         most = 32 - (self.cohort - 1).bit_length()
-        if not 2 <= self.bits <= most:
+        if not 3 <= self.cohort <= MAX_MEMBERS or not 2 <= self.bits <= most:
             raise ConfigError(
-                f"SecAgg(bits={self.bits}): bits must be 2 to {most} for {self.cohort} clients"
+                f"SecAgg(cohort={self.cohort}, bits={self.bits}): cohort must be 3 to {MAX_MEMBERS}, "
+                f"bits must be 2 to {most}"
             )
-
-    @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
 
     @property
     def lane_bits(self) -> int:
@@ -80,10 +78,13 @@ class SecAgg:
         """How values lie in the ciphertext."""
         return Packing(self.lane_bits)
 
-    @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
+    def nbytes(self, length: int) -> int:
+        """Bytes of a ciphertext of `length` values."""
+        return self.packing.nbytes(length)
+
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
+        self.packing.add(total.data, part.data, part.length)
+        return total.data
 
     def plan(
         self,
@@ -95,8 +96,6 @@ class SecAgg:
         threshold: int | None = None,
     ) -> Plan:
         """The plan of one slot's sum of vectors of `length` values; see `Plan.of`."""
-        if epoch.size != self.cohort:
-            raise ConfigError(f"SecAgg(cohort={self.cohort}): the epoch has {epoch.size} members")
         return Plan.of(
             epoch,
             purpose=NAME,
@@ -111,7 +110,7 @@ class SecAgg:
 
 
 @dataclass(slots=True)
-class SecAggSealer:
+class SecAggSealer(SealerShell):
     """One client's side of one slot: what it holds after the shares have come.
 
     Parameters
@@ -133,33 +132,21 @@ class SecAggSealer:
     shared: Shared = field(repr=False)
     boxes: Mapping[int, bytes] = field(repr=False)
     masked: Masked | None = field(default=None, repr=False)
+    rank: int = field(init=False)
+    _used: set[Slot] = field(default_factory=set, repr=False)
+    _ready: dict[tuple[Slot, int], Any] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
-        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
+    def __post_init__(self) -> None:
+        self.rank = self.shared.member.rank
 
-        Raises
-        ------
-        ReuseError
-            A second vector.
-        RangeError
-            A value outside the space, which would run into its neighbour's sum.
-        ProtocolError
-            Another slot or length than that of the shares, and what `pairwise.mask` refuses.
-        """
-        for part in (plain.values, plain.extras):
-            check_integers(NAME, part, self.scheme.space)
-        if self.masked is not None:
-            raise ReuseError("secagg: these masks have encrypted a vector before")
-        plan, packing = self.shared.plan, self.scheme.packing
-        values = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
-        if (plan.layout_hash, plan.length, plan.purpose) != (_digest(slot), values.size, NAME):
+    def _seal(self, plain: Plain, slot: Slot, length: int, ready: None) -> NDArray[np.uint8]:
+        plan, packing = self.shared.member.plan, self.scheme.packing
+        if (plan.layout_hash, plan.length) != (_digest(slot), length):
             raise ProtocolError("secagg: the shares were made for another slot, or another length")
-        zeros = np.zeros(values.size, np.uint32)
-        self.masked, lanes = pairwise.mask(self.shared, self.boxes, zeros)
-        data = packing.pack(
-            values, lanes.view(np.uint32), empty(packing.nbytes(values.size), np.uint8)
-        )
-        return Sealed(NAME, slot, (self.shared.rank,), values.size, data)
+        values = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
+        self.masked, lanes = mask(self.shared, self.boxes, np.zeros(length, np.uint32))
+        return packing.pack(values, lanes.view(np.uint32), empty(packing.nbytes(length), np.uint8))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,12 @@ Source: Bonawitz et al., CCS 2017, Fig. 4, Round 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import loads
 from flhe.wire.secret import Secret
 from flhe_lab.variants.secagg.masks import (
@@ -25,29 +23,20 @@ from flhe_lab.variants.secagg.masks import (
     Term,
     agree,
     apply,
-    check_lanes,
     commitment,
     self_key,
     towards,
 )
-from flhe_lab.variants.secagg.messages import MAX_ANSWER, OPEN, from_bits, read_key, to_bits
+from flhe_lab.variants.secagg.pairwise import OPEN, SEED, from_bits, read_key, to_bits
 from flhe_lab.variants.secagg.plan import Plan
-from flhe_lab.variants.secagg.states import SEED
 
-_Check = Callable[[int, bytes], bool]
-"""(owner, secret) -> whether it is that owner's."""
+MAX_ANSWER = 1 << 16
+"""Longest "mask-open", bytes; 1024 members take 37,000."""
 
 WORDS = SEED // 8
 """Field elements in a share of one secret."""
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One "mask-open": shares of seeds for owners in the set, of keys for the others."""
-
-    rank: int
-    owners: tuple[int, ...]
-    shares: NDArray[np.uint64] = field(repr=False)
+Shares = dict[int, NDArray[np.uint64]]
 
 
 def unmask_sum(
@@ -86,16 +75,15 @@ def unmask_sum(
     AuthenticationError
         A bad signature.
     """
-    check_lanes(plan, total)
     chosen, gone = frozenset(senders), frozenset(sharers) - frozenset(senders)
     publics, committed = {}, {}
     for rank in chosen | gone:
-        if rank not in keys:
-            raise ProtocolError(f"rank {rank} sent no mask key")
-        owner, publics[rank], committed[rank] = read_key(plan, keys[rank])
-        if owner != rank:
-            raise ProtocolError(f"the mask key of rank {rank} was sent by rank {owner}")
-    held = _held(plan, senders, answers)
+        _, publics[rank], committed[rank] = read_key(plan, keys[rank], (rank,))
+    bits, held = to_bits(plan, senders), dict[int, Shares]()
+    for message in answers:
+        rank, shares = read_answer(plan, bits, chosen, message)
+        for owner, row in shares.items():
+            held.setdefault(owner, {})[rank] = row
     seeds = _rebuild(
         plan,
         sorted(chosen),
@@ -119,43 +107,29 @@ def unmask_sum(
     return total
 
 
-def read_answer(plan: Plan, chosen: bytes, allowed: Collection[bytes], message: bytes) -> Answer:
-    """Verify a "mask-open" by one of `allowed` (keys) about the set `chosen`, as bits."""
-    envelope = Envelope.from_bytes(message, MAX_ANSWER)
-    rank = plan.rank(envelope.header.sender)
-    envelope.verify(plan.expect(OPEN), senders=allowed)
-    match loads(envelope.payload, MAX_ANSWER, OPEN):
+def read_answer(
+    plan: Plan, chosen: bytes, allowed: Collection[int], message: bytes
+) -> tuple[int, Shares]:
+    """Verify a "mask-open" by one of `allowed` about the set `chosen`, as bits.
+
+    Returns its sender, and shares by owner: of seeds for those in the set, of keys for the others.
+    """
+    rank, payload = plan.read(OPEN, message, MAX_ANSWER, allowed)
+    match loads(payload, MAX_ANSWER, OPEN):
         case [bytes(bits), bytes(about), bytes(data)] if bits == chosen:
             owners = from_bits(plan, about)
             if not set(owners) <= set(plan.graph.around(rank)) or len(data) != SEED * len(owners):
                 raise ProtocolError(f"{OPEN} message of rank {rank}: shares of others than its own")
-            shares = np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, WORDS)
-            return Answer(rank, owners, shares)
+            rows = np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, WORDS)
+            return rank, dict(zip(owners, rows, strict=True))
     raise ProtocolError(f"{OPEN} message of rank {rank}: not an answer about this set of senders")
-
-
-def _held(
-    plan: Plan, senders: Sequence[int], answers: Iterable[bytes]
-) -> dict[int, dict[int, NDArray[np.uint64]]]:
-    """Shares by owner and holder."""
-    held: dict[int, dict[int, NDArray[np.uint64]]] = {}
-    seen: set[int] = set()
-    chosen, allowed = to_bits(plan, senders), {plan.members[sender] for sender in senders}
-    for message in answers:
-        answer = read_answer(plan, chosen, allowed, message)
-        if answer.rank in seen:
-            raise ProtocolError(f"{OPEN}: two messages of rank {answer.rank}")
-        seen.add(answer.rank)
-        for owner, row in zip(answer.owners, answer.shares, strict=True):
-            held.setdefault(owner, {})[answer.rank] = row
-    return held
 
 
 def _rebuild(
     plan: Plan,
     owners: Sequence[int],
-    held: Mapping[int, Mapping[int, NDArray[np.uint64]]],
-    right: _Check,
+    held: Mapping[int, Shares],
+    right: Callable[[int, bytes], bool],
 ) -> dict[int, Secret]:
     """The owners' secrets. Those whose shares have the same places are interpolated together."""
     groups: dict[tuple[int, ...], list[int]] = {}

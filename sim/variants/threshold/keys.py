@@ -72,20 +72,8 @@ class Drawn:
     key: Secret = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Revealed:
-    """One party that has seen all commitments.
-
-    Parameters
-    ----------
-    drawn : Drawn
-        What it drew.
-    commitments : tuple of bytes
-        Everyone's, by rank.
-    """
-
-    drawn: Drawn
-    commitments: tuple[bytes, ...]
+Revealed = tuple[Drawn, Sequence[bytes]]
+"""One party that has seen all commitments: what it drew, and those, by rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +154,7 @@ def reveal(
     ]
     values = shares([lifted(drawn.own, q) for q in moduli], moduli, scheme.cohort, terms)
     boxes = tuple((value, _seed(drawn, rank)) for rank, value in enumerate(values))
-    return Revealed(drawn, tuple(commitments)), drawn.b, boxes
+    return (drawn, commitments), drawn.b, boxes
 
 
 def finish(
@@ -186,7 +174,7 @@ def finish(
     ProtocolError
         Something is missing, or not what was committed to.
     """
-    drawn = state.drawn
+    drawn, commitments = state
     if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:
         raise ProtocolError(
             f"threshold keys: {len(publics)} public parts and {len(boxes)} shares, all "
@@ -196,7 +184,7 @@ def finish(
     pairs = []
     for rank, (public, (value, seed)) in enumerate(zip(publics, boxes, strict=True)):
         told = _commitment(drawn.crs, rank, public)
-        if not hmac.compare_digest(told, state.commitments[rank]):
+        if not hmac.compare_digest(told, commitments[rank]):
             raise ProtocolError(
                 f"threshold keys: the public part of rank {rank} is not the one that it committed to: "
                 "start over"

@@ -214,7 +214,8 @@ def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -
         raise QuorumError(f"{NAME}: no partial decryptions, {scheme.threshold} are needed")
     _check_partials(scheme, total, partials)
     slots, limbs = scheme.slots, scheme.limbs
-    count, step, (c0, _) = scheme.counts(total.length)[0], scheme.sizes.step, scheme.halves(total)
+    count, step = scheme.counts(total.length)[0], scheme.sizes.step
+    c0, _ = scheme.halves(total)
     out = empty(total.length + CHECKS, slots.dtype)
 
     try:
@@ -243,12 +244,14 @@ def _check_partials(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Par
     chosen = partials[0].chosen
     check_chosen(scheme, chosen)
     opening, count = opening_name(total, chosen), scheme.counts(total.length)[0]
-    seen: set[int] = set()
+    ranks = sorted(partial.rank for partial in partials)
+    if missing := sorted(set(chosen) - set(ranks)):
+        names = ", ".join(map(str, missing))
+        raise QuorumError(f"{NAME}: partial decryptions of parties {names} are missing")
+    if ranks != list(chosen):
+        raise ProtocolError(f"{NAME}: partial decryptions of parties {ranks}, {list(chosen)} open")
     for partial in partials:
-        if partial.rank in seen:
-            raise ProtocolError(f"{NAME}: two partial decryptions of party {partial.rank}")
-        seen.add(partial.rank)
-        if partial.rank not in chosen or partial.chosen != chosen or partial.opening != opening:
+        if partial.chosen != chosen or partial.opening != opening:
             raise ProtocolError(
                 f"{NAME}: the partial decryption of party {partial.rank} is of another opening: of "
                 "another sum, slot or set of parties"
@@ -257,10 +260,4 @@ def _check_partials(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Par
             raise ProtocolError(
                 f"{NAME}: the partial decryption of party {partial.rank} has another length"
             )
-        try:
-            scheme.limbs.check(partial.data, count)
-        except ProtocolError as error:
-            raise ProtocolError(f"{NAME}: of party {partial.rank}, {error}") from None
-    if missing := sorted(set(chosen) - seen):
-        names = ", ".join(map(str, missing))
-        raise QuorumError(f"{NAME}: partial decryptions of parties {names} are missing")
+        scheme.limbs.check(partial.data, count)

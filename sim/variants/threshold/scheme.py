@@ -23,18 +23,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import LimbPacking, Residues
-from flhe.coding.spaces import Integers
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.esafl.rlwe import Rlwe
 from flhe.schemes.presets import EshePreset, eshe_preset
-from flhe.schemes.sealed import Sealed, check_senders, merged_senders
+from flhe.schemes.sealed import Sealed
+from flhe.schemes.shell import Shell
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.sizes import Flooded, sizes_for
@@ -48,7 +49,7 @@ modulus is hardly larger than noise, so noise alone would tell that for long vec
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdRlwe:
+class ThresholdRlwe(Shell):
     """Public parameters.
 
     Parameters
@@ -64,6 +65,9 @@ class ThresholdRlwe:
     key_id : bytes
         `PublicKey.key_id`, 32 bytes; empty before there is one.
     """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "slots hold dense vectors only"
 
     cohort: int
     threshold: int
@@ -82,11 +86,6 @@ class ThresholdRlwe:
         if len(self.key_id) not in (0, 32):
             raise ConfigError("ThresholdRlwe(key_id=...): 32 bytes, as `PublicKey.key_id` has them")
         sizes_for(self.preset, self.cohort, self.threshold, self.bits)
-
-    @property
-    def name(self) -> str:
-        """Name on the wire."""
-        return NAME
 
     @property
     def preset(self) -> EshePreset:
@@ -115,11 +114,6 @@ class ThresholdRlwe:
         """How residues travel."""
         return self.sizes.limbs
 
-    @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
-
     def counts(self, length: int) -> tuple[int, int]:
         """Residues a limb of c0, and of c1: of the last block c0 has only what holds something."""
         count, n = self.slots.count(length + CHECKS), self.sizes.n
@@ -135,46 +129,16 @@ class ThresholdRlwe:
         return sealed.data[:at], sealed.data[at:]
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError."""
-        if sealed.scheme != NAME:
-            raise ProtocolError(f"{NAME}: a ciphertext of {sealed.scheme!r}")
-        if sealed.mode or sealed.supports:
-            raise ProtocolError(f"{NAME}: a mode or a support, and it has neither")
-        check_senders(sealed.senders, self.cohort)
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"{NAME}: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
-                f"{self.nbytes(sealed.length)}"
-            )
-        try:
-            for half, count in zip(self.halves(sealed), self.counts(sealed.length), strict=True):
-                self.limbs.check(half, count)
-        except ProtocolError as error:
-            raise ProtocolError(f"{NAME}: {error}") from None
+        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
+        Shell.check(self, sealed)
+        for half, count in zip(self.halves(sealed), self.counts(sealed.length), strict=True):
+            self.limbs.check(half, count)
 
-    def close(self, total: Sealed) -> Sealed:
-        """The sum as it is."""
-        return total
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part` into `total`; `total` is consumed, its buffer lives on in the result.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside the
-            cohort; a residue that is not below its modulus.
-        ReuseError
-            A sender that is already in the total.
-        """
-        self.check(part)  # all of it, before anything is added: an error must leave the total alone
-        if total is None:
-            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
-        senders = merged_senders(total, part, self.cohort)
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         halves = zip(self.halves(total), self.halves(part), self.counts(part.length), strict=True)
         for own, other, count in halves:
             self.limbs.add(own, other, count, self.rings)
-        return Sealed(NAME, total.slot, senders, total.length, total.data)
+        return total.data
 
 
 def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Residues, ...]:

@@ -10,6 +10,7 @@ Source: Lyubashevsky, Peikert and Regev, EUROCRYPT 2010; see `scheme`.
 from __future__ import annotations
 
 import secrets
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +19,17 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import Residues
-from flhe.errors import ReuseError
 from flhe.math.buffers import empty
 from flhe.math.sampling import Gaussian
-from flhe.schemes.base import check_integers
 from flhe.schemes.esafl.rlwe import lifted
-from flhe.schemes.sealed import Sealed, Slot, check_senders
-from flhe_lab.variants.threshold.scheme import CHECKS, NAME, PublicKey, ThresholdRlwe, common_hats
+from flhe.schemes.sealed import Slot, check_senders
+from flhe.schemes.shell import SealerShell
+from flhe_lab.variants.threshold.scheme import CHECKS, PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled
 
 
 @dataclass(slots=True)
-class ThresholdSealer:
+class ThresholdSealer(SealerShell):
     """One client's side: it needs no secret.
 
     Parameters
@@ -47,6 +47,8 @@ class ThresholdSealer:
     rank: int
     _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
     _used: set[Slot] = field(default_factory=set, repr=False)
+    _ready: dict[tuple[Slot, int], Any] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         check_senders((self.rank,), self.scheme.cohort)
@@ -55,28 +57,12 @@ class ThresholdSealer:
         a_hats = common_hats(self.scheme, self.public.crs)
         self._hats = list(zip(b_hats, a_hats, strict=True))
 
-    def encrypt(self, plain: Plain, slot: Slot) -> Sealed:
-        """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
-
-        Raises
-        ------
-        ReuseError
-            A second vector for one slot: a round has one vector of each sender.
-        RangeError
-            A value outside the space, which would run into its neighbour's sum.
-        """
-        scheme = self.scheme
-        for part in (plain.values, plain.extras):
-            check_integers(NAME, part, scheme.space)
-        if slot in self._used:
-            raise ReuseError(f"{NAME}: this slot has encrypted a vector before")
-        self._used.add(slot)
-        values = plain.values
+    def _seal(self, plain: Plain, slot: Slot, length: int, ready: None) -> NDArray[np.uint8]:
+        scheme, values = self.scheme, plain.values
         if plain.extras.size:
             values = np.concatenate([plain.values, plain.extras])
-        data = empty(scheme.nbytes(values.size), np.uint8)
-        sealed = Sealed(NAME, slot, (self.rank,), values.size, data)
-        count, n = scheme.counts(values.size)[0], scheme.sizes.n
+        data = empty(scheme.nbytes(length), np.uint8)
+        count, n = scheme.counts(length)[0], scheme.sizes.n
         # Streams of u, e' and e'': each has a fresh key of its own.
         streams = [Gaussian().noise(secrets.token_bytes) for _ in range(3)]
         for at in range(0, count, scheme.sizes.step):
@@ -85,12 +71,12 @@ class ThresholdSealer:
             u, e0, e1 = (np.empty(size, np.int8) for size in (whole, end - at, whole))
             for stream, samples in zip(streams, (u, e0, e1), strict=True):
                 stream.into(at, samples)
-            self._write(sealed, values, at, end, u, e0, e1)
-        return sealed
+            self._write(data, values, at, end, u, e0, e1)
+        return data
 
     def _write(
         self,
-        sealed: Sealed,
+        data: NDArray[np.uint8],
         values: NDArray[Any],
         at: int,
         end: int,
@@ -101,7 +87,8 @@ class ThresholdSealer:
         """Coefficients `at` to `end` of both halves."""
         scheme = self.scheme
         slots, limbs, n = scheme.slots, scheme.limbs, scheme.sizes.n
-        halves, counts = scheme.halves(sealed), scheme.counts(sealed.length)
+        counts = scheme.counts(values.size)
+        halves = np.split(data, [limbs.nbytes(counts[0])])
         c0 = np.empty((len(scheme.rings), end - at), np.uint64)
         for limb, (ring, (b_hat, a_hat)) in enumerate(zip(scheme.rings, self._hats, strict=True)):
             u_hat = ring.forward(lifted(u, ring.q).reshape(-1, n))

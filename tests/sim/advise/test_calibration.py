@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
 from flhe_lab.advise import agreement_cost, calibrate
-from flhe_lab.advise.agreement_cost import Agreement
-from flhe_lab.advise.calibration import KEY, POINTS, Calibration, installed
+from flhe_lab.advise.calibration import KEY, POINTS, installed
 from flhe_lab.advise.check import HELD_OUT, compare, table, upload_bytes
 from flhe_lab.advise.cost_model import Curve, Fit, Point, Row, counts, support_bytes
-from flhe_lab.bench import PHASES, Setting
+from flhe_lab.bench import PHASES
 from flhe_lab.tables import phase_costs as who
+from tests.sim.advise.made_up import machine
 
 UNIT_S = {"encrypt": 3e-9, "add": 1e-9, "decrypt": 2e-9}
 EXTRA_S, RAGGED_S = 5e-10, 2e-10
@@ -30,19 +30,7 @@ def law(point: Point, phase: str) -> float:
     return UNIT_S[phase] * count + EXTRA_S * more + RAGGED_S * behind
 
 
-def exact() -> Calibration:
-    """A calibration of that machine."""
-    members = (*agreement_cost.GROUPS, *agreement_cost.PACKED)
-    return Calibration(
-        {p.key: {phase: law(p, phase) for phase in PHASES} for p in POINTS},
-        POINTS,
-        {
-            (n, length): Agreement(1e-6 * n * length, 1e-6 * n, 2e-6 * n, 3e-6 * n)
-            for n in members
-            for length in agreement_cost.ELEMENTS
-        },
-        1e-9,
-    )
+EXACT = machine(law)
 
 
 @given(
@@ -57,18 +45,11 @@ def test_a_curve_never_falls(points, one, other) -> None:
     assert all(curve.at(count) >= seconds for count, seconds in points.items())
 
 
-def test_a_curve_goes_through_its_points_and_on_at_its_last_slope() -> None:
-    curve = Curve.through([(10, 1.0), (20, 2.0), (40, 6.0)])
-    assert [curve.at(x) for x in (1, 10, 15, 20, 40, 60)] == pytest.approx([1, 1, 1.5, 2, 6, 10])
-    assert Curve.through([(10, 1.0)]).at(30) == pytest.approx(3)
-
-
 @pytest.mark.parametrize("name", [name for name in who.WHO if any(p.name == name for p in POINTS)])
 @pytest.mark.parametrize(("cohort", "dropouts"), [(4, 0), (6, 2), (12, 3)])
 def test_a_machine_as_the_model_says_is_predicted_exactly(name, cohort, dropouts) -> None:
-    speed = exact()
     for values in (300_000, 9_000_000):
-        found = speed.phases(name, values, cohort, dropouts)
+        found = EXACT.phases(name, values, cohort, dropouts)
         for phase in PHASES:
             expected = law(Point(name, values, cohort, dropouts), phase)
             # A polynomial that is not full is between two calibrated ones.
@@ -81,18 +62,6 @@ def test_a_count_that_seems_to_save_time_costs_nothing() -> None:
     assert fit.extra_s == 0
     assert fit.ragged_s == pytest.approx(0.02, rel=0.2)
     assert Fit.of(base, []) == Fit(Curve((10, 20), (1.0, 2.0)), 0, 0)
-
-
-def test_what_was_not_measured_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--calibrate"):
-        Calibration({}, ()).phases(who.FLASHE, 10, 4)
-
-
-def test_agreements_go_through_what_was_measured_and_between() -> None:
-    speed = exact()
-    assert speed.agreement(16, 2048) == speed.agreements[16, 2048]
-    assert speed.agreement(12, 1280).deal_s == pytest.approx(1e-6 * 12 * 1280)
-    assert speed.agreement(1000, 2048).release_s == pytest.approx(2e-3)
 
 
 SMALL = tuple(
@@ -141,66 +110,54 @@ def test_a_random_support_is_as_long_as_counted(share) -> None:
     assert support_bytes(coords.size, 40_000) == pytest.approx(found, rel=0.02)
 
 
+def test_agreements_go_through_what_was_measured_and_between() -> None:
+    assert EXACT.agreement(16, 2048) == EXACT.agreements[16, 2048]
+    assert EXACT.agreement(12, 1280).deal_s == pytest.approx(1e-7 * 12 * 1280)
+    assert EXACT.agreement(1000, 2048).release_s == pytest.approx(4e-2)
+
+
 def test_a_calibration_is_kept_and_renewed(tmp_path: Path, monkeypatch) -> None:
     made = []
-
-    def measure(points=POINTS, *, also=(), progress=None):
-        made.append(1)
-        return exact(), {}, {}
-
-    monkeypatch.setattr(calibrate, "measure", measure)
-    first = calibrate.load(tmp_path)
-    assert calibrate.load(tmp_path) == first == exact()
-    assert len(made) == 1
-    calibrate.load(tmp_path, renew=True)
-    assert len(made) == 2
-
+    monkeypatch.setattr(calibrate, "measure", lambda **_: (made.append(1), (EXACT, {}, {}))[1])
     path = tmp_path / f"{KEY}.json"
-    document = json.loads(path.read_text())
-    document["machine"]["processor"] = "another one"
-    path.write_text(json.dumps(document))
-    calibrate.load(tmp_path)
-    assert len(made) == 3
 
-    document = json.loads(path.read_text())
-    document["data"]["version"] = -1
-    path.write_text(json.dumps(document))
-    calibrate.load(tmp_path)
-    assert len(made) == 4
+    def count(**how: bool) -> int:
+        assert calibrate.load(tmp_path, **how) == EXACT
+        return len(made)
 
-    document["data"] = {**exact().to_json(), "agreements": [["?"]]}
-    path.write_text(json.dumps(document))
+    def write(part: str, **changed: object) -> None:
+        document = json.loads(path.read_text())
+        document[part] |= changed
+        path.write_text(json.dumps(document))
+
+    assert (count(), count(), count(renew=True)) == (1, 1, 2)
+    write("machine", processor="another one")
+    assert count() == 3
+    write("data", version=-1)
+    assert count() == 4
+    write("data", agreements=[["?"]])
     with pytest.raises(ConfigError, match="--calibrate"):
         calibrate.load(tmp_path)
     path.write_text("{")
     with pytest.raises(ConfigError, match=KEY):
         calibrate.load(tmp_path)
-    calibrate.load(tmp_path, renew=True)
-    assert len(made) == 5
+    assert count(renew=True) == 5
 
 
 def test_the_check_finds_what_is_off() -> None:
+    calibrated = {(p.name, p.values) for p in POINTS}
+    assert not calibrated & {(p.name, p.values) for p in HELD_OUT}
     points = HELD_OUT[:2]  # of FLASHE
     times = {p.key: {phase: law(p, phase) for phase in PHASES} for p in points}
     sizes = {p.key: upload_bytes(p) for p in points}
-    good = compare(exact(), HELD_OUT, times, sizes)
+    good = compare(EXACT, HELD_OUT, times, sizes)
     assert len(good) == 2 * (len(PHASES) + 1)  # points without times are left out
     assert not any(line.verdict for line in good)
-
     times[points[1].key]["decrypt"] *= 1.5
     sizes[points[0].key] = round(1.03 * sizes[points[0].key])
-    bad = [line for line in compare(exact(), points, times, sizes) if line.verdict == "OFF"]
+    bad = [line for line in compare(EXACT, points, times, sizes) if line.verdict == "OFF"]
     assert [(line.point, line.what) for line in bad] == [
         (points[0], "bytes"),
         (points[1], "decrypt"),
     ]
     assert table(bad).row_count == 2
-    assert bad[1].off == pytest.approx(1 / 1.5 - 1, rel=1e-2)
-
-
-def test_what_is_held_out_was_not_calibrated_on() -> None:
-    sizes = {(p.name, p.values) for p in POINTS}
-    assert not sizes & {(p.name, p.values) for p in HELD_OUT}
-    for point in HELD_OUT:
-        Setting(point.values, point.cohort, point.dropouts)
-        assert point.cohort not in {p.cohort for p in POINTS if p.name == point.name}

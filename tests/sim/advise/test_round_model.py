@@ -33,19 +33,6 @@ def test_one_client() -> None:
     assert found == Breakdown(3.0, 0.5, 0.25, 3.0, 0.0, 0.125, 6.875, 2 * MB, 2 * MB)
 
 
-def test_latency_is_paid_by_every_message_but_none() -> None:
-    far = Link(8, 16, 0.25)
-    server = Link(math.inf, math.inf, 0.5)
-    assert simulate(WORK, [far], server=server)[0].transfer_s == pytest.approx(3.0 + 2 * 0.75)
-    silent = replace(WORK, upload_bytes=0, download_bytes=0)
-    assert simulate(silent, [far], server=server)[0].transfer_s == 0
-
-
-def test_equal_clients_wait_for_the_server_alone() -> None:
-    found = simulate(replace(WORK, add_s=0.5), [LINK] * 4)
-    assert set(found) == {Breakdown(3.0, 0.5, 0.25, 3.0, 0.0, 2.0, 8.75, 2 * MB, 2 * MB)}
-
-
 def test_the_server_adds_while_it_waits() -> None:
     """Uploads arrive at 1, 2 and 4 s; three seconds an addition: done at 4, 7 and 10."""
     work = Work(0, 0, 0, 3.0, MB, 0)
@@ -57,32 +44,33 @@ def test_the_server_adds_while_it_waits() -> None:
     assert total(quick) == pytest.approx(4.5)
 
 
+def test_every_message_pays_its_latency_and_exchanges_follow() -> None:
+    far, server = Link(8, 16, 0.25), Link(math.inf, math.inf, 0.5)
+    stages = (Exchange("shares", MB, 2 * MB, 0.25, 0.5), Exchange("word", 0, 0, 0, 0.125))
+    for links, latency in (({}, 0.25), ({"server": server}, 0.75)):
+        (bare,) = simulate(WORK, [far], **links)
+        (found,) = simulate(replace(WORK, exchanges=stages), [far], **links)
+        assert bare.transfer_s == pytest.approx(3.0 + 2 * latency)
+        # A message of no bytes is none.
+        assert found.transfer_s - bare.transfer_s == pytest.approx(1 + 1 + 2 * latency)
+        assert found.decrypt_s - bare.decrypt_s == pytest.approx(0.25)
+        assert found.server_s - bare.server_s == pytest.approx(0.625)
+        assert (found.bytes_up, found.bytes_down) == (3 * MB, 4 * MB)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match="at least one client"):
+        simulate(WORK, [])
+    with pytest.raises(ConfigError, match="Exchange x: up_bytes=-1 must be"):
+        Exchange("x", -1, 0, 0, 0)
+
+
 @pytest.mark.parametrize("clients", [1, 3, 10])
 def test_a_saturated_server_shares_its_link(clients: int) -> None:
     """Ten uploads through a link that takes one at a time take ten times as long."""
     work = Work(0, 0, 0, 0, MB, 3 * MB)
     found = simulate(work, [Link(80, 80)] * clients, server=Link(24, 8))
     assert total(found) == pytest.approx(clients * (1 + 1))
-
-
-def test_what_a_slow_client_cannot_take_is_for_the_others() -> None:
-    """2 MB/s at the server: 0.5 for the slow one, 0.75 for each of two others until they are done."""
-    work = Work(0, 0, 0, 0, 3 * MB, 0)
-    found = simulate(work, [Link(4, 8), Link(80, 8), Link(80, 8)], server=Link(math.inf, 16))
-    assert [one.transfer_s for one in found] == pytest.approx([6, 4, 4])
-    wide = simulate(work, [Link(4, 8), Link(80, 8), Link(80, 8)], server=Link(math.inf, math.inf))
-    assert [one.transfer_s for one in wide] == pytest.approx([6, 0.3, 0.3])
-
-
-def test_exchanges_follow() -> None:
-    stages = (Exchange("shares", MB, 2 * MB, 0.25, 0.5), Exchange("word", 0, 0, 0, 0.125))
-    (found,) = simulate(replace(WORK, exchanges=stages), [LINK])
-    (bare,) = simulate(WORK, [LINK])
-    assert found.transfer_s - bare.transfer_s == pytest.approx(1 + 1)
-    assert found.decrypt_s - bare.decrypt_s == pytest.approx(0.25)
-    assert found.server_s - bare.server_s == pytest.approx(0.625)
-    assert (found.bytes_up, found.bytes_down) == (3 * MB, 4 * MB)
-    assert found.total_s == pytest.approx(6.75 + 2.875)
 
 
 def test_preparation_hides_in_waiting() -> None:
@@ -108,15 +96,6 @@ def test_who_comes_later_takes_its_part() -> None:
     assert [one.transfer_s for one in found] == pytest.approx([1 + 3, 2 + 3])
     assert typical(found) in found
     assert typical(found).idle_s == 0
-
-
-def test_refusals() -> None:
-    with pytest.raises(ConfigError, match="at least one client"):
-        simulate(WORK, [])
-    with pytest.raises(ConfigError, match="Work: add_s=-1 must be"):
-        replace(WORK, add_s=-1)
-    with pytest.raises(ConfigError, match="Exchange x: up_bytes=-1 must be"):
-        Exchange("x", -1, 0, 0, 0)
 
 
 SECONDS = st.floats(0, 100)

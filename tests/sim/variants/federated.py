@@ -15,26 +15,18 @@ from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.plan import Plan
 from tests.keys.masking import group
 
-
-def to_neighbours(plan: Plan, messages: Mapping[int, bytes]) -> dict[int, list[bytes]]:
-    """Messages for all neighbours ("mask-key", "-with", "-set"): by sender -> for each sender."""
-    return {
-        rank: [messages[other] for other in plan.graph.around(rank) if other in messages]
-        for rank in messages
-    }
+Relayed = Mapping[int, Mapping[int, bytes]]
 
 
-def to_receivers(
-    plan: Plan, boxes: Mapping[int, Mapping[int, bytes]]
-) -> dict[int, dict[int, bytes]]:
-    """Boxes ("mask-share") by sender and receiver -> by receiver and sender, among who sent any."""
+def relayed(plan: Plan, messages: Mapping[int, Any]) -> dict[int, dict[int, bytes]]:
+    """Messages by sender, to all or by receiver -> what each sender gets of its neighbours."""
     return {
         rank: {
-            other: boxes[other][rank]
+            other: told[rank] if isinstance(told := messages[other], dict) else told
             for other in plan.graph.neighbours(rank)
-            if other in boxes and rank in boxes[other]
+            if other in messages
         }
-        for rank in boxes
+        for rank in messages
     }
 
 
@@ -64,20 +56,22 @@ class Run:
     keys: dict[int, bytes] = field(default_factory=dict)
     boxes: dict[int, dict[int, bytes]] = field(default_factory=dict)
     masked: dict[int, NDArray[Any]] = field(default_factory=dict)
-    signatures: dict[int, bytes] = field(default_factory=dict)
     answers: dict[int, bytes] = field(default_factory=dict)
+
+
+Mask = Callable[[int, Any, Mapping[int, bytes]], tuple[Any, Any]]
 
 
 def run(
     plan: Plan,
     vectors: Mapping[int, NDArray[Any]],
     *,
-    collusion: int = 0,
     gone: Mapping[str, Collection[int]] | None = None,
     until: str = "sum",
+    mask: Mask | None = None,
 ) -> Run:
     """Run the protocol honestly; `gone` says who is not heard of any more from which message on."""
-    identities, epochs = group(len(plan.members), collusion)
+    identities, epochs = group(len(plan.members))
     gone, out = gone or {}, Run()
     left: set[int] = set()
 
@@ -93,54 +87,63 @@ def run(
                 out.ends[rank] = error
         return sent
 
-    def now() -> dict[int, Any]:
-        return {rank: out.states[rank] for rank in out.states}
+    def masking(rank: int, state: Any) -> tuple[Any, Any]:
+        if mask is not None:
+            return mask(rank, state, boxes[rank])
+        return pairwise.mask(state, boxes[rank], vectors[rank])
 
     everyone = dict.fromkeys(range(len(plan.members)))
     out.keys = step(
         "key", everyone, lambda r, _: pairwise.advertise(identities[r], epochs[r], plan)
     )
-    keys = to_neighbours(plan, out.keys)
-    out.boxes = step("share", now(), lambda r, s: pairwise.share(s, keys[r]))
+    keys = relayed(plan, out.keys)
+    states = out.states
+    out.boxes = step("share", dict(states), lambda r, s: pairwise.share(s, keys[r].values()))
     if until == "share":
         return out
-    boxes = to_receivers(plan, out.boxes)
-    out.masked = step("mask", now(), lambda r, s: pairwise.mask(s, boxes[r], vectors[r]))
+    boxes = relayed(plan, out.boxes)
+    out.masked = step("mask", dict(states), masking)
     if until == "mask":
         return out
     out.senders = tuple(sorted(out.masked))
-    statements = to_neighbours(plan, {rank: out.states[rank].message for rank in out.senders})
-    out.signatures = step(
-        "set", now(), lambda r, s: pairwise.consist(s, out.senders, statements[r])
+    told = relayed(plan, {rank: states[rank].message for rank in out.senders})
+    signed = step(
+        "set", dict(states), lambda r, s: pairwise.consist(s, out.senders, told[r].values())
     )
-    sets = to_neighbours(plan, out.signatures)
-    out.answers = step("open", now(), lambda r, s: (s, pairwise.unmask(s, sets[r])))
+    sets = relayed(plan, signed)
+    out.answers = step("open", dict(states), lambda r, s: (s, pairwise.unmask(s, sets[r].values())))
     if until == "open" or not out.masked:
         return out
-    out.total = server.unmask_sum(
-        plan,
-        add(plan, [out.masked[rank] for rank in out.senders]),
-        keys=out.keys,
-        sharers=list(out.boxes),
-        senders=out.senders,
-        answers=list(out.answers.values()),
-    )
+    out.total = opened(plan, out)
     return out
+
+
+def opened(plan: Plan, left: Run, answers: Collection[bytes] | None = None, **more: Any) -> Any:
+    """What the server makes of a run."""
+    known: dict[str, Any] = {
+        "keys": left.keys,
+        "sharers": list(left.boxes),
+        "senders": left.senders,
+        "answers": left.answers.values() if answers is None else answers,
+    }
+    total = add(plan, [left.masked[rank] for rank in left.senders])
+    return server.unmask_sum(plan, total, **{**known, **more})
+
+
+def modulus(plan: Plan) -> int:
+    return 2**64 - 2**32 + 1 if plan.elements else 2**32
 
 
 def add(plan: Plan, vectors: list[NDArray[Any]]) -> NDArray[Any]:
     """Their sum in the plan's ring, by Python's integers."""
-    modulus = 2**64 - 2**32 + 1 if plan.elements else 2**32
     rows = [[int(x) for x in vector] for vector in vectors]
-    dtype = np.uint64 if plan.elements else np.uint32
-    return np.array([sum(column) % modulus for column in zip(*rows, strict=True)], dtype)
+    sums = [sum(column) % modulus(plan) for column in zip(*rows, strict=True)]
+    return np.array(sums, np.uint64 if plan.elements else np.uint32)
 
 
-def vectors_for(plan: Plan, seed: int = 1) -> dict[int, NDArray[Any]]:
+def vectors_for(plan: Plan) -> dict[int, NDArray[Any]]:
     """One vector a member, over the whole ring."""
-    rng = np.random.default_rng(seed)  # test data; keys and masks never come from here
-    high = 2**64 - 2**32 + 1 if plan.elements else 2**32
+    rng = np.random.default_rng(1)  # test data; keys and masks never come from here
     dtype = np.uint64 if plan.elements else np.uint32
-    return {
-        rank: rng.integers(0, high, plan.length, dtype=dtype) for rank in range(len(plan.members))
-    }
+    everyone = range(len(plan.members))
+    return {rank: rng.integers(0, modulus(plan), plan.length, dtype=dtype) for rank in everyone}
