@@ -32,9 +32,9 @@ except ImportError:
 KERNELS = [f"flhe.math.{path.stem}" for path in (ROOT / "flhe/math").glob("*kernels.py")]
 
 with atheris.instrument_imports(include=["flhe"], exclude=KERNELS):
+    from tests.fuzz.declared import all_decoders
     from tests.fuzz.decoders import Decoder, take_honest, try_one
     from tests.fuzz.mutations import mutate
-    from tests.fuzz.registry import all_decoders
 
 
 def fuzz(decoder: Decoder, options: list[str]) -> None:

@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.declared import all_records, of_one_reader, refused, samples
+from tests.fuzz.declared import all_decoders, all_records, of_one_reader, refused, samples
 from tests.fuzz.decoders import try_one
-from tests.fuzz.registry import all_decoders
 
 
 @pytest.mark.parametrize("name", all_records())
