@@ -1,4 +1,4 @@
-"""Mutants of every message and file: no crash, no hang, nothing large, and nothing taken wrongly.
+"""Mutants of every message, file and record: no crash, no hang, nothing large or taken wrongly.
 
 A few of each type here; 10,000 of each with `-m sweep`.
 """
@@ -9,13 +9,14 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator
+from random import Random
 from types import CodeType
 from typing import Any
 
 import pytest
 
 from flhe.errors import ProtocolError
-from tests.fuzz.declared import all_decoders
+from tests.fuzz.declared import all_decoders, all_records, of_one_reader, refused, samples
 from tests.fuzz.decoders import (
     NEVER,
     AcceptedError,
@@ -26,6 +27,7 @@ from tests.fuzz.decoders import (
     mutants,
     run,
     take_honest,
+    try_one,
 )
 
 FEW, MANY = 12, 10_000
@@ -43,22 +45,25 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
-@pytest.mark.parametrize("name", list(all_decoders()))
-def test_a_few_mutants(name: str) -> None:
-    decoder = all_decoders()[name]
-    take_honest(decoder)
-    run(decoder, FEW, seed=0, measure_every=1)
+sweep = (pytest.mark.sweep, pytest.mark.timeout(7200))
 
 
-@pytest.mark.sweep
-@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=sweep)])
 @pytest.mark.parametrize("name", list(all_decoders()))
-def test_many_mutants(name: str) -> None:
+def test_mutants(name: str, count: int) -> None:
     decoder = all_decoders()[name]
     take_honest(decoder)
-    taken = run(decoder, MANY, seed=1)
-    print(f"{name}: {MANY} mutants, {taken} taken as another honest value")
+    taken = run(decoder, count, seed=count, measure_every=1 if count == FEW else 10)
+    print(f"{name}: {count} mutants, {taken} taken as another honest value")
     assert taken == 0 or decoder.encode is not NEVER
+
+
+@pytest.mark.parametrize("name", all_records())
+def test_what_a_declaration_does_not_allow_is_refused(name: str) -> None:
+    assert samples().get(name), "a class of records of which nothing honest is in tests/fuzz"
+    for record in of_one_reader(name)[:2]:
+        for what, data in refused(record, Random(name)):
+            assert not try_one(all_decoders()[name], data), what
 
 
 def test_no_decoder_is_missing() -> None:

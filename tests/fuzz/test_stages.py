@@ -34,6 +34,7 @@ from tests.fuzz.recorded import CASES, Disk, Moment, ageless, moments, taken
 from tests.mods.harness import SLUGS, wire
 
 FEW, MANY = 2, 10_000
+"""Mutants of a stage: so many for each federation that has it, at least."""
 INTERNAL, APP_FAILED = 1002, "1001"
 CLAIMED, REUSED = "1022", "1012"
 
@@ -62,16 +63,12 @@ def test_every_stage_is_here() -> None:
     assert set(STAGES) == set(stages())
 
 
+@pytest.mark.parametrize(
+    "count", [FEW, pytest.param(MANY, marks=(pytest.mark.sweep, pytest.mark.timeout(7200)))]
+)
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_few_mutants(stage: str) -> None:
-    fuzz(stage, FEW * len(stages()[stage]), seed=0)
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("stage", STAGES)
-def test_many_mutants(stage: str) -> None:
-    print(f"{stage}: {dict(fuzz(stage, MANY, seed=1))}")
+def test_mutants(stage: str, count: int) -> None:
+    print(f"{stage}: {dict(fuzz(stage, max(count, FEW * len(stages()[stage])), count))}")
 
 
 def fuzz(stage: str, count: int, seed: int) -> Counter[str]:
