@@ -27,12 +27,11 @@ from flhe.training.terms import Terms
 from flhe.wire import canonical
 from flhe.wire.fields import As, Given, Rule
 from flhe.wire.record import RECORDS, Record, plan_of
-from tests.fuzz import ciphertexts, folders, masked, plain, signed, sites, stored
-from tests.fuzz.decoders import Decoder, take_honest
+from tests.fuzz import ciphertexts, masked, plain, signed, sites, stored
+from tests.fuzz.decoders import Decoder, modules, take_honest
 from tests.fuzz.group import IDS, ROSTER, exchange, source
 from tests.fuzz.masked import agreed
 from tests.fuzz.masked import dealt as dealt_shares
-from tests.fuzz.modules import modules
 from tests.fuzz.mutations import EDGES, encode
 
 MOST = 6
@@ -77,10 +76,14 @@ def samples() -> dict[str, list[Record]]:
     with mock.patch.object(Record, "__post_init__", keep):
         for record in _more():
             made.setdefault(name_of(type(record)), []).insert(0, record)
-        for module in (signed, masked, sites, plain, stored, folders, ciphertexts):
-            for decoder in module.entries():
-                take_honest(decoder)
+        for decoder in _others():
+            take_honest(decoder)
     return made
+
+
+def _others() -> Iterator[Decoder]:
+    for module in (signed, masked, sites, plain, stored, ciphertexts):
+        yield from module.entries()
 
 
 def name_of(cls: type[Record]) -> str:
@@ -124,12 +127,13 @@ def _decoder(name: str) -> Decoder:
     )
 
 
-def entries() -> list[Decoder]:
-    """One for each class."""
-    return list(map(_decoder, all_records()))
-
-
-MOST_BYTES = 64 << 20
+@functools.cache
+def all_decoders() -> dict[str, Decoder]:
+    """By name: one for each class of records, and all others."""
+    found = [*_others(), *map(_decoder, all_records())]
+    by_name = {decoder.name: decoder for decoder in found}
+    assert len(by_name) == len(found)
+    return by_name
 
 
 # --- what a declaration says must be refused ---
@@ -138,7 +142,7 @@ MOST_BYTES = 64 << 20
 def refused(record: Record, random: Random) -> Iterator[tuple[str, bytes]]:
     """What is wrong with it, and the bytes."""
     honest = encoded(record)
-    tree = canonical.loads(honest, MOST_BYTES, "honest")
+    tree = canonical.loads(honest, 64 << 20, "honest")
     for what, wrong in (*_in_shape(record, tree), *_in_fields(record, tree)):
         yield what, canonical.dumps(wrong)
     for at in {random.randrange(len(honest)) for _ in range(40)} | {0, len(honest) - 1}:
@@ -206,10 +210,10 @@ def _wrong(hint: Any, raw: Any) -> Iterator[Any]:
             yield from (raw[:-1], [*raw, raw[-1]])
     for mark in marks:
         if isinstance(mark, Rule) and base is not float:
-            yield from (each for each in _others(raw) if not mark.ok(each))
+            yield from (each for each in _same_type(raw) if not mark.ok(each))
 
 
-def _others(raw: Any) -> Iterator[Any]:
+def _same_type(raw: Any) -> Iterator[Any]:
     """Other values of the same type, short, long and at all edges."""
     if type(raw) is int:
         yield from EDGES

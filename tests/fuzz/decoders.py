@@ -11,19 +11,26 @@ takes nothing that it must not take:
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 import signal
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
+from types import ModuleType
 from typing import Any, Final
 
+import flhe
+import flhe.strategies
 from flhe.errors import FlheError
 from tests.fuzz.mutations import mutate
 
 Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes]
+Samples = Sequence[bytes] | Callable[[], Sequence[bytes]]
+"""Messages, or what makes them when they are first needed."""
 
 
 def never(_value: Any) -> bytes:
@@ -65,45 +72,45 @@ class Decoder:
     ----------
     name : str
         Of the message type.
-    good : callable
-        () -> honest messages, all of which are taken; made once.
+    good : sequence or callable
+        Honest messages, all of which are taken.
     decode : callable
         bytes -> what is in them.
     encode : callable
         The law of acceptance: NEVER, ANY, or the inverse of `decode`.
-    others : callable
-        () -> honest messages that are refused here: of others, of another exchange.
+    others : sequence or callable
+        Honest messages that are refused here: of others, of another exchange.
     head : int or None
         Where a be32 length stands, of a head in CBOR, if the message has one.
-    covers : tuple of str
-        What of flhe it stands for, by qualified name.
     room : int
         Bytes that a call may allocate beyond what all may; tables that are made once, mostly.
     """
 
     name: str
-    good: Callable[[], Sequence[bytes]]
+    good: Samples
     decode: Decode = field(repr=False)
     encode: Encode = field(repr=False)
-    others: Callable[[], Sequence[bytes]] = field(default=tuple, repr=False)
+    others: Samples = field(default=(), repr=False)
     head: int | None = None
-    covers: tuple[str, ...] = ()
     room: int = 0
 
-    @property
+    @functools.cached_property
     def honest(self) -> tuple[bytes, ...]:
         """The honest messages, made once."""
-        return _honest(self.good)
+        return tuple(self.good() if callable(self.good) else self.good)
 
-    @property
+    @functools.cached_property
     def refused(self) -> tuple[bytes, ...]:
         """Honest messages that do not belong here."""
-        return _honest(self.others)
+        return tuple(self.others() if callable(self.others) else self.others)
 
 
-@functools.cache
-def _honest(make: Callable[[], Sequence[bytes]]) -> tuple[bytes, ...]:
-    return tuple(make())
+def modules() -> Iterator[ModuleType]:
+    """Modules of the library that may read what others wrote; none of the laboratory or the apps."""
+    for package in (flhe, flhe.strategies):
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if "kernels" not in info.name and not info.name.startswith(("flhe_lab", "flhe_app")):
+                yield importlib.import_module(info.name)
 
 
 def take_honest(decoder: Decoder) -> None:
@@ -133,9 +140,7 @@ def try_one(decoder: Decoder, data: bytes, *, measured: bool = False) -> bool:
             value = decoder.decode(data)
         except FlheError as error:
             if len(str(error)) >= LONGEST:
-                raise AssertionError(
-                    f"{decoder.name}: an error repeats what it was given"
-                ) from None
+                raise AssertionError(f"{decoder.name}: an error repeats what came") from None
             return False
     if decoder.encode is not ANY and decoder.encode(value) != data:
         raise AcceptedError(f"{decoder.name}: taken, and it encodes to something else")

@@ -6,12 +6,13 @@ import atexit
 import functools
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.schemes.sealed import Slot
@@ -66,12 +67,16 @@ class Exchange:
     def epochs(self) -> list[Epoch]:
         return [epoch.finish(state, self.confirms) for state in self.confirmed]
 
-    def hellos_with(self, message: bytes) -> list[bytes]:
-        """With another message in the place of rank 1's."""
-        return [self.hellos[0], message, *self.hellos[2:]]
+    def share(self, sender: int, receiver: int) -> bytes:
+        """The SHARE between two ranks."""
+        heads = [Envelope.from_bytes(share, 1024).header for share in self.shares]
+        wanted = (IDS[sender].public, IDS[receiver].public)
+        return self.shares[[(head.sender, head.receiver) for head in heads].index(wanted)]
 
-    def confirms_with(self, message: bytes) -> list[bytes]:
-        return [self.confirms[0], message, *self.confirms[2:]]
+
+def replaced(messages: Sequence[bytes], old: bytes, new: bytes) -> list[bytes]:
+    """The same messages with another one in the place of one."""
+    return [new if message == old else message for message in messages]
 
 
 @functools.cache

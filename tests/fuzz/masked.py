@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from flhe.keys.agreement import answers, masking, shares
-from flhe.keys.agreement.circle import UNMASK, Circle, about
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import answer_of, check_answer, combine
+from flhe.keys.agreement.circle import UNMASK, about
+from flhe.keys.agreement.masking import Circle
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.shares import open_share, seal_share
 from tests.fuzz.decoders import ANY, NEVER, Decoder
-from tests.fuzz.group import IDS, SIZE, exchange, slot, source
-
-# --- masking keys ---
+from tests.fuzz.group import IDS, SIZE, exchange, replaced, slot, source
 
 ELEMENTS = 8
 ALL = tuple(range(SIZE))
+EPOCHS = exchange().epochs
 
 
 @functools.cache
 def dealt(rank: int, attempt: int = 0) -> masking.Dealt:
     seed = np.arange(ELEMENTS, dtype=np.uint64) + np.uint64(rank)
-    return masking.deal(exchange().epochs[rank], slot(attempt), seed, source(f"deal {rank}"))
+    return masking.deal(EPOCHS[rank], slot(attempt), seed, source(f"deal {rank}"))
 
 
 def _boxes(at: int) -> list[bytes]:
@@ -35,28 +36,21 @@ def _boxes(at: int) -> list[bytes]:
 
 def _agree(data: bytes) -> None:
     boxes = [b"", data, *_boxes(0)[2:]]
-    masking.agree(exchange().epochs[0], IDS[0], dealt(0), ALL, boxes, ELEMENTS)
+    masking.agree(EPOCHS[0], IDS[0], dealt(0), ALL, boxes, ELEMENTS)
 
 
 def _liar_deals(share: bytes) -> None:
-    key = exchange().epochs[1].pair_keys[0]
-    _agree(shares.seal_share(key, slot().digest(), 1, 0, share, source("kshare")))
-
-
-def _share_inside() -> list[bytes]:
-    return [
-        shares.open_share(exchange().epochs[0].pair_keys[1], slot().digest(), 1, 0, _boxes(0)[1])
-    ]
+    key = EPOCHS[1].pair_keys[0]
+    _agree(seal_share(key, slot().digest(), 1, 0, share, source("kshare")))
 
 
 @functools.cache
 def agreed(rank: int) -> tuple[masking.Agreed, bytes]:
-    e = exchange().epochs[rank]
-    return masking.agree(e, IDS[rank], dealt(rank), ALL, _boxes(rank), ELEMENTS)
+    return masking.agree(EPOCHS[rank], IDS[rank], dealt(rank), ALL, _boxes(rank), ELEMENTS)
 
 
 def _circle() -> Circle:
-    return Circle.of(exchange().epochs[0], ELEMENTS)
+    return Circle.of(EPOCHS[0], ELEMENTS)
 
 
 def _signatures() -> list[bytes]:
@@ -70,53 +64,40 @@ def _consist(data: bytes) -> None:
 
 @functools.cache
 def answer(rank: int, sealed: bool) -> bytes:
-    epoch_, mine = exchange().epochs[rank], agreed(rank)[0]
-    how: dict[str, Any] = {"sealed": sealed, "random": source(f"answer {rank}")}
-    return masking.release(epoch_, IDS[rank], mine, ALL, _signatures(), ELEMENTS, **how)
+    told = EPOCHS[rank], IDS[rank], agreed(rank)[0], ALL, _signatures(), ELEMENTS
+    return masking.release(*told, sealed=sealed, random=source(f"answer {rank}"))
+
+
+def answers(sealed: bool) -> list[bytes]:
+    return [answer(rank, sealed) for rank in ALL]
 
 
 def _check_answer(data: bytes) -> None:
-    answers.check_answer(_circle(), slot(), ALL, data, sealed=False)
+    check_answer(_circle(), slot(), ALL, data, sealed=False)
 
 
 def _combine(data: bytes) -> None:
-    said = [answer(0, True), data, *(answer(rank, True) for rank in ALL[2:])]
-    answers.combine(_circle(), slot(), ALL, said, epoch=exchange().epochs[0])
+    told = replaced(answers(True), answer(1, True), data)
+    combine(_circle(), slot(), ALL, told, epoch=EPOCHS[0])
 
 
 def _liar_answers(share: bytes) -> None:
     head = _circle().header(slot(), UNMASK, 1, about(ALL))
-    lie = answers.answer_of(1, Envelope.seal(IDS[1], head, share))
-    answers.combine(_circle(), slot(), ALL, [lie, *(answer(r, False) for r in ALL if r != 1)])
+    lie = answer_of(1, Envelope.seal(IDS[1], head, share))
+    combine(_circle(), slot(), ALL, replaced(answers(False), answer(1, False), lie))
 
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
+    clear, hidden, signed = answers(False), answers(True), _signatures()
+    box, other = _boxes(0)[1], dealt(1, 1).boxes[0]
+    inside = open_share(EPOCHS[0].pair_keys[1], slot().digest(), 1, 0, box)
+    held = bytes(agreed(1)[0].share)
     return (
-        Decoder("KSHARE", lambda: [_boxes(0)[1]], _agree, NEVER, lambda: [dealt(1, 1).boxes[0]]),
-        Decoder("KSHARE by a liar", _share_inside, _liar_deals, ANY),
-        Decoder(
-            "signature on survivors",
-            lambda: _signatures()[:1],
-            _consist,
-            NEVER,
-            lambda: _signatures()[1:],
-        ),
-        Decoder(
-            "answer to UNMASK",
-            lambda: [answer(1, False)],
-            _check_answer,
-            NEVER,
-            lambda: [answer(1, True)],
-        ),
-        Decoder(
-            "answer to UNMASK, sealed",
-            lambda: [answer(1, True)],
-            _combine,
-            NEVER,
-            lambda: [answer(1, False), answer(2, True)],
-        ),
-        Decoder(
-            "answer to UNMASK by a liar", lambda: [bytes(agreed(1)[0].share)], _liar_answers, ANY
-        ),
+        Decoder("KSHARE", [box], _agree, NEVER, [other]),
+        Decoder("KSHARE by a liar", [inside], _liar_deals, ANY),
+        Decoder("signature on survivors", signed[:1], _consist, NEVER, signed[1:]),
+        Decoder("answer to UNMASK", [clear[1]], _check_answer, NEVER, [hidden[1]]),
+        Decoder("answer to UNMASK, sealed", [hidden[1]], _combine, NEVER, [clear[1], hidden[2]]),
+        Decoder("answer to UNMASK by a liar", [held], _liar_answers, ANY),
     )

@@ -8,12 +8,40 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from tests.fuzz.mutations import mutate
-from tests.fuzz.recorded import copied
+from tests.fuzz.mutations import change
 
-INTEGERS = (0, 1, -1, 2, 3, 7, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -(2**63))
-"""Flower sends 64 bits, signed."""
-TEXTS = ("", "x", "double", "single", "adaptive", "round", "\0", "é" * 50, "../../etc", "a" * 5000)
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (ArrayRecord, ConfigRecord, MetricRecord)}
+
+
+def _tree(content: RecordDict) -> dict[str, Any]:
+    """{name of a record: [its kind, what is in it]}; an array is a list of what it is made of."""
+    return {name: [type(record).__name__, _inside(record)] for name, record in content.items()}
+
+
+def _inside(record: Any) -> dict[str, Any]:
+    if not isinstance(record, ArrayRecord):
+        return {k: list(v) if isinstance(v, list) else v for k, v in record.items()}
+    return {n: [a.dtype, list(a.shape), a.stype, a.data] for n, a in record.items()}
+
+
+def _message(tree: dict[str, Any]) -> RecordDict:
+    """The message that a tree stands for; what Flower does not send is an error of its own."""
+    out = RecordDict()
+    for name, (kind, inside) in tree.items():
+        if kind == ArrayRecord.__name__:
+            arrays = {
+                n: Array(d, tuple(s), stype, data) for n, (d, s, stype, data) in inside.items()
+            }
+            out[name] = ArrayRecord(arrays)
+        else:
+            out[name] = KINDS[kind](inside)
+            out[name].deflate()
+    return out
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """A message of its own: nodes take theirs apart."""
+    return _message(_tree(content))
 
 
 def mutated(
@@ -30,134 +58,25 @@ def mutated(
     random : Random
         Source of all choices.
     """
-    out = copied(content)
-    name = random.choice(list(out))
-    match random.randrange(20):
-        case 0:
-            del out[name]
-            return out, f"without {name}"
-        case 1:
-            other = copied(random.choice(others))
-            taken = random.choice(list(other))
-            out[taken] = other[taken]
-            return out, f"{taken} of another message"
-        case 2:
-            record = out[name]
-            del out[name]
-            out[random.choice((name + "x", "", "flhe.sum.7", "flhe.checkpoint", "arrays"))] = record
-            return out, f"{name} renamed"
-        case 3:
-            out[name] = random.choice((ConfigRecord(), MetricRecord(), ArrayRecord()))
-            return out, f"{name} of another kind"
-        case _:
-            return out, f"{name}: {_in_record(out, name, others, random)}"
-
-
-def _in_record(content: RecordDict, name: str, others: Sequence[RecordDict], random: Random) -> str:
-    record: Any = content[name]
-    if isinstance(record, ArrayRecord):
-        if len(record):
-            return _in_arrays(record, random)
-        record["0000"] = Array("uint8", (1,), "flhe.sealed/1", b"x")
-        return "an array"
-    fields = dict(record)
-    if not fields:
-        return "nothing"
-    key = random.choice(list(fields))
-    what = key
-    match random.randrange(12):
-        case 0:
-            del fields[key]
-        case 1:
-            fields[random.choice(("v2", "", "history", "epoch", "mode", "told", "base"))] = leaf(
-                random
-            )
-        case 2:
-            found = [o[name] for o in others if name in o and not isinstance(o[name], ArrayRecord)]
-            other: Any = random.choice(found) if found else {}
-            fields[key] = other.get(key, leaf(random))
-        case _:
-            fields[key] = another(fields[key], random)
-    content[name] = (MetricRecord if isinstance(record, MetricRecord) else ConfigRecord)(
-        _sent(fields, isinstance(record, MetricRecord))
-    )
-    return what
-
-
-def another(value: Any, random: Random) -> Any:
-    """Another value of a field."""
-    if random.random() < 0.1:
-        return leaf(random)
-    if isinstance(value, list):
-        return _in_list(value, random)
-    if isinstance(value, bytes):
-        return mutate([value], random)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return random.choice([*INTEGERS, value + 1, value - 1])
-    odd: list[Any] = [float("nan"), float("inf"), 0.0, 1e308]
-    if isinstance(value, str):
-        odd = [*TEXTS, value + "x", value[:-1]]
-    return random.choice(odd)
-
-
-def _in_list(value: list[Any], random: Random) -> list[Any]:
-    items = list(value)
-    if not items:
-        return [random.choice((b"", b"x", 0))]
-    at = random.randrange(len(items))
-    match random.randrange(8):
-        case 0:
-            del items[at]
-        case 1:
-            items.insert(at, random.choice(items))
-        case 2:
-            random.shuffle(items)
-        case 3:
-            items.append(items[at])
-        case _:
-            items[at] = another(items[at], random)
-    kinds = {type(item) for item in items}
-    return items if len(kinds) < 2 and list not in kinds else value[:at]  # as Flower takes lists
-
-
-def leaf(random: Random) -> Any:
-    """Anything that a field may hold."""
-    return random.choice(
-        [b"", bytes(32), bytes(16), "", "x", 0, -1, 2**40, 1.5, True, [], [b""], [0], ["x"], [0.5]]
-    )
-
-
-def _sent(fields: dict[str, Any], metrics: bool) -> dict[str, Any]:
-    """As Flower takes it: metrics are numbers."""
-    if not metrics:
-        return fields
-    numbers = (int, float, list)
-    return {
-        k: v if isinstance(v, numbers) and type(v) is not bool else 1 for k, v in fields.items()
-    }
-
-
-def _in_arrays(record: ArrayRecord, random: Random) -> str:
-    key = random.choice(list(record))
-    array = record[key]
-    match random.randrange(10):
-        case 0:
-            del record[key]
-            return f"{key} is missing"
-        case 1:
-            del record[key]
-            record[random.choice((key + "x", "0001", "0000", ""))] = array
-            return f"{key} renamed"
-        case 2:
-            stype = random.choice(("flhe.sealed/1", "flhe.checkpoint/1", "numpy.ndarray", "", "x"))
-            record[key] = Array(array.dtype, array.shape, stype, array.data)
-            return f"{key} of another type"
-        case 3:
-            record[key + "0"] = array
-            return f"{key} twice"
-        case _:
-            data = mutate([array.data], random)
-            record[key] = Array(array.dtype, array.shape, array.stype, data)
-            return f"data of {key}"
+    honest = _tree(content)
+    while True:
+        tree, other = honest, _tree(random.choice(others))
+        match random.randrange(20):
+            case 0:
+                tree = {**tree, random.choice(list(other)): random.choice(list(other.values()))}
+            case 1:
+                name, (kind, inside) = random.choice(list(tree.items()))
+                _, borrowed = other.get(name, (kind, {}))
+                taken = dict(random.sample(list(borrowed.items()), min(1, len(borrowed))))
+                tree = {**tree, name: [kind, {**inside, **taken}]}
+            case 2:
+                name = random.choice(list(tree))
+                renamed = random.choice((name + "x", "flhe.sum.7", "flhe.checkpoint", "arrays"))
+                tree = {renamed if n == name else n: record for n, record in tree.items()}
+            case _:
+                tree = change(tree, random)
+        try:
+            names = [name for name in {**honest, **tree} if honest.get(name) != tree.get(name)]
+            return _message(tree), ", ".join(names)
+        except Exception:  # nothing of it would be sent
+            continue

@@ -6,7 +6,7 @@ encoding that says the same and is not canonical, a length that nobody has sent,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -15,25 +15,15 @@ import cbor2
 Tree = Any
 """Ints, bytes, str, bool, None, floats, and lists and dicts of them."""
 
-EDGES = (
-    0,
-    1,
-    -1,
-    2,
-    255,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
-    -(2**64),
-)
+_BOUNDS = (2**31, 2**32, 2**63, 2**64)
+EDGES = (0, 1, -1, 2, 255, *_BOUNDS[:-1], *(bound - 1 for bound in _BOUNDS), -(2**64))
 """Where integers of one type or another end."""
 
 DEPTH = 10_000
 """Levels of a nest that is too deep, beyond what Python's stack holds."""
+
+_LENGTH = {1: 24, 2: 25, 4: 26, 8: 27}
+"""What a head in CBOR says of an integer of so many bytes behind it."""
 
 
 def mutate(samples: Sequence[bytes], random: Random, head: int | None = None) -> bytes:
@@ -55,99 +45,43 @@ def mutate(samples: Sequence[bytes], random: Random, head: int | None = None) ->
         if tree_mutant is not None:
             return tree_mutant
     for _ in range(random.choice((1, 1, 1, 2, 4))):
-        data = random.choice(_BLIND)(data, samples, random)
+        data = blind(data, samples, random)
     return data
 
 
-# --- blind ---
-
-_Blind = Callable[[bytes, Sequence[bytes], Random], bytes]
-
-
-def _place(data: bytes, random: Random) -> int:
-    """A position, as often among the first bytes, where heads are, as anywhere."""
-    end = len(data) if random.random() < 0.5 else min(len(data), 96)
-    return random.randrange(end) if end else 0
-
-
-def _flip(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    at = _place(data, random)
-    return (
-        data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :] if data else b"\0"
-    )
-
-
-def _set(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    at = _place(data, random)
-    value = random.choice((0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)))
-    return data[:at] + bytes([value]) + data[at + 1 :]
-
-
-def _swap(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    out = bytearray(data)
-    if out:
-        a, b = _place(data, random), _place(data, random)
-        out[a], out[b] = out[b], out[a]
-    return bytes(out)
-
-
-def _truncate(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    return data[: random.randrange(len(data) + 1)]
-
-
-def _extend(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    return data + random.randbytes(random.choice((1, 2, 8, 300)))
-
-
-def _double(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    at = _place(data, random)
-    size = random.choice((1, 2, 8, 33, len(data)))
-    return data[: at + size] + data[at:]
-
-
-def _cut(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    at = _place(data, random)
-    return data[:at] + data[at + random.choice((1, 2, 8, 33)) :]
-
-
-def _splice(data: bytes, samples: Sequence[bytes], random: Random) -> bytes:
-    other = random.choice(samples)
-    at = random.randrange(min(len(data), len(other)) + 1)
-    return data[:at] + other[at:]
-
-
-def _huge(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    """A head that claims more than there is: a string, array or map of up to 2^64 - 1."""
-    at, major = _place(data, random), random.choice((2, 3, 4, 5)) << 5
-    width = random.choice((1, 2, 4, 8))
-    info = {1: 24, 2: 25, 4: 26, 8: 27}[width]
-    value = random.choice(
-        (2 ** (8 * width) - 1, 2 ** (8 * width - 1), random.randrange(1 << 8 * width))
-    )
-    return data[:at] + bytes([major | info]) + value.to_bytes(width, "big") + data[at + 1 :]
-
-
-def _integer(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    """Another integer where one may stand, of either byte order."""
-    at, width = _place(data, random), random.choice((1, 2, 4, 8))
-    value = random.choice(EDGES) % (1 << 8 * width)
-    return data[:at] + value.to_bytes(width, random.choice(("big", "little"))) + data[at + width :]
-
-
-_BLIND: tuple[_Blind, ...] = (
-    _flip,
-    _flip,
-    _flip,
-    _set,
-    _swap,
-    _truncate,
-    _extend,
-    _double,
-    _cut,
-    _splice,
-    _huge,
-    _integer,
-)
+def blind(data: bytes, samples: Sequence[bytes], random: Random) -> bytes:
+    """One change that knows nothing of formats; as often among the first bytes, where heads are."""
+    at = random.randrange((len(data) if random.random() < 0.5 else min(len(data), 96)) + 1)
+    before, here, rest = data[:at], (data[at:] or b"\0")[0], data[at + 1 :]
+    size, width = random.choice((1, 2, 8, 33, len(data))), random.choice((1, 2, 4, 8))
+    order: Any = random.choice(("big", "little"))
+    match random.randrange(12):
+        case 0 | 1 | 2:
+            out = before + bytes([here ^ 1 << random.randrange(8)]) + rest
+        case 3:
+            out = before + random.choice((b"\0", b"\1", b"\x7f", b"\x80", b"\xff")) + rest
+        case 4:
+            out = before
+        case 5:
+            out = before + data[at + size :]
+        case 6:  # a slice twice
+            out = data[: at + size] + data[at:]
+        case 7:  # two slices in each other's place
+            other = at + 2 * size
+            out = before + data[at + size : other] + data[at : at + size] + data[other:]
+        case 8:
+            out = data + random.randbytes(random.choice((1, 2, 8, 300)))
+        case 9:
+            out = before + random.choice(samples)[at:]
+        case 10:  # a string, array or map that claims more than there is
+            most = 1 << 8 * width
+            claim = random.choice((most - 1, most // 2, random.randrange(most)))
+            kind = bytes([random.choice((2, 3, 4, 5)) << 5 | _LENGTH[width]])
+            out = before + kind + claim.to_bytes(width, "big") + rest
+        case _:  # another integer where one may stand
+            number = random.choice(EDGES) % (1 << 8 * width)
+            out = before + number.to_bytes(width, order) + data[at + width :]
+    return out
 
 
 # --- aware of CBOR ---
@@ -184,35 +118,27 @@ def _of_tree(data: bytes, random: Random) -> bytes | None:
 
 def change(tree: Tree, random: Random) -> Tree:
     """The same tree with one value changed, somewhere in it; inside of byte strings too."""
-    if isinstance(tree, list | tuple) and tree and random.random() < 0.85:
-        items = list(tree)
-        at = random.randrange(len(items))
-        match random.randrange(12):
-            case 0:
-                del items[at]
-            case 1:
-                items.insert(at, random.choice(items))
-            case 2:
-                random.shuffle(items)
-            case 3:
-                items.append(leaf(random))
-            case _:
-                items[at] = change(items[at], random)
-        return items
-    if isinstance(tree, dict) and tree and random.random() < 0.9:
-        fields = dict(tree)
-        name = random.choice(list(fields))
-        match random.randrange(14):
-            case 0:
-                del fields[name]
-            case 1:
-                fields[random.choice(("", "w", "zz", str(name) + "x"))] = leaf(random)
-            case 2:
-                fields[name] = fields[random.choice(list(fields))]
-            case _:
-                fields[name] = change(fields[name], random)
-        return fields
-    return value(tree, random)
+    if not (isinstance(tree, list | tuple | dict) and tree and random.random() < 0.88):
+        return value(tree, random)
+    named = isinstance(tree, dict)
+    items = list(tree.items() if named else enumerate(tree))
+    at, other = random.randrange(len(items)), random.choice(items)
+    name, old = items[at]
+    match random.randrange(13):
+        case 0:
+            del items[at]
+        case 1 if named:
+            items[at] = (name, other[1])
+        case 1:
+            items.insert(at, other)
+        case 2:
+            random.shuffle(items)
+        case 3:
+            new = random.choice(("", "w", "zz", f"{name}x", f"{other[0]}"))
+            items.append((new, random.choice((leaf(random), old))))
+        case _:
+            items[at] = (name, change(old, random))
+    return dict(items) if named else [item for _, item in items]
 
 
 def value(old: Tree, random: Random) -> Tree:
@@ -226,10 +152,11 @@ def value(old: Tree, random: Random) -> Tree:
         return random.choice([*near, *EDGES, bool(old), float(old % 2**31)])
     if isinstance(old, bytes):
         nested = _of_tree(old, random) if random.random() < 0.6 else None
-        return random.choice(_BLIND)(old, [old], random) if nested is None else nested
+        return blind(old, [old], random) if nested is None else nested
     if isinstance(old, str):
-        more = (old + "x", old[:-1], old.upper(), "", "\0", "é" * 40, old.encode(), old * 50)
-        return random.choice(more)
+        words = ("single", "adaptive", "../../etc", "", "\0", "é" * 40)
+        more = (old + "x", old[:-1], old.upper(), old.encode(), old * 50)
+        return random.choice((*words, *more))
     return leaf(random)
 
 
@@ -238,30 +165,10 @@ def leaf(random: Random) -> Tree:
     nest: Tree = []
     for _ in range(random.choice((1, 15, 16, 17))):
         nest = [nest]
-    anything = (
-        0,
-        -1,
-        True,
-        None,
-        1.5,
-        float("nan"),
-        b"",
-        "",
-        bytes(32),
-        "x" * 300,
-        [],
-        {},
-        [[]],
-        {"": 0},
-        {1: 2},
-        nest,
-        [0] * 300,
-        [None],
-        [b"", 0, ""],
-        random.choice(EDGES),
-        random.randbytes(random.choice((1, 16, 32, 64))),
-    )
-    return random.choice(anything)
+    numbers = (0, -1, True, None, 1.5, float("nan"), float("inf"), random.choice(EDGES))
+    texts = (b"", "", bytes(16), bytes(32), "x" * 300, random.randbytes(64))
+    lists = ([], [[]], nest, [0] * 300, [None], [0.5], [b""], [b"", 0, ""])
+    return random.choice((*numbers, *texts, *lists, {}, {"": 0}, {1: 2}))
 
 
 def encode(tree: Tree, random: Random | None = None) -> bytes:
@@ -276,31 +183,25 @@ def encode(tree: Tree, random: Random | None = None) -> bytes:
 
 def _sloppy(tree: Tree, random: Random) -> bytes:
     tag = bytes([0xC0 | random.randrange(24)]) if random.random() < 0.03 else b""
-    if isinstance(tree, bool | float) or tree is None:
-        out = cbor2.dumps(tree)
-    elif isinstance(tree, int):
-        small = -(1 << 64) <= tree < 1 << 64
-        major, number = (0, tree) if tree >= 0 else (1, -1 - tree)
-        out = _head(major, number, random) if small else cbor2.dumps(tree)
-    elif isinstance(tree, bytes | str):
+    stream = random.random() < 0.05
+    if isinstance(tree, int) and not isinstance(tree, bool) and -(1 << 64) <= tree < 1 << 64:
+        return tag + (_head(0, tree, random) if tree >= 0 else _head(1, -1 - tree, random))
+    if isinstance(tree, bytes | str):
         major, raw = (2, tree) if isinstance(tree, bytes) else (3, tree.encode())
-        out = _head(major, len(raw), random) + raw
-        if random.random() < 0.05:
-            out = bytes([major << 5 | 31]) + out + b"\xff"
-    elif not isinstance(tree, list | tuple | dict):
-        out = cbor2.dumps(tree)
-    elif isinstance(tree, dict):
-        pairs = [_sloppy(key, random) + _sloppy(item, random) for key, item in tree.items()]
-        if pairs and random.random() < 0.1:
-            pairs.append(random.choice(pairs))
+        whole = _head(major, len(raw), random) + raw
+        return tag + (bytes([major << 5 | 31]) + whole + b"\xff" if stream else whole)
+    if isinstance(tree, dict):
+        items = [_sloppy(key, random) + _sloppy(item, random) for key, item in tree.items()]
+        items += random.sample(items, min(len(items), random.random() < 0.1))
         if random.random() < 0.3:
-            random.shuffle(pairs)
-        out = _head(5, len(pairs), random) + b"".join(pairs)
+            random.shuffle(items)
+    elif isinstance(tree, list | tuple):
+        items = [_sloppy(item, random) for item in tree]
     else:
-        body = b"".join(_sloppy(item, random) for item in tree)
-        stream = random.random() < 0.05
-        out = b"\x9f" + body + b"\xff" if stream else _head(4, len(tree), random) + body
-    return tag + out
+        return tag + cbor2.dumps(tree)
+    major, body = 5 if isinstance(tree, dict) else 4, b"".join(items)
+    whole = _head(major, len(items), random) + body
+    return tag + (bytes([major << 5 | 31]) + body + b"\xff" if stream else whole)
 
 
 def _head(major: int, number: int, random: Random) -> bytes:
@@ -309,5 +210,4 @@ def _head(major: int, number: int, random: Random) -> bytes:
     width = widths[0] if random.random() < 0.8 else random.choice(widths)
     if width == 0:
         return bytes([major << 5 | number])
-    info = {1: 24, 2: 25, 4: 26, 8: 27}[width]
-    return bytes([major << 5 | info]) + number.to_bytes(width, "big")
+    return bytes([major << 5 | _LENGTH[width]]) + number.to_bytes(width, "big")

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.coding.select import Select
@@ -31,10 +32,11 @@ from flhe.strategies import (
     flashe_fedavg,
     sash_fedavg,
 )
-from flhe.strategies import grid as grid_module
 from flhe.wire import files
 from tests.fuzz.group import scratch
-from tests.strategies.puppets import Clock, Node, Puppets, initial, stage_of
+from tests.fuzz.messages import copied
+from tests.strategies.conftest import quickly
+from tests.strategies.puppets import Node, Puppets, initial, stage_of
 
 Disk = dict[str, bytes | None]
 """Content by path; None for a directory."""
@@ -110,13 +112,7 @@ class Moment:
 
     def send(self, content: RecordDict | None = None, kind: str = "") -> Message:
         """What the node answers to this message, or to another one in its place."""
-        told = Context(
-            run_id=self.context.run_id,
-            node_id=self.context.node_id,
-            node_config=dict(self.context.node_config),
-            state=RecordDict(),
-            run_config=dict(self.context.run_config),
-        )
+        told = replace(self.context, node_config=dict(self.context.node_config), state=RecordDict())
         there = copied(self.content) if content is None else content
         return self.app(Message(there, self.context.node_id, kind or self.kind), told)
 
@@ -126,52 +122,30 @@ class Moment:
 
     def secrets(self) -> list[bytes]:
         """What must never leave the node: its identity's seed, and keys of epochs."""
-        out = [content for name, content in self.before.items() if name == "identity.key"]
-        for disk in (self.before, self.after):
-            for name, content in disk.items():
-                if name.startswith("epochs/") and content:
-                    epoch = Epoch.from_bytes(KeyFile.from_bytes(content).epoch)
-                    out += [epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[:64]]
+        out = [self.before.get("identity.key")]
+        for name, content in (*self.before.items(), *self.after.items()):
+            if name.startswith("epochs/") and content:
+                epoch = Epoch.from_bytes(KeyFile.from_bytes(content).epoch)
+                out += [epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[:64]]
         return [bytes(secret) for secret in out if secret]
-
-
-def copied(content: RecordDict) -> RecordDict:
-    """A message of its own: nodes take theirs apart."""
-    out = RecordDict()
-    for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            out[name] = ArrayRecord(
-                {n: Array(a.dtype, a.shape, a.stype, a.data) for n, a in record.items()}
-            )
-        else:
-            kind = ConfigRecord if isinstance(record, ConfigRecord) else MetricRecord
-            out[name] = kind({k: list(v) if isinstance(v, list) else v for k, v in record.items()})  # type: ignore[arg-type]
-    return out
 
 
 def taken(home: Path) -> Disk:
     """All that is in a directory."""
     found = sorted(home.rglob("*")) if home.is_dir() else []
-    return {
-        str(path.relative_to(home)): None if path.is_dir() else path.read_bytes() for path in found
-    }
+    return {str(p.relative_to(home)): None if p.is_dir() else p.read_bytes() for p in found}
 
 
 def put(home: Path, disk: Disk) -> None:
-    """Make a directory that again; what is as it should be is left alone."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for path in sorted(home.rglob("*"), reverse=True):
-        name = str(path.relative_to(home))
-        if name not in disk:
-            path.rmdir() if path.is_dir() else path.unlink()
+    """Make a directory that again."""
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(mode=0o700, parents=True)
     for name, content in disk.items():
-        path = home / name
         if content is None:
-            path.mkdir(mode=0o700, exist_ok=True)
-        elif not path.exists() or path.read_bytes() != content:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
+            (home / name).mkdir(mode=0o700)
+        else:
+            (home / name).touch(0o600)
+            (home / name).write_bytes(content)
 
 
 @functools.cache
@@ -180,18 +154,17 @@ def _pair(bits: int) -> SecretKey:
     return SecretKey.generate(bits)
 
 
+def _stamp(path: Path) -> str | None:
+    return "here" if os.path.lexists(path) else None
+
+
 @contextmanager
 def ageless() -> Iterator[None]:
     """No store sees that its directory was put back, nobody waits for disks or silent nodes."""
     pair = _pair(2048)
-
-    def stamp(path: Path) -> str | None:
-        return "here" if os.path.lexists(path) else None
-
     with (
-        mock.patch.object(files, "stamp", stamp),
-        mock.patch.object(os, "fsync", return_value=None),
-        mock.patch.object(grid_module, "time", Clock()),
+        quickly(),
+        mock.patch.object(files, "stamp", _stamp),
         mock.patch.object(SecretKey, "generate", return_value=pair),
     ):
         yield

@@ -22,24 +22,17 @@ from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.ring import Ckks
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, NEVER, Decoder
-from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, source
+from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, replaced, source
+
+E, OTHER = exchange(), exchange(1)
 
 # --- envelopes ---
 
 
 def header(stage: str = "update", **changes: Any) -> Header:
-    fields: dict[str, Any] = {
-        "roster_hash": ROSTER.hash,
-        "run_id": RUN,
-        "epoch": 4,
-        "round": 3,
-        "attempt": 1,
-        "stage": stage,
-        "sender": IDS[1].public,
-        "receiver": EVERYONE,
-        "policy_hash": TERMS,
-        "layout_hash": NONE,
-    }
+    fields: dict[str, Any] = {"epoch": 4, "round": 3, "attempt": 1, "stage": stage}
+    fields |= {"roster_hash": ROSTER.hash, "policy_hash": TERMS, "layout_hash": NONE}
+    fields |= {"run_id": RUN, "sender": IDS[1].public, "receiver": EVERYONE}
     return Header(**fields | changes)
 
 
@@ -49,17 +42,20 @@ PAYLOAD = bytes(range(40))
 DIGEST = hashlib.sha256(PAYLOAD).digest()
 
 
+def envelope_of(head: Header) -> bytes:
+    return Envelope.seal(IDS[1], head, PAYLOAD).to_bytes()
+
+
+CHANGES = ({"round": 2}, {"stage": "ranges"}, {"run_id": 7}, {"receiver": IDS[0].public})
+WRONG = [envelope_of(header(**change)) for change in CHANGES]
+
+
 def _envelope(data: bytes) -> None:
     Envelope.from_bytes(data, 2048).verify(EXPECT, senders=MEMBERS)
 
 
-def _sealed_envelopes() -> list[bytes]:
-    return [Envelope.seal(IDS[1], header(), PAYLOAD).to_bytes()]
-
-
-def _other_envelopes() -> list[bytes]:
-    changed = (header(round=2), header("ranges"), header(run_id=7), header(receiver=IDS[0].public))
-    return [Envelope.seal(IDS[1], each, PAYLOAD).to_bytes() for each in changed]
+def detached(head: Header, digest: bytes = DIGEST) -> bytes:
+    return envelopes.sign_detached(IDS[1], head, digest)
 
 
 def _detached(data: bytes) -> None:
@@ -68,65 +64,41 @@ def _detached(data: bytes) -> None:
 
 # --- the agreement of an epoch ---
 
-ADVERTISED = [data for data in exchange().hellos if data != exchange().hellos[1]]
-OTHER = exchange(1)
+TO_ME, PAST_ME = E.share(1, 0), E.share(1, 2)
 
 
 def _share(data: bytes) -> None:
-    epoch.share(exchange().advertised[0], exchange().hellos_with(data), source("share"))
-
-
-def _shares_with(at: int, data: bytes) -> list[bytes]:
-    shares = exchange().shares
-    return [*shares[:at], data, *shares[at + 1 :]]
-
-
-def _between(sender: int, receiver: int, made: list[bytes] | None = None) -> int:
-    """Where the SHARE between two ranks is."""
-    found = [Envelope.from_bytes(share, 1024).header for share in made or exchange().shares]
-    wanted = (IDS[sender].public, IDS[receiver].public)
-    return [(each.sender, each.receiver) for each in found].index(wanted)
-
-
-TO_ME, PAST_ME = _between(1, 0), _between(1, 2)
+    epoch.share(E.advertised[0], replaced(E.hellos, E.hellos[1], data), source("share"))
 
 
 def _confirm(data: bytes) -> None:
-    epoch.confirm(exchange().shared[0], _shares_with(TO_ME, data))
+    epoch.confirm(E.shared[0], replaced(E.shares, TO_ME, data))
 
 
 def _confirm_of_others(data: bytes) -> None:
     """What two others say to each other: unreadable here, but all must have seen the same."""
-    state, own = epoch.confirm(exchange().shared[0], _shares_with(PAST_ME, data))
-    epoch.finish(state, [own, *exchange().confirms[1:]])
+    state, own = epoch.confirm(E.shared[0], replaced(E.shares, PAST_ME, data))
+    epoch.finish(state, [own, *E.confirms[1:]])
 
 
 def _finish(data: bytes) -> None:
-    epoch.finish(exchange().confirmed[0], exchange().confirms_with(data))
+    epoch.finish(E.confirmed[0], replaced(E.confirms, E.confirms[1], data))
 
 
 def payload_of(message: bytes, limit: int = 1 << 20) -> bytes:
     return Envelope.from_bytes(message, limit).payload
 
 
-def _resigned(message: bytes, payload: bytes, rank: int = 1, limit: int = 1 << 20) -> bytes:
+def resigned(message: bytes, payload: bytes, rank: int = 1) -> bytes:
     """The same message with another payload, by a member who lies."""
-    return Envelope.seal(IDS[rank], Envelope.from_bytes(message, limit).header, payload).to_bytes()
-
-
-def _liar_confirms(payload: bytes) -> None:
-    epoch.finish(
-        exchange().confirmed[0],
-        exchange().confirms_with(_resigned(exchange().confirms[1], payload)),
-    )
+    head = Envelope.from_bytes(message, 1 << 20).header
+    return Envelope.seal(IDS[rank], head, payload).to_bytes()
 
 
 def _liar_shares(contribution: bytes) -> None:
-    e = exchange()
-    head = Envelope.from_bytes(e.shares[TO_ME], 1024).header
-    box = pairs.seal_to(e.shared[1].pair_keys[0], head, contribution, source("box"))
-    message = Envelope.seal(IDS[1], head, box).to_bytes()
-    epoch.confirm(e.shared[0], _shares_with(TO_ME, message))
+    head = Envelope.from_bytes(TO_ME, 1024).header
+    box = pairs.seal_to(E.shared[1].pair_keys[0], head, contribution, source("box"))
+    _confirm(Envelope.seal(IDS[1], head, box).to_bytes())
 
 
 # --- key pairs and sums of keys ---
@@ -144,21 +116,20 @@ def pair(number: int = 0, scheme: Any = PAILLIER) -> tuple[epoch.Confirmed, byte
 
 
 def _take(data: bytes, scheme: Any = PAILLIER) -> None:
-    key_pair.take(exchange().confirmed[1], exchange().confirms, data, scheme, TERMS)
+    key_pair.take(E.confirmed[1], E.confirms, data, scheme, TERMS)
 
 
 def _announced(data: bytes) -> None:
-    key_pair.announced(data, IDS[0].public, RUN, 0, exchange().epochs[0].id, TERMS)
+    key_pair.announced(data, IDS[0].public, RUN, 0, E.epochs[0].id, TERMS)
 
 
 def _leader_lies(secret: bytes, scheme: Any = PAILLIER) -> None:
     """The leader seals what is no secret key, or not that of the public one."""
     state, message = pair(0, scheme)
-    agreed = exchange().epochs[0]
-    box = seal.seal(
-        agreed.group_key, key_pair._box_header(agreed, state.scheme_public), secret, source("lie")
-    )
-    _take(_resigned(message, canonical.dumps([state.scheme_public, box]), 0), scheme)
+    agreed = E.epochs[0]
+    head = key_pair._box_header(agreed, state.scheme_public)
+    box = seal.seal(agreed.group_key, head, secret, source("lie"))
+    _take(resigned(message, canonical.dumps([state.scheme_public, box]), 0), scheme)
 
 
 @functools.cache
@@ -170,149 +141,99 @@ def joints(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
 
 def _add(data: bytes) -> None:
     states, messages = joints()
-    joint.add(states[0], exchange().confirms, [messages[0], data, *messages[2:]], ESHE, TERMS)
+    joint.add(states[0], E.confirms, replaced(messages, messages[1], data), ESHE, TERMS)
 
 
 def _liar_adds(lanes: bytes) -> None:
-    agreed = exchange().epochs[1]
+    agreed = E.epochs[1]
     box = seal.seal(agreed.group_key, box_header(agreed, "joint", 1), lanes, source("joint lie"))
-    _add(_resigned(joints()[1][1], box))
+    _add(resigned(joints()[1][1], box))
 
 
 def _joint_lanes() -> list[bytes]:
-    group_key = exchange().epochs[0].group_key
-    return [seal.unseal(group_key, payload_of(joints()[1][1]))[1]]
+    return [seal.unseal(E.epochs[0].group_key, payload_of(joints()[1][1]))[1]]
 
 
-@functools.cache
-def _joint_sum(number: int = 0) -> bytes:
+def joint_sum(number: int = 0) -> bytes:
     states, messages = joints(number)
     return joint.add(states[1], exchange(number).confirms, messages, ESHE, TERMS)[1]
 
 
 def _sum_announced(data: bytes) -> None:
-    joint.announced(data, IDS[1].public, RUN, 0, exchange().epochs[0].id, TERMS)
+    joint.announced(data, IDS[1].public, RUN, 0, E.epochs[0].id, TERMS)
 
 
 # --- sealed boxes ---
 
-BOX_HEADER = {
-    "run_id": RUN,
-    "roster_hash": ROSTER.hash,
-    "stage": "checkpoint",
-    "round": 3,
-    "attempt": 0,
-    "rank": 1,
-    "epoch": bytes(16),
-}
+BOX: dict[str, Any] = {"run_id": RUN, "roster_hash": ROSTER.hash, "stage": "checkpoint"}
+BOX |= {"round": 3, "attempt": 0, "rank": 1, "epoch": bytes(16)}
 KEY = bytes(range(32))
 
 
 def _box(plaintext: bytes, round_: int = 3) -> bytes:
-    fields = BOX_HEADER | {"round": round_}
-    return seal.seal(KEY, fields, plaintext, source(f"box {round_}"), chunk_bytes=16)
+    draw = source(f"box {round_}")
+    return seal.seal(KEY, {**BOX, "round": round_}, plaintext, draw, chunk_bytes=16)
 
 
 def _unseal(data: bytes) -> None:
-    _, chunks = seal.unseal_stream(KEY, [data[:50], data[50:]], BOX_HEADER)
+    _, chunks = seal.unseal_stream(KEY, [data[:50], data[50:]], BOX)
     b"".join(chunks)
 
 
-def _one(data: bytes) -> list[bytes]:
-    return [data]
+def _of_ckks(decode: Any) -> Any:
+    return functools.partial(decode, scheme=CKKS)
 
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
-    e = exchange()
-    keys = "flhe.keys."
+    rest, room = [*E.hellos[2:], OTHER.hellos[1]], 16 << 20
+    unsigned = [detached(header(round=2)), detached(header(), bytes(32))]
+    magic = len(seal.MAGIC)
+
+    def another_key() -> list[bytes]:
+        return [CkksSecret.generate("2048", source("another key")).to_bytes()]
+
+    def of_pair(name: str, decode: Any) -> Decoder:
+        return Decoder(name, lambda: [pair()[1]], decode, NEVER, lambda: [pair(1)[1]])
+
+    def secret(scheme: Any) -> Any:
+        return lambda: [pair(0, scheme)[0].scheme_secret]
+
     return (
-        Decoder("envelope, verified", _sealed_envelopes, _envelope, NEVER, _other_envelopes),
+        Decoder("envelope, verified", [envelope_of(header())], _envelope, NEVER, WRONG),
+        Decoder("envelope, detached", [detached(header())], _detached, NEVER, unsigned),
+        Decoder("ADVERTISE", [E.hellos[1]], _share, NEVER, rest),
+        Decoder("SHARE to me", [TO_ME], _confirm, NEVER, [PAST_ME, OTHER.share(1, 0)]),
+        Decoder("SHARE past me", [PAST_ME], _confirm_of_others, NEVER, [TO_ME, OTHER.share(1, 2)]),
+        Decoder("CONFIRM", [E.confirms[1]], _finish, NEVER, [*E.confirms[2:], OTHER.confirms[1]]),
         Decoder(
-            "envelope, detached",
-            lambda: [envelopes.sign_detached(IDS[1], header(), DIGEST)],
-            _detached,
+            "CONFIRM by a liar",
+            [payload_of(E.confirms[1])],
+            lambda payload: _finish(resigned(E.confirms[1], payload)),
             NEVER,
-            lambda: [
-                envelopes.sign_detached(IDS[1], header(round=2), DIGEST),
-                envelopes.sign_detached(IDS[1], header(), bytes(32)),
-            ],
-            covers=(keys + "agreement.messages.open_detached",),
         ),
-        Decoder(
-            "ADVERTISE",
-            lambda: [e.hellos[1]],
-            _share,
-            NEVER,
-            lambda: [*e.hellos[2:], OTHER.hellos[1]],
-        ),
-        Decoder(
-            "SHARE to me",
-            lambda: [e.shares[TO_ME]],
-            _confirm,
-            NEVER,
-            lambda: [e.shares[PAST_ME], OTHER.shares[TO_ME]],
-        ),
-        Decoder(
-            "SHARE past me",
-            lambda: [e.shares[PAST_ME]],
-            _confirm_of_others,
-            NEVER,
-            lambda: [e.shares[TO_ME], OTHER.shares[PAST_ME]],
-        ),
-        Decoder(
-            "CONFIRM",
-            lambda: [e.confirms[1]],
-            _finish,
-            NEVER,
-            lambda: [*e.confirms[2:], OTHER.confirms[1]],
-        ),
-        Decoder("CONFIRM by a liar", lambda: [payload_of(e.confirms[1])], _liar_confirms, NEVER),
-        Decoder("SHARE by a liar", lambda: [e.shared[1].contribution], _liar_shares, ANY),
-        Decoder(
-            "KEY-PAIR of Paillier",
-            lambda: [pair()[1]],
-            _take,
-            NEVER,
-            lambda: [pair(1)[1]],
-        ),
-        Decoder(
-            "KEY-PAIR of CKKS",
-            lambda: [pair(0, CKKS)[1]],
-            functools.partial(_take, scheme=CKKS),
-            NEVER,
-            room=16 << 20,
-        ),
-        Decoder(
-            "KEY-PAIR at the relay", lambda: [pair()[1]], _announced, NEVER, lambda: [pair(1)[1]]
-        ),
-        Decoder(
-            "KEY-PAIR of Paillier by a liar", lambda: [pair()[0].scheme_secret], _leader_lies, NEVER
-        ),
+        Decoder("SHARE by a liar", [E.shared[1].contribution], _liar_shares, ANY),
+        of_pair("KEY-PAIR of Paillier", _take),
+        of_pair("KEY-PAIR at the relay", _announced),
+        Decoder("KEY-PAIR of Paillier by a liar", secret(PAILLIER), _leader_lies, NEVER),
+        Decoder("KEY-PAIR of CKKS", lambda: [pair(0, CKKS)[1]], _of_ckks(_take), NEVER, room=room),
         Decoder(
             "KEY-PAIR of CKKS by a liar",
-            lambda: [pair(0, CKKS)[0].scheme_secret],
-            functools.partial(_leader_lies, scheme=CKKS),
+            secret(CKKS),
+            _of_ckks(_leader_lies),
             NEVER,
-            lambda: [CkksSecret.generate("2048", source("another key")).to_bytes()],
-            room=16 << 20,
+            another_key,
+            room=room,
         ),
         Decoder("JOINT", lambda: [joints()[1][1]], _add, NEVER, lambda: [joints(1)[1][1]]),
         Decoder("JOINT by a liar", _joint_lanes, _liar_adds, ANY),
         Decoder(
             "JOINT-SUM at the relay",
-            lambda: [_joint_sum()],
+            lambda: [joint_sum()],
             _sum_announced,
             NEVER,
-            lambda: [_joint_sum(1)],
+            lambda: [joint_sum(1)],
         ),
-        Decoder(
-            "sealed box",
-            lambda: [_box(bytes(40))],
-            _unseal,
-            NEVER,
-            lambda: [_box(bytes(40), 4)],
-            head=len(seal.MAGIC),
-        ),
-        Decoder("sealed box, unread", lambda: [_box(b"x")], seal.peek, ANY, head=len(seal.MAGIC)),
+        Decoder("sealed box", [_box(bytes(40))], _unseal, NEVER, [_box(bytes(40), 4)], magic),
+        Decoder("sealed box, unread", [_box(b"x")], seal.peek, ANY, head=magic),
     )

@@ -1,42 +1,143 @@
 """Files of a state directory and of a server: a bad disk, or somebody who got at it, wrote them.
 
-What is taken encodes to the same bytes, so nothing is lost or made up on the way.
+What is taken encodes to the same bytes, so nothing is lost or made up on the way. Most are read as a
+node and a server read them, in directories of theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 from flhe.coding.support import Support
+from flhe.mods import records
+from flhe.node.node import Node
+from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
+from flhe.strategies.key_agreement import Agreed
+from flhe.strategies.ledger import Ledger
 from flhe.training.draft import MAGIC as DRAFT
 from flhe.training.draft import Draft
 from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
-from tests.fuzz.decoders import NEVER, Decoder
-from tests.fuzz.plain import LAYOUT
+from flhe.training.terms import Terms
+from flhe.wire import canonical
+from tests.fuzz.decoders import ANY, NEVER, Decoder, Encode
+from tests.fuzz.group import IDS, ROSTER, RUN, TERMS, exchange, scratch
+from tests.fuzz.plain import LAYOUT, dense, sparse
 from tests.fuzz.signed import CKKS, pair
+
+# --- a node's directory ---
+
+
+@functools.cache
+def node() -> Node:
+    """A node with an agreement under way, an epoch and an update that is kept."""
+    home = scratch() / "node"
+    store = Store(home)
+    Path(home / "identity.key").write_bytes(bytes([1]) * 32)
+    (home / "identity.key").chmod(0o600)
+    mine = Node(Policy(home, trust="first-use"), store, store.identity(), RUN)
+    mine.start_session(exchange().epochs[0], Terms())
+    mine.save_agreement(exchange().confirmed[0])
+    mine.save_output(sparse(), b"envelope")
+    return mine
+
+
+def _claims(mine: Node) -> Any:
+    """What the store makes of the file of an epoch, whatever it asks it for."""
+    epoch_id, store = exchange().epochs[0].id, mine.store
+    return store.opened(epoch_id), store.last_claim(epoch_id), store.usable(epoch_id)
+
+
+def _output_bytes(kept: tuple[Any, bytes]) -> bytes:
+    sealed, envelope = kept
+    head = canonical.dumps([sealed.header(), envelope])
+    return len(head).to_bytes(4, "big") + head + b"".join(map(bytes, sealed.body()))
+
+
+def _session_bytes(session: tuple[bytes, bytes]) -> bytes:
+    return canonical.dumps({"v": 1, "epoch": session[0], "terms": session[1]})
+
+
+# --- a server's directory ---
+
+
+@functools.cache
+def server() -> Path:
+    """The directory of one in its third round."""
+    directory = scratch() / "server"
+    kept = Ledger.create(directory, RUN, TERMS)
+    members = {100 + i: each.public for i, each in enumerate(IDS)}
+    epoch, confirms = exchange().epochs[0], tuple(exchange().confirms)
+    kept.agreed = Agreed(0, epoch.id, ROSTER.hash, members, confirms, 1, 3, b"public")
+    kept.layout, kept.chain = LAYOUT, {2: bytes(32)}
+    kept.begin(3, 0)
+    kept.keep_ranges(dense())
+    kept.told[3] = bytes([3]) * 32
+    kept.keep(dense(), bytes([2]) * 32, b"release")
+    kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2)
+    return directory
+
+
+def ledger() -> Ledger:
+    return Ledger.load(server(), TERMS)
+
+
+def _whole() -> Ledger:
+    """With the round of its checkpoint as it is written, whether or not the file is of that round."""
+    kept = ledger()
+    body = canonical.loads((server() / "ledger").read_bytes(), 1 << 20, "ledger")
+    kept.box_round = body["box_round"]
+    return kept
+
+
+def _sum_bytes(kept: tuple[bytes, ArrayRecord]) -> bytes:
+    header, record = kept
+    return len(header).to_bytes(4, "big") + header + b"".join(a.data for a in record.values())
+
+
+def file_of(
+    name: str, path: Callable[[], Path], read: Callable[[], Any], encode: Encode, **how: Any
+) -> Decoder:
+    """A file in its directory, in whose place another one is put, and what comes of it."""
+
+    @functools.cache
+    def honest() -> list[bytes]:
+        return [path().read_bytes()]
+
+    def decode(data: bytes) -> Any:
+        (before,) = honest()
+        path().write_bytes(data)
+        try:
+            return read()
+        finally:
+            path().write_bytes(before)
+
+    return Decoder(name, honest, decode, encode, **how)
+
 
 # --- models ---
 
-
-def arrays() -> dict[str, Any]:
-    return {
-        "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
-        "b": np.array(b"\x80\x3f", "V2"),
-        "n": np.array([3, -4], np.int64),
-    }
+ONE_MODEL: dict[str, Any] = {
+    "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+    "b": np.array(b"\x80\x3f", "V2"),
+    "n": np.array([3, -4], np.int64),
+}
 
 
-def _joined(chunks: Any) -> bytes:
-    return b"".join(bytes(chunk) for chunk in chunks)
+def _joined(value: Model | Draft) -> bytes:
+    return b"".join(bytes(chunk) for chunk in value.chunks())
 
 
 def models() -> list[Model]:
-    first = Model.initial(arrays())
+    first = Model.initial(ONE_MODEL)
     lane = np.linspace(0, 1, LAYOUT.floats, dtype=np.float32)
     memory = {"norms": np.array([0.5, 0.25])}
     mask = Support.of(np.array([0, 5, 12], np.uint32), LAYOUT.floats)
@@ -51,46 +152,45 @@ def drafts() -> list[Draft]:
     return [dense_one, Draft(4, bytes([1]) * 32, values, extras, coords, residual)]
 
 
-def _context() -> list[bytes]:
-    return [pair(0, CKKS)[0].scheme_public]
-
-
 def _seal_context(data: bytes) -> None:
     CKKS.sizes.seal.check_context(data)
 
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
-    ckks = pair(0, CKKS)[0]
+    ckks, seal_ = pair(0, CKKS)[0], CKKS.sizes.seal
+    context = CkksPublic.from_bytes(ckks.scheme_public).context
+    other = [seal_.context(np.arange(CKKS.sizes.n, dtype=np.uint64))]
+    epoch = f"epochs/{exchange().epochs[0].id.hex()}"
+
+    def at_node(name: str, file: str, read: Callable[[Node], Any], *how: Any, **more: Any) -> Any:
+        return file_of(name, lambda: node().policy.home / file, lambda: read(node()), *how, **more)
+
+    def at_server(name: str, file: str, read: Callable[[], Any], *how: Any, **more: Any) -> Any:
+        return file_of(name, lambda: server() / file, read, *how, **more)
+
+    def box() -> Any:
+        return ledger().box, ledger().box_round
+
     return (
-        Decoder(
-            "model",
-            lambda: [_joined(m.chunks()) for m in models()],
-            Model.from_bytes,
-            lambda m: _joined(m.chunks()),
-            head=len(MODEL),
-            covers=("flhe.training.model.Model.from_bytes",),
+        at_node("key file in a store", epoch, _claims, ANY),
+        at_node(
+            "kept update",
+            f"runs/{RUN}/outbox",
+            lambda mine: mine._output("outbox"),
+            _output_bytes,
+            head=0,
         ),
+        at_node("session", f"runs/{RUN}/session", Node._read_session, _session_bytes),
+        at_node("agreement under way", f"runs/{RUN}/agreement", Node._agreement, ANY),
+        at_node("identity", "identity.key", lambda mine: mine.store.identity(), ANY),
+        at_server("ledger", "ledger", _whole, Ledger._to_bytes),
+        at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes, head=0),
+        at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=0),
+        Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),
+        Decoder("draft", [*map(_joined, drafts())], Draft.from_bytes, _joined, head=len(DRAFT)),
         Decoder(
-            "draft",
-            lambda: [_joined(d.chunks()) for d in drafts()],
-            Draft.from_bytes,
-            lambda d: _joined(d.chunks()),
-            head=len(DRAFT),
-            covers=("flhe.training.draft.Draft.from_bytes",),
+            "secret key of CKKS", [ckks.scheme_secret], CkksSecret.from_bytes, CkksSecret.to_bytes
         ),
-        Decoder(
-            "secret key of CKKS",
-            lambda: [ckks.scheme_secret],
-            CkksSecret.from_bytes,
-            CkksSecret.to_bytes,
-            covers=("flhe.schemes.fedml_he.keys.CkksSecret.from_bytes",),
-        ),
-        Decoder(
-            "context of TenSEAL",
-            lambda: [CkksPublic.from_bytes(ckks.scheme_public).context],
-            _seal_context,
-            NEVER,
-            lambda: [CKKS.sizes.seal.context(np.arange(CKKS.sizes.n, dtype=np.uint64))],
-        ),
+        Decoder("context of TenSEAL", [context], _seal_context, NEVER, other),
     )

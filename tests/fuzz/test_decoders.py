@@ -1,4 +1,4 @@
-"""Mutants of every message and file: no crash, no hang, nothing large, and nothing taken wrongly.
+"""Mutants of every message, file and record: no crash, no hang, nothing large or taken wrongly.
 
 A few of each type here; 10,000 of each with `-m sweep`.
 """
@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator
+from random import Random
+from types import CodeType
+from typing import Any
 
 import pytest
 
 from flhe.errors import ProtocolError
-from tests.fuzz.decoders import NEVER, AcceptedError, Decoder, mutants, run, take_honest, try_one
-from tests.fuzz.modules import modules
-from tests.fuzz.registry import all_decoders
+from tests.fuzz.declared import all_decoders, all_records, of_one_reader, refused, samples
+from tests.fuzz.decoders import (
+    NEVER,
+    AcceptedError,
+    Decode,
+    Decoder,
+    Encode,
+    modules,
+    mutants,
+    run,
+    take_honest,
+    try_one,
+)
 
 FEW, MANY = 12, 10_000
 READERS = {"from_bytes", "from_parts", "from_fields", "from_line", "from_parameters"}
@@ -31,88 +45,86 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
-@pytest.mark.parametrize("name", list(all_decoders()))
-def test_a_few_mutants(name: str) -> None:
-    decoder = all_decoders()[name]
-    take_honest(decoder)
-    run(decoder, FEW, seed=0, measure_every=1)
+sweep = (pytest.mark.sweep, pytest.mark.timeout(7200))
 
 
-@pytest.mark.sweep
-@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=sweep)])
 @pytest.mark.parametrize("name", list(all_decoders()))
-def test_many_mutants(name: str) -> None:
+def test_mutants(name: str, count: int) -> None:
     decoder = all_decoders()[name]
     take_honest(decoder)
-    taken = run(decoder, MANY, seed=1)
-    print(f"{name}: {MANY} mutants, {taken} taken as another honest value")
+    taken = run(decoder, count, seed=count, measure_every=1 if count == FEW else 10)
+    print(f"{name}: {count} mutants, {taken} taken as another honest value")
     assert taken == 0 or decoder.encode is not NEVER
 
 
+@pytest.mark.parametrize("name", all_records())
+def test_what_a_declaration_does_not_allow_is_refused(name: str) -> None:
+    assert samples().get(name), "a class of records of which nothing honest is in tests/fuzz"
+    for record in of_one_reader(name)[:2]:
+        for what, data in refused(record, Random(name)):
+            assert not try_one(all_decoders()[name], data), what
+
+
 def test_no_decoder_is_missing() -> None:
-    covered = {name for decoder in all_decoders().values() for name in decoder.covers}
-    found = {name for name in _decoders() if "wire.record." not in name}  # see test_declared.py
-    assert not found - covered, "a decoder without an entry in tests/fuzz"
-    assert not covered - found, "an entry for what is not there any more"
+    """All that reads bytes or fields of others reads those of some honest message here."""
+    for decoder in all_decoders().values():
+        take_honest(decoder)  # what is made once is made now, and not as a message is read
+    ran = set[CodeType]()
+
+    def notes(frame: Any, *_: Any) -> None:
+        ran.add(frame.f_code)
+
+    sys.setprofile(notes)
+    try:
+        for decoder in all_decoders().values():
+            decoder.decode(decoder.honest[0])
+    finally:
+        sys.setprofile(None)
+    missing = [code.co_qualname for code in _readers() if code not in ran]
+    assert not missing, "a decoder without an entry in tests/fuzz"
 
 
-def _decoders() -> Iterator[str]:
-    """Qualified names of all that reads bytes or fields of others."""
+def _readers() -> Iterator[CodeType]:
     for module in modules():
         for name, member in vars(module).items():
             if getattr(member, "__module__", None) != module.__name__:
                 continue
-            if inspect.isclass(member):
-                yield from _methods(member)
+            if inspect.isclass(member):  # what it inherits is named where it is written
+                own = [vars(member)[method] for method in READERS & vars(member).keys()]
+                yield from (m.__func__.__code__ for m in own if isinstance(m, classmethod))
             elif name in READERS | FUNCTIONS and inspect.isfunction(member):
-                yield f"{module.__name__}.{name}"
-
-
-def _methods(kind: type) -> Iterator[str]:
-    """Its own: those that it inherits are named where they are written."""
-    for name in READERS & vars(kind).keys():
-        if isinstance(vars(kind)[name], classmethod):
-            yield f"{kind.__module__}.{kind.__qualname__}.{name}"
+                yield member.__code__
 
 
 # --- the laws themselves ---
 
-
-def decoder_of(decode: object) -> Decoder:
-    return Decoder("test", lambda: [b"\x83\x01\x02\x03"], decode, bytes)  # type: ignore[arg-type]
+HONEST = b"\x83\x01\x02\x03"
 
 
-def test_another_exception_is_told() -> None:
-    def decode(data: bytes) -> bytes:
-        return {b"\x83\x01\x02\x03": data}[data]
-
-    with pytest.raises(KeyError) as caught:
-        run(decoder_of(decode), 3, seed=0)
-    assert "mutant 0" in str(caught.value.__notes__)
+def long_error(data: bytes) -> bytes:
+    if data == HONEST:
+        return data
+    raise ProtocolError("x" * 5000)
 
 
-def test_a_second_encoding_is_told() -> None:
-    with pytest.raises(AcceptedError, match="something else"):
-        run(decoder_of(lambda data: data[:1]), 50, seed=0)
-
-
-def test_what_is_taken_for_authentic_is_told() -> None:
-    decoder = Decoder("test", lambda: [b"honest"], bytes, NEVER)
-    with pytest.raises(AcceptedError, match="authentic"):
-        run(decoder, 50, seed=0)
-
-
-def test_what_is_large_is_told() -> None:
-    with pytest.raises(AssertionError, match="at most"):
-        try_one(decoder_of(lambda data: bytes(1 << 26) and data), b"x", measured=True)
-
-
-def test_a_long_error_is_told() -> None:
-    def decode(data: bytes) -> bytes:
-        raise ProtocolError("x" * 5000)
-
-    with pytest.raises(AssertionError, match="repeats"):
-        try_one(decoder_of(decode), b"x")
+@pytest.mark.parametrize(
+    ("decode", "encode", "raised", "says"),
+    [
+        (lambda data: {HONEST: data}[data], bytes, KeyError, None),
+        (lambda data: data[:1], bytes, AcceptedError, "something else"),
+        (bytes, NEVER, AcceptedError, "authentic"),
+        (lambda data: bytes(1 << 26) and data, bytes, AssertionError, "at most"),
+        (long_error, bytes, AssertionError, "repeats"),
+    ],
+    ids=["another exception", "a second encoding", "taken for authentic", "large", "a long error"],
+)
+def test_what_breaks_a_law_is_told(
+    decode: Decode, encode: Encode, raised: type[Exception], says: str | None
+) -> None:
+    with pytest.raises(raised, match=says) as caught:
+        run(Decoder("test", [HONEST], decode, encode), 50, seed=0, measure_every=1)
+    assert "test, seed 0, mutant " in str(caught.value.__notes__)
 
 
 def test_mutants_are_many_and_the_same_each_time() -> None:

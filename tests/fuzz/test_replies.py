@@ -25,7 +25,7 @@ from tests.fuzz.messages import mutated
 from tests.fuzz.recorded import CASES, ageless, federation
 from tests.fuzz.test_stages import STAGES, stages
 from tests.mods.harness import SECRET
-from tests.strategies.puppets import Puppets, initial
+from tests.strategies.puppets import Log, Puppets, initial
 
 FEW = [("sash-clients", "unmask")]
 MANY = 100
@@ -79,26 +79,21 @@ def _with_error(reply: Message, error: Error) -> Message:
 
 def one_model(grid: Puppets) -> None:
     """Members that are at the last round agree on its model, where members have one."""
-    found = []
-    for index in range(len(grid.homes)):
-        path = grid.run_dir(index) / "model"
-        if path.exists():
-            found.append(Model.from_bytes(path.read_bytes()))
+    paths = [grid.run_dir(index) / "model" for index in range(len(grid.homes))]
+    found = [Model.from_bytes(path.read_bytes()) for path in paths if path.exists()]
     last = max((model.round for model in found), default=0)
     assert len({model.fingerprint() for model in found if model.round == last}) < 2
 
 
 @pytest.mark.parametrize(("case", "stage"), FEW)
-def test_a_few_mutants(
-    tmp_path: Path, case: str, stage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_few_mutants(tmp_path: Path, case: str, stage: str, caplog: Log) -> None:
     check(tmp_path, case, stage, 0, caplog)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("stage", STAGES)
-def test_many_mutants(tmp_path: Path, stage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_mutants(tmp_path: Path, stage: str, caplog: Log) -> None:
     with ageless():
         having = stages()[stage]
     outcomes = Counter(
@@ -108,7 +103,7 @@ def test_many_mutants(tmp_path: Path, stage: str, caplog: pytest.LogCaptureFixtu
     print(f"replies to {stage}: {dict(outcomes)}")
 
 
-def check(path: Path, case: str, stage: str, seed: int, caplog: pytest.LogCaptureFixture) -> str:
+def check(path: Path, case: str, stage: str, seed: int, caplog: Log) -> str:
     """Hold a server to the laws; how the run ended."""
     caplog.clear()
     for name in ("flwr", "flhe"):

@@ -24,6 +24,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from flhe.mods import records
+from flhe.mods.table import STAGES as TABLE
 from flhe.training.model import Model, first_history
 from flhe.training.terms import Terms
 from flhe.wire import canonical
@@ -33,6 +34,7 @@ from tests.fuzz.recorded import CASES, Disk, Moment, ageless, moments, taken
 from tests.mods.harness import SLUGS, wire
 
 FEW, MANY = 2, 10_000
+"""Mutants of a stage: so many for each federation that has it, at least."""
 INTERNAL, APP_FAILED = 1002, "1001"
 CLAIMED, REUSED = "1022", "1012"
 
@@ -50,38 +52,23 @@ def _quiet() -> Iterator[None]:
 @functools.cache
 def stages() -> dict[str, list[str]]:
     """Stage -> federations that have it."""
-    out: dict[str, list[str]] = {}
-    for case in CASES:
-        for moment in moments(case):
-            out.setdefault(moment.stage, [])
-            if case not in out[moment.stage]:
-                out[moment.stage].append(case)
-    return out
+    having = {case: {moment.stage for moment in moments(case)} for case in CASES}
+    return {s: found for s in STAGES if (found := [case for case in CASES if s in having[case]])}
 
 
-STAGES = (
-    *("advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"),
-    *("status", "initial", "sync", "checkpoint", "verify", "evaluate"),
-    *("round", "supports", "update", "consist", "unmask"),
-)
+STAGES = sorted({name for _, name in TABLE})
 
 
 def test_every_stage_is_here() -> None:
-    from flhe.mods.table import STAGES as TABLE
-
-    assert set(STAGES) == {name for _, name in TABLE} == set(stages())
+    assert set(STAGES) == set(stages())
 
 
+@pytest.mark.parametrize(
+    "count", [FEW, pytest.param(MANY, marks=(pytest.mark.sweep, pytest.mark.timeout(7200)))]
+)
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_few_mutants(stage: str) -> None:
-    fuzz(stage, FEW * len(stages()[stage]), seed=0)
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("stage", STAGES)
-def test_many_mutants(stage: str) -> None:
-    print(f"{stage}: {dict(fuzz(stage, MANY, seed=1))}")
+def test_mutants(stage: str, count: int) -> None:
+    print(f"{stage}: {dict(fuzz(stage, max(count, FEW * len(stages()[stage])), count))}")
 
 
 def fuzz(stage: str, count: int, seed: int) -> Counter[str]:
@@ -145,11 +132,10 @@ def judged(moment: Moment, reply: Message) -> str:
 def known(case: str) -> dict[str, set[bytes]]:
     """What nodes' files held at any time of an honest exchange; models and epochs are the same."""
     out: dict[str, set[bytes]] = {}
-    for moment in moments(case):
-        for disk in (moment.before, moment.after):
-            for name, content in disk.items():
-                if content is not None:
-                    out.setdefault(name, set()).add(content)
+    for disk in (disk for m in moments(case) for disk in (m.before, m.after)):
+        for name, content in disk.items():
+            if content is not None:
+                out.setdefault(name, set()).add(content)
     return out
 
 
@@ -160,9 +146,7 @@ def check_disk(moment: Moment, now: Disk) -> None:
         if content is None or content in honest.get(name, ()):
             continue
         if name.endswith("/session"):
-            assert name not in moment.before, (
-                "the epoch or the terms of a federation under way changed"
-            )
+            assert name not in moment.before, "the epoch or terms under way changed"
             assert f"epochs/{_session(content)['epoch'].hex()}" in honest
         elif name.startswith("epochs/"):
             assert name in honest, "an epoch that was never agreed on"
@@ -189,11 +173,9 @@ def may_be(moment: Moment, model: Model) -> bool:
 
 
 def _tagged(moment: Moment) -> bool:
-    for disk in (moment.after, moment.before):
-        for name, content in disk.items():
-            if name.endswith("/session") and content is not None:
-                terms = Terms.from_bytes(_session(content)["terms"])
-                return bool(getattr(terms, "tagged", False))
+    for name, content in (*moment.before.items(), *moment.after.items()):
+        if name.endswith("/session") and content is not None:
+            return Terms.from_bytes(_session(content)["terms"]).tagged
     return False
 
 

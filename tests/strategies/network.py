@@ -1,64 +1,31 @@
-"""Nodes and what carries their messages, under a clock of its own.
-
-Everything happens in one thread; what is late waits in a queue until the clock has come so far. What
-must always hold is watched by `tests.strategies.watching`; `tests.strategies.relay` says what is asked.
-"""
+"""Nodes and the messages between them and a relay; `tests.strategies.relay` says what is asked."""
 
 from __future__ import annotations
 
-import heapq
 import logging
-import os
-import shutil
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import Array, ConfigRecord, Message
 
+from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import records
 from flhe.node import store as store_module
-from flhe.schemes.sealed import Sealed
+from flhe.node.store import Store
+from flhe.schemes.sealed import Sealed, Slot
 from tests.mods.harness import CONFIG, SECRET, App, Site, initial
-from tests.strategies.chaos import Clock, Killed
-from tests.strategies.watching import Watch
+from tests.strategies.watching import Fault, Watch, data_of
 
 SIZE = 4
 VICTIM = 0
 """The one node whose directory is put back: one may be rolled back with its whole machine, unnoticed,
 and a sum takes more of them."""
 
-What = Literal[
-    "arrives",
-    "lose request",
-    "lose reply",
-    "late request",
-    "late reply",
-    "twice",
-    "late copy",
-    "app fails",
-    "kill",
-]
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What becomes of one message.
-
-    Parameters
-    ----------
-    what : str
-        See `What`.
-    amount : int
-        Seconds late, or the disk write that a node does not survive.
-    """
-
-    what: What = "arrives"
-    amount: int = 0
+LEAST = 16
+"""Bytes of a secret that are looked for; shorter ones turn up by chance."""
 
 
 @dataclass(frozen=True)
@@ -84,47 +51,30 @@ class Letter:
         return made
 
 
-class Moody(App):
-    """An app that fails when it is told to, with words that must not travel."""
-
-    fails = False
-
-    def content(self, message: Message) -> Any:
-        if self.fails:
-            raise ValueError(SECRET)
-        return super().content(message)
-
-
-class Network:
+class Network(Watch):
     """Nodes, the messages between them and a relay, and what becomes of both."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.clock = Clock()
+        super().__init__(path, logging.NullHandler(), (store_module,))
         self.sites = [self.process(i) for i in range(SIZE)]
-        self.watch = Watch(self.sites)
-        self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.sent: list[Letter] = []
-        self.copies = 0
-        self.copy: Path | None = None
-        self._count, self._dies, self._torn = 0, 0, False
-        self._patch = pytest.MonkeyPatch()
-        for name in ("flwr", "flhe"):  # what thousands of runs log would fill the memory
-            self._patch.setattr(logging.getLogger(name), "handlers", [logging.NullHandler()])
-            self._patch.setattr(logging.getLogger(name), "propagate", False)
-        self._patch.setattr(store_module, "time", self.clock)
-        self._patch.setattr(os, "fsync", self._fsync)
-        self.watch.begin(self._patch)
-
-    def close(self) -> None:
-        """Undo what was patched, and remove the directories."""
-        self._patch.undo()
-        shutil.rmtree(self.path)
+        self.heard: dict[tuple[Slot, int], bytes] = {}
+        self.signed: dict[tuple[int, int], dict[tuple[int, ...], set[int]]] = {}
 
     # --- nodes ---
 
     def process(self, index: int) -> Site:
         """A process of a node, which knows its directory and nothing else."""
+        network = self
+
+        class Moody(App):
+            """It fails when it is told to, with words that must not travel."""
+
+            def content(self, message: Message) -> Any:
+                if network.app_fails:
+                    raise ValueError(SECRET)
+                return super().content(message)
+
         home = self.path / f"node-{index}"
         return Site(home, index, app=Moody(step=0.125 * (index + 1), examples=10 + 20 * index))
 
@@ -132,86 +82,100 @@ class Network:
         """End a node's process, and begin another."""
         self.sites[index] = self.process(index)
 
-    def save(self) -> None:
-        """Copy the victim's directory."""
-        if self.sites[VICTIM].home.exists():
-            self.copies += 1
-            self.copy = self.path / f"copy-{self.copies}"
-            shutil.copytree(self.sites[VICTIM].home, self.copy)
+    def put_back(self, node: int) -> None:
+        """A machine that is rolled back starts anew."""
+        if self.snapshot is not None:
+            super().put_back(node)
+            self.restart(node)
 
-    def put_back(self) -> None:
-        """Put the last copy in its place."""
-        if self.copy is not None:
-            shutil.rmtree(self.sites[VICTIM].home)
-            shutil.copytree(self.copy, self.sites[VICTIM].home)
-            self.restart(VICTIM)
-
-    def handle(self, letter: Letter, fate: Fate) -> Message | None:
+    def handle(self, letter: Letter, fault: Fault | None = None) -> Message | None:
         """What a node answers; None if it dies over it."""
         site, began = self.sites[letter.site], self.clock.now
-        self._dies = fate.amount if fate.what == "kill" else 0
-        self._torn = fate.amount % 2 == 0
-        site.app.fails = fate.what == "app fails"
-        self.watch.actor = letter.site
-        try:
-            reply = site.ask(letter.stage, letter.kind, letter.records(), **letter.fields)
-        except Killed:
+        ask = partial(site.ask, letter.stage, letter.kind, letter.records(), **letter.fields)
+        reply = self.act(letter.site, fault, ask)
+        if reply is None:
             self.restart(letter.site)
             return None
-        except BaseException as error:
-            self.watch.breach(f"node {letter.site} raised {error!r} at {letter.stage}")
-            return None
-        finally:
-            self.watch.actor, self._dies, site.app.fails = None, 0, False
         if self.clock.now != began:
-            self.watch.breach(f"node {letter.site} waited at {letter.stage}")
-        self.watch.reads(letter.site, reply)
+            self.breach(f"node {letter.site} waited at {letter.stage}")
+        self.reads(letter.site, reply)
         return reply
 
-    def _fsync(self, handle: int) -> None:
-        """A node may die here: before a file is known to be on disk, or behind that."""
-        if self.watch.actor is not None and self._dies:
-            self._dies -= 1
-            if not self._dies:
-                if self._torn and stat.S_ISREG(os.fstat(handle).st_mode):
-                    os.ftruncate(handle, 0)
-                raise Killed
-
     # --- messages ---
-
-    def post(self, seconds: float, what: Callable[[], None]) -> None:
-        """Have something arrive later; what is due at one time arrives in order."""
-        self._count += 1
-        heapq.heappush(self.queue, (self.clock.now + seconds, self._count, what))
 
     def pass_time(self, seconds: float) -> None:
         """Let the clock run, and what is due arrive."""
         until = self.clock.now + seconds
         while self.queue and self.queue[0][0] <= until:
-            due, _, what = heapq.heappop(self.queue)
-            self.clock.now = max(self.clock.now, due)
-            what()
+            self.clock.now = max(self.clock.now, self.queue[0][0])
+            self.arrive()
         self.clock.now = until
 
-    def send(self, letter: Letter, fate: Fate) -> None:
+    def send(self, letter: Letter, fault: Fault | None = None) -> None:
         """Send it, and see what becomes of it."""
         self.sent.append(letter)
-        if fate.what == "lose request":
-            return
-        self.post(
-            fate.amount if fate.what == "late request" else 0, partial(self.serve, letter, fate)
-        )
-        if fate.what in ("twice", "late copy"):
-            late = fate.amount if fate.what == "late copy" else 0
-            self.post(late, partial(self.serve, letter, Fate()))
+        self.repeat(letter, fault)
 
-    def serve(self, letter: Letter, fate: Fate) -> None:
-        """A message arrives at its node."""
-        reply = self.handle(letter, fate)
-        if reply is not None and fate.what != "lose reply" and not reply.has_error():
-            late = fate.amount if fate.what == "late reply" else 0
-            self.post(late, partial(self.hear, letter, reply))
+    def repeat(self, letter: Letter, fault: Fault | None = None) -> None:
+        """Have a letter arrive at its node; what is refused is not answered."""
+
+        def hear(reply: Message) -> None:
+            if not reply.has_error():
+                self.hear(letter, reply)
+
+        self.deliver(fault, lambda: self.handle(letter, fault), hear)
 
     def hear(self, letter: Letter, reply: Message) -> None:
         """An answer arrives at the relay."""
         raise NotImplementedError
+
+    # --- what must hold ---
+
+    def hears(self, sealed: Sealed) -> None:
+        """An update has arrived: it must be what its node made, once and for all."""
+        (rank,) = sealed.senders
+        data = data_of(sealed)
+        if self.heard.setdefault((sealed.slot, rank), data) != data:
+            self.breach(f"rank {rank} sent two ciphertexts of round {sealed.slot.round}")
+        if (made := self.made.get((sealed.slot, rank))) is None or made.data != data:
+            self.breach(f"rank {rank} sent what nobody encrypted")
+
+    def signs(self, where: tuple[int, int], among: tuple[int, ...], rank: int, quorum: int) -> None:
+        """A member signed a set of survivors: one set a round, and no two sets are agreed on."""
+        sets = self.signed.setdefault(where, {})
+        sets.setdefault(among, set()).add(rank)
+        if sum(rank in who for who in sets.values()) > 1:
+            self.breach(f"rank {rank} signed two sets of round {where[1]}")
+        if sum(len(who) >= quorum for who in sets.values()) > 1:
+            self.breach(f"two sets of round {where[1]} were agreed on")
+
+    def reads(self, index: int, reply: Message) -> None:
+        """Nothing secret is in an answer."""
+        if not reply.has_error():
+            said = b"\0".join(_bytes_of(reply))
+            for what, secret in self._secrets(self.sites[index]):
+                if len(secret) >= LEAST and secret in said:
+                    self.breach(f"node {index} told {what}")
+
+    def _secrets(self, site: Site) -> Iterator[tuple[str, bytes]]:
+        yield "what its app's error said", SECRET.encode()
+        yield "its identity", (site.home / "identity.key").read_bytes()
+        for made in list(self.made.values())[-1:]:
+            # Of the values that it hides, in the widths that they have on their way.
+            for width in ("int16", "int32", "int64"):
+                yield "what was encrypted", made.lanes.astype(width).tobytes()
+        store = Store(site.home)
+        for epoch_id in store.epochs():
+            epoch = Epoch.from_bytes(store.peek_epoch(epoch_id))
+            yield "the group key", epoch.group_key
+            yield "a key of the scheme", epoch.scheme_secret[64:96]
+        if (site.run / "model").exists() and (model := site.model).round:
+            for array in (*model.masters.values(), *model.arrays().values()):
+                yield "its model", array.tobytes()
+
+
+def _bytes_of(message: Message) -> Iterator[bytes]:
+    for value in (value for record in message.content.values() for value in record.values()):
+        for item in value if isinstance(value, list) else [value]:
+            data = item.data if isinstance(item, Array) else item
+            yield data if isinstance(data, bytes) else repr(data).encode()

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
 from flhe.errors import QuorumError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
+from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy
 from flhe.strategies.report import RoundReport
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
+from tests.rosters import write_signed
 from tests.strategies.reference import COUNTS, MAX, start_arrays, trained
 
 Fate = Literal["dead", "silent"] | None
 Fates = dict[tuple[int, str], Iterable[int]]
 """(round, stage) -> partitions"""
+
+Lie = Callable[[int, Message], Message | None]
+"""(node, its reply) -> another one; None where it was changed in place."""
+
+Patch, Log = pytest.MonkeyPatch, pytest.LogCaptureFixture
 
 MASKED = ("round", "consist", "unmask")
 """Stages of a round whose survivors are signed."""
@@ -43,32 +42,30 @@ MASKED = ("round", "consist", "unmask")
 class Busy:
     """How many nodes work at the moment, over all grids."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
+    count, lock = 0, threading.Lock()
 
-    def add(self, change: int) -> None:
-        with self._lock:
-            self.count += change
-
-
-BUSY = Busy()
+    @classmethod
+    def add(cls, change: int) -> None:
+        with cls.lock:
+            cls.count += change
 
 
 class Clock:
-    """Time for StreamGrid: it leaps while nobody works, so that waiting for the silent is quick."""
+    """Stands in for `time`: what sleeps moves it, unless a node works; that takes no time at all."""
 
     def __init__(self) -> None:
-        self._leapt = 0.0
+        self.now = 1000.0
+        self.perf_counter = time.perf_counter
 
     def monotonic(self) -> float:
-        return time.monotonic() + self._leapt
+        return self.now
 
     def sleep(self, seconds: float) -> None:
-        if BUSY.count:
+        assert seconds >= 0
+        if Busy.count:
             time.sleep(min(seconds, 0.002))
         else:
-            self._leapt += seconds
+            self.now += max(seconds, 1e-6)
 
 
 class Node(ClientApp):
@@ -88,7 +85,7 @@ class Node(ClientApp):
             partition = int(context.node_config["partition-id"])
             self.ran.append(("train", partition))
             self.configs.append(dict(message.content["config"]))
-            arrays = records.to_numpy(message.content["arrays"])  # type: ignore[arg-type]
+            arrays = records.to_numpy(message.content["arrays"])
             told = {"num-examples": self.examples(partition), **self.metrics(partition)}
             content = RecordDict({"metrics": MetricRecord(told)})
             content["arrays"] = records.from_numpy(self.trained(arrays, partition))
@@ -178,6 +175,22 @@ class Puppets(InProcessGrid):
             self.killed.add(node)
         return lost
 
+    def lies(
+        self, nodes: Collection[int] | Callable[[int], bool], stage: str, change: Lie
+    ) -> list[int]:
+        """Have `change` spoil what nodes answer to a stage; returns who has lied, as they do."""
+        honest, lied = self.forge, list[int]()
+        picked = nodes if callable(nodes) else nodes.__contains__
+
+        def forge(node: int, at: str, reply: Message) -> Message:
+            if at != stage or reply.has_error() or not picked(node):
+                return honest(node, at, reply)
+            lied.append(node)
+            return change(node, reply) or reply
+
+        self.forge = forge
+        return lied
+
     # --- what it carries ---
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -194,7 +207,7 @@ class Puppets(InProcessGrid):
             self.silent = {node} if fate == "silent" else set()
             self._about[f"{self._count + 1:064x}"] = (node, stage)
             if fate is None:
-                BUSY.add(1)
+                Busy.add(1)
             ids += super().push_messages([message])
         return ids
 
@@ -202,7 +215,7 @@ class Puppets(InProcessGrid):
         try:
             super()._work(*args)
         finally:
-            BUSY.add(-1)
+            Busy.add(-1)
 
     def send_and_receive(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("this one waits for everyone")
@@ -237,7 +250,7 @@ class Puppets(InProcessGrid):
 
     def trainings(self, index: int) -> int:
         """How often a node trained."""
-        return self.app.ran.count(("train", index))  # type: ignore[attr-defined]
+        return self.app.ran.count(("train", index))
 
     @property
     def survivors(self) -> list[int]:
@@ -289,9 +302,29 @@ def same(grid: Puppets, members: Iterable[int]) -> Model:
 
 def told(reply: Message) -> ConfigRecord:
     """What a reply says, for a test to change."""
-    record = reply.content[records.REPLY]
-    assert isinstance(record, ConfigRecord)
-    return record
+    return reply.content[records.REPLY]
+
+
+def restaged(content: RecordDict, **fields: Any) -> RecordDict:
+    """A message whose stage says something else."""
+    record = ConfigRecord({**content[records.STAGE], **fields})
+    return RecordDict({**content, records.STAGE: record})
+
+
+def pin(grid: Puppets, nodes: Sequence[int], listed: int, name: str = "roster", **how: Any) -> None:
+    """Pin one roster on nodes, which lists the first so many, each with an identity of its own."""
+    ids = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
+    members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(ids[:listed]))
+    roster = Roster(members, **{"collusion": 0, "min_survivors": 2, "schemes": ("*",), **how})
+    config = write_signed(grid.homes[0].parent / name, roster, ids)
+    for i in nodes:
+        put_identity(grid.homes[i], bytes([i + 1]) * 32)
+        grid.contexts[100 + i].node_config.update(config)
+
+
+def put_identity(home: Path, seed: bytes) -> None:
+    """Have a node that has not begun be this one."""
+    Store(home).identity(lambda _: seed)
 
 
 def play(

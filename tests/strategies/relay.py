@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
@@ -18,7 +18,8 @@ from flhe.sums import receipts
 from flhe.training.terms import Terms
 from tests.mods.harness import TERMS, answer
 from tests.strategies.heard import Result, Try, said_of
-from tests.strategies.network import SIZE, Fate, Letter, Network
+from tests.strategies.network import SIZE, Letter, Network
+from tests.strategies.watching import Fault
 
 STAGE = 10.0
 """Seconds that the relay waits for the answers to a stage."""
@@ -77,24 +78,23 @@ class Relay(Network):
         where = letter.fields["round"], letter.fields["attempt"]
         noted = self.tries.setdefault(where, Try())
         if said.get("step") == "supports":
-            noted.supports[rank] = Support.from_bytes(said["support"], FLOATS)  # type: ignore[arg-type]
+            noted.supports[rank] = Support.from_bytes(said["support"], FLOATS)
         elif said.get("step") == "update":
             if self.terms.sparse and rank not in noted.supports:
                 return  # its support was lost on the way: nothing tells what the update is of
             supports = [noted.supports[rank]] if self.terms.sparse else None
             part = reply.content[records.UPDATE]
-            assert isinstance(part, ArrayRecord)
-            sealed = records.to_sealed(said["header"], part, supports=supports)  # type: ignore[arg-type]
-            self.watch.hears(sealed)
-            noted.updates[rank], noted.receipts[rank] = sealed, said["receipt"]  # type: ignore[assignment]
+            sealed = records.to_sealed(said["header"], part, supports=supports)
+            self.hears(sealed)
+            noted.updates[rank], noted.receipts[rank] = sealed, said["receipt"]
             if self.terms.masked:
                 noted.shares[rank] = records.bytes_list(said, "shares")
         elif said.get("step") == "consist" and "signature" in said:
             among = tuple(letter.fields["survivors"])
-            noted.signatures.setdefault(among, {})[rank] = said["signature"]  # type: ignore[assignment]
-            self.watch.signs(self.number, where[0], among, rank, self.quorum)
+            noted.signatures.setdefault(among, {})[rank] = said["signature"]
+            self.signs((self.number, where[0]), among, rank, self.quorum)
         elif said.get("step") == "unmask":
-            noted.answers.setdefault(letter.among, {})[rank] = said["answer"]  # type: ignore[assignment]
+            noted.answers.setdefault(letter.among, {})[rank] = said["answer"]
 
     # --- agreement on an epoch ---
 
@@ -120,7 +120,7 @@ class Relay(Network):
         def relay(stage: str, **fields: Any) -> list[Any] | None:
             fields = {**said, **fields}
             letters = [Letter(i, stage, "train", {}, fields, (), self.number) for i in self.members]
-            replies = [self.handle(letter, Fate()) for letter in letters]
+            replies = [self.handle(letter) for letter in letters]
             if any(reply is None or reply.has_error() for reply in replies):
                 return None
             return [answer(reply) for reply in replies if reply is not None]
@@ -128,23 +128,19 @@ class Relay(Network):
         self.members = list(members)
         hellos = relay("advertise")
         yield hellos
-        assert hellos is not None
         keys = [Envelope.from_bytes(hello["envelope"], 1024).header.sender for hello in hellos]
         order = sorted(range(len(keys)), key=keys.__getitem__)
         self.members = [self.members[i] for i in order]
         shares = relay("share", messages=[hellos[i]["envelope"] for i in order])
         yield shares
-        assert shares is not None
         confirms = relay("confirm", messages=[m for said in shares for m in said["envelopes"]])
         yield confirms
-        assert confirms is not None
         told = [c["envelope"] for c in confirms]
         self.least = len(members) if self.terms.joint else max(c["min-opening"] for c in confirms)
         self.colluders = max(c["colluders"] for c in confirms)
         if self.terms.joint:
             drawn = relay("joint", confirms=told)
             yield drawn
-            assert drawn is not None
             sums = relay("joint-sum", confirms=told, messages=[d["envelope"] for d in drawn])
             yield sums
         self.confirms = told
@@ -153,16 +149,16 @@ class Relay(Network):
         """Have the member that is furthest seal its model for those that are not there."""
         stand: dict[int, tuple[int, bytes]] = {}
         for site in self.members:
-            said = self.handle(self.letter(site, "status"), Fate())
+            said = self.handle(self.letter(site, "status"))
             if said is not None and not said.has_error():
-                stand[site] = answer(said)["round"], answer(said).get("history", b"")  # type: ignore[assignment]
+                stand[site] = answer(said)["round"], answer(said).get("history", b"")
         places = list(stand.values())
         furthest = max(places, key=lambda place: (place[0], places.count(place)), default=None)
         if furthest is not None and furthest[0] >= 0:
             site = next(site for site in stand if stand[site] == furthest)
-            reply = self.handle(self.letter(site, "checkpoint"), Fate())
+            reply = self.handle(self.letter(site, "checkpoint"))
             if reply is not None and not reply.has_error():
-                self.box = records.to_pieces(reply.content[records.BOX])  # type: ignore[arg-type]
+                self.box = records.to_pieces(reply.content[records.BOX])
             self.round = max(self.round, furthest[0] + 1)
 
     @property
@@ -177,7 +173,7 @@ class Relay(Network):
         """The attempt under way."""
         return self.tries.setdefault((self.round, self.attempt), Try())
 
-    def ask(self, rank: int, stage: str, fate: Fate, **fields: Any) -> None:
+    def ask(self, rank: int, stage: str, fault: Fault | None = None, **fields: Any) -> None:
         """Send one member a stage of the attempt under way."""
         site, here = self.members[rank], self.here
         kind = "evaluate" if stage == "evaluate" else "train"
@@ -194,18 +190,18 @@ class Relay(Network):
             signed = dict(list(here.signatures.get(among, {}).items())[: self.quorum])
             fields |= {"signers": list(signed), "signatures": list(signed.values())}
             letter = self.letter(site, stage, kind, **fields)
-            self.send(dataclasses.replace(letter, among=among), fate)
+            self.send(dataclasses.replace(letter, among=among), fault)
             return
-        self.send(self.letter(site, stage, kind, **fields), fate)
+        self.send(self.letter(site, stage, kind, **fields), fault)
 
-    def go(self, fates: Sequence[Fate]) -> None:
+    def go(self, faults: Sequence[Fault | None] = ()) -> None:
         """One stage: ask everybody, wait, and go on to what comes next."""
         if not self.confirms:
             return
         stage = self.stage
-        for rank in range(len(self.members)):
+        for rank, fault in zip(range(len(self.members)), (*faults, *[None] * SIZE), strict=False):
             if stage not in ("consist", "unmask") or rank in self.here.together():
-                self.ask(rank, stage, fates[rank])
+                self.ask(rank, stage, fault)
         self.pass_time(STAGE)
         self._next()
 
@@ -252,11 +248,12 @@ class Relay(Network):
         noted = self.tries[where]
         for rank in ranks:
             total = scheme.add(total, noted.updates[rank])
-        assert total is not None
         signed = [noted.receipts[rank] for rank in total.senders]
         return Result(scheme.close(total), release, receipts.pack(signed))
 
-    def split(self, rank: int, where: tuple[int, int], ranks: Sequence[int], fate: Fate) -> None:
+    def split(
+        self, rank: int, where: tuple[int, int], ranks: Sequence[int], fault: Fault | None
+    ) -> None:
         """Tell one member of another sum than the others, with whatever was released for it."""
         noted = self.tries[where]
         released = noted.answers.get(tuple(sorted(ranks)), {})
@@ -269,7 +266,7 @@ class Relay(Network):
         told.append(other)
         letter = self.letter(self.members[rank], "evaluate", "evaluate", **said_of(told))
         totals = tuple(result.total for result in told)
-        self.send(dataclasses.replace(letter, sums=totals), fate)
+        self.send(dataclasses.replace(letter, sums=totals), fault)
         self.pass_time(0)
 
     # --- left in peace ---
@@ -277,7 +274,7 @@ class Relay(Network):
     def calm_round(self) -> None:
         """A round of all members in which nothing fails, to its end."""
         for _ in range(30):
-            self.go([Fate()] * SIZE)
+            self.go()
             if self.stage == "evaluate":
-                self.go([Fate()] * SIZE)
+                self.go()
                 return

@@ -2,60 +2,37 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.strategies.chaos import MAX_NODES, Fault, What, World
+from tests.strategies import watching
+from tests.strategies.chaos import MAX_NODES, World
+from tests.strategies.watching import Fault, Machine, fast_directory, run_machine
 
-SHM = Path("/dev/shm")
-STAGES = (
-    "",
-    "evaluate",
-    "sync",
-    "status",
-    "checkpoint",
-    "advertise",
-    "share",
-    "confirm",
-    "initial",
-)
+STAGES = ["", "evaluate", "sync", "status", "checkpoint"]
+STAGES += ["advertise", "share", "confirm", "initial"]
 
 nodes = st.integers(0, MAX_NODES - 1)
-stages = st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + list(STAGES))
 moments = st.integers(0, 40)
 """Operations of the server into its next run; 0 is before it."""
-disturbed = st.builds(
-    Fault,
-    nodes,
-    stages,
-    st.sampled_from([what for what in get_args(What) if what != "kill"]),
-    st.sampled_from([1, 9, 30, 61, 200]),
-    st.integers(0, 2),
+faults = watching.faults(
+    (1, 9, 30, 61, 200),
+    30,
+    node=nodes,
+    stage=st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + STAGES),
+    after=st.integers(0, 2),
 )
-killed = st.builds(
-    Fault, nodes, stages, st.just("kill"), st.integers(1, 30), st.integers(0, 2), st.booleans()
-)
-faults = disturbed | disturbed | killed
 
 
-class Chaos(RuleBasedStateMachine):
+class Chaos(Machine):
     """Faults are armed, then the server runs; see `World` for what is watched meanwhile."""
 
-    world: World
+    world: World | None = None
 
     @initialize(
         size=st.integers(3, 4),
@@ -72,9 +49,7 @@ class Chaos(RuleBasedStateMachine):
         calm=st.booleans(),
     )
     def begin(self, size: int, secret: bool, calm: bool, **how: Any) -> None:
-        where = SHM if SHM.is_dir() else None
-        path = Path(tempfile.mkdtemp(prefix="flhe-chaos-", dir=where))
-        self.world = World(path, size, how, secret=secret)
+        self.world = World(fast_directory(), size, how, secret=secret)
         if calm:
             self.world.advance(1)
 
@@ -123,37 +98,14 @@ class Chaos(RuleBasedStateMachine):
         config = self.world.sites[self.place(node)].config
         self.world.later(when, lambda: config.update({"flhe-leave": leave}))
 
-    @rule(node=nodes, when=moments)
-    def wipe(self, node: int, when: int) -> None:
+    @rule(what=st.sampled_from(["wipe", "save", "put_back"]), node=nodes, when=moments)
+    def disk(self, what: str, node: int, when: int) -> None:
         index = self.place(node)
-        self.world.later(when, lambda: self.world.wipe(index))
-
-    @rule(node=nodes, when=moments)
-    def save(self, node: int, when: int) -> None:
-        index = self.place(node)
-        self.world.later(when, lambda: self.world.save(index))
-
-    @rule(node=nodes, when=moments)
-    def put_back(self, node: int, when: int) -> None:
-        index = self.place(node)
-        self.world.later(when, lambda: self.world.put_back(index))
+        self.world.later(when, lambda: getattr(self.world, what)(index))
 
     @rule(when=st.integers(1, 40))
     def rekey(self, when: int) -> None:
         self.world.later(when, self.world.rekey)
-
-    @invariant()
-    def nothing_was_wrong(self) -> None:
-        world = getattr(self, "world", None)
-        assert world is None or not world.wrong, "\n".join(world.wrong)
-
-    def teardown(self) -> None:
-        if hasattr(self, "world"):
-            try:
-                self.goes_on()
-                self.nothing_was_wrong()
-            finally:
-                self.world.close()
 
     def goes_on(self) -> None:
         """A federation that is left in peace gets on, unless nobody has its model any more."""
@@ -168,21 +120,8 @@ class Chaos(RuleBasedStateMachine):
         return node % len(self.world.sites)
 
 
-def play(runs: int, steps: int) -> None:
-    """That many runs of the machine."""
-    run_state_machine_as_test(
-        Chaos,
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_forty_runs() -> None:
-    play(40, 12)
+    run_machine(Chaos, 40, 12)
 
 
 def test_an_update_of_an_attempt_that_failed_is_not_lost_without_a_word(tmp_path: Path) -> None:
@@ -191,7 +130,7 @@ def test_an_update_of_an_attempt_that_failed_is_not_lost_without_a_word(tmp_path
     world = World(tmp_path / "world", 4, how, secret=False)
     try:
         world.advance(1)
-        world.faults = [Fault(node, "round", "lose reply") for node in (1, 2)]
+        world.faults = [Fault("lose reply", node=node, stage="round") for node in (1, 2)]
         world.on_word("asking again", lambda: setattr(world.sites[0], "there", False))
         world.advance(1)
         assert not world.wrong
@@ -203,4 +142,4 @@ def test_an_update_of_an_attempt_that_failed_is_not_lost_without_a_word(tmp_path
 @pytest.mark.sweep
 @pytest.mark.timeout(0)
 def test_two_thousand_runs() -> None:
-    play(2000, 12)
+    run_machine(Chaos, 2000, 12)

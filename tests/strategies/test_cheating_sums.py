@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import RecordDict
 
 from flhe.math.bigint import from_rows, to_rows
 from flhe.math.ring import Q
@@ -22,7 +22,7 @@ from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.strategies.federation import Federation
 from flhe.training.model import Model
-from tests.strategies.puppets import Puppets, same
+from tests.strategies.puppets import Log, Patch, Puppets, restaged, same
 from tests.strategies.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -43,7 +43,8 @@ SCHEMES = [
     "batchcrypt, half in clear",
 ]
 
-Lie = Callable[[Any, dict[int, Sealed], Sealed], Sealed]
+Parts = dict[int, Sealed]
+Lie = Callable[[Any, Parts, Sealed], Sealed]
 """(scheme, parts by rank, their sum) -> what is relayed."""
 
 
@@ -51,26 +52,29 @@ def folded(scheme: Any, parts: list[Sealed]) -> Sealed:
     total: Sealed | None = None
     for part in parts:
         total = scheme.add(total, replace(part, data=part.data.copy()))
-    assert total is not None
-    return scheme.close(total)  # type: ignore[no-any-return]
+    return scheme.close(total)
 
 
-def dropped(scheme: Any, parts: dict[int, Sealed], total: Sealed) -> Sealed:
+def in_place(parts: Parts, part: Sealed) -> list[Sealed]:
+    """All parts, with another one in the place of rank 1's."""
+    return [part if rank == 1 else own for rank, own in parts.items()]
+
+
+def dropped(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
     """One contribution is left out, and its sender named all the same."""
     if total.supports:  # its coordinates are those of all
         nothing = replace(parts[1], data=np.zeros_like(parts[1].data))
-        return folded(scheme, [nothing if rank == 1 else part for rank, part in parts.items()])
+        return folded(scheme, in_place(parts, nothing))
     rest = folded(scheme, [part for rank, part in parts.items() if rank != 1])
     return replace(rest, senders=total.senders)
 
 
-def doubled(scheme: Any, parts: dict[int, Sealed], total: Sealed) -> Sealed:
+def doubled(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
     """One contribution stands in the place of another one."""
-    again = replace(parts[2], senders=(1,))
-    return folded(scheme, [again if rank == 1 else part for rank, part in parts.items()])
+    return folded(scheme, in_place(parts, replace(parts[2], senders=(1,))))
 
 
-def one_more(scheme: Any, _parts: dict[int, Sealed], total: Sealed) -> Sealed:
+def one_more(scheme: Any, _parts: Parts, total: Sealed) -> Sealed:
     """1 is added to one coordinate (under CKKS to all of a block), which takes no key."""
     data = total.data.copy()
     if isinstance(scheme, Selective):
@@ -104,36 +108,37 @@ LIES = {"dropped": dropped, "doubled": doubled, "one more": one_more}
 
 
 class Cheat:
-    """Keeps the parts of a round, and relays something else than their sum."""
+    """A server that keeps the parts of a round, and relays something else than their sum."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lie: Lie, round_: int = LIE) -> None:
-        self.told = 0
-        parts: dict[int, Sealed] = {}
+    def __init__(self, path: Path, name: str, monkeypatch: Patch, lie: Lie) -> None:
+        self.variant, self.grid = VARIANTS[name], VARIANTS[name].nodes(path, NODES)
+        self.before: list[Model] = []
+        self.parts = parts = dict[int, Parts]()
         receive, keep = Federation.receive, Federation.keep
 
         def received(fed: Federation, *args: Any) -> Any:
             part, start = receive(fed, *args)
-            if part.slot.round == round_:
-                parts[part.senders[0]] = replace(part, data=part.data.copy())
+            copy = replace(part, data=part.data.copy())
+            parts.setdefault(part.slot.round, {})[part.senders[0]] = copy
             return part, start
 
         def kept(fed: Federation, total: Sealed, *args: Any) -> Any:
-            if total.slot.round != round_:
-                return keep(fed, total, *args)
-            self.told += 1
-            scheme = fed.scheme
-            return keep(fed, lie(scheme, parts, scheme.close(total)), *args)
+            if total.slot.round == LIE:
+                self.before.append(self.grid.model(0))
+                total = lie(fed.scheme, parts[LIE], fed.scheme.close(total))
+            return keep(fed, total, *args)
 
         monkeypatch.setattr(Federation, "receive", received)
         monkeypatch.setattr(Federation, "keep", kept)
 
-
-def run(grid: Puppets, name: str, rounds: int = 4) -> None:
-    VARIANTS[name].play(grid, rounds)
-
-
-def nodes(path: Path, name: str) -> Puppets:
-    return VARIANTS[name].nodes(path, NODES)
+    def is_refused(self, rounds: int) -> str:
+        """All refuse the sum, and go on from the model before; what one of them noted."""
+        self.variant.play(self.grid, rounds)
+        (before,) = self.before
+        assert before.round == LIE - 1
+        assert refusals(self.grid) == [1023] * NODES
+        assert same(self.grid, range(NODES)).round == rounds
+        return self.grid.log(0)
 
 
 def refusals(grid: Puppets) -> list[int]:
@@ -152,78 +157,44 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("name", "lie"), cases())
 def test_another_sum_is_refused_by_all(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    lie: str,
+    tmp_path: Path, monkeypatch: Patch, caplog: Log, name: str, lie: str
 ) -> None:
-    grid = nodes(tmp_path, name)
-    before: list[Model] = []
-    cheat = Cheat(monkeypatch, LIES[lie])
-    keep = Federation.keep
-
-    def kept(fed: Federation, total: Sealed, *args: Any) -> Any:
-        if total.slot.round == LIE:
-            before.append(grid.model(0))
-        return keep(fed, total, *args)
-
-    monkeypatch.setattr(Federation, "keep", kept)
-    run(grid, name)
-    assert cheat.told == 1
-    assert refusals(grid) == [1023] * NODES
-    assert before[0].round == LIE - 1
+    log = Cheat(tmp_path, name, monkeypatch, LIES[lie]).is_refused(4)
     assert f"the sum of round {LIE} opened for nobody: the round is void" in caplog.text
-    after = same(grid, range(NODES))
-    assert after.round == 4
-    log = grid.log(0)
     assert f"the sum of round {LIE} is not that of what its {NODES} senders encrypted" in log
     assert "a contribution was left out, counted twice, changed or brought in" in log
 
 
-def test_the_log_says_which_check_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = nodes(tmp_path, "flashe")
-    Cheat(monkeypatch, one_more)
-    run(grid, "flashe", 3)
-    log = grid.log(0)
+def test_the_log_says_which_check_failed(tmp_path: Path, monkeypatch: Patch) -> None:
+    log = Cheat(tmp_path / "flashe", "flashe", monkeypatch, one_more).is_refused(3)
     assert "what does not match: first tag, second tag)" in log  # and the count does
-    other = nodes(tmp_path / "other", "batchcrypt")
-    Cheat(monkeypatch, doubled)
-    run(other, "batchcrypt", 3)
-    assert "batchcrypt: " in other.log(0)
+    log = Cheat(tmp_path / "batchcrypt", "batchcrypt", monkeypatch, doubled).is_refused(3)
+    assert "batchcrypt: " in log
 
 
 def test_two_sums_of_one_round_are_one_too_many(tmp_path: Path) -> None:
     """A server that sends each node the sum of the others, after that of all."""
-    grid, asked = nodes(tmp_path, "flashe"), list[int]()
+    grid, asked = VARIANTS["flashe"].nodes(tmp_path, NODES), list[int]()
 
     def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
         record = records.find_config(content, records.STAGE)
         if stage != "evaluate" or record is None or record["round"] != LIE or node in asked:
             return content
         asked.append(node)
-        header, arrays = record["sums"][0], content[f"{records.SUM}.0"]  # type: ignore[index]
-        total = records.to_sealed(header, arrays)  # type: ignore[arg-type]
+        total = records.to_sealed(record["sums"][0], content[f"{records.SUM}.0"])
         fewer = replace(total, senders=total.senders[:3], data=total.data.copy())
-        changed = ConfigRecord({**record, "sums": [fewer.header()]})
-        return RecordDict(
-            {
-                **content,
-                records.STAGE: changed,
-                f"{records.SUM}.0": records.from_sealed(fewer),
-            }
-        )
+        out = restaged(content, sums=[fewer.header()])
+        out[f"{records.SUM}.0"] = records.from_sealed(fewer)
+        return out
 
     grid.rewrite = rewrite
-    run(grid, "flashe", 3)
+    VARIANTS["flashe"].play(grid, 3)
     assert len(asked) == NODES
     assert refusals(grid) == [1014] * NODES  # with receipts of others than its senders
     assert same(grid, range(NODES)).round == 3
 
 
 # --- what no sender of it encrypted, added to a sum ---
-
-Parts = dict[int, Sealed]
 
 
 def added(scheme: Any, total: Sealed, more: Any) -> Sealed:
@@ -232,7 +203,7 @@ def added(scheme: Any, total: Sealed, more: Any) -> Sealed:
     return replace(total, data=data)
 
 
-def injected(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+def injected(scheme: Any, _parts: Parts, total: Sealed) -> Sealed:
     """A contribution of the server's own, on top of those of all senders."""
     packing = scheme.packing
     own = np.arange(total.length).astype(packing.signed) % 100
@@ -245,36 +216,19 @@ def counted_again(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
 
 
 @pytest.mark.parametrize("lie", [injected, counted_again])
-def test_what_is_brought_in_is_refused_by_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Any
-) -> None:
-    grid = nodes(tmp_path, "flashe")
-    cheat = Cheat(monkeypatch, lie)
-    run(grid, "flashe", 3)
-    assert cheat.told == 1
-    assert refusals(grid) == [1023] * NODES
-    assert "brought in on the way; the round is refused" in grid.log(0)
-    assert same(grid, range(NODES)).round == 3
+def test_what_is_brought_in_is_refused_by_all(tmp_path: Path, monkeypatch: Patch, lie: Any) -> None:
+    log = Cheat(tmp_path, "flashe", monkeypatch, lie).is_refused(3)
+    assert "brought in on the way; the round is refused" in log
 
 
 def test_an_update_of_the_round_before_is_refused_by_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """In the place of one of this round: under the same key, and genuine once."""
-    grid, before = nodes(tmp_path, "flashe"), dict[int, Sealed]()
 
-    def noted(_scheme: Any, parts: Parts, total: Sealed) -> Sealed:
-        before.update(parts)
-        return total
+    def replayed(scheme: Any, parts: Parts, _total: Sealed) -> Sealed:
+        old = replace(cheat.parts[LIE - 1][1], slot=parts[1].slot)
+        return folded(scheme, in_place(parts, old))
 
-    def replayed(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
-        assert sorted(before) == sorted(parts)
-        old = replace(before[1], slot=parts[1].slot)
-        return folded(scheme, [old if rank == 1 else part for rank, part in parts.items()])
-
-    Cheat(monkeypatch, noted, round_=1)
-    cheat = Cheat(monkeypatch, replayed, round_=2)
-    run(grid, "flashe", 3)
-    assert cheat.told == 1
-    assert refusals(grid) == [1023] * NODES
-    assert same(grid, range(NODES)).round == 3
+    cheat = Cheat(tmp_path, "flashe", monkeypatch, replayed)
+    cheat.is_refused(3)

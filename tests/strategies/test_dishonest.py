@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from flhe.coding.base import Plain
 from flhe.coding.extras import Totals
-from flhe.coding.flatten import Arrays
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import seal
@@ -23,10 +21,9 @@ from flhe.schemes.sealed import Sealed
 from flhe.strategies import flashe_fedavg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
-from flhe.training.model import Model
-from flhe.training.session import Record, Session
+from flhe.training.session import Session
 from flhe.wire import canonical
-from tests.strategies.puppets import Puppets, play, same, told
+from tests.strategies.puppets import Log, Patch, Puppets, play, same, told
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -35,29 +32,27 @@ def run(grid: Puppets, rounds: int, **how: Any) -> ArrayRecord:
     return play(flashe_fedavg, grid, rounds, **how)[1].arrays
 
 
-def flipped(box: Any) -> ArrayRecord:
-    """A sealed checkpoint with one wrong bit in its last byte."""
-    pieces = [bytes(p) for p in records.to_pieces(box)]
-    pieces[-1] = pieces[-1][:-1] + bytes([pieces[-1][-1] ^ 1])
-    return records.from_pieces(pieces)
+def ends_with(grid: Puppets, survivors: list[int], members: list[int] | range) -> None:
+    """So many updates were in each round, and these members have one model in the end."""
+    assert grid.survivors == survivors
+    assert same(grid, members).round == len(survivors)
 
 
-def lie_about_the_model(monkeypatch: pytest.MonkeyPatch, rank: int, round_: int) -> list[int]:
+def at_rank(grid: Puppets, rank: int) -> Callable[[int], bool]:
+    """Whether a node has a rank, which shows once it has an identity."""
+    return lambda node: node == 100 + grid.ranked()[rank]
+
+
+def lie_about_the_model(monkeypatch: Patch, rank: int, round_: int) -> list[int]:
     """A member gives one sum a check that the others refuse; the list says when it did."""
     honest, lied = Session.encode, list[int]()
 
-    def encode(
-        self: Session,
-        old: Model,
-        trained: Arrays,
-        examples: int,
-        metrics: Mapping[str, float],
-        digest: bytes,
-    ) -> Plain:
+    def encode(self: Session, old: Any, *args: Any) -> Any:
+        *args, digest = args
         if self.epoch.rank == rank and old.round == round_ and not lied:
             lied.append(round_)
             digest = bytes(32)
-        return honest(self, old, trained, examples, metrics, digest)
+        return honest(self, old, *args, digest)
 
     monkeypatch.setattr(Session, "encode", encode)
     return lied
@@ -65,31 +60,24 @@ def lie_about_the_model(monkeypatch: pytest.MonkeyPatch, rank: int, round_: int)
 
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""])
 def test_no_name_of_a_record_ends_the_run(tmp_path: Path, number: str) -> None:
-    grid = Puppets(tmp_path, 4)
-
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage in ("round", "evaluate") and node == 100 + grid.ranked()[0]:
-            reply.content[f"{records.MEANS}{number}"] = MetricRecord({"loss": 1.0})
-        return reply
-
-    grid.forge = forge
+    grid, name = Puppets(tmp_path, 4), f"{records.MEANS}{number}"
+    for stage in ("round", "evaluate"):
+        grid.lies(
+            at_rank(grid, 0),
+            stage,
+            lambda _, reply: reply.content.update({name: MetricRecord({"loss": 1.0})}),
+        )
     run(grid, 2)
-    assert grid.survivors == [4, 4]
-    assert same(grid, range(4)).round == 2
+    ends_with(grid, [4, 4], range(4))
 
 
-def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: Patch) -> None:
     """While a round is taken back, one node does not say where it stands."""
-    grid, spoilt = Puppets(tmp_path, 4), list[int]()
+    grid, nothing = Puppets(tmp_path, 4), ConfigRecord({"v": 2})
     lied = lie_about_the_model(monkeypatch, 0, 0)
-
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage == "status" and node == 103:
-            spoilt.append(node)
-            reply.content[records.REPLY] = ConfigRecord({"v": 2})
-        return reply
-
-    grid.forge = forge
+    spoilt = grid.lies(
+        [103], "status", lambda _, reply: reply.content.update({records.REPLY: nothing})
+    )
     run(grid, 3)
     assert lied
     assert spoilt
@@ -100,50 +88,36 @@ def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_who_confirms_another_epoch_is_left_out(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 4)
 
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage == "confirm" and node == 103:
-            envelope = Envelope.from_bytes(records.field(told(reply), "envelope", bytes), 1024)
-            _, mac = canonical.loads(envelope.payload, 1024, "test")  # type: ignore[misc]
-            payload = canonical.dumps([bytes(32), mac])
-            told(reply)["envelope"] = Envelope.seal(
-                grid.identity(3), envelope.header, payload
-            ).to_bytes()
-        return reply
+    def another(_: int, reply: Message) -> None:
+        envelope = Envelope.from_bytes(told(reply)["envelope"], 1024)
+        _, mac = canonical.loads(envelope.payload, 1024, "test")
+        payload = canonical.dumps([bytes(32), mac])
+        forged = Envelope.seal(grid.identity(3), envelope.header, payload)
+        told(reply)["envelope"] = forged.to_bytes()
 
-    grid.forge = forge
+    grid.lies([103], "confirm", another)
     run(grid, 2)
-    assert grid.survivors == [3, 3]
-    assert same(grid, range(3)).round == 2
+    ends_with(grid, [3, 3], range(3))
     assert 103 not in grid.stages("round")
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_nobody_puts_a_model_in_everybodys_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: Patch, rank: int, caplog: Log
 ) -> None:
     """One member spoils the sum for the others and claims that it opened: the round is void."""
     grid, honest, own = Puppets(tmp_path, 4), Session.open, list[int]()
     lied = lie_about_the_model(monkeypatch, rank, 1)
 
-    def claim(
-        self: Session,
-        model: Model,
-        total: Sealed,
-        record: Record,
-        digest: bytes | None = None,
-        ranges: Sealed | None = None,
-        release: Sequence[bytes] = (),
-        told: bytes = b"",
-    ) -> tuple[Model, Totals]:
+    def claim(self: Session, model: Any, total: Sealed, *args: Any) -> Any:
         try:
-            return honest(self, model, total, record, digest, ranges, release, told)
+            return honest(self, model, total, *args)
         except ProtocolError:
             if self.epoch.rank != rank:
                 raise
         own.append(total.slot.round)
-        masters = {
-            n: np.full_like(a, 1e6) if a.dtype.kind == "f" else a for n, a in model.masters.items()
-        }
+        huge = {n: np.full_like(a, 1e6) for n, a in model.masters.items() if a.dtype.kind == "f"}
+        masters = {**model.masters, **huge}
         after = model.after(total.slot.round, total.digest(), masters, model.moments)
         return after, Totals(1, 1, {}, [])
 
@@ -152,21 +126,19 @@ def test_nobody_puts_a_model_in_everybodys_place(
     assert lied
     assert own == [2]
     assert "the round is void" in caplog.text
-    others = [i for i in grid.ranked() if i != grid.ranked()[rank]]
-    model = same(grid, others)
+    model = same(grid, [i for i in grid.ranked() if i != grid.ranked()[rank]])
     assert model.round == 4
     assert max(np.abs(a).max() for a in model.masters.values() if a.size) < 1e5
 
 
 def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
     """Neither for a member that needs one nor as the result."""
-    grid, spoilt = Puppets(tmp_path, 5), list[int]()
+    grid = Puppets(tmp_path, 5)
 
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage == "checkpoint" and node == 100 + grid.ranked()[0] and not reply.has_error():
-            spoilt.append(node)
-            reply.content[records.BOX] = flipped(reply.content[records.BOX])
-        return reply
+    def flip(_: int, reply: Message) -> None:
+        pieces = [bytes(p) for p in records.to_pieces(reply.content[records.BOX])]
+        pieces[-1] = pieces[-1][:-1] + bytes([pieces[-1][-1] ^ 1])
+        reply.content[records.BOX] = records.from_pieces(pieces)
 
     def damage() -> None:  # a bad disk at an honest node
         file = grid.run_dir(grid.ranked()[1]) / "model"
@@ -174,130 +146,104 @@ def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
         raw[-40] ^= 1
         file.write_bytes(raw)
 
-    grid.forge, grid.before[3] = forge, damage
+    spoilt = grid.lies(at_rank(grid, 0), "checkpoint", flip)
+    grid.before[3] = damage
     arrays = run(grid, 5)
     assert spoilt
-    assert grid.survivors == [5, 5, 4, 5, 5]
-    model = same(grid, range(5))
+    ends_with(grid, [5, 5, 4, 5, 5], range(5))
     _, plain = seal.unseal(grid.epoch(0).model_key, records.to_pieces(arrays))
-    assert bytes(plain) == b"".join(model.chunks())
+    assert bytes(plain) == b"".join(grid.model(0).chunks())
 
 
 def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 10)
-    grid.app.examples = lambda p: 10  # type: ignore[attr-defined]
-
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage == "round" and node in (100, 101, 102) and not reply.has_error():
-            told(reply)["digest"] = bytes([node]) * 32
-        return reply
-
-    grid.forge = forge
+    grid, alone = Puppets(tmp_path, 10), (100, 101, 102)
+    grid.app.examples = lambda p: 10
+    grid.lies(alone, "round", lambda node, reply: told(reply).update(digest=bytes([node]) * 32))
     run(grid, 2)
-    assert grid.survivors == [7, 7]
-    assert same(grid, range(3, 10)).round == 2
+    ends_with(grid, [7, 7], range(3, 10))
 
 
-Forge = Callable[[Session, Sealed], Sealed]
-
-
-def forge_ciphertexts(monkeypatch: pytest.MonkeyPatch, change: Forge) -> dict[int, Sealed]:
-    """A member signs and sends what `change` makes of its ciphertexts; the last one by rank."""
+def forge_ciphertexts(
+    monkeypatch: Patch, rank: int, change: Callable[[Session, Sealed], Sealed]
+) -> dict[int, Sealed]:
+    """A member signs and sends what `change` makes of its ciphertexts of round 2."""
     honest, made = Session.seal, dict[int, Sealed]()
 
     def seal_(self: Session, *args: Any, **kwargs: Any) -> Sealed:
-        part = change(self, honest(self, *args, **kwargs))
-        made[self.epoch.rank] = part
+        part = honest(self, *args, **kwargs)
+        if self.epoch.rank == rank:
+            part = made[rank] = change(self, part) if part.slot.round == 2 else part
         return part
 
     monkeypatch.setattr(Session, "seal", seal_)
     return made
 
 
-@pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("count", [0, 5])
-def test_coordinates_in_a_dense_round_cost_their_sender_alone(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rank: int,
-    count: int,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Even if its update comes first: nothing is added to it then."""
-
-    def change(session: Session, part: Sealed) -> Sealed:
-        if session.epoch.rank != rank or part.slot.round != 2:
-            return part
-        support = Support.of(np.arange(count, dtype=np.uint32), session.layout.floats)
-        return replace(part, supports=(support,))
-
-    grid = Puppets(tmp_path, 4)
-    made = forge_ciphertexts(monkeypatch, change)
-
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        # The node itself would leave them out of its reply.
-        if stage == "round" and node == 100 + grid.ranked()[rank] and not reply.has_error():
-            reply.content[records.UPDATE] = records.from_sealed(made[rank])
-        return reply
-
-    grid.forge = forge
-    received = Federation.receive
-    order: list[int] = []
-
-    def receive(self: Federation, node: int, *args: Any) -> Any:
-        order.append(node)
-        return received(self, node, *args)
-
-    monkeypatch.setattr(Federation, "receive", receive)
-    first_of(monkeypatch, lambda: 100 + grid.ranked()[rank])
-    run(grid, 3)
-    assert order[0] == order[4] == 100 + grid.ranked()[rank]
-    assert grid.survivors == [4, 3, 4]
-    assert f"node {100 + grid.ranked()[rank]} is left out" in caplog.text
-    assert same(grid, range(4)).round == 3
-
-
-def first_of(monkeypatch: pytest.MonkeyPatch, node: Callable[[], int]) -> None:
+def first_of(monkeypatch: Patch, first: Callable[[int], bool]) -> None:
     """Have one node's reply to every stage come before the others'."""
     honest = StreamGrid.send_and_receive
 
     def ordered(self: StreamGrid, *args: Any, **kwargs: Any) -> Iterator[Message]:
         replies = list(honest(self, *args, **kwargs))
-        return iter(sorted(replies, key=lambda r: self.node_of(r) != node()))
+        return iter(sorted(replies, key=lambda r: not first(self.node_of(r))))
 
     monkeypatch.setattr(StreamGrid, "send_and_receive", ordered)
 
 
-FORGED: dict[str, Callable[[Sealed], Sealed]] = {
-    "cut short": lambda part: replace(part, data=part.data[:-1]),
-    "longer": lambda part: replace(part, data=np.append(part.data, np.uint8(0))),
-    "another scheme": lambda part: replace(part, scheme="sash"),
-    "another mode": lambda part: replace(part, mode="single"),
-    "no mode": lambda part: replace(part, mode=""),
-    "a mode that is none": lambda part: replace(part, mode="triple"),
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("count", [0, 5])
+def test_coordinates_in_a_dense_round_cost_their_sender_alone(
+    tmp_path: Path, monkeypatch: Patch, rank: int, count: int, caplog: Log
+) -> None:
+    """Even if its update comes first: nothing is added to it then."""
+    grid, order, received = Puppets(tmp_path, 4), list[int](), Federation.receive
+    liar = at_rank(grid, rank)
+
+    def sparse(session: Session, part: Sealed) -> Sealed:
+        coords = np.arange(count, dtype=np.uint32)
+        return replace(part, supports=(Support.of(coords, session.layout.floats),))
+
+    def as_made(_: int, reply: Message) -> None:  # the node itself would leave them out
+        reply.content[records.UPDATE] = records.from_sealed(made[rank])
+
+    def receive(self: Federation, node: int, *args: Any) -> Any:
+        order.append(node)
+        return received(self, node, *args)
+
+    made = forge_ciphertexts(monkeypatch, rank, sparse)
+    grid.lies(liar, "round", as_made)
+    monkeypatch.setattr(Federation, "receive", receive)
+    first_of(monkeypatch, liar)
+    run(grid, 3)
+    assert liar(order[0])
+    assert liar(order[4])
+    ends_with(grid, [4, 3, 4], range(4))
+    assert f"node {order[0]} is left out" in caplog.text
+
+
+FORGED: dict[str, Callable[[Sealed], dict[str, Any]]] = {
+    "cut short": lambda part: {"data": part.data[:-1]},
+    "longer": lambda part: {"data": np.append(part.data, np.uint8(0))},
+    "another scheme": lambda part: {"scheme": "sash"},
+    "another mode": lambda part: {"mode": "single"},
+    "no mode": lambda part: {"mode": ""},
+    "a mode that is none": lambda part: {"mode": "triple"},
 }
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", FORGED)
 def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    first: bool,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: Patch, name: str, first: bool, caplog: Log
 ) -> None:
-    def change(session: Session, part: Sealed) -> Sealed:
+    def forged(session: Session, part: Sealed) -> Sealed:
         ranges = part.length == session.terms.range_lanes(session.layout)
-        if session.epoch.rank != 1 or not ranges or part.slot.round != 2:
-            return part
-        return FORGED[name](part)
+        return replace(part, **FORGED[name](part)) if ranges else part
 
     grid = Puppets(tmp_path, 5)
-    forge_ciphertexts(monkeypatch, change)
+    forge_ciphertexts(monkeypatch, 1, forged)
     if first:
-        first_of(monkeypatch, lambda: 100 + grid.ranked()[1])
+        first_of(monkeypatch, at_rank(grid, 1))
     run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5)
-    assert grid.survivors == [5, 4, 5]
+    ends_with(grid, [5, 4, 5], range(5))
     assert f"node {100 + grid.ranked()[1]} is left out" in caplog.text
-    assert same(grid, range(5)).round == 3

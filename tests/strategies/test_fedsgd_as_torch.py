@@ -19,11 +19,7 @@ ALL = range(NODES)
 STEPS: list[tuple[Any, dict[str, Any], Any]] = [
     (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.Adam(p, lr=0.05)),
     (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.RMSprop(p, 0.02, momentum=0.5)),
-    (
-        batchcrypt_fedsgd,
-        {"key_bits": 2048},
-        lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9, nesterov=True),
-    ),
+    (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.SGD(p, 1.0, 0.9, nesterov=True)),
     (esafl_fedsgd, {}, lambda p: torch.optim.SGD(p, lr=0.5)),
     (esafl_fedsgd, {"per_round_keys": True}, lambda p: torch.optim.SGD(p, lr=0.5)),
 ]
@@ -36,7 +32,7 @@ def test_every_client_steps_as_torch_would(
 ) -> None:
     """Ten rounds of FedSGD under encryption beside torch's optimizer on the float64 mean gradient."""
     grid = Puppets(tmp_path, NODES, config=lambda _: {"flhe-key-bits": 2048})
-    grid.app.trained = gradient  # type: ignore[attr-defined]
+    grid.app.trained = gradient
     start = start_arrays()
     names = [n for n, a in start.items() if a.dtype.kind == "f" and a.size]
     weights = [torch.nn.Parameter(torch.tensor(start[n].astype(np.float64))) for n in names]

@@ -4,22 +4,20 @@ lacks one update."""
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flhe.node.store import Store
 from flhe.strategies import esafl_fedavg
-from tests.strategies.chaos import Fault, World
+from tests.strategies.chaos import World
+from tests.strategies.watching import Fault, fast_directory
 
-SHM = Path("/dev/shm")
 VICTIM = 1
 STAGED: dict[str, Any] = {"top_k": 0.5, "warmup": 0, "clip": "exchange", "masking": "adaptive"}
 """Mean squares, supports, update: all stages that a round can have."""
@@ -42,9 +40,7 @@ def played(arm: Arm, begun: bool, **scene: Any) -> Iterator[World]:
 
     All that holds wherever somebody is killed has been checked.
     """
-    where = SHM if SHM.is_dir() else None
-    path = Path(tempfile.mkdtemp(prefix="flhe-kills-", dir=where))
-    world = World(path, 4, **{"how": {}, **scene})
+    world = World(fast_directory(), 4, **{"how": {}, **scene})
     try:
         if begun:
             assert world.advance(1) == "done"
@@ -61,7 +57,6 @@ def played(arm: Arm, begun: bool, **scene: Any) -> Iterator[World]:
         yield world
     finally:
         world.close()
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def quiet(begun: bool, **scene: Any) -> tuple[dict[int, set[int]], int, Counter[int | None]]:
@@ -86,35 +81,22 @@ def quiet(begun: bool, **scene: Any) -> tuple[dict[int, set[int]], int, Counter[
         return (world.senders, *counts[0])
 
 
-def at_server(operations: int, writes: Counter[int | None], **how: Any) -> Iterator[Arm]:
-    """Each of its operations on the grid, and each of its writes."""
+def at_server(operations: int, writes: Counter[int | None], *, torn: bool = False) -> Iterator[Arm]:
+    """Each of its operations on the grid, and each of its writes; the last may be cut short."""
     for name, count in (("server_dies", operations), ("server_dies_writing", writes[None])):
         for step in range(1, count + 1):
-            yield partial(armed, **{name: step, **how})
-
-
-def writing(_: int, writes: Counter[int | None]) -> Iterator[Arm]:
-    """Its writes alone."""
-    for step in range(1, writes[None] + 1):
-        yield partial(armed, server_dies_writing=step)
-
-
-def torn_server(operations: int, writes: Counter[int | None]) -> Iterator[Arm]:
-    """The same, and what it wrote last is cut short."""
-    return at_server(operations, writes, server_tears=True)
+            yield partial(armed, **{name: step}, server_tears=torn)
 
 
 def at_node(_: int, writes: Counter[int | None], *, torn: bool = False) -> Iterator[Arm]:
     """Each write over each message of the victim's, and the reply to it."""
     for message in sorted(at for at in writes if at is not None):
-        for n in range(1, writes[message] + 1):
-            yield partial(armed, faults=[Fault(VICTIM, "", "kill", n, message - 1, torn)])
-        yield partial(armed, faults=[Fault(VICTIM, "", "lose reply", 0, message - 1)])
+        deaths = [Fault("kill", n, torn=torn) for n in range(1, writes[message] + 1)]
+        for fault in (*deaths, Fault("lose reply")):
+            yield partial(armed, faults=[replace(fault, node=VICTIM, after=message - 1)])
 
 
-def torn_node(operations: int, writes: Counter[int | None]) -> Iterator[Arm]:
-    """The same, and what it wrote last is cut short."""
-    return at_node(operations, writes, torn=True)
+torn_server, torn_node = partial(at_server, torn=True), partial(at_node, torn=True)
 
 
 def armed(world: World, **fields: Any) -> None:
@@ -173,8 +155,8 @@ def test_a_node_whose_disk_is_full_loses_a_round_at_most() -> None:
     """Over three messages in a row: it says so, and nothing is encrypted or opened twice."""
     _, _, writes = quiet(begun=True)
     for message in sorted(at for at in writes if at is not None)[::4]:
-        faults = [Fault(VICTIM, "", "kill", 1, message - 1)]
-        faults += [Fault(VICTIM, "", "kill", 1) for _ in range(2)]
+        faults = [Fault("kill", 1, VICTIM, after=message - 1)]
+        faults += [Fault("kill", 1, VICTIM) for _ in range(2)]
         with played(partial(armed, fails=no_room, faults=faults), begun=True) as world:
             assert {outcome for outcome, _ in world.outcomes} == {"done"}
             assert all({0, 2, 3} <= found for found in world.senders.values())
@@ -204,7 +186,7 @@ def test_a_server_that_cannot_go_on_stops_and_is_resumed(fails: Any, says: str) 
 def test_a_mask_used_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "claim", lambda *_: None)
     with pytest.raises(AssertionError, match="a mask is used twice"):
-        at_each(writing, begun=False)
+        at_each(lambda _, writes: at_server(0, writes), begun=False)
 
 
 @pytest.mark.sweep

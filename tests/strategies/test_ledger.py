@@ -11,6 +11,7 @@ import pytest
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
+from flhe.mods import records
 from flhe.schemes.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import MAX_BYTES, Ledger
@@ -44,17 +45,29 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def again(ledger: Ledger) -> Ledger:
     """The one that the next process loads."""
-    assert ledger.directory is not None
     return Ledger.load(ledger.directory, TERMS)
 
 
 def encoded(model: Model | None) -> bytes:
-    assert model is not None
     return b"".join(model.chunks())
 
 
-def known(ledger: Ledger) -> tuple[Any, ...]:
-    return ledger.ranges, ledger.spoiled, ledger.round, ledger.attempt, ledger.phase, ledger.chain
+def same(ledger: Ledger) -> bool:
+    """Whether the next process knows what this one does."""
+
+    def known(one: Ledger) -> tuple[Any, ...]:
+        where = one.round, one.attempt, one.phase, one.chain, one.agreed.colluders
+        return one.ranges, one.spoiled, one.releases, sorted(one.sums), *where
+
+    return known(again(ledger)) == known(ledger)
+
+
+def play(ledger: Ledger, round_: int) -> None:
+    """A round with all that there may be of one."""
+    ledger.begin(round_, 0)
+    ledger.keep_ranges(sealed(round_))
+    ledger.keep(sealed(round_, 1), bytes([round_]) * 32, b"release %d" % round_)
+    ledger.done()
 
 
 def test_mean_squares_are_on_disk_before_anybody_is_sent_them(ledger: Ledger) -> None:
@@ -62,35 +75,30 @@ def test_mean_squares_are_on_disk_before_anybody_is_sent_them(ledger: Ledger) ->
     assert (ledger.ranges, ledger.spoiled) == ({}, 0)
     ledger.keep_ranges(sealed(1))
     assert ledger.ranges == {1: to_bytes(sealed(1))}
-    assert known(again(ledger)) == known(ledger)
+    assert same(ledger)
     ledger.begin(1, 1)  # another attempt goes by the same
     assert again(ledger).ranges == {1: to_bytes(sealed(1))}
 
 
-def test_mean_squares_go_with_their_sum(ledger: Ledger) -> None:
+def test_what_opens_a_sum_is_on_disk_with_it_and_goes_with_it(ledger: Ledger) -> None:
     for round_ in (1, 2, 3):
-        ledger.begin(round_, 0)
-        ledger.keep_ranges(sealed(round_))
-        ledger.keep(sealed(round_, 1), bytes([round_]) * 32)
-        ledger.done()
+        play(ledger, round_)
+    assert ledger.releases == {1: b"release 1", 2: b"release 2", 3: b"release 3"}
     assert sorted(ledger.ranges) == [1, 2, 3]
+    assert same(ledger)
     ledger.drop_sums(1)
-    assert sorted(again(ledger).ranges) == [2, 3]
+    assert sorted(ledger.ranges) == sorted(again(ledger).releases) == [2, 3]
     assert ledger.void() == 3
-    assert sorted(again(ledger).ranges) == [2]
-    assert known(again(ledger)) == known(ledger)
+    assert again(ledger).releases == {2: b"release 2"}
+    assert sorted(ledger.ranges) == [2]
+    assert same(ledger)
+    ledger.change_epoch(agreed(1), 3)
+    assert (again(ledger).releases, again(ledger).ranges) == ({}, {})
+    assert not list(ledger.directory.glob("*-*"))
 
 
-def test_a_new_epoch_spoils_the_round_under_way(ledger: Ledger) -> None:
+def test_a_new_epoch_spoils_the_round_under_way_and_no_other(ledger: Ledger) -> None:
     """Its mean squares were opened under keys that are gone: there is no second sum of them."""
-    ledger.begin(4, 0)
-    ledger.keep_ranges(sealed(4))
-    ledger.change_epoch(agreed(1), 4)
-    assert (ledger.ranges, ledger.spoiled) == ({}, 4)
-    assert known(again(ledger)) == known(ledger)
-
-
-def test_a_new_epoch_spoils_no_other_round(ledger: Ledger) -> None:
     ledger.begin(4, 0)
     ledger.change_epoch(agreed(1), 4)  # nothing was added up yet
     assert ledger.spoiled == 0
@@ -101,95 +109,57 @@ def test_a_new_epoch_spoils_no_other_round(ledger: Ledger) -> None:
     ledger.begin(5, 0)
     ledger.change_epoch(agreed(3), 5)
     assert again(ledger).spoiled == 0
-
-
-def test_what_opens_a_sum_is_on_disk_with_it_and_goes_with_it(ledger: Ledger) -> None:
-    assert ledger.directory is not None
-    for round_ in (1, 2, 3):
-        ledger.begin(round_, 0)
-        ledger.keep(sealed(round_), bytes([round_]) * 32, b"release %d" % round_)
-        ledger.done()
-    assert ledger.releases == {1: b"release 1", 2: b"release 2", 3: b"release 3"}
-    assert again(ledger).releases == ledger.releases
-    ledger.drop_sums(1)
-    assert sorted(again(ledger).releases) == [2, 3]
-    assert ledger.void() == 3
-    assert again(ledger).releases == {2: b"release 2"}
-    ledger.change_epoch(agreed(1), 3)
-    assert again(ledger).releases == {}
-    assert not list(ledger.directory.glob("release-*"))
-
-
-def test_a_release_that_is_gone_is_not_resumed_without(ledger: Ledger) -> None:
-    assert ledger.directory is not None
-    ledger.begin(1, 0)
-    ledger.keep(sealed(1), bytes([1]) * 32, b"release")
-    (ledger.directory / "release-1").unlink()
-    with pytest.raises((FlheError, OSError)):
-        again(ledger)
-
-
-@pytest.mark.parametrize("size", [2, 40])
-def test_a_sum_cut_short_in_its_header_is_named(ledger: Ledger, size: int) -> None:
-    assert ledger.directory is not None
-    ledger.begin(1, 0)
-    ledger.keep(sealed(1), bytes([1]) * 32)
-    path = ledger.directory / "sum-1"
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(StoreError, match="a kept sum was cut short"):
-        again(ledger)
+    ledger.keep_ranges(sealed(5))
+    ledger.change_epoch(dataclasses.replace(agreed(4), colluders=0), 5)
+    assert (ledger.ranges, ledger.spoiled) == ({}, 5)
+    assert same(ledger)
 
 
 def test_a_round_whose_survivors_may_be_signed_stays_spoiled(ledger: Ledger) -> None:
     ledger.begin(3, 1)
     ledger.spoil(3)
     assert again(ledger).spoiled == 3
-    assert known(again(ledger)) == known(ledger)
+    assert same(ledger)
 
 
-def test_the_bound_on_collusion_is_kept_with_the_epoch(ledger: Ledger) -> None:
-    kept = again(ledger).agreed
-    assert kept is not None
-    assert (kept.colluders, kept.number) == (1, 0)
-    ledger.change_epoch(dataclasses.replace(agreed(1), colluders=0), 1)
-    assert again(ledger).agreed.colluders == 0  # type: ignore[union-attr]
-
-
-def test_the_model_of_a_server_that_reads(tmp_path: Path) -> None:
+@pytest.fixture
+def reading(tmp_path: Path) -> Ledger:
+    """Of a server that reads, in its first round."""
     made = Ledger.create(tmp_path / "state", 7, TERMS)
     made.change_epoch(agreed(), 1)
-    start = served({"w": np.arange(5, dtype=np.float32)}, 0)
-    made.start_model(start)
-    made.save()
-    assert encoded(again(made).model) == encoded(start)
+    made.start_model(served({"w": np.arange(5, dtype=np.float32)}, 0))
     made.begin(1, 0)
-    after = served({"w": np.ones(5, np.float32)}, 1)
-    made.keep_model(after)
-    for ledger in (made, again(made)):
-        assert encoded(ledger.model) == encoded(after)
-        assert (ledger.phase, ledger.base, ledger.history) == ("summed", 1, after.history)
+    return made
+
+
+AFTER = served({"w": np.ones(5, np.float32)}, 1)
+
+
+def test_the_model_of_a_server_that_reads(reading: Ledger) -> None:
+    assert encoded(again(reading).model) == encoded(reading.model)
+    reading.keep_model(AFTER)
+    for ledger in (reading, again(reading)):
+        assert encoded(ledger.model) == encoded(AFTER)
+        assert (ledger.phase, ledger.base, ledger.history) == ("summed", 1, AFTER.history)
         assert ledger.sums == {}
 
 
-def test_a_model_written_just_before_a_crash_is_the_rounds_result(tmp_path: Path) -> None:
-    made = Ledger.create(tmp_path / "state", 7, TERMS)
-    assert made.directory is not None
-    made.change_epoch(agreed(), 1)
-    made.start_model(served({"w": np.zeros(5, np.float32)}, 0))
-    made.begin(1, 0)
-    before = (made.directory / "ledger").read_bytes()
-    after = served({"w": np.ones(5, np.float32)}, 1)
-    made.keep_model(after)
-    (made.directory / "ledger").write_bytes(before)
-    found = again(made)
-    assert encoded(found.model) == encoded(after)
+def test_a_model_written_just_before_a_crash_is_the_rounds_result(reading: Ledger) -> None:
+    before = (reading.directory / "ledger").read_bytes()
+    reading.keep_model(AFTER)
+    (reading.directory / "ledger").write_bytes(before)
+    found = again(reading)
+    assert encoded(found.model) == encoded(AFTER)
     assert (found.phase, found.base) == ("summed", 1)
-    made.done()
-    made.begin(2, 0)
-    files.replace(made.directory / "model", served({"w": np.zeros(5, np.float32)}, 1).chunks())
+    reading.done()
+    reading.begin(2, 0)
+    other = served({"w": np.zeros(5, np.float32)}, 1)
+    files.replace(reading.directory / "model", other.chunks())
     with pytest.raises(StoreError, match="not the ledger's"):
-        again(made)
+        again(reading)
 
+
+# --- damaged ---
 
 MALFORMED: dict[str, dict[str, Any]] = {
     "version 7": {"v": 7},
@@ -198,6 +168,12 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "mean squares out of order": {"ranges": [[2, b"x"], [1, b"y"]]},
     "mean squares twice": {"ranges": [[1, b"x"], [1, b"y"]]},
     "releases out of order": {"releases": [2, 1]},
+    "an unknown field": {"x": 0},
+    "a sum of no round": {"sums": ["../../secret"]},
+    "a sum twice": {"sums": [3, 3]},
+    "False for a number": {"attempt": False},
+    "a round twice": {"chain": [[0, bytes(32)]] * 2},
+    "a member without a key": {"agreed": [0, bytes(16), bytes(32), [1], [], 1, 3, b""]},
     "an epoch without its bound on collusion": {
         "agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"]]
     },
@@ -206,7 +182,6 @@ MALFORMED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_damaged_ledger_is_not_resumed(ledger: Ledger, name: str) -> None:
-    assert ledger.directory is not None
     path = ledger.directory / "ledger"
     body = canonical.loads(path.read_bytes(), MAX_BYTES, "ledger")
     body |= MALFORMED[name]
@@ -215,8 +190,32 @@ def test_a_damaged_ledger_is_not_resumed(ledger: Ledger, name: str) -> None:
         again(ledger)
 
 
+@pytest.mark.parametrize("sizes", [[3, []], [3, -1, 5], [3, "4"], [3, 5], [3]], ids=str)
+def test_a_kept_checkpoint_of_other_sizes_is_not_resumed(ledger: Ledger, sizes: list[Any]) -> None:
+    ledger.keep_box(records.from_pieces([b"abc", b"defg"]), 0)
+    path, head = ledger.directory / "checkpoint", canonical.dumps([0, sizes])
+    data = path.read_bytes()
+    rest = data[4 + int.from_bytes(data[:4], "big") :]
+    path.write_bytes(len(head).to_bytes(4, "big") + head + rest)
+    with pytest.raises(StoreError, match="the kept checkpoint is damaged"):
+        again(ledger)
+
+
+@pytest.mark.parametrize(("name", "size"), [("sum-1", 2), ("sum-1", 40), ("release-1", None)])
+def test_a_sum_that_is_gone_or_cut_short_is_named(
+    ledger: Ledger, name: str, size: int | None
+) -> None:
+    play(ledger, 1)
+    path = ledger.directory / name
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(FlheError, match="a kept sum was cut short" if size else "cannot read"):
+        again(ledger)
+
+
 def test_a_ledger_of_other_terms_is_not_resumed(ledger: Ledger) -> None:
-    assert ledger.directory is not None
     with pytest.raises(ConfigError, match="a federation under other terms"):
         Ledger.load(ledger.directory, b"others")
 
@@ -224,7 +223,6 @@ def test_a_ledger_of_other_terms_is_not_resumed(ledger: Ledger) -> None:
 def test_a_ledger_cut_short_is_not_resumed(ledger: Ledger) -> None:
     ledger.begin(1, 0)
     ledger.keep_ranges(sealed(1))
-    assert ledger.directory is not None
     path = ledger.directory / "ledger"
     whole = path.read_bytes()
     for size in range(len(whole)):

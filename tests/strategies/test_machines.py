@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from flhe.errors import QuorumError
 from flhe.mods import he_mod, records
@@ -15,7 +15,7 @@ from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.strategies import esafl_fedavg, flashe_fedavg, sash_fedavg
 from tests.provision.site import good
-from tests.strategies.puppets import Puppets, play, same
+from tests.strategies.puppets import Log, Patch, Puppets, play, restaged, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,12 +32,7 @@ NODES = 4
     ids=["one", "all", "all, durable"],
 )
 def test_machines_that_start_anew_agree_anew(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    who: Any,
-    durable: bool,
-    agreements: int,
-    senders: int,
+    tmp_path: Path, monkeypatch: Patch, who: Any, durable: bool, agreements: int, senders: int
 ) -> None:
     """Their disks may be those of yesterday: no mask of the keys on them is used again."""
     grid = Puppets(tmp_path, NODES, config=lambda _: {"flhe-durable": durable})
@@ -56,20 +51,11 @@ def test_machines_that_start_anew_agree_anew(
     assert grid.epochs(1) == agreements
 
 
-def test_a_node_of_another_version_is_named_and_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_of_another_version_is_named_and_left_out(tmp_path: Path, caplog: Log) -> None:
     grid = Puppets(tmp_path, NODES)
 
-    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
-        record = content[records.STAGE]
-        if node != 103 or not isinstance(record, ConfigRecord):
-            return content
-        return RecordDict(
-            {**content, records.STAGE: ConfigRecord({**record, "v": records.PROTOCOL - 1})}
-        )
-
-    grid.rewrite = rewrite
+    older = records.PROTOCOL - 1
+    grid.rewrite = lambda node, _, content: restaged(content, v=older) if node == 103 else content
     play(flashe_fedavg, grid, 2)
     assert grid.survivors == [NODES - 1] * 2
     assert "node 103 is left out: flhe/version: it runs another version of flhe" in caplog.text
@@ -77,15 +63,19 @@ def test_a_node_of_another_version_is_named_and_left_out(
     assert same(grid, range(NODES - 1)).round == 2
 
 
-@pytest.mark.parametrize("make", [flashe_fedavg, esafl_fedavg])
-def test_a_sum_whose_key_is_gone_everywhere_is_void(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: Any
-) -> None:
-    """Power fails everywhere between a sum and its opening: that round is lost, and no more."""
-    grid = Puppets(tmp_path, NODES)
+def restarting(monkeypatch: Patch) -> list[int]:
+    """All machines start anew whenever the list changes."""
     starts = [0]
     monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
+    return starts
 
+
+@pytest.mark.parametrize("make", [flashe_fedavg, esafl_fedavg])
+def test_a_sum_whose_key_is_gone_everywhere_is_void(
+    tmp_path: Path, monkeypatch: Patch, caplog: Log, make: Any
+) -> None:
+    """Power fails everywhere between a sum and its opening: that round is lost, and no more."""
+    grid, starts = Puppets(tmp_path, NODES), restarting(monkeypatch)
     grid.before[3] = lambda: starts.append(len(starts))
     play(make, grid, 4, fraction_evaluate=0.0)
     assert "nobody has opened the sum of round 2, and its key is gone: it is void" in caplog.text
@@ -96,20 +86,16 @@ def test_a_sum_whose_key_is_gone_everywhere_is_void(
     ("make", "how"), [(flashe_fedavg, {}), (sash_fedavg, {"unmask": "clients"})]
 )
 def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Any, how: dict[str, Any]
+    tmp_path: Path, caplog: Log, make: Any, how: dict[str, Any]
 ) -> None:
     """A server that was dishonest once: the rounds that it used up are passed over."""
     grid, hit = Puppets(tmp_path, NODES), set[int]()
-    far = 4
 
     def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
-        record = content[records.STAGE]
-        assert isinstance(record, ConfigRecord)
-        if stage != "round" or record["round"] != 2 or node in hit:
+        if stage != "round" or content[records.STAGE]["round"] != 2 or node in hit:
             return content
         hit.add(node)
-        changed = ConfigRecord({**record, "round": far, "attempt": 2**32 - 1})
-        return RecordDict({**content, records.STAGE: changed})
+        return restaged(content, round=4, attempt=2**32 - 1)
 
     grid.rewrite = rewrite
     play(make, grid, 7, **how)
@@ -117,17 +103,15 @@ def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
     assert same(grid, range(NODES)).round == 7
 
 
-def test_power_fails_at_the_server_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_fails_at_the_server_too(tmp_path: Path, monkeypatch: Patch) -> None:
     """Between a sum and its opening, everywhere: the run that resumes takes that round back."""
-    grid, state = Puppets(tmp_path, NODES), tmp_path / "state"
-    starts = [0]
-    monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
+    grid, starts = Puppets(tmp_path, NODES), restarting(monkeypatch)
 
     def power_cut() -> None:
         starts.append(len(starts))
         raise ConnectionError
 
-    how: dict[str, Any] = {"fraction_evaluate": 0.0, "state_dir": state}
+    how: dict[str, Any] = {"fraction_evaluate": 0.0, "state_dir": tmp_path / "state"}
     grid.before[3] = power_cut
     with pytest.raises(ConnectionError):
         play(flashe_fedavg, grid, 4, **how)
@@ -141,17 +125,13 @@ def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, NODES)
     asked = Counter[int]()
 
-    def forge(node: int, stage: str, reply: Message) -> Message:
-        if stage != "round":
-            return reply
+    def fails(node: int, reply: Message) -> Message:
         asked[node] += 1
+        request = Message(RecordDict(), reply.metadata.src_node_id, "train")
         code = 1022 if asked[node] <= 2 else 1001
-        return Message(Error(code=code, reason="test"), reply_to=_request(reply))
+        return Message(Error(code=code, reason="test"), reply_to=request)
 
-    def _request(reply: Message) -> Message:
-        return Message(RecordDict(), reply.metadata.src_node_id, "train")
-
-    grid.forge = forge
+    grid.lies(grid.contexts, "round", fails)
     with pytest.raises(QuorumError):
         play(flashe_fedavg, grid, 1, retries=1)
     assert max(asked.values()) <= 3

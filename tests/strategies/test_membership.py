@@ -18,7 +18,7 @@ from flhe.strategies.membership import BARRED, Membership
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
 from flhe.training.optimizer import ServerOptimizer
-from tests.strategies.puppets import Fate, Node, Puppets, initial, play, same
+from tests.strategies.puppets import Log, Node, Puppets, initial, play, same
 from tests.strategies.reference import MAX, Arrays, Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -28,7 +28,7 @@ def run(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
     return play(flashe_fedavg, grid, rounds, **how)[0]
 
 
-def test_the_whole_story(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_whole_story(tmp_path: Path, caplog: Log) -> None:
     """2 of 5 drop in round 3, one is back in 5, a sixth joins in 6, one leaves in 7."""
     caplog.set_level("INFO", "flwr")
     grid = Puppets(tmp_path, 6)
@@ -75,18 +75,11 @@ def test_a_member_that_lost_its_directory(tmp_path: Path) -> None:
     assert grid.survivors[2:4] == [3, 4]  # the others do not wait for it
 
 
-def test_a_round_that_too_few_answer_is_asked_for_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_round_that_too_few_answer_is_asked_for_again(tmp_path: Path, caplog: Log) -> None:
     grid = Puppets(tmp_path, 4)
-    asked: list[int] = []
-
-    def fate(node: int, stage: str, round_: int) -> Fate:
-        if stage == "round" and round_ == 2:
-            asked.append(node)
-        return "dead" if stage == "round" and round_ == 2 and len(asked) <= 4 else None
-
-    grid.fate = fate
+    grid.fate = lambda _, stage, round_: (
+        "dead" if (stage, round_) == ("round", 2) and len(grid.stages("round")) <= 8 else None
+    )
     run(grid, 3)
     assert "round 2: 0 updates, 3 needed" in caplog.text
     assert "asking again (attempt 2)" in caplog.text
@@ -94,9 +87,7 @@ def test_a_round_that_too_few_answer_is_asked_for_again(
     assert same(grid, range(4)).round == 3
 
 
-def test_a_joiner_that_breaks_the_agreement_off(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_joiner_that_breaks_the_agreement_off(tmp_path: Path) -> None:
     """The epoch goes on without it, and it is asked again in a while, not in every round."""
     grid = Puppets(tmp_path, 5)
     grid.away = lambda r: {104} if r == 1 else set()
@@ -129,45 +120,36 @@ def test_all_members_start_from_the_secret_model(tmp_path: Path) -> None:
     assert not any("arrays" in content for _, _, content in grid.sent)
 
 
-def test_nobody_can_make_one(tmp_path: Path) -> None:
-    with pytest.raises(QuorumError, match="no member made an initial model"):
-        play(flashe_fedavg, Puppets(tmp_path, 3), 1, start=NOTHING)
-
-
-def test_the_next_member_makes_it(tmp_path: Path) -> None:
-    grid, silent = secret(tmp_path, 4), list[int]()
-
-    def fate(node: int, stage: str, round_: int) -> Fate:
-        if stage == "initial" and not silent:
-            silent.append(node)
-        return "silent" if stage == "initial" and node in silent else None
-
-    grid.fate = fate
+def test_the_next_member_makes_it_or_nobody_can(tmp_path: Path) -> None:
+    grid = secret(tmp_path, 4)
+    grid.fate = lambda node, stage, _: (
+        "silent" if stage == "initial" and node == grid.stages("initial")[0] else None
+    )
     play(flashe_fedavg, grid, 2, start=NOTHING)
     assert same(grid, range(4)).round == 2
+    with pytest.raises(QuorumError, match="no member made an initial model"):
+        play(flashe_fedavg, Puppets(tmp_path / "none", 3), 1, start=NOTHING)
 
 
 # --- server optimizers ---
 
-CASES: dict[str, tuple[ServerOptimizer, type[FedAvg], dict[str, float]]] = {
-    "fedadam": (ServerOptimizer("fedadam", eta=0.05), FedAdam, {"eta": 0.05}),
-    "fedyogi": (ServerOptimizer("fedyogi", eta=0.05), FedYogi, {"eta": 0.05}),
-    "fedavgm": (
-        ServerOptimizer("fedavgm", eta=0.5, momentum=0.9),
-        FedAvgM,
-        {"server_learning_rate": 0.5, "server_momentum": 0.9},
-    ),
-}
+MOMENTUM = {"server_learning_rate": 0.5, "server_momentum": 0.9}
+CASES: list[tuple[ServerOptimizer, type[FedAvg], dict[str, float]]] = [
+    (ServerOptimizer("fedadam", eta=0.05), FedAdam, {"eta": 0.05}),
+    (ServerOptimizer("fedyogi", eta=0.05), FedYogi, {"eta": 0.05}),
+    (ServerOptimizer("fedavgm", eta=0.5, momentum=0.9), FedAvgM, MOMENTUM),
+]
 
 
 def floats() -> Arrays:
     return {n: a for n, a in start_arrays().items() if a.dtype == np.float32 and a.size}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_server_optimizers_are_flowers_own(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("optimizer", "plain", "how"), CASES)
+def test_server_optimizers_are_flowers_own(
+    tmp_path: Path, optimizer: ServerOptimizer, plain: Any, how: dict[str, float]
+) -> None:
     """Ten rounds under FLASHE at 32 bits beside Flower's plaintext strategy on the same nodes."""
-    optimizer, plain, how = CASES[name]
     encrypted = Puppets(tmp_path / "he", 4)
     start = {"initial_arrays": records.from_numpy(floats())}
     play(flashe_fedavg, encrypted, 10, start=start, bits=32, server_optimizer=optimizer)
@@ -192,18 +174,19 @@ def test_late_joiners_get_the_optimizers_memory(tmp_path: Path) -> None:
 # --- the rules of membership, by themselves ---
 
 
-def test_who_is_away_for_long_has_left() -> None:
+@pytest.mark.parametrize(
+    ("there", "dues"),
+    [
+        ([[1, 2], [1, 2], [1, 2], [1, 2]], ["", "", "1 left", "1 left"]),
+        ([[1, 2], [1, 2, 3], [1, 2], [1, 2]], ["", "", "", ""]),
+    ],
+    ids=["who is away for long has left", "who comes back in time has not"],
+)
+def test_patience(there: list[list[int]], dues: list[str]) -> None:
     m = Membership(patience=2, rekey_every=0)
-    for round_, due in ((1, ""), (2, ""), (3, "1 left"), (4, "1 left")):
-        m.see(round_, [1, 2, 3], [1, 2])
-        assert m.due(round_, 1, [1, 2, 3], [1, 2]) == due
-
-
-def test_who_comes_back_in_time_has_not() -> None:
-    m = Membership(patience=2, rekey_every=0)
-    for round_, there in ((1, [1, 2]), (2, [1, 2, 3]), (3, [1, 2]), (4, [1, 2])):
-        m.see(round_, [1, 2, 3], there)
-        assert m.due(round_, 1, [1, 2, 3], there) == ""
+    for round_, (connected, due) in enumerate(zip(there, dues, strict=True), 1):
+        m.see(round_, [1, 2, 3], connected)
+        assert m.due(round_, 1, [1, 2, 3], connected) == due
 
 
 def test_who_broke_off_is_asked_again_later() -> None:

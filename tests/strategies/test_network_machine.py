@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import get_args
-
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tests.strategies.network import SIZE, VICTIM, Fate, What
+from tests.strategies import watching
+from tests.strategies.network import SIZE, VICTIM
 from tests.strategies.relay import KINDS, Relay
+from tests.strategies.watching import Fault, fast_directory, run_machine
 
-SHM = Path("/dev/shm")
-
-calm = st.just(Fate())
-broken = st.builds(
-    Fate,
-    st.sampled_from([what for what in get_args(What) if what != "kill"]),
-    st.sampled_from([1, 9, 11, 35]),
-) | st.builds(Fate, st.just("kill"), st.integers(1, 14))
-fates = calm | broken
+fates = st.none() | watching.faults((1, 9, 11, 35), 14)
 storms = st.lists(fates, min_size=SIZE, max_size=SIZE)
 ranks = st.integers(0, SIZE - 1)
 modes = st.sampled_from(["double", "single"])
@@ -38,44 +20,43 @@ enough = st.sets(ranks, min_size=SIZE - 1).map(sorted)
 stages = ("round", "update", "consist", "unmask", "evaluate", "sync", "status", "checkpoint")
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(watching.Machine):
     """A relay of any kind of nodes; see `Watch` for what must hold."""
 
     kind = "dense"
     honest: bool
-    network: Relay
+    world: Relay | None = None
 
     @initialize(honest=st.booleans(), mode=modes, rounds=st.integers(0, 2))
     def begin(self, honest: bool, mode: str, rounds: int) -> None:
-        where = SHM if SHM.is_dir() else None
-        self.network = Relay(Path(tempfile.mkdtemp(prefix="flhe-net-", dir=where)), self.kind)
-        self.honest, self.network.mode = honest, mode
-        self.network.agree(range(SIZE))
+        self.world = Relay(fast_directory(), self.kind)
+        self.honest, self.world.mode = honest, mode
+        self.world.agree(range(SIZE))
         for _ in range(rounds):
-            self.network.calm_round()
+            self.world.calm_round()
 
     # --- the federation goes on ---
 
     @rule(storms=st.lists(storms, min_size=1, max_size=3))
-    def go(self, storms: list[list[Fate]]) -> None:
+    def go(self, storms: list[list[Fault | None]]) -> None:
         """A stage or some, in which messages are lost, late or doubled, and nodes die."""
         for storm in storms:
-            self.network.go(storm)
+            self.world.go(storm)
 
     @rule(stages=st.integers(1, 5))
     def go_on(self, stages: int) -> None:
         """Stages in which nothing fails."""
         for _ in range(stages):
-            self.network.go([Fate()] * SIZE)
+            self.world.go()
 
     @rule(seconds=st.sampled_from([1, 5, 10, 60]))
     def wait(self, seconds: int) -> None:
-        self.network.pass_time(seconds)
+        self.world.pass_time(seconds)
 
     @rule(round_=st.booleans())
     def move_on(self, round_: bool) -> None:
         """Another attempt, or another round, with nothing said to anybody."""
-        network = self.network
+        network = self.world
         round_ = round_ or (self.honest and network.stage == "evaluate")
         network.round += round_
         network.attempt = 0 if round_ else network.attempt + 1
@@ -83,27 +64,22 @@ class Machine(RuleBasedStateMachine):
 
     @rule(left_out=st.none() | ranks, stop=st.sampled_from([0, 0, 0, 1, 2, 3, 4]))
     def agree(self, left_out: int | None, stop: int) -> None:
-        self.network.agree([i for i in range(SIZE) if i != left_out], stop)
+        self.world.agree([i for i in range(SIZE) if i != left_out], stop)
 
     # --- what relays should not do ---
 
     @rule(back=st.integers(0, 7) | st.integers(0, 1 << 30), fate=fates)
-    def repeat(self, back: int, fate: Fate) -> None:
+    def repeat(self, back: int, fate: Fault | None) -> None:
         """Any message that was ever sent, again; mostly one of the last."""
-        sent = self.network.sent
+        sent = self.world.sent
         if sent:
-            self.network.serve(sent[-1 - back % len(sent)], fate)
-            self.network.pass_time(0)
+            self.world.repeat(sent[-1 - back % len(sent)], fate)
+            self.world.pass_time(0)
 
-    @rule(
-        rank=ranks,
-        stage=st.sampled_from(stages),
-        fate=fates,
-        mode=modes,
-    )
-    def ask(self, rank: int, stage: str, fate: Fate, mode: str) -> None:
+    @rule(rank=ranks, stage=st.sampled_from(stages), fate=fates, mode=modes)
+    def ask(self, rank: int, stage: str, fate: Fault | None, mode: str) -> None:
         """A stage out of turn."""
-        network = self.network
+        network = self.world
         signing = stage in ("consist", "unmask")
         if signing and (self.honest or not network.terms.masked):
             return  # who signs a set is spent for the round, and an honest relay needs it yet
@@ -113,28 +89,28 @@ class Machine(RuleBasedStateMachine):
             network.pass_time(0)
             network.mode = here
 
-    @precondition(lambda self: not self.honest and self.network.terms.masked)
+    @precondition(lambda self: not self.honest and self.world.terms.masked)
     @rule(proposals=st.lists(st.tuples(enough, enough), min_size=1, max_size=3))
     def propose(self, proposals: list[tuple[list[int], list[int]]]) -> None:
         """Sets of survivors, each to some members; then who signed one is asked for its sum."""
-        network = self.network
+        network = self.world
         for _ in range(3):
             if network.stage == "round":
-                network.go([Fate()] * SIZE)
+                network.go()
         for among, who in proposals:
             known = [rank for rank in among if rank in network.here.updates]
             for stage in ("consist", "unmask") if network.confirms and known else ():
                 for rank in who:
                     if rank < len(network.members):
                         what = {"survivors": known} if stage == "consist" else {"among": known}
-                        network.ask(rank, stage, Fate(), **what)
+                        network.ask(rank, stage, **what)
                 network.pass_time(0)
 
-    @precondition(lambda self: not self.honest and self.network.tries)
+    @precondition(lambda self: not self.honest and self.world.tries)
     @rule(rank=ranks, which=st.integers(0, 1 << 30), among=sets, fate=fates)
-    def split(self, rank: int, which: int, among: list[int], fate: Fate) -> None:
+    def split(self, rank: int, which: int, among: list[int], fate: Fault | None) -> None:
         """Another sum of any attempt, to one member."""
-        network = self.network
+        network = self.world
         where = sorted(network.tries)[which % len(network.tries)]
         known = [r for r in among if r in network.tries[where].updates]
         if network.confirms and known:
@@ -144,47 +120,37 @@ class Machine(RuleBasedStateMachine):
 
     @rule(node=ranks)
     def restart(self, node: int) -> None:
-        self.network.restart(node)
+        self.world.restart(node)
 
     @rule(back=st.booleans())
     def copy(self, back: bool) -> None:
         """A copy of a node's directory is made, or put in its place."""
-        if back:
-            self.network.put_back()
-        else:
-            self.network.save()
+        (self.world.put_back if back else self.world.save)(VICTIM)
 
     @rule(stages=st.integers(1, 5), mode=modes)
     def roll_back(self, stages: int, mode: str) -> None:
         """A node is taken back to before some stages, and asked for them again."""
-        network = self.network
-        network.save()
+        network = self.world
+        network.save(VICTIM)
         begun = len(network.sent)
         self.go_on(stages)
-        network.put_back()
+        network.put_back(VICTIM)
         network.mode = mode
         for letter in [sent for sent in network.sent[begun:] if sent.site == VICTIM]:
-            network.serve(letter, Fate())
+            network.repeat(letter)
+        network.pass_time(0)
 
     @invariant()
-    def nothing_was_wrong(self) -> None:
-        network = getattr(self, "network", None)
-        if network is not None:
-            network.watch.look()
-            assert not network.watch.wrong, "\n".join(network.watch.wrong)
-
-    def teardown(self) -> None:
-        if hasattr(self, "network"):
-            try:
-                if self.honest:
-                    self.goes_on()
-                self.nothing_was_wrong()
-            finally:
-                self.network.close()
+    def one_model(self) -> None:
+        if self.world is not None:
+            self.world.look()
+            self.nothing_was_wrong()
 
     def goes_on(self) -> None:
         """A federation that is left in peace gets on, and everybody with it."""
-        network = self.network
+        network = self.world
+        if not self.honest:
+            return
         network.pass_time(1000)
         for _ in range(3):
             if network.agree(range(SIZE)):
@@ -198,15 +164,7 @@ class Machine(RuleBasedStateMachine):
 
 def play(kind: str, runs: int, steps: int) -> None:
     """That many runs of the machine."""
-    run_state_machine_as_test(
-        type("Machine", (Machine,), {"kind": kind}),
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(type("Machine", (Machine,), {"kind": kind}), runs, steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,9 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.keys import seal
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import records
+from flhe.strategies.federation import Federation
 from flhe.strategies.report import RoundReport
 from flhe.training.model import Model
 from tests.strategies.puppets import Puppets, initial
@@ -29,16 +31,17 @@ pytestmark = pytest.mark.usefixtures("quick")
 def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
     """A checkpoint as member `node` seals it, of whatever model it likes."""
     agreed = grid.epoch(node)
-    header: dict[str, int | str | bytes] = {
-        "run_id": agreed.run_id,
-        "roster_hash": agreed.roster.hash,
-        "stage": "checkpoint",
-        "round": model.round,
-        "attempt": 0,
-        "rank": agreed.rank,
-        "epoch": agreed.id,
-    }
+    header = {**ModelKey.of(agreed).header(), "round": model.round, "attempt": 0}
+    header["rank"] = agreed.rank
     return records.from_pieces(seal.seal_stream(agreed.model_key, header, model.chunks()))
+
+
+def with_box(fed: Federation, stage: str, box: ArrayRecord, *how: Any) -> Message:
+    """What the victim answers to a stage in which it is handed that checkpoint."""
+    (message,) = fed.messages("train", stage, [100], *how)
+    content = RecordDict({**message.content, records.BOX: box})
+    (reply,) = fed.grid.send_and_receive([Message(content, 100, "train")], timeout=20)
+    return reply
 
 
 @pytest.mark.parametrize("model_is", ["there", "gone", "damaged"])
@@ -57,10 +60,7 @@ def test_a_checkpoint_with_another_selection_is_refused(
     strategy = make(**{"max_examples": MAX, "select": Select(0.5), "retries": 0, **how})
     with pytest.raises(QuorumError):
         strategy.start(grid, initial(), num_rounds=1)
-    fed = strategy._fed
-    assert fed is not None
-    model = grid.model(0)
-    assert model.mask is not None
+    fed, model = strategy._fed, grid.model(0)
     outside = np.setdiff1d(np.arange(FLOATS, dtype=np.uint32), model.mask.coords)
     coords = np.sort(np.concatenate([outside, model.mask.coords])[:count])
     mask = Support.of(coords.astype(np.uint32), FLOATS)
@@ -73,11 +73,8 @@ def test_a_checkpoint_with_another_selection_is_refused(
     before = len(uploads(grid))
     grid.fate = lambda node, stage, round_: None
     fed.ledger.attempt, fed.ledger.phase = fed.ledger.attempt + 1, "training"
-    (message,) = fed.messages("train", "round", [100], ConfigRecord({}), "config")
-    content = RecordDict({**message.content, records.BOX: box})
-    (reply,) = fed.grid.send_and_receive([Message(content, 100, "train")], timeout=20)
+    assert with_box(fed, "round", box, ConfigRecord({}), "config").has_error()
     grid.close()
-    assert reply.has_error()
     assert len(uploads(grid)) == before
     if model_is == "there":
         assert grid.model(0).mask == model.mask
@@ -88,17 +85,12 @@ def test_a_newcomer_takes_no_selection_that_the_terms_do_not_make(tmp_path: Path
     grid = puppets(tmp_path, 4)
     strategy = make(**{"max_examples": MAX, "select": Select(0.5), **how})
     strategy.start(grid, initial(), num_rounds=0)  # the map alone: nobody has sent an update
-    fed = strategy._fed
-    assert fed is not None
-    model = grid.model(0)
-    assert model.mask is not None
+    fed, model = strategy._fed, grid.model(0)
     for count, taken in ((5, False), (34, True)):
         (grid.run_dir(0) / "model").unlink(missing_ok=True)
         mask = Support.of(np.arange(count, dtype=np.uint32), FLOATS)
         box = sealed_by(grid, 3, replace(model, mask=mask))
-        (message,) = fed.messages("train", "sync", [100], None, "")
-        content = RecordDict({**message.content, records.BOX: box})
-        (reply,) = fed.grid.send_and_receive([Message(content, 100, "train")], timeout=20)
+        reply = with_box(fed, "sync", box, None, "")
         assert reply.has_error() != taken, reply.error if reply.has_error() else ""
     grid.close()
 
@@ -118,8 +110,8 @@ def test_who_has_opened_a_map_that_came_to_nothing_goes_on_with_the_next(
         return found
 
     def damaged(node: int, stage: str, content: RecordDict) -> RecordDict:
-        at, record = f"{records.SUM}.0", records.find_config(content, records.STAGE)
-        if at not in content or record is None or record["round"] != 1 or node == 100:
+        at, record = f"{records.SUM}.0", content[records.STAGE]
+        if at not in content or record["round"] != 1 or node == 100:
             return content
         (header, *_) = records.bytes_list(record, "sums")
         total = records.to_sealed(header, content.array_records[at])

@@ -16,6 +16,8 @@ from flhe.coding.extras import Totals
 from flhe.coding.quantize import Quantize
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError, QuorumError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.answers import combine
+from flhe.keys.agreement.circle import Circle
 from flhe.keys.identity import Identity
 from flhe.schemes.presets import sash_preset
 from flhe.schemes.sash.scheme import Sash, SashSealer
@@ -64,13 +66,13 @@ class Round:
         return ServerReader(self.sessions[0].terms, self.scheme)
 
     @property
-    def circle(self) -> masking.Circle:
+    def circle(self) -> Circle:
         first = self.sessions[0]
-        return masking.Circle.of(first.epoch, sash_preset(first.terms.preset).dimension)
+        return Circle.of(first.epoch, sash_preset(first.terms.preset).dimension)
 
     def open(self, model: Model, total: Sealed, answers: Sequence[bytes]) -> tuple[Model, Totals]:
         """As the server does."""
-        seed = masking.combine(self.circle, total.slot, total.senders, answers)
+        seed = combine(self.circle, total.slot, total.senders, answers)
         return self.reader.open(model, total, seed)
 
     def total(self, senders: Sequence[int]) -> Sealed:
@@ -303,7 +305,7 @@ def test_a_reader_of_sums_has_no_key() -> None:
         "terms",
         "scheme",
     }
-    assert {field.name for field in dataclasses.fields(masking.Circle)} == {
+    assert {field.name for field in dataclasses.fields(Circle)} == {
         "run_id",
         "number",
         "roster_hash",
