@@ -71,6 +71,11 @@ OTHER_SLOTS = {
 # --- schemes ---
 
 
+def whole(values: Any) -> Plain:
+    """A vector without extras."""
+    return Plain(np.asarray(values, np.int32), np.empty(0, np.int32))
+
+
 class Roles(NamedTuple):
     """Everybody's part in one round, fresh: nothing has been encrypted yet."""
 
@@ -193,7 +198,7 @@ def _flashe_roles(
     return Roles(scheme, [*sealers], FlasheOpener(scheme, key, prg, threads))
 
 
-def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
+def flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
     assert isinstance(scheme, Flashe)
     packing = scheme.packing
     out = np.empty(sealed.length, packing.signed)
@@ -203,7 +208,7 @@ def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
 def _flashe(bits: int, masking: str) -> SchemeCase:
     roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
     block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
-    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes, sparse=True)
+    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, flashe_lanes, sparse=True)
 
 
 def _sash_roles(

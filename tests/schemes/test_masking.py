@@ -90,12 +90,6 @@ def test_a_round_worked_out_by_hand() -> None:
     assert for_supports(maps, 5, readers=4) == ("single", 22 + 4 * 22, 44 + 4 * 32)
 
 
-def test_nobody_sends_nothing() -> None:
-    for mode in MODES:
-        assert count(mode, [], 5, 3) == 0
-        assert count(mode, bitmaps({2: set()}, 64), 0, 3) == 0
-
-
 @given(st.sets(st.integers(0, 20)))
 def test_runs(senders: set[int]) -> None:
     assert 2 * runs(senders) == streams("double", senders)
@@ -108,21 +102,6 @@ def test_expected_is_the_mean_over_all_survivors_of_one_number(members: int) -> 
         for mode in MODES:
             mean = sum(OWN[mode] + streams(mode, chosen) for chosen in sets) / len(sets)
             assert expected(mode, members, 1 - survivors / members) == pytest.approx(mean)
-
-
-@given(st.sets(st.integers(0, 30), min_size=2), st.integers(1, 130), st.integers(0, 4))
-def test_a_dense_round_is_a_sparse_one_in_which_all_send_all(
-    senders: set[int], length: int, extras: int
-) -> None:
-    maps = bitmaps({rank: set(range(length)) for rank in senders}, length)
-    opened = {"single": len(senders), "double": 2 * runs(senders)}
-    for mode in MODES:
-        each = OWN[mode] + opened[mode]
-        assert count(mode, maps, extras, len(senders)) == len(senders) * (length + extras) * each
-    whole = bitmaps({rank: {0} for rank in range(len(senders))}, 1)
-    for mode in MODES:
-        formula = len(senders) * expected(mode, len(senders), 0.0)
-        assert count(mode, whole, 0, len(senders)) == formula
 
 
 @pytest.mark.parametrize("members", [20, 40, 80])
