@@ -16,8 +16,9 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.ring import Q, add
 from flhe.schemes.presets import SASH
 from flhe.schemes.sash.generator import public_key
-from flhe.schemes.sash.scheme import MAX_COHORT, Sash, SashOpener, SashSealer, guard_bits, most_bits
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer, guard_bits, most_bits
 from flhe.schemes.sealed import Sealed
+from flhe.schemes.shell import MAX_COHORT
 from tests.laws import KEY, OTHER_SLOTS, SLOT, drawn, whole
 
 Lanes = NDArray[np.int32]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -30,8 +30,7 @@ from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_blum_prime
 from flhe.wire import canonical
 from flhe.wire.fields import BIG
 from flhe.wire.record import Form, Record
-
-Random = Callable[[int], bytes]
+from flhe.wire.secret import Random
 
 KEY_BITS = {2048: 112, 3072: 128, 4096: 149}
 """Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Table 2;
