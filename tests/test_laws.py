@@ -33,6 +33,7 @@ from tests.laws import (
     BOUNDS,
     CODECS,
     FEW_SCHEMES,
+    KEY,
     LAYOUT,
     OTHER_KEY,
     OTHER_SLOTS,
@@ -122,7 +123,7 @@ def test_prepared_threaded_and_other_backends_give_the_same_bytes(case: SchemeCa
     values = (
         3 * case.block + case.many
     )  # blocks for each thread, and more than one piece of keystream
-    plain = random_plain(case.same(3).scheme, values, 9, rng)
+    plain = random_plain(case.roles(3, same=True).scheme, values, 9, rng)
     ciphertexts = set()
     for threads, backend, ahead in (
         (1, "openssl", False),
@@ -131,7 +132,7 @@ def test_prepared_threaded_and_other_backends_give_the_same_bytes(case: SchemeCa
         (1, "openssl", True),
         (3, "pycryptodome", True),
     ):
-        _, sealers, opener = case.same(3, threads=threads, backend=backend)
+        _, sealers, opener = case.roles(3, KEY, threads, backend, same=True)
         if ahead:
             sealers[1].prepare(SLOT, values + 9)
         sealed = sealers[1].encrypt(plain, SLOT)
@@ -159,9 +160,9 @@ def test_a_mask_depends_on_rank_and_coordinate_alone(case: SchemeCase) -> None:
         pytest.skip("masks of this scheme span coordinates")
     rng = np.random.default_rng(RNG_SEED)
     length = 2 * case.block + 100
-    scheme = case.same(3).scheme
+    scheme = case.roles(3, same=True).scheme
     values, extras = random_plain(scheme, length, 0, rng)[:2]
-    long = case.lanes(scheme, case.same(3)[1][1].encrypt(Plain(values, extras), SLOT))
+    long = case.lanes(scheme, case.roles(3, same=True)[1][1].encrypt(Plain(values, extras), SLOT))
     for part, split in (
         (length, 7),
         (1, 0),
@@ -170,9 +171,9 @@ def test_a_mask_depends_on_rank_and_coordinate_alone(case: SchemeCase) -> None:
         (99, 50),
     ):
         plain = Plain(values[: part - split], values[part - split : part])
-        short = case.lanes(scheme, case.same(3)[1][1].encrypt(plain, SLOT))
+        short = case.lanes(scheme, case.roles(3, same=True)[1][1].encrypt(plain, SLOT))
         assert np.array_equal(short, long[:part])
-    other = case.lanes(scheme, case.same(3)[1][0].encrypt(Plain(values, extras), SLOT))
+    other = case.lanes(scheme, case.roles(3, same=True)[1][0].encrypt(Plain(values, extras), SLOT))
     assert not np.array_equal(other, long)
 
 
@@ -221,7 +222,7 @@ def test_add_refuses_a_repeated_sender(case: SchemeCase) -> None:
 @some_schemes
 def test_what_is_not_of_its_kind_is_refused_and_leaves_the_sum_as_it_was(case: SchemeCase) -> None:
     scheme, one, other = two(case)
-    sealers, opener = case.same(3)[1:]
+    sealers, opener = case.roles(3, same=True)[1:]
     total = scheme.add(None, one)
     before = total.digest()
     kinds: list[tuple[dict[str, Any], str]] = [

@@ -21,7 +21,12 @@ Steps = Generator[str, None, Any]
 
 
 class Kind:
-    """How cases tell of one scheme; a subclass says what is its own."""
+    """How cases tell of one scheme.
+
+    A subclass makes `book(case)`, the second implementation, and of the library `scheme(case)`, a new
+    `sealer(case, scheme, rank)` and an `opener(case, scheme, ranks)` for a sum of these. Where it says
+    what is judged, `judge(case, wire, slot)` opens what must fail by the book: a ValueError.
+    """
 
     floats: int | None = None
     """Coordinates that messages may have supports of, where a reader says so."""
@@ -31,22 +36,6 @@ class Kind:
 
     judged: tuple[str, ...] = ()
     """Words of refusals for which the second implementation does not open a sum either."""
-
-    def book(self, case: Case) -> Any:
-        """The second implementation."""
-        raise NotImplementedError
-
-    def scheme(self, case: Case) -> Any:
-        """The library's public parameters."""
-        raise NotImplementedError
-
-    def sealer(self, case: Case, scheme: Any, rank: int) -> Any:
-        """The library's, new."""
-        raise NotImplementedError
-
-    def opener(self, case: Case, scheme: Any, ranks: Sequence[int]) -> Any:
-        """The library's, for a sum of these."""
-        raise NotImplementedError
 
     def is_sparse(self, case: Case) -> bool:
         """Whether senders choose coordinates."""
@@ -125,10 +114,6 @@ class Kind:
         return Clear(values[: case["length"]], values[case["length"] :])
 
     # --- what must fail ---
-
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        """The second implementation opens what must fail: a ValueError."""
-        raise NotImplementedError
 
     def steps(self, case: Case) -> Steps:
         """All steps to the case's own."""

@@ -225,6 +225,9 @@ def senders_of(parts: Sequence[Wire]) -> tuple[int, ...]:
 class Book:
     """One scheme, as it stands in the book, with everybody's keys.
 
+    A subclass has `seal(rank, clear)`, `add(parts)`, which gives their sum as it travels, and
+    `open(wire)`, what is in a sum, or a ValueError where it is none.
+
     Parameters
     ----------
     cohort, bits : int
@@ -248,18 +251,6 @@ class Book:
         """Everything but the ciphertext; `told` is what it says of the supports."""
         bound, senders = context(self.slot), list(wire.senders)
         return cbor([VERSION, self.name, mode, bound, senders, wire.length, list(told)])
-
-    def seal(self, rank: int, clear: Clear) -> Wire:
-        """One sender's ciphertext."""
-        raise NotImplementedError
-
-    def add(self, parts: Sequence[Wire]) -> Wire:
-        """Their sum, as it travels."""
-        raise NotImplementedError
-
-    def open(self, wire: Wire) -> list[int]:
-        """What is in a sum; ValueError where it is none."""
-        raise NotImplementedError
 
     # --- what a file says besides ---
 

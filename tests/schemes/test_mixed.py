@@ -31,13 +31,9 @@ from tests.reference.wire import NEAR, Clear, Wire, numbers, slot_fields, total_
 
 NOTHING = Plain(np.empty(0, np.int32), np.empty(0, np.int32))
 
-SLOTS = st.builds(
-    slot_fields,
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 2**32 - 1),
-    *(st.binary(min_size=size, max_size=size) for size in (32, 16, 32, 32)),
-)
+U32, HASH = st.integers(0, 2**32 - 1), st.binary(min_size=32, max_size=32)
+EPOCH = st.binary(min_size=16, max_size=16)
+SLOTS = st.builds(slot_fields, st.integers(0, 2**64 - 1), U32, U32, HASH, EPOCH, HASH, HASH)
 """Any round at all, as it stands in a file."""
 
 Data = st.DataObject

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
-import pathlib
 import secrets
 from collections.abc import Callable
 
@@ -165,16 +163,6 @@ def test_a_key_of_another_scheme_is_refused() -> None:
         Paillier(3, 16, 3072, pair().public)
     with pytest.raises(ConfigError, match="no public key"):
         Paillier(3, 16, 2048).add(None, sealer().encrypt(whole([]), SLOT))
-
-
-def test_textbook_encryption() -> None:
-    """Its vectors, and what is out of range."""
-    path = pathlib.Path(__file__).parents[1] / "vectors/batchcrypt.json"
-    for case in json.loads(path.read_text())["textbook"]:
-        assert PublicKey(case["n"]).encrypt(case["m"], case["r"]) == case["c"]
-    for message, r in ((143, 2), (-1, 2), (5, 0), (5, 143), (5, 11), (5, 26)):
-        with pytest.raises(ConfigError):
-            PublicKey(143).encrypt(message, r)
 
 
 # --- powers ---

@@ -76,14 +76,8 @@ class Shprg:
         """Values that are made together: work is cut at multiples of it."""
         return self.preset.dimension if self.preset.form == "ring" else ROWS
 
-    def expand(self, seed: Seed, length: int, threads: int = 1) -> NDArray[np.uint32]:
-        """The mask G(seed), shape (length,): the same whatever the threads."""
-        out = np.empty(length, np.uint32)
-        self.into(seed, out, threads)
-        return out
-
     def into(self, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
-        """Write G(seed) into `out`, shape (length,)."""
+        """Write the mask G(seed) into `out`, shape (length,): the same whatever the threads."""
         n = self.preset.dimension
         ring = Ring(n) if self.preset.form == "ring" else None
         transformed = seed if ring is None else ring.forward(seed)
