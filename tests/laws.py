@@ -71,6 +71,11 @@ OTHER_SLOTS = {
 # --- schemes ---
 
 
+def whole(values: Any) -> Plain:
+    """A vector without extras."""
+    return Plain(np.asarray(values, np.int32), np.empty(0, np.int32))
+
+
 class Roles(NamedTuple):
     """Everybody's part in one round, fresh: nothing has been encrypted yet."""
 
@@ -130,16 +135,15 @@ class SchemeCase:
         return self.draws or self.redraws
 
     def roles(
-        self, cohort: int, key: bytes = KEY, threads: int = 1, backend: Any = "openssl"
+        self,
+        cohort: int,
+        key: bytes = KEY,
+        threads: int = 1,
+        backend: Any = "openssl",
+        same: bool = False,
     ) -> Roles:
-        """Everybody's part."""
-        return self.build(cohort, key, threads, backend, False)
-
-    def same(
-        self, cohort: int, key: bytes = KEY, threads: int = 1, backend: Any = "openssl"
-    ) -> Roles:
-        """Roles whose ciphertexts come out the same each time."""
-        return self.build(cohort, key, threads, backend, True)
+        """Everybody's part; `same` where ciphertexts shall come out the same each time."""
+        return self.build(cohort, key, threads, backend, same)
 
 
 def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
@@ -193,7 +197,7 @@ def _flashe_roles(
     return Roles(scheme, [*sealers], FlasheOpener(scheme, key, prg, threads))
 
 
-def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
+def flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
     assert isinstance(scheme, Flashe)
     packing = scheme.packing
     out = np.empty(sealed.length, packing.signed)
@@ -203,7 +207,7 @@ def _flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
 def _flashe(bits: int, masking: str) -> SchemeCase:
     roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
     block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
-    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, _flashe_lanes, sparse=True)
+    return SchemeCase(f"flashe-{bits}-{masking}", roles, block, flashe_lanes, sparse=True)
 
 
 def _sash_roles(
@@ -247,13 +251,7 @@ def paillier_key(key: bytes) -> SecretKey:
 
 
 def _paillier_roles(
-    cohort: int,
-    key: bytes,
-    threads: int,
-    _: Any,
-    replay: bool,
-    *,
-    bits: int,
+    cohort: int, key: bytes, threads: int, _: Any, replay: bool, *, bits: int
 ) -> Roles:
     pair = paillier_key(key)
     scheme = Paillier(cohort, bits, 2048, pair.public)
@@ -498,36 +496,24 @@ class CodecCase:
     start: Callable[[Chain], State] = lambda codec: codec.init(LAYOUT)
 
 
-def _clip_quantize(bits: int, rounding: Any, bounds: Any) -> CodecCase:
-    return CodecCase(
-        f"clip-quantize-{bits}-{rounding}-{'layers' if isinstance(bounds, dict) else bounds}",
-        lambda random: chain(Clip(bounds), Quantize(bits, rounding, random)),
-        bounds,
-    )
-
-
-def _weighted(bits: int, rounding: Any, bounds: Any, limit: int, fuse: bool) -> CodecCase:
-    name = "layers" if isinstance(bounds, dict) else bounds
-    return CodecCase(
-        f"clip-weigh-quantize-{bits}-{rounding}-{name}-{limit}-{'fused' if fuse else 'apart'}",
-        lambda random: Chain(
-            (Clip(bounds), Weigh(limit), Quantize(bits, rounding, random)), fuse=fuse
-        ),
-        bounds,
-        limit,
-    )
-
-
-def _adaptive(
-    rule: Any, bits: int, limit: int | None, fuse: bool, ratio: float | None, permute: bool = False
+def _chain(
+    bits: int,
+    rule: Any = None,
+    *,
+    bounds: Any = BOUNDS,
+    limit: int | None = None,
+    rounding: Any = "stochastic",
+    fuse: bool = True,
+    ratio: float | None = None,
+    permute: bool = False,
 ) -> CodecCase:
-    """A chain whose thresholds were fitted on a round that spread as far as `BOUNDS` has it."""
+    """A chain; thresholds of a rule were fitted on a round that spread as far as `BOUNDS` has it."""
 
     def build(random: Callable[[], Rounding]) -> Chain:
         codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0)]
-        codecs.append(Clip(BOUNDS) if rule == "fixed" else Clip(rule=rule))
+        codecs.append(Clip(rule=rule) if rule else Clip(bounds))
         codecs += [] if limit is None else [Weigh(limit)]
-        codecs.append(Quantize(bits, random=random))
+        codecs.append(Quantize(bits, rounding, random))
         codecs += [Permute(Permutation(KEY, LAYOUT.floats))] if permute else []
         return Chain(tuple(codecs), fuse=fuse)
 
@@ -536,14 +522,15 @@ def _adaptive(
         if not codec.needs_ranges(state):
             return state
         sizes = {name: stop - start for name, start, stop in LAYOUT.segments()}
-        bounds = [0.7 if n.startswith("conv") else BOUNDS.get(n, 1.0) for n in sizes]
-        spread = (np.array(bounds) / aciq.ratio(bits)) ** 2
+        alpha = [0.7 if n.startswith("conv") else BOUNDS.get(n, 1.0) for n in sizes]
+        spread = (np.array(alpha) / aciq.ratio(bits)) ** 2
         return codec.fitted(squares.to_extras(spread), 1, state)
 
-    words = ["sparsify", f"{ratio:g}"] if ratio is not None else []
-    words += ["clip", rule, *([] if limit is None else ["weigh"]), "quantize", str(bits)]
-    words += (["permute"] if permute else []) + (["fused"] if fuse else ["apart"])
-    return CodecCase("-".join(words), build, BOUNDS, limit, start)
+    words = [] if ratio is None else ["sparsify", f"{ratio:g}"]
+    words += ["clip", rule or ("layers" if isinstance(bounds, dict) else str(bounds))]
+    words += [] if limit is None else ["weigh", str(limit)]
+    words += ["quantize", str(bits), rounding, *(["permute"] if permute else [])]
+    return CodecCase("-".join([*words, "fused" if fuse else "apart"]), build, bounds, limit, start)
 
 
 CODECS = [
@@ -551,27 +538,27 @@ CODECS = [
     CodecCase("clip-layers", lambda _: chain(Clip(BOUNDS)), BOUNDS),
     CodecCase("clip-weigh", lambda _: chain(Clip(BOUNDS), Weigh(50)), BOUNDS, 50),
     *(
-        _clip_quantize(bits, rounding, bounds)
+        _chain(bits, bounds=bounds, rounding=rounding)
         for bits in (2, 8, 16, 32)
         for rounding in ("stochastic", "nearest")
         for bounds in (0.7, BOUNDS)
     ),
     *(
-        _weighted(bits, rounding, bounds, limit, fuse)
+        _chain(bits, bounds=bounds, rounding=rounding, limit=limit, fuse=fuse)
         for bits in (2, 9, 16, 32)
         for rounding in ("stochastic", "nearest")
         for bounds, limit in ((1.0, 1), (BOUNDS, 50))
         for fuse in (True, False)
     ),
     *(
-        _adaptive(rule, bits, limit, fuse, None)
+        _chain(bits, rule, limit=limit, fuse=fuse)
         for rule in ("history", "exchange")
         for bits in (4, 16, 32)
         for limit, fuse in ((50, True), (50, False), (None, False))
     ),
     *(
-        _adaptive(rule, bits, 50, fuse, ratio, permute)
-        for rule in ("fixed", "history", "exchange")
+        _chain(bits, rule, limit=50, fuse=fuse, ratio=ratio, permute=permute)
+        for rule in (None, "history", "exchange")
         for bits, ratio, permute in ((4, 1.0, False), (16, 0.1, False), (16, 0.25, True))
         for fuse in (True, False)
     ),

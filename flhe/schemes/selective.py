@@ -34,6 +34,7 @@ from flhe.schemes.base import (
     check_integers,
 )
 from flhe.schemes.sealed import Sealed, Slot, merged_senders
+from flhe.schemes.shell import windows
 
 SUFFIX = "/selected"
 ALIGNED = 8
@@ -335,14 +336,7 @@ def pack_clear(packing: Packing, values: NDArray[Any], threads: int = 1) -> NDAr
     """Signed integers as they travel in clear."""
     signed = values.astype(packing.signed, copy=False)
     out = empty(packing.nbytes(signed.size), np.uint8)
-    zeros = np.zeros(min(_step(packing), signed.size), packing.lane)
-
-    def work(start: int, stop: int) -> None:
-        for at in range(start, stop, zeros.size):
-            end = min(at + zeros.size, stop)
-            packing.pack(signed[at:end], zeros[: end - at], packing.cut(out, at, end))
-
-    spread(work, signed.size, _step(packing), threads)
+    _each(packing, signed, out, threads, packing.pack)
     return out
 
 
@@ -352,15 +346,22 @@ def unpack_clear(
     """Inverse of `pack_clear`, or of a sum; ProtocolError for data of another length."""
     packing.check(data, length)
     out = empty(length, packing.signed)
-    zeros = np.zeros(min(_step(packing), length), packing.lane)
-
-    def work(start: int, stop: int) -> None:
-        for at in range(start, stop, zeros.size):
-            end = min(at + zeros.size, stop)
-            packing.unpack(packing.cut(data, at, end), zeros[: end - at], out[at:end])
-
-    spread(work, length, _step(packing), threads)
+    _each(packing, out, data, threads, lambda part, zeros, cut: packing.unpack(cut, zeros, part))
     return out
+
+
+def _each(
+    packing: Packing, signed: NDArray[Any], data: NDArray[np.uint8], threads: int, work: Any
+) -> None:
+    """Call `work(values, zeros, bytes)` for each piece, on so many threads."""
+    step = max(PIECE // packing.block, 1) * packing.block
+    zeros = np.zeros(min(step, signed.size), packing.lane)
+
+    def run(start: int, stop: int) -> None:
+        for at, end in windows(start, stop, step):
+            work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
+
+    spread(run, signed.size, step, threads)
 
 
 def _check_mask(scheme: Selective, mask: Support) -> None:
@@ -369,8 +370,3 @@ def _check_mask(scheme: Selective, mask: Support) -> None:
             f"{scheme.name}: a mask of {mask.count} of {mask.length} values, this is for "
             f"{scheme.selected} of {scheme.floats}"
         )
-
-
-def _step(packing: Packing) -> int:
-    """Values that are packed at a time."""
-    return max(PIECE // packing.block, 1) * packing.block

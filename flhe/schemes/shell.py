@@ -1,8 +1,10 @@
-"""Shell: what schemes and sealers of dense vectors have in common, one way to encrypt among it."""
+"""Shell: what schemes and sealers have in common, one way to encrypt among it."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +13,12 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError, ReuseError
+from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.schemes.base import Reader, check_integers
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
+
+MAX_COHORT = 1024
+"""The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
 
 
 class Shell:
@@ -32,6 +37,15 @@ class Shell:
 
     cohort: int
     bits: int
+
+    def _check_cohort(self) -> None:
+        if not 2 <= self.cohort <= MAX_COHORT:
+            kind = type(self).__name__
+            raise ConfigError(f"{kind}(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+
+    def _check_bits(self) -> None:
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"{type(self).__name__}(bits={self.bits}): bits must be 2 to 32")
 
     @property
     def space(self) -> Integers:
@@ -57,6 +71,11 @@ class Shell:
         if mode:
             raise ProtocolError(f"{self.name}: a mode was named, and it has none")
 
+    def check_support(self, plain: Plain, support: Support | None) -> None:
+        """Refuse values of some coordinates; ProtocolError."""
+        if support is not None or plain.coords is not None:
+            raise ProtocolError(f"{self.name}: sparse values; {self.dense}")
+
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`; `total` is consumed, its buffer may live on in the result.
 
@@ -70,10 +89,11 @@ class Shell:
         """
         self.check(part)  # all of it, before anything is added: an error must leave the total alone
         if total is None:
-            return Sealed(self.name, part.slot, part.senders, part.length, part.data.copy())
+            data = part.data.copy()
+            return Sealed(self.name, part.slot, part.senders, part.length, data, part.mode)
         senders = merged_senders(total, part, self.cohort)
         data = self._sum(total, part)
-        return Sealed(self.name, total.slot, senders, total.length, data)
+        return Sealed(self.name, total.slot, senders, total.length, data, total.mode)
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         """The bytes of a sum of two that were checked; those of `total` may be written to."""
@@ -98,21 +118,57 @@ class Shell:
             )
 
 
-class SealerShell:
-    """A sealer but for `_make` and `_seal`; the base of dataclasses with the fields named here."""
+class _Rank:
+    """What fields of sealers have in common; each has them in an order of its own."""
 
     __slots__ = ()
 
     scheme: Any
     rank: int
-    _used: set[Slot]
-    _ready: dict[tuple[Slot, int], Any]
-    _lock: threading.Lock
+
+
+@dataclass(slots=True)
+class SealerShell(_Rank):
+    """A sealer but for `prepare` and `_seal`; the base of dataclasses with some of these fields.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Public parameters.
+    group_key : bytes
+        K_G of the epoch, 32 bytes.
+    rank : int
+        This client's rank in the agreed member list; never a number from the server.
+    prg : Prg
+        Who computes AES.
+    threads : int
+        Threads to encrypt on.
+    random : callable
+        Where what is drawn comes from: n -> n uniform bytes.
+    """
+
+    _used: set[Slot] = field(default_factory=set, init=False, repr=False)
+    _ready: dict[tuple[Slot, int, str], Any] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_senders((self.rank,), self.scheme.cohort)
 
     def encrypt(
         self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
     ) -> Sealed:
         """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
+
+        Parameters
+        ----------
+        plain : Plain
+            Values of all coordinates, or of those in `support`.
+        slot : Slot
+            The one use of a mask that this is.
+        mode : str
+            The one that was announced, where the scheme has several.
+        support : Support, optional
+            Which coordinates the values are of, where the scheme carries sparse vectors.
 
         Raises
         ------
@@ -121,12 +177,11 @@ class SealerShell:
         RangeError
             A value outside the space, which would run into others' sums.
         ProtocolError
-            A mode or a support: there are none here.
+            A mode or a support that the scheme does not have, or values of other coordinates.
         """
         scheme = self.scheme
         scheme.check_mode(mode)
-        if support is not None or plain.coords is not None:
-            raise ProtocolError(f"{scheme.name}: sparse values; {scheme.dense}")
+        scheme.check_support(plain, support)
         for part in (plain.values, plain.extras):
             check_integers(scheme.name, part, scheme.space)
         length = plain.values.size + plain.extras.size
@@ -134,26 +189,28 @@ class SealerShell:
             if slot in self._used:
                 raise ReuseError(f"{scheme.name}: this slot has encrypted a vector before")
             self._used.add(slot)
-            ready = self._ready.pop((slot, length), None)
-        data = self._seal(plain, slot, length, ready)
-        return Sealed(scheme.name, slot, (self.rank,), length, data)
+            ready = self._ready.pop((slot, length, mode), None)
+        data = self._seal(plain, slot, ready, mode, support)
+        supports = () if support is None else (support,)
+        return Sealed(scheme.name, slot, (self.rank,), length, data, mode, supports)
 
-    def _seal(self, plain: Plain, slot: Slot, length: int, ready: Any) -> NDArray[np.uint8]:
+    def _seal(
+        self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
+    ) -> NDArray[np.uint8]:
         """The ciphertext's bytes; `ready` is what `_keep` was given, or None."""
         raise NotImplementedError
 
-    def _keep(self, slot: Slot, length: int, ready: Any) -> None:
+    def _keep(self, slot: Slot, length: int, ready: Any, mode: str = "") -> None:
         """Keep what `_seal` will need for a vector of `length` integers in `slot`."""
         with self._lock:
-            self._ready[slot, length] = ready
+            self._ready[slot, length, mode] = ready
 
 
+@dataclass(slots=True)
 class SharedSealerShell(SealerShell):
     """One with a fresh key for each ciphertext, of which readers get to know sums only."""
 
-    __slots__ = ()
-
-    _seeds: dict[Slot, NDArray[np.uint64]]
+    _seeds: dict[Slot, NDArray[np.uint64]] = field(default_factory=dict, init=False, repr=False)
 
     def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
         """The key of a ciphertext that was made, as field elements, once: it is shared and forgotten.
@@ -168,3 +225,18 @@ class SharedSealerShell(SealerShell):
                 name = self.scheme.name
                 raise ReuseError(f"{name}: there is no key of this slot, or it was taken before")
             return self._seeds.pop(slot)
+
+
+def windows(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
+    """First and last place of each piece of `step` places."""
+    for at in range(start, stop, step):
+        yield at, min(at + step, stop)
+
+
+def window(arrays: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
+    """Values `start` to `stop` of two arrays that follow each other; a view where one has them all."""
+    first, second = arrays
+    if stop <= first.size:
+        return first[start:stop]
+    rest = second[max(start - first.size, 0) : stop - first.size]
+    return np.concatenate([first[start:], rest]) if start < first.size else rest

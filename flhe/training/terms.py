@@ -31,8 +31,9 @@ from flhe.schemes.esafl.scheme import Eshe, Keys
 from flhe.schemes.fedml_he.ring import Ckks
 from flhe.schemes.flashe.scheme import Flashe, Masking
 from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
-from flhe.schemes.sash.scheme import MAX_COHORT, Sash, Unmask
+from flhe.schemes.sash.scheme import Sash, Unmask
 from flhe.schemes.selective import Selective
+from flhe.schemes.shell import MAX_COHORT
 from flhe.training import scheme_terms, select_terms
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.optimizers import Optimizer

@@ -29,7 +29,7 @@ from flhe.schemes.batchcrypt.scheme import Paillier
 from flhe.schemes.esafl.scheme import Eshe
 from flhe.schemes.fedml_he.ring import Ckks
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.flashe.sparse import telescoped
+from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.training.terms import Terms

@@ -19,7 +19,7 @@ from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Epoch
 from flhe.schemes.base import Scheme
 from flhe.schemes.esafl.scheme import Eshe
-from flhe.schemes.fedml_he.scheme import Ckks
+from flhe.schemes.fedml_he.ring import Ckks
 from flhe.schemes.flashe.scheme import MODES, Flashe
 from flhe.schemes.sealed import MAX_HEADER, Slot
 from flhe.wire import canonical

@@ -31,7 +31,7 @@ from flhe.math.bigint import gmpy
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import Paillier
 from flhe.schemes.esafl.scheme import Eshe
-from flhe.schemes.fedml_he.scheme import Ckks
+from flhe.schemes.fedml_he.ring import Ckks
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash, SashOpener
 from flhe.schemes.sealed import Sealed

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
 from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.flashe.sparse import Mode
+from flhe.schemes.flashe.streams import Mode
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT
 from flhe_lab.bench.mask_counts import CLIENTS, MODES, SEED, sweep

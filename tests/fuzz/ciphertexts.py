@@ -35,7 +35,7 @@ VALUES = 40
 def _made(name: str) -> tuple[Roles, list[bytes]]:
     """Everybody's part, and three updates; the openers' keys are those of the honest sums."""
     [case] = [case for case in SCHEMES if case.id == name]
-    roles, rng = case.same(3), np.random.default_rng(1)
+    roles, rng = case.roles(3, same=True), np.random.default_rng(1)
     parts = []
     for sealer in roles.sealers:
         plain = random_plain(roles.scheme, VALUES - 2, 2, rng)

@@ -17,19 +17,7 @@ from typing import Any
 import gmpy2
 
 from tests.reference.field import Q
-from tests.reference.wire import (
-    NEAR,
-    Clear,
-    Wire,
-    cbor,
-    context,
-    header,
-    hkdf,
-    little,
-    little_read,
-    senders_of,
-    word,
-)
+from tests.reference.wire import Book, Clear, Wire, cbor, little, little_read, senders_of, word
 
 KEY_BYTES = 256
 GROUP_KEY = bytes(range(50, 82))
@@ -79,24 +67,13 @@ def pair() -> Pair:
     return Pair(20)
 
 
-@dataclass(frozen=True)
-class BatchCryptBook:
-    """BatchCrypt under the vectors' key.
+@dataclass(frozen=True, kw_only=True)
+class BatchCryptBook(Book):
+    """BatchCrypt under the vectors' key; tapes are what the random source of each rank gives."""
 
-    Parameters
-    ----------
-    cohort, bits
-        As for `Paillier`.
-    tapes : dict of int to bytes
-        Rank -> what its random source gives, from the first byte on.
-    slot : dict
-        The round.
-    """
+    name = "batchcrypt"
 
-    cohort: int
-    bits: int
     tapes: dict[int, bytes] = field(default_factory=dict)
-    slot: Any = None
 
     @property
     def width(self) -> int:
@@ -128,12 +105,8 @@ class BatchCryptBook:
             out.append(slots + tag * 2 ** (self.width * self.per))
         return out
 
-    def about(self) -> dict[str, Any]:
-        """What a vector says of it."""
+    def about(self, length: int) -> dict[str, Any]:
         return {"slot_bits": self.width, "slots": self.per}
-
-    def header(self, wire: Wire) -> bytes:
-        return header("batchcrypt", "", self.slot or NEAR, wire)
 
     def seal(self, rank: int, clear: Clear) -> Wire:
         made = self.messages(clear.lanes, rank)
@@ -169,7 +142,7 @@ class BatchCryptBook:
         return out
 
     def _key(self, label: str) -> bytes:
-        return hkdf(GROUP_KEY, label, *context(self.slot or NEAR))
+        return self.derived(GROUP_KEY, label)
 
     def _numbers(self, wire: Wire) -> list[int]:
         if len(wire.data) != 2 * KEY_BYTES * len(self.layout(wire.length)):

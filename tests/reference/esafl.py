@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,15 +29,12 @@ from tests.reference.field import (
 )
 from tests.reference.gaussian import gaussian
 from tests.reference.wire import (
-    NEAR,
+    Book,
     Clear,
     Wire,
     cbor,
     columns,
-    context,
     hashed,
-    header,
-    hkdf,
     little,
     packed,
     senders_of,
@@ -113,25 +109,14 @@ def sizes(ring: str, cohort: int, width: int) -> tuple[int, int, list[int]]:
     return min(found)[1:]
 
 
-@dataclass(frozen=True)
-class EsaflBook:
-    """ESAFL, whose keys and errors are those of seeds by rank.
+@dataclass(frozen=True, kw_only=True)
+class EsaflBook(Book):
+    """ESAFL, whose keys and errors are those of seeds by rank."""
 
-    Parameters
-    ----------
-    cohort, bits, ring, keys
-        As for `Eshe`.
-    slot : dict
-        The round.
-    group_key : bytes
-        K_G.
-    """
+    name = "esafl"
 
-    cohort: int
-    bits: int = 16
     ring: str = GOLDILOCKS
     keys: str = "joint"
-    slot: Any = None
     group_key: bytes = field(default=hashlib.sha256(b"eshe 396700").digest())
     """The first of its kind under which a word of NEAR's first Goldilocks block is drawn again."""
 
@@ -168,7 +153,7 @@ class EsaflBook:
         return -(-length // self.per)
 
     def a_key(self, limb: int) -> bytes:
-        return hkdf(self.group_key, "eshe-a", *context(self.slot or NEAR), self.ring, limb)
+        return self.derived(self.group_key, "eshe-a", self.ring, limb)
 
     def products(self, s: list[int], count: int) -> Rows:
         """The first coefficients of a s, block after block: the last block is cut."""
@@ -224,7 +209,6 @@ class EsaflBook:
         return [sum(x * 2 ** (bits * k) for k, x in enumerate(run)) % Q for run in runs]
 
     def about(self, length: int) -> dict[str, Any]:
-        """What a vector of so many values says of it."""
         blocks = [
             (self.a_key(limb), j, self.n, q)
             for limb, q in enumerate(self.moduli)
@@ -246,9 +230,9 @@ class EsaflBook:
             ],
         }
 
-    def of_part(self, rank: int, everyone: Iterable[int]) -> dict[str, Any]:
+    def of_part(self, rank: int, ranks: Sequence[int]) -> dict[str, Any]:
         s = own(rank, self.n)
-        file = [1, "eshe-key", little(s, 1), little(key_of(everyone, self.n), 4)]
+        file = [1, "eshe-key", little(s, 1), little(key_of(ranks, self.n), 4)]
         told = {"key_seed": key_seed(rank).hex(), "noise_seed": noise_seed(rank).hex()}
         told |= {"own": hashed(little(s, 1)), "elements": hashed(little(self.elements(s)))}
         return told | {"file": hashed(cbor(file))}
@@ -257,11 +241,8 @@ class EsaflBook:
         s = key_of(wire.senders, self.n)
         _, noise = self.unmask(wire, s)
         bound = self.noise_bound(len(wire.senders))
-        told = hashed(json.dumps(noise).encode()) if long else noise
-        return {"key": hashed(little(s, 4)), "noise_bound": bound, "noise": told}
-
-    def header(self, wire: Wire) -> bytes:
-        return header("esafl", "", self.slot or NEAR, wire)
+        told = {"noise_bound": bound, "noise": self.listed(noise, long)}
+        return told | {"key": hashed(little(s, 4))}
 
     def seal(self, rank: int, clear: Clear) -> Wire:
         plain, count = clear.lanes, self.count(len(clear.lanes))

@@ -25,18 +25,7 @@ from tests.reference.field import (
     primes,
     values_of,
 )
-from tests.reference.wire import (
-    NEAR,
-    Clear,
-    Wire,
-    columns,
-    context,
-    header,
-    hkdf,
-    packed,
-    senders_of,
-    unpacked,
-)
+from tests.reference.wire import Book, Clear, Wire, columns, packed, senders_of, unpacked
 
 GROUP_KEY = bytes(range(60, 92))
 
@@ -84,31 +73,26 @@ def _transformed(key: tuple[int, ...], q: int) -> list[int]:
     return transform([x % q for x in key], q)
 
 
-@dataclass(frozen=True)
-class FedmlHeBook:
+@dataclass(frozen=True, kw_only=True)
+class FedmlHeBook(Book):
     """CKKS.
 
     Parameters
     ----------
-    cohort, bits
-        As for `Ckks`.
     n, q_bits, per, scale_bits : int
         Dimension, bits of the modulus, values in a slot, logarithm of the scale: `Ckks.sizes` proves
         that there is room for the noise, which is no matter of arithmetic.
     key : tuple of int
         The secret key's coefficients.
-    slot : dict
-        The round.
     """
 
-    cohort: int
-    bits: int
+    name = "fedml-he"
+
     n: int
     q_bits: int
     per: int
     scale_bits: int
     key: tuple[int, ...]
-    slot: Any = None
 
     @property
     def q(self) -> int:
@@ -124,13 +108,9 @@ class FedmlHeBook:
         """Values in one polynomial."""
         return self.n // 2 * self.per
 
-    def about(self) -> dict[str, Any]:
-        """What a vector says of it."""
+    def about(self, length: int) -> dict[str, Any]:
         told = {"slot_bits": self.width, "slots": self.per, "scale_bits": self.scale_bits}
         return {"modulus": f"{self.q:x}", **told}
-
-    def header(self, wire: Wire) -> bytes:
-        return header("fedml-he", "", self.slot or NEAR, wire)
 
     def seal(self, rank: int, clear: Clear) -> Wire:
         lanes, residues, q = clear.lanes, [], self.q
@@ -177,7 +157,7 @@ class FedmlHeBook:
         return [(x + sign * y * z) % q for x, y, z in zip(values, a, s, strict=True)]
 
     def _mask(self, j: int, block: int) -> list[int]:
-        key = hkdf(GROUP_KEY, "ckks-a", *context(self.slot or NEAR), j, self.n, self.q)
+        key = self.derived(GROUP_KEY, "ckks-a", j, self.n, self.q)
         return elements(key, block, self.n, self.q)
 
     def _joined(self, values: list[int]) -> list[int]:

@@ -13,13 +13,12 @@ from typing import Any
 
 from tests.reference.support import coded, coordinates, digest
 from tests.reference.wire import (
-    NEAR,
+    Book,
     Clear,
     Wire,
     block,
-    context,
-    header,
-    hkdf,
+    hashed,
+    little,
     packed,
     senders_of,
     unpacked,
@@ -31,33 +30,15 @@ Vector = dict[int, int]
 """Numbers by their places."""
 
 
-@dataclass(frozen=True)
-class FlasheBook:
-    """FLASHE, dense or sparse.
+@dataclass(frozen=True, kw_only=True)
+class FlasheBook(Book):
+    """FLASHE, dense or sparse, on a layout of `floats` coordinates; `mode` is what is announced."""
 
-    Parameters
-    ----------
-    cohort, bits, masking
-        As for `Flashe`.
-    mode : str
-        What is announced; "" where the masking is fixed.
-    floats : int
-        Coordinates of the layout.
-    sparse : bool
-        Whether senders choose coordinates.
-    slot : dict
-        The round.
-    key : bytes
-        K_G.
-    """
+    name = "flashe"
 
-    cohort: int
-    bits: int
-    masking: str
+    masking: str = "double"
     mode: str = ""
     floats: int = 0
-    sparse: bool = False
-    slot: Any = None
     key: bytes = GROUP_KEY
 
     @property
@@ -66,8 +47,7 @@ class FlasheBook:
         return self.bits + next(more for more in range(11) if 2**more >= self.cohort)
 
     def round_key(self) -> bytes:
-        bound = context(self.slot or NEAR)
-        return hkdf(self.key, "flashe", *bound, self.mode or self.masking, self.b)
+        return self.derived(self.key, "flashe", self.mode or self.masking, self.b)
 
     def masks(self, j: int, places: Sequence[int]) -> Vector:
         key, width, n = self.round_key(), 4 if self.b <= 32 else 8, 1 << self.b
@@ -80,13 +60,21 @@ class FlasheBook:
             return {place: f(j, place) for place in places}
         return {place: (f(j, place) - f(j + 1, place)) % n for place in places}
 
-    def about(self) -> dict[str, Any]:
-        """What a vector says of it."""
+    def about(self, length: int) -> dict[str, Any]:
         return {"lane_bits": self.b, "round_key": self.round_key().hex()}
 
-    def header(self, wire: Wire) -> bytes:
+    def of_sum(self, wire: Wire, long: bool) -> dict[str, Any]:
+        sets = [set(coordinates(support)) for support in wire.supports]
+        union = sorted(set().union(*sets))
+        counts = [sum(d in one for one in sets) for d in union]
+        return {"coords": self.listed(union, long), "counts": self.listed(counts, long)}
+
+    def listed(self, values: list[int], long: bool) -> Any:
+        return hashed(little(values)) if long else values
+
+    def header(self, wire: Wire, mode: str = "", told: Sequence[Any] = ()) -> bytes:
         told = [[self.floats, len(data), digest(data, self.floats)] for data in wire.supports]
-        return header("flashe", self.mode, self.slot or NEAR, wire, told)
+        return super().header(wire, self.mode, told)
 
     def seal(self, rank: int, clear: Clear) -> Wire:
         coords = range(len(clear.values)) if clear.coords is None else clear.coords

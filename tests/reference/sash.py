@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.reference.field import Q, elements, from_source, nearest, product, uniform
 from tests.reference.wire import (
-    NEAR,
+    Book,
     Clear,
     Tape,
     Wire,
@@ -20,7 +20,6 @@ from tests.reference.wire import (
     columns,
     context,
     hashed,
-    header,
     little,
     little_read,
     senders_of,
@@ -30,25 +29,14 @@ PRESETS = {"ring-2048": 2048, "lwr-736": 736, "lwr-1024": 1024}
 """Name -> mu."""
 
 
-@dataclass(frozen=True)
-class SashBook:
-    """SASH; it keeps what the seeds of those who seal are drawn from.
+@dataclass(frozen=True, kw_only=True)
+class SashBook(Book):
+    """SASH; tapes are what the random source of each rank gives."""
 
-    Parameters
-    ----------
-    cohort, bits, preset
-        As for `Sash`.
-    tapes : dict of int to bytes
-        Rank -> what its random source gives.
-    slot : dict
-        The round.
-    """
+    name = "sash"
 
-    cohort: int
-    bits: int = 0
     preset: str = "ring-2048"
     tapes: dict[int, bytes] = field(default_factory=dict)
-    slot: Any = None
 
     @property
     def mu(self) -> int:
@@ -64,7 +52,7 @@ class SashBook:
 
     def public(self) -> bytes:
         """The key of what is drawn in public."""
-        run_id, roster_hash, epoch, *_ = context(self.slot or NEAR)
+        run_id, roster_hash, epoch, *_ = context(self.slot)
         fields = ["flhe/v1/sash-a", self.preset, run_id, roster_hash, epoch]
         return hashlib.sha256(cbor(fields)).digest()
 
@@ -93,11 +81,10 @@ class SashBook:
             raise ValueError("another key")
         return values, errors
 
-    def about(self) -> dict[str, Any]:
-        """What a vector says of it."""
+    def about(self, length: int) -> dict[str, Any]:
         return {"guard": self.guard, "public": self.public().hex()}
 
-    def of_part(self, rank: int) -> dict[str, Any]:
+    def of_part(self, rank: int, ranks: Sequence[int]) -> dict[str, Any]:
         return {"seed": hashed(little(self.seed(rank)))}
 
     def of_sum(self, wire: Wire, long: bool) -> dict[str, Any]:
@@ -105,9 +92,6 @@ class SashBook:
         _, off = self.unmask(wire, seed)
         counts = {str(e): off.count(e) for e in sorted(set(off))}
         return {"seed": hashed(little(seed)), "off_by": counts if long else off}
-
-    def header(self, wire: Wire) -> bytes:
-        return header("sash", "", self.slot or NEAR, wire)
 
     def seal(self, rank: int, clear: Clear) -> Wire:
         masks = self.mask(self.seed(rank), len(clear.lanes))

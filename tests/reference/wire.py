@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
@@ -177,15 +178,7 @@ def columns(vectors: Sequence[Sequence[int]], modulus: int = 0) -> list[int]:
 
 @dataclass(frozen=True)
 class Clear:
-    """What one sender encrypts.
-
-    Parameters
-    ----------
-    values, extras : list of int
-        Signed integers.
-    coords : list of int, optional
-        Which coordinates the values are of; None for all of them.
-    """
+    """What one sender encrypts: values of these coordinates, or of all, and extras."""
 
     values: list[int]
     extras: list[int]
@@ -211,19 +204,7 @@ def total_of(clears: Sequence[Clear]) -> list[int]:
 
 @dataclass(frozen=True)
 class Wire:
-    """A ciphertext as it travels, but for its header.
-
-    Parameters
-    ----------
-    senders : tuple of int
-        Ranks, ascending.
-    length : int
-        Values in it, extras included.
-    data : bytes
-        The ciphertext.
-    supports : tuple of bytes
-        Coordinates of each sender, coded; empty where all sent all of them.
-    """
+    """A ciphertext as it travels, but for its header; coordinates of each sender are coded."""
 
     senders: tuple[int, ...]
     length: int
@@ -240,25 +221,51 @@ def senders_of(parts: Sequence[Wire]) -> tuple[int, ...]:
     return tuple(sorted(s for part in parts for s in part.senders))
 
 
-class Book(Protocol):
-    """One scheme, as it stands in the book: a cohort, a slot and its keys."""
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """One scheme, as it stands in the book, with everybody's keys.
 
-    def header(self, wire: Wire) -> bytes:
-        """Everything but the ciphertext."""
+    A subclass has `seal(rank, clear)`, `add(parts)`, which gives their sum as it travels, and
+    `open(wire)`, what is in a sum, or a ValueError where it is none.
 
-    def seal(self, rank: int, clear: Clear) -> Wire:
-        """One sender's ciphertext."""
+    Parameters
+    ----------
+    cohort, bits : int
+        As for the library's scheme; a subclass has what else that takes.
+    slot : dict
+        The round, as it stands in a file.
+    """
 
-    def add(self, parts: Sequence[Wire]) -> Wire:
-        """Their sum, as it travels."""
+    name: ClassVar[str]
+    """On the wire."""
 
-    def open(self, wire: Wire) -> list[int]:
-        """What is in a sum; ValueError where it is none."""
+    cohort: int
+    bits: int = 16
+    slot: dict[str, Any] = field(default_factory=lambda: NEAR)
 
+    def derived(self, secret: bytes, label: str, *more: Item) -> bytes:
+        """A key of the round."""
+        return hkdf(secret, label, *context(self.slot), *more)
 
-def header(
-    scheme: str, mode: str, slot: dict[str, Any], wire: Wire, told: Sequence[Any] = ()
-) -> bytes:
-    """The header of a message; `told` is what it says of the supports."""
-    fields = [VERSION, scheme, mode, context(slot), list(wire.senders), wire.length, list(told)]
-    return cbor(fields)
+    def header(self, wire: Wire, mode: str = "", told: Sequence[Any] = ()) -> bytes:
+        """Everything but the ciphertext; `told` is what it says of the supports."""
+        bound, senders = context(self.slot), list(wire.senders)
+        return cbor([VERSION, self.name, mode, bound, senders, wire.length, list(told)])
+
+    # --- what a file says besides ---
+
+    def about(self, length: int) -> dict[str, Any]:
+        """Of the scheme, for so many values."""
+        return {}
+
+    def of_part(self, rank: int, ranks: Sequence[int]) -> dict[str, Any]:
+        """Of one of these senders."""
+        return {}
+
+    def of_sum(self, wire: Wire, long: bool) -> dict[str, Any]:
+        """Of a sum; of a long one, hashes."""
+        return {}
+
+    def listed(self, values: list[int], long: bool) -> Any:
+        """Numbers as they stand in a file."""
+        return hashed(json.dumps(values).encode()) if long else values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +19,8 @@ from flhe.schemes.esafl.keys import EsheKey
 from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
 from flhe.schemes.presets import ESHE
 from flhe.schemes.sealed import Sealed
-from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply
+from flhe_lab.papers.corrections.esafl import odd, printed
+from flhe_lab.papers.esafl import Poly, multiply
 from flhe_lab.papers.packing import PaperPacking
 from tests.keys.test_key_pair import confirmed
 from tests.schemes.eshe_attacks import (
@@ -39,12 +39,6 @@ from tests.schemes.eshe_attacks import (
 SIZES = [256, pytest.param(1 << 15, marks=pytest.mark.sweep)]
 LOW = PaperPacking(9).width
 """Bits of the zero polynomial's field, the lowest of each coefficient."""
-
-
-def printed(cohort: int = 9, **others: Any) -> PaperEshe:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BrokenSchemeWarning)
-        return PaperEshe(cohort, **others)
 
 
 def plaintext(n: int) -> Poly:
@@ -82,43 +76,23 @@ def test_an_even_a_only_costs_bits() -> None:
     assert found == key
 
 
-def test_guessing_b_takes_as_many_tries_as_there_are_rounds() -> None:
-    """Fifty rounds, so k = 6: `a` of later rounds is no secret either."""
-    eshe = printed(n=128, weight=16, seed_bits=6)
-    b, key = secrets.randbelow(64), eshe.key()
-    c = eshe.encrypt(eshe.polynomial(40, b), key, plaintext(128))
-    hits = []
-    for guess in range(64):
-        found, left = key_from_low_bits(c, eshe.polynomial(40, guess), [0] * 128, LOW)
-        if left > 3 and max(map(abs, found)) <= 1:
-            hits.append((guess, found))
-    assert hits == [(b, key)]
-
-
 # --- p~ ---
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_the_support_of_a_key_leaks(n: int) -> None:
     eshe = printed(n=n, p=(1 << 460) - 1)
-    key, a = eshe.key(), _unit(eshe)
+    key, a = eshe.key(), odd(eshe.public())
     support = support_from_parity(eshe.encrypt(a, key, plaintext(n)), a, [0] * n)
     assert np.array_equal(support, np.array(key) != 0)
 
 
 def test_a_constant_p_hides_the_support() -> None:
     eshe = printed(n=256, p=(1 << 460) - 1, tilde=False)
-    key, a = eshe.key(), _unit(eshe)
+    key, a = eshe.key(), odd(eshe.public())
     support = support_from_parity(eshe.encrypt(a, key, plaintext(256)), a, [0] * 256)
     # Coins against coins: 192 zeros and 64 others agree with them half of the time.
     assert 80 <= int((support == (np.array(key) != 0)).sum()) <= 176
-
-
-def _unit(eshe: PaperEshe) -> Poly:
-    """`a` of a round in which it is odd: half of all rounds."""
-    a = eshe.public()
-    a[0] ^= ~sum(a) & 1
-    return a
 
 
 # --- one a for all blocks ---

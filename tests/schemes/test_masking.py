@@ -17,7 +17,6 @@ from flhe.schemes.flashe.masking import (
     Bitmap,
     Mode,
     cheaper,
-    count,
     expected,
     for_dropout,
     for_supports,
@@ -73,7 +72,6 @@ def test_counts_are_those_of_the_scheme_coordinate_by_coordinate(
     supports, length = drawn
     maps = bitmaps(supports, length)
     want = {mode: brute(mode, supports, length, extras, readers) for mode in MODES}
-    assert {mode: count(mode, maps, extras, readers) for mode in MODES} == want
     choice = for_supports(maps, extras, readers)
     assert (choice.single, choice.double) == (want["single"], want["double"])
     assert want[choice.masking] == min(want.values())
@@ -82,18 +80,10 @@ def test_counts_are_those_of_the_scheme_coordinate_by_coordinate(
 def test_a_round_worked_out_by_hand() -> None:
     maps = bitmaps({0: {0, 64}, 1: {0, 1}, 3: {0, 1, 64}}, 65)
     # senders: {0, 1, 3} of 0, {1, 3} of 1, {0, 3} of 64, and all three of 5 lanes of extras
-    assert count("single", maps, 5, readers=0) == 7 + 15
-    assert count("double", maps, 5, readers=0) == 2 * (7 + 15)
-    assert count("single", maps, 5, readers=1) == 22 + (3 + 2 + 2) + 5 * 3
-    assert count("double", maps, 5, readers=1) == 44 + 2 * (2 + 2 + 2) + 5 * 2 * 2
-    assert count("double", maps, 5, readers=4) == 44 + 4 * 32
+    assert for_supports(maps, 5, readers=0)[1:] == (7 + 15, 2 * (7 + 15))
+    single, double = 22 + (3 + 2 + 2) + 5 * 3, 44 + 2 * (2 + 2 + 2) + 5 * 2 * 2
+    assert for_supports(maps, 5, readers=1)[1:] == (single, double)
     assert for_supports(maps, 5, readers=4) == ("single", 22 + 4 * 22, 44 + 4 * 32)
-
-
-def test_nobody_sends_nothing() -> None:
-    for mode in MODES:
-        assert count(mode, [], 5, 3) == 0
-        assert count(mode, bitmaps({2: set()}, 64), 0, 3) == 0
 
 
 @given(st.sets(st.integers(0, 20)))
@@ -108,21 +98,6 @@ def test_expected_is_the_mean_over_all_survivors_of_one_number(members: int) -> 
         for mode in MODES:
             mean = sum(OWN[mode] + streams(mode, chosen) for chosen in sets) / len(sets)
             assert expected(mode, members, 1 - survivors / members) == pytest.approx(mean)
-
-
-@given(st.sets(st.integers(0, 30), min_size=2), st.integers(1, 130), st.integers(0, 4))
-def test_a_dense_round_is_a_sparse_one_in_which_all_send_all(
-    senders: set[int], length: int, extras: int
-) -> None:
-    maps = bitmaps({rank: set(range(length)) for rank in senders}, length)
-    opened = {"single": len(senders), "double": 2 * runs(senders)}
-    for mode in MODES:
-        each = OWN[mode] + opened[mode]
-        assert count(mode, maps, extras, len(senders)) == len(senders) * (length + extras) * each
-    whole = bitmaps({rank: {0} for rank in range(len(senders))}, 1)
-    for mode in MODES:
-        formula = len(senders) * expected(mode, len(senders), 0.0)
-        assert count(mode, whole, 0, len(senders)) == formula
 
 
 @pytest.mark.parametrize("members", [20, 40, 80])
@@ -174,9 +149,7 @@ def test_bitmaps_that_do_not_go_together() -> None:
         ([(0, np.zeros((2, 2), np.uint64))], r"shape \(2, 2\)"),
     ):
         with pytest.raises(ProtocolError, match=says):
-            count("double", maps, 0, 1)
+            for_supports(maps, 0, 1)
     for extras, readers in ((-1, 1), (0, -1)):
         with pytest.raises(ConfigError, match="0 or more"):
-            count("single", [], extras, readers)
-    with pytest.raises(ConfigError, match="masking='none'"):
-        count("none", [], 0, 1)  # type: ignore[arg-type]
+            for_supports([], extras, readers)

@@ -9,35 +9,29 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.errors import AuthenticationError
+from flhe.math.ring import Q
 from flhe.schemes.batchcrypt.batch_mac import Tags
-from flhe.schemes.sealed import Slot
-from tests.laws import OTHER_SLOTS
-from tests.reference.wire import hkdf, word
+from tests.laws import KEY, OTHER_KEY, OTHER_SLOTS, SLOT
+from tests.reference.wire import NEAR, context, hkdf, word
 
-KEY = bytes(range(32))
-AT = Slot(5, bytes(32), bytes(16), 2, 1, bytes(32), bytes(32))
-TAGS = Tags(KEY, AT)
-Q = 2**64 - 2**32 + 1
+TAGS = Tags(KEY, SLOT)
 PER = 7
 
 Vector = NDArray[Any]
 
 
-def vectors(count: int, length: int = 26, bits: int = 16, seed: int = 1) -> list[Vector]:
-    rng = np.random.default_rng(seed)
-    bound = (1 << (bits - 1)) - 1
-    out = []
-    for _ in range(count):
-        lanes = rng.integers(-bound, bound + 1, length).astype(np.int32)
-        lanes[rng.random(lanes.size) < 0.2] = -bound
-        out.append(lanes)
-    return out
+def vectors(count: int, length: int = 26) -> list[Vector]:
+    lanes = np.random.default_rng(1).integers(-32767, 32768, (count, length)).astype(np.int32)
+    lanes[:, ::5] = -32767
+    return list(lanes)
 
 
-def summed(parts: list[Vector], per: int = PER) -> tuple[list[int], Vector]:
-    made = [TAGS.make(values, per, rank) for rank, values in enumerate(parts)]
-    total: Vector = np.sum([p.astype(np.int64) for p in parts], axis=0)
-    return [sum(column) for column in zip(*made, strict=True)], total
+def combined(parts: list[Vector], factors: tuple[int, ...] = ()) -> tuple[list[int], Vector]:
+    """Tags and values of a sum in which each part is taken so often."""
+    times = factors or (1,) * len(parts)
+    made = [TAGS.make(values, PER, rank) for rank, values in enumerate(parts)]
+    tags = [sum(f * t for f, t in zip(times, c, strict=True)) for c in zip(*made, strict=True)]
+    return tags, sum(f * p.astype(np.int64) for f, p in zip(times, parts, strict=True))
 
 
 def refused(tags: list[int], values: Vector, senders: Any = (0, 1, 2), of: Tags = TAGS) -> None:
@@ -49,7 +43,7 @@ def test_long_vectors_are_one_stream() -> None:
     """More batches than a piece of keystream has room for: cutting changes nothing."""
     (values,) = vectors(1, 40_000)
     made = TAGS.make(values, 97, 3)
-    key, masks = (hkdf(KEY, label, *AT.context()) for label in ("tag", "tag-mask"))
+    key, masks = (hkdf(KEY, label, *context(NEAR)) for label in ("tag", "tag-mask"))
     for j in (0, 82, 83, 84, 412):
         batch = values[97 * j : 97 * (j + 1)]
         product = sum(int(v) * word(key, 0, 98 * j + k) for k, v in enumerate(batch))
@@ -58,14 +52,13 @@ def test_long_vectors_are_one_stream() -> None:
 
 def test_sums_of_a_thousand_and_32_bits() -> None:
     bound = 2**31 - 1
-    parts = [np.array([bound, -bound] * 13, np.int32)] * 1024
-    tags, total = summed(parts)
+    tags, total = combined([np.array([bound, -bound] * 13, np.int32)] * 1024)
     assert int(total.max()) == 1024 * bound
     TAGS.verify(tags, total, PER, range(1024))
 
 
 def test_any_change_of_any_slot_or_tag_is_noticed() -> None:
-    tags, total = summed(vectors(3))
+    tags, total = combined(vectors(3))
     TAGS.verify(tags, total, PER, (0, 1, 2))
     for change in (1, -1, 1 << 15, (1 << 31) - 1, 1 << 32, (1 << 55) - 1, -(1 << 55)):
         for lane in range(total.size):
@@ -77,25 +70,20 @@ def test_any_change_of_any_slot_or_tag_is_noticed() -> None:
 
 
 def test_slots_and_batches_that_change_places_are_noticed() -> None:
-    tags, total = summed(vectors(3))
+    tags, total = combined(vectors(3))
     for other in (np.roll(total, 1), np.roll(total, -1), total[::-1].copy(), 2 * total, -total):
         refused(tags, other)
     refused([2 * t for t in tags], 2 * total)
-    swapped = total.copy()
-    swapped[:7], swapped[7:14] = total[7:14], total[:7]
+    swapped = np.concatenate([total[7:14], total[:7], total[14:]])
     refused([tags[1], tags[0], *tags[2:]], swapped)  # each with its own tag
 
 
-def test_one_vector_for_another_is_noticed() -> None:
+@pytest.mark.parametrize(
+    "factors", [(2, 1, 0), (0, 2, 1), (1, 1, 2), (3, 0, 0), (2, 2, -1), (0, 0, 0)]
+)
+def test_one_vector_for_another_is_noticed(factors: tuple[int, ...]) -> None:
     """One sender's twice, another's left out; one taken away again."""
-    parts = vectors(3)
-    made = [TAGS.make(values, PER, rank) for rank, values in enumerate(parts)]
-    for factors in ((2, 1, 0), (0, 2, 1), (1, 1, 2), (3, 0, 0), (2, 2, -1), (0, 0, 0)):
-        tags = [
-            sum(f * t for f, t in zip(factors, c, strict=True)) for c in zip(*made, strict=True)
-        ]
-        total: Vector = sum(f * p.astype(np.int64) for f, p in zip(factors, parts, strict=True))
-        refused(tags, total)
+    refused(*combined(vectors(3), factors))
 
 
 def test_a_batch_that_is_zero_cannot_be_told_from_another() -> None:
@@ -105,11 +93,10 @@ def test_a_batch_that_is_zero_cannot_be_told_from_another() -> None:
     what it guesses: nothing that lies beyond what so many tags add up to is accepted.
     """
     zero = np.zeros(26, np.int32)
-    parts = [*vectors(2), zero]
-    tags, total = summed(parts)
-    own = TAGS.make(zero, PER, 2)
-    refused([tags[0] + own[0], *tags[1:]], total)
-    for multiple in (3, -1, -3, 1 << 32, 1 << 900, -(1 << 900)):
+    tags, total = combined([*vectors(2), zero])
+    refused([tags[0] + TAGS.make(zero, PER, 2)[0], *tags[1:]], total)
+    inside = tags[0] // Q
+    for multiple in (3 - inside, -1 - inside, -3, 1 << 32, 1 << 900, -(1 << 900)):
         refused([tags[0] + multiple * Q, *tags[1:]], total)
 
 
@@ -118,15 +105,15 @@ def test_sums_of_the_smallest_and_the_largest_tags_are_accepted(
     monkeypatch: pytest.MonkeyPatch, tau: int
 ) -> None:
     monkeypatch.setattr(Tags, "_masks", lambda self, rank, count: np.full(count, tau, np.uint64))
-    tags, total = summed([np.zeros(26, np.int32)] * 3)
+    tags, total = combined([np.zeros(26, np.int32)] * 3)
     assert tags == [3 * tau] * 4
     TAGS.verify(tags, total, PER, (0, 1, 2))
 
 
 def test_other_senders_slots_and_keys_are_noticed() -> None:
-    tags, total = summed(vectors(3))
+    tags, total = combined(vectors(3))
     for senders in ((), (0,), (0, 1), (0, 1, 3), (1, 2, 3), (0, 1, 2, 3)):
         refused(tags, total, senders)
     for slot in OTHER_SLOTS.values():
         refused(tags, total, of=Tags(KEY, slot))
-    refused(tags, total, of=Tags(bytes(32), AT))
+    refused(tags, total, of=Tags(OTHER_KEY, SLOT))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -30,8 +30,7 @@ from flhe.math.bigint import PRIME_TESTS, Big, gmpy, random_blum_prime
 from flhe.wire import canonical
 from flhe.wire.fields import BIG
 from flhe.wire.record import Form, Record
-
-Random = Callable[[int], bytes]
+from flhe.wire.secret import Random
 
 KEY_BITS = {2048: 112, 3072: 128, 4096: 149}
 """Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Table 2;
@@ -84,26 +83,6 @@ class PublicKey(Record):
     def ciphertext_bytes(self) -> int:
         """Bytes of one ciphertext on the wire."""
         return 2 * ((self.bits + 7) // 8)
-
-    def encrypt(self, message: int, r: int) -> int:
-        """(1 + m n) r^n mod n^2, as the scheme is printed; for tests and other libraries' keys.
-
-        Parameters
-        ----------
-        message : int
-            m, 0 to n - 1.
-        r : int
-            Uniform, coprime to n, and secret: used for one message only.
-
-        Raises
-        ------
-        ConfigError
-            m or r out of range.
-        """
-        n, square = self.n, self.n * self.n
-        if not 0 <= message < n or not 0 < r < n or math.gcd(r, n) != 1:
-            raise ConfigError("encrypt: the message and r must lie within n, r coprime to it")
-        return int((1 + message * n) * pow(r, n, square) % square)
 
     def check_ciphertexts(self, ciphertexts: Sequence[Big], whose: str = "") -> None:
         """Refuse what no sender made: each must lie strictly between 0 and n^2, coprime to n.

@@ -27,7 +27,8 @@ from flhe.math.bigint import Big, gmpy
 from flhe.math.fault import fault
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.crt import check_primes
-from flhe.schemes.batchcrypt.residues import Random, Residues, in_lanes
+from flhe.schemes.batchcrypt.residues import Residues, in_lanes
+from flhe.wire.secret import Random
 
 logger = logging.getLogger("flhe")
 

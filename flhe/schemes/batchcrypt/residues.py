@@ -17,7 +17,6 @@ to electronic voting" (2010).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 
 import numpy as np
 
@@ -27,8 +26,7 @@ from flhe.math.fault import fault
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join, check_primes
 from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, Table, window
-
-Random = Callable[[int], bytes]
+from flhe.wire.secret import Random
 
 
 def exponent_bits(n: int) -> int:

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -31,18 +29,17 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.slots import Slots
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, Tags
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey, check_key_bits
-from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell
+from flhe.wire.secret import Random
 
 NAME = "batchcrypt"
-MAX_COHORT = 1024
 DEFAULT_KEY_BITS = 3072
-
-Random = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +67,8 @@ class Paillier(Shell):
     public: PublicKey | None = None
 
     def __post_init__(self) -> None:
-        if not 2 <= self.cohort <= MAX_COHORT:
-            raise ConfigError(f"Paillier(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
-        if not 2 <= self.bits <= 32:
-            raise ConfigError(f"Paillier(bits={self.bits}): bits must be 2 to 32")
+        self._check_cohort()
+        self._check_bits()
         check_key_bits(self.key_bits)
         if self.public is not None and self.public.bits != self.key_bits:
             raise ConfigError(
@@ -108,35 +103,25 @@ class Paillier(Shell):
         """Bytes of the ciphertexts of `length` values."""
         return self.batch.batches(length) * self.ciphertext_bytes
 
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Multiply the ciphertexts of `part` into those of `total`, modulo n^2; the result is new.
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
+        square = gmpy().mpz(self._key().n) ** 2
+        pairs = zip(self._numbers(total), self._numbers(part), strict=True)
+        sums = [a * b % square for a, b in pairs]
+        return to_rows(sums, self.ciphertext_bytes, len(sums)).reshape(-1)
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme: 0, n^2 or beyond, a multiple of a factor of n.
 
         Raises
         ------
         ConfigError
             There is no public key.
         ProtocolError
-            Another scheme, round, parameter set or length; a sender outside the cohort; a number that
-            is no ciphertext (0, n^2 or beyond, a multiple of a factor of n): it is named.
-        ReuseError
-            A sender that is already in the total.
+            As for any scheme; or a number that is none, which is named.
         """
-        numbers = self.ciphertexts(part)
-        if total is None:
-            return Sealed(NAME, part.slot, part.senders, part.length, part.data.copy())
-        senders = merged_senders(total, part, self.cohort)
-        square = gmpy().mpz(self._key().n) ** 2
-        sums = [a * b % square for a, b in zip(self._numbers(total), numbers, strict=True)]
-        rows = to_rows(sums, self.ciphertext_bytes, len(sums))
-        return Sealed(NAME, total.slot, senders, total.length, rows.reshape(-1))
-
-    def ciphertexts(self, sealed: Sealed) -> list[Big]:
-        """The numbers in a ciphertext of this scheme, each one checked; see `add` for the errors."""
-        self.check(sealed)
-        numbers = self._numbers(sealed)
+        Shell.check(self, sealed)
         whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
-        self._key().check_ciphertexts(numbers, whose)
-        return numbers
+        self._key().check_ciphertexts(self._numbers(sealed), whose)
 
     def _numbers(self, sealed: Sealed) -> list[Big]:
         return from_rows(sealed.data.reshape(-1, self.ciphertext_bytes))
@@ -153,18 +138,11 @@ class PaillierSealer(SealerShell):
 
     Parameters
     ----------
-    scheme : Paillier
-        Public parameters.
+    scheme, group_key, rank, threads, random
+        As for `SealerShell`; tags are made with the group key, powers spread over threads or processes,
+        and their exponents drawn.
     key : SecretKey
         The epoch's key pair: with p and q, encryption is several times faster than with n.
-    group_key : bytes
-        K_G of the epoch, 32 bytes: what tags are made with.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
-    threads : int
-        Threads, or processes, that powers are spread over.
-    random : callable
-        Where exponents come from: n -> n uniform bytes.
     """
 
     scheme: Paillier
@@ -173,12 +151,9 @@ class PaillierSealer(SealerShell):
     rank: int
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
-    _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], list[Big]] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
-        check_senders((self.rank,), self.scheme.cohort)
+        SealerShell.__post_init__(self)
         _check_pair(self.scheme, self.key)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
@@ -191,10 +166,16 @@ class PaillierSealer(SealerShell):
         self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
 
     def _seal(
-        self, plain: Plain, slot: Slot, length: int, powers: list[Big] | None
+        self,
+        plain: Plain,
+        slot: Slot,
+        ready: list[Big] | None,
+        mode: str,
+        support: Support | None,
     ) -> NDArray[np.uint8]:
+        powers, workers = ready, self.threads if self.threads > 1 else 0
         if powers is None:
-            powers = self._powers(length, self.threads if self.threads > 1 else 0)
+            powers = self._powers(plain.values.size + plain.extras.size, workers)
         batches = self.messages(plain, slot)
         n = gmpy().mpz(self.key.public.n)
         square = n * n
@@ -255,12 +236,14 @@ class PaillierOpener:
         from flhe.schemes.batchcrypt.crt import Crt
 
         try:
-            numbers = self.scheme.ciphertexts(total)
+            self.scheme.check(total)
         except ProtocolError as error:
             raise ProtocolError(f"{error}; the round is refused") from None
         n = gmpy().mpz(self.key.public.n)
         half = n >> 1
-        opened = Crt(self.key.p, self.key.q).decrypt(numbers, threads=self.threads)
+        opened = Crt(self.key.p, self.key.q).decrypt(
+            self.scheme._numbers(total), threads=self.threads
+        )
         batch, senders = self.scheme.batch, total.senders
         numbers, tops = batch.lower([m - n if m > half else m for m in opened])
         try:

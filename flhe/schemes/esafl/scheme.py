@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.coding.pack import spread
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
@@ -45,16 +46,14 @@ from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import EsheKey, Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
 from flhe.schemes.presets import DEFAULT_ESHE, EshePreset, eshe_preset
-from flhe.schemes.sealed import Sealed, Slot, check_senders
-from flhe.schemes.shell import SharedSealerShell, Shell
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.shell import SharedSealerShell, Shell, window, windows
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
 NAME = "esafl"
 Keys = Literal["joint", "round", "dealt"]
 KEYS: tuple[Keys, ...] = ("joint", "round", "dealt")
-
-MAX_COHORT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +86,10 @@ class Eshe(Shell):
     key_id: bytes = b""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.cohort <= MAX_COHORT:
-            raise ConfigError(f"Eshe(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+        self._check_cohort()
         if self.bits == 0:
             object.__setattr__(self, "bits", most_bits(self.preset, self.cohort))
-        if not 2 <= self.bits <= 32:
-            raise ConfigError(f"Eshe(bits={self.bits}): bits must be 2 to 32")
+        self._check_bits()
         if self.keys not in KEYS:
             raise ConfigError(f"Eshe(keys={self.keys!r}): use {', '.join(map(repr, KEYS))}")
         if len(self.key_id) not in (0, 32) or (self.key_id and self.keys == "round"):
@@ -176,20 +173,10 @@ class EsheSealer(SharedSealerShell):
 
     Parameters
     ----------
-    scheme : Eshe
-        Public parameters.
-    group_key : bytes
-        K_G of the epoch, 32 bytes: what `a` is derived from.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
+    scheme, group_key, rank, prg, threads, random
+        As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
     key : EsheKey or None
         The own key; None where it is fresh for each ciphertext.
-    prg : Prg
-        Who computes AES.
-    threads : int
-        Threads to encrypt on.
-    random : callable
-        Where errors, and fresh keys, come from: n -> n uniform bytes.
     """
 
     scheme: Eshe
@@ -199,13 +186,9 @@ class EsheSealer(SharedSealerShell):
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
-    _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], Draft] = field(default_factory=dict, repr=False)
-    _seeds: dict[Slot, NDArray[np.uint64]] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
-        check_senders((self.rank,), self.scheme.cohort)
+        SharedSealerShell.__post_init__(self)
         if (self.key is None) != (self.scheme.keys == "round"):
             raise ConfigError(
                 f"esafl: keys={self.scheme.keys!r}, so a sealer has "
@@ -220,9 +203,14 @@ class EsheSealer(SharedSealerShell):
         self._keep(slot, length, self._make(slot, length, None))
 
     def _seal(
-        self, plain: Plain, slot: Slot, length: int, ready: Draft | None
+        self,
+        plain: Plain,
+        slot: Slot,
+        ready: Draft | None,
+        mode: str,
+        support: Support | None,
     ) -> NDArray[np.uint8]:
-        values = (plain.values, plain.extras)
+        values, length = (plain.values, plain.extras), plain.values.size + plain.extras.size
         own, data, pieces, noise = ready or self._make(slot, length, values)
         if ready is not None:
             self._each(length, lambda i, at, end: self._lift(values, noise, pieces[i], at, end))
@@ -248,12 +236,11 @@ class EsheSealer(SharedSealerShell):
         data = empty(scheme.nbytes(length), np.uint8)
         count, limbs = scheme.sizes.slots.count(length), len(scheme.sizes.slots.moduli)
         pieces: list[Residues] = []
-        for at in range(0, count, scheme.sizes.step):
-            size = min(scheme.sizes.step, count - at)
+        for at, end in windows(0, count, scheme.sizes.step):
             if self._in_place:
-                pieces.append(data.view(np.uint64)[at : at + size].reshape(1, size))
+                pieces.append(data.view(np.uint64)[at:end].reshape(1, -1))
             else:
-                pieces.append(np.empty((limbs, size), np.uint64))
+                pieces.append(np.empty((limbs, end - at), np.uint64))
         noise = np.empty(count, np.int8)
         draw = Gaussian().noise(self.random)
         local = threading.local()
@@ -279,7 +266,7 @@ class EsheSealer(SharedSealerShell):
     ) -> None:
         """Add p e + m to the residues of coefficients `at` to `end`."""
         slots = self.scheme.sizes.slots
-        slots.lift(_window(values, at * slots.per, end * slots.per), noise[at:end], residues)
+        slots.lift(window(values, at * slots.per, end * slots.per), noise[at:end], residues)
 
     def _write(self, residues: Residues, data: NDArray[np.uint8], count: int, at: int) -> None:
         for limb, row in enumerate(residues):
@@ -290,19 +277,10 @@ class EsheSealer(SharedSealerShell):
         count, step = self.scheme.sizes.slots.count(length), self.scheme.sizes.step
 
         def run(start: int, stop: int) -> None:
-            for at in range(start, stop, step):
-                work(at // step, at, min(at + step, stop))
+            for at, end in windows(start, stop, step):
+                work(at // step, at, end)
 
         spread(run, count, step, self.threads)
-
-
-def _window(values: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
-    """Values `start` to `stop` of several arrays that follow each other."""
-    first, second = values
-    if stop <= first.size:
-        return first[start:stop]
-    rest = second[max(start - first.size, 0) : stop - first.size]
-    return np.concatenate([first[start:], rest]) if start < first.size else rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,12 +328,10 @@ class EsheOpener:
         limbs = len(slots.moduli)
         products = scheme.products(self.group_key, total.slot, self.total, self.prg)
         out = empty(total.length, slots.dtype)
-        step = sizes.step
 
         def work(start: int, stop: int) -> None:
             scratch = products.scratch
-            for at in range(start, stop, step):
-                end = min(at + step, stop)
+            for at, end in windows(start, stop, sizes.step):
                 masks, residues = np.empty((2, limbs, end - at), np.uint64)
                 products.into(at, masks, scratch)
                 for limb, ring in enumerate(sizes.rings):
@@ -365,7 +341,7 @@ class EsheOpener:
                 part[:], _ = slots.lower(residues, part.size, senders)
 
         try:
-            spread(work, count, step, self.threads)
+            spread(work, count, sizes.step, self.threads)
         except ProtocolError as error:
             raise ProtocolError(f"esafl: {error}; the round is refused") from None
         return out

@@ -17,7 +17,7 @@ import numpy as np
 from flhe.math.prg import FieldElements, Prg
 from flhe.schemes.fedml_he.seal_format import Words
 from flhe.schemes.fedml_he.sizes import CkksSizes
-from flhe.schemes.flashe.sparse import telescoped
+from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 

@@ -28,28 +28,114 @@ Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the code
 from __future__ import annotations
 
 import secrets
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.limb_packing import LimbPacking
 from flhe.coding.pack import spread
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
-from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
 from flhe.schemes.fedml_he.masks import Masks
-from flhe.schemes.fedml_he.scheme import NAME, Ckks
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
-from flhe.schemes.sealed import Sealed, Slot, check_senders
-from flhe.schemes.shell import SealerShell
+from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
+from flhe.schemes.presets import DEFAULT_CKKS, ckks_preset
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.shell import SealerShell, Shell, window, windows
 from flhe.wire.secret import Random
 
-__all__ = ["NAME", "Ckks", "CkksOpener", "CkksSealer"]
+NAME = "fedml-he"
+
+
+@dataclass(frozen=True, slots=True)
+class Ckks(Shell):
+    """Public parameters; all that the server has.
+
+    Parameters
+    ----------
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    ring : str
+        Parameters of the ring; see `flhe.schemes.presets`.
+    public : CkksPublic, optional
+        TenSEAL's context without a key, and which key the epoch's members use. None before they have
+        one.
+    """
+
+    name: ClassVar[str] = NAME
+    dense: ClassVar[str] = "slots hold dense vectors only"
+
+    cohort: int
+    bits: int = 16
+    ring: str = DEFAULT_CKKS
+    public: CkksPublic | None = None
+
+    def __post_init__(self) -> None:
+        self._check_cohort()
+        self._check_bits()
+        sizes = self.sizes
+        if self.public is not None:
+            self.public.check(self.ring, sizes)
+
+    @property
+    def sizes(self) -> CkksSizes:
+        """Ring, modulus, scale and slots."""
+        return sizes_for(ckks_preset(self.ring), self.cohort, self.bits)
+
+    @property
+    def limbs(self) -> LimbPacking:
+        """How residues lie in the ciphertext."""
+        return self.sizes.limbs
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: what the key is called among them."""
+        sizes = self.sizes
+        return {
+            "name": NAME,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "ring": self.ring,
+            "key_id": b"" if self.public is None else self.public.key_id,
+            "modulus": sizes.q.to_bytes(8, "big"),
+            "scale_bits": sizes.scale_bits,
+            "slot_bits": sizes.width,
+            "slots": sizes.per,
+        }
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of a ciphertext of `length` values: half of each block's, the last one whole."""
+        return self.limbs.nbytes(self.sizes.count(length))
+
+    def check_public(self, data: bytes) -> CkksPublic:
+        """The public part that a server was given; ProtocolError unless it holds no key.
+
+        Byte for byte it must be the context of this ring, with this modulus, and nothing else.
+        """
+        public = CkksPublic.from_bytes(data)
+        public.check(self.ring, self.sizes)
+        return public
+
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
+        count = self.sizes.count(part.length)
+        self.limbs.add(total.data, part.data, count, [self.sizes.ring])
+        return total.data
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme, a residue that is not below the modulus."""
+        Shell.check(self, sealed)
+        try:
+            self.limbs.check(sealed.data, self.sizes.count(sealed.length))
+        except ProtocolError as error:
+            whose = f"of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else "of a sum"
+            raise ProtocolError(f"fedml-he: the ciphertext {whose}: {error}") from None
 
 
 @dataclass(slots=True)
@@ -60,20 +146,11 @@ class CkksSealer(SealerShell):
 
     Parameters
     ----------
-    scheme : Ckks
-        Public parameters.
+    scheme, group_key, rank, prg, threads, random
+        As for `SealerShell`; `a` is derived from the group key, and dither is drawn, which makes
+        roundings random. TenSEAL keeps Python's lock, so more threads than one save little.
     key : CkksSecret
         The epoch's key.
-    group_key : bytes
-        K_G of the epoch, 32 bytes: what `a` is derived from.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
-    prg : Prg
-        Who computes AES.
-    threads : int
-        Threads to encrypt on. TenSEAL keeps Python's lock, so more than one saves little.
-    random : callable
-        Where dither comes from, which makes roundings random: n -> n uniform bytes.
     """
 
     scheme: Ckks
@@ -83,34 +160,33 @@ class CkksSealer(SealerShell):
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
-    _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], None] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _blocks: Blocks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_senders((self.rank,), self.scheme.cohort)
+        SealerShell.__post_init__(self)
         self._blocks = _blocks_for(self.scheme, self.key)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Nothing: TenSEAL cannot encrypt before it has values, and a s is soon multiplied."""
         self.scheme.check_mode(mode)
 
-    def _seal(self, plain: Plain, slot: Slot, length: int, ready: None) -> NDArray[np.uint8]:
+    def _seal(
+        self, plain: Plain, slot: Slot, ready: None, mode: str, support: Support | None
+    ) -> NDArray[np.uint8]:
         scheme, sizes, blocks = self.scheme, self.scheme.sizes, self._blocks
-        count = sizes.count(length)
-        data = empty(scheme.nbytes(length), np.uint8)
+        length = plain.values.size + plain.extras.size
+        count, data = sizes.count(length), empty(scheme.nbytes(length), np.uint8)
         masks = Masks.of(sizes, self.group_key, slot, (self.rank,), self.prg)
         dither = Dither.of(sizes, self.prg, self.random)
 
         def work(start: int, stop: int) -> None:
-            held = np.empty(sizes.step // sizes.n * sizes.block, np.int64)
-            for at in range(start, stop, sizes.step):
-                size = min(sizes.step, stop - at) // sizes.n
-                values = held[: size * sizes.block]
-                _fill(values, (plain.values, plain.extras), at // sizes.n * sizes.block)
-                slots = sizes.join(values) + dither.blocks(at // sizes.n, size)
-                residues = blocks.encrypt(slots, masks.blocks(at // sizes.n, size))
+            for at, end in windows(start, stop, sizes.step):
+                first, size = at // sizes.n, (end - at) // sizes.n
+                values = np.zeros(size * sizes.block, np.int64)
+                known = (first * sizes.block, min((first + size) * sizes.block, length))
+                values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
+                slots = sizes.join(values) + dither.blocks(first, size)
+                residues = blocks.encrypt(slots, masks.blocks(first, size))
                 sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
 
         spread(work, count, sizes.step, self.threads)
@@ -205,14 +281,3 @@ def _blocks_for(scheme: Ckks, key: CkksSecret) -> Blocks:
     if scheme.public is not None and scheme.public.key_id != key.key_id:
         raise ConfigError("fedml-he: the secret key is not the one that the public part names")
     return Blocks.of(scheme.sizes, key)
-
-
-def _fill(out: NDArray[np.int64], arrays: Sequence[NDArray[Any]], start: int) -> None:
-    """Values from number `start` on of arrays that follow each other, then zeros."""
-    out[:] = 0
-    at = -start
-    for array in arrays:
-        low, high = max(at, 0), min(at + array.size, out.size)
-        if low < high:
-            out[low:high] = array[low - at : high - at]
-        at += array.size

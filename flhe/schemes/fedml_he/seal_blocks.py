@@ -7,6 +7,7 @@ floats then stay small.
 from __future__ import annotations
 
 import functools
+import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,19 +26,14 @@ from flhe.wire.secret import Random
 
 def tenseal() -> Any:
     """Return TenSEAL; ConfigError saying how to get it where it is not installed."""
-    try:
-        import tenseal
-    except ImportError:
-        raise absent("tenseal") from None
-    return tenseal
+    return _needed("tenseal")
 
 
-def _zstandard() -> Any:
+def _needed(name: str) -> Any:
     try:
-        import zstandard
+        return importlib.import_module(name)
     except ImportError:
-        raise absent("zstandard") from None
-    return zstandard
+        raise absent(name) from None
 
 
 @functools.cache
@@ -156,7 +152,7 @@ class Blocks:
         sizes = self.sizes
         # TenSEAL's own Python layer copies the values three times on their way to this class.
         vector, context, scale = tenseal()._ts_cpp.CKKSVector, self.context.data, sizes.scale
-        decompress, q = _zstandard().ZstdDecompressor(), np.uint64(sizes.q)
+        decompress, q = _needed("zstandard").ZstdDecompressor(), np.uint64(sizes.q)
         out = np.empty(a.shape, np.uint64)
         for values, mask, row in zip(slots.reshape(len(a), -1), a, out, strict=True):
             fresh = vector(context, values.astype(np.float64).tolist(), scale).serialize()

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-
-Mode = Literal["double", "single"]
-"""A masking that vectors are under: what an adaptive round comes down to."""
+from flhe.schemes.flashe.streams import Mode
 
 Bitmap = tuple[int, NDArray[np.uint64]]
 """Rank of a sender, and words: bit d % 64 of word d // 64 says that it sends coordinate d."""
@@ -53,7 +51,8 @@ def expected(masking: Mode, members: int, dropout: float) -> float:
     ConfigError
         A parameter out of its range.
     """
-    _known(masking)
+    if masking not in ("double", "single"):
+        raise ConfigError(f"masks of masking={masking!r}: masking is 'double' or 'single'")
     if members < 2:
         raise ConfigError(f"masks among members={members}: must be 2 or more")
     if not 0 <= dropout <= 1:
@@ -69,32 +68,6 @@ def runs(senders: Iterable[int]) -> int:
     return sum(rank - 1 not in present for rank in present)
 
 
-def count(masking: Mode, bitmaps: Sequence[Bitmap], extras: int, readers: int) -> int:
-    """Masks that all clients together make in a sparse round.
-
-    Parameters
-    ----------
-    masking : "double" or "single"
-        See `Flashe`.
-    bitmaps : sequence of (int, NDArray[np.uint64])
-        One a sender, by ascending rank, all of one length; bits beyond the last coordinate are zero.
-    extras : int
-        Lanes that every sender sends beside its coordinates.
-    readers : int
-        Clients that open the sum: each of them all coordinates and extras.
-
-    Raises
-    ------
-    ConfigError
-        A masking that does not exist, negative `extras` or `readers`.
-    ProtocolError
-        Bitmaps that do not go together.
-    """
-    _known(masking)
-    single, double = _both(bitmaps, extras, readers)
-    return single if masking == "single" else double
-
-
 def cheaper(single: float, double: float) -> Mode:
     """The masking that takes fewer masks; double on a tie, whose opening grows with runs only."""
     return "single" if single < double else "double"
@@ -108,29 +81,38 @@ def for_dropout(members: int, dropout: float) -> Choice:
 
 
 def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice:
-    """The cheaper masking of a sparse round, and the counts of both; see `count`."""
-    single, double = _both(bitmaps, extras, readers)
-    return Choice(cheaper(single, double), single, double)
+    """The cheaper masking of a sparse round, and the masks that all clients make under both.
 
+    Parameters
+    ----------
+    bitmaps : sequence of (int, NDArray[np.uint64])
+        One a sender, by ascending rank, all of one length; bits beyond the last coordinate are zero.
+    extras : int
+        Lanes that every sender sends beside its coordinates.
+    readers : int
+        Clients that open the sum: each of them all coordinates and extras.
 
-def _both(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[int, int]:
-    """Masks under single and under double masking: one look at the bitmaps tells both.
-
-    A sender starts a run wherever the rank before it does not send.
+    Raises
+    ------
+    ConfigError
+        Negative `extras` or `readers`.
+    ProtocolError
+        Bitmaps that do not go together.
     """
     if extras < 0 or readers < 0:
         raise ConfigError(f"masks of extras={extras}, readers={readers}: must be 0 or more")
     _check(bitmaps)
     ranks = [rank for rank, _ in bitmaps]
     sent = len(ranks) * extras
-    starts = runs(ranks) * extras
+    starts = runs(ranks) * extras  # a sender starts a run where the rank before it does not send
     before: Bitmap | None = None
     for rank, words in bitmaps:
         sent += _ones(words)
         follows = before is not None and before[0] == rank - 1
         starts += _ones(words & ~before[1] if before and follows else words)
         before = rank, words
-    return sent + readers * sent, 2 * sent + readers * 2 * starts
+    single, double = sent + readers * sent, 2 * sent + readers * 2 * starts
+    return Choice(cheaper(single, double), single, double)
 
 
 def _ones(words: NDArray[np.uint64]) -> int:
@@ -147,8 +129,3 @@ def _check(bitmaps: Sequence[Bitmap]) -> None:
                 f"bitmap of sender {rank} is {words.dtype}, shape {words.shape}; it must be uint64, "
                 f"shape {(bitmaps[0][1].size,)}"
             )
-
-
-def _known(masking: str) -> None:
-    if masking not in ("double", "single"):
-        raise ConfigError(f"masks of masking={masking!r}: masking is 'double' or 'single'")

@@ -13,9 +13,9 @@ the coordinates that somebody sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,9 @@ from flhe.coding.pack import Packing, spread
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import BLOCK, CHUNK, Prg
+from flhe.math.prg import Prg
+from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed
-
-Mode = Literal["double", "single"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,88 +34,34 @@ class SparseTotal(Sealed):
     """A sum under way: `data` holds one whole lane for each coordinate and each extra."""
 
 
-def telescoped(senders: Iterable[int], mode: Mode) -> tuple[list[int], list[int]]:
-    """Streams that `senders` added in total, and streams that they took away."""
-    present = sorted(senders)
-    if mode == "single":
-        return present, []
-    inside = set(present)
-    plus = [j for j in present if j - 1 not in inside]
-    minus = [j + 1 for j in present if j + 1 not in inside]
-    return plus, minus
-
-
-class Lanes:
-    """One mask stream F(j, .), read forwards from any lane that starts a block."""
-
-    __slots__ = ("_lanes", "_scratch", "_stream", "step")
-
-    def __init__(self, key: bytes, prg: Prg, number: int, lane: Any, start: int = 0) -> None:
-        dtype = np.dtype(lane)
-        self._stream = prg.stream(key, number, start * dtype.itemsize // BLOCK)
-        self._scratch = np.empty(CHUNK + BLOCK, np.uint8)
-        self._lanes: NDArray[Any] = self._scratch[:CHUNK].view(dtype)
-        self.step = CHUNK // dtype.itemsize
-
-    def next(self, count: int) -> NDArray[Any]:
-        """The next `count` lanes, at most `step`; overwritten by the next call."""
-        self._stream.into(self._scratch, count * self._lanes.itemsize)
-        return self._lanes[:count]
-
-
-def _windows(start: int, stop: int, step: int) -> list[tuple[int, int]]:
-    return [(at, min(at + step, stop)) for at in range(start, stop, step)]
-
-
 def masks_for(
     key: bytes,
     prg: Prg,
     packing: Packing,
-    terms: tuple[Sequence[int], Sequence[int]],
+    terms: Terms,
     support: Support,
     extras: int,
     threads: int = 1,
 ) -> NDArray[Any]:
-    """Masks of one sender: of its coordinates, then of the extras, shape (count + extras,).
-
-    `terms` are the streams that it adds and those that it takes away.
-    """
-    from flhe.schemes.sash import mask_kernels as kernels
+    """Masks of one sender: of its coordinates, then of the extras, shape (count + extras,)."""
+    from flhe.schemes.flashe import kernels
 
     coords, length = support.coords, support.length
     out = empty(coords.size + extras, packing.lane)
 
     def work(start: int, stop: int) -> None:
         first = int(np.searchsorted(coords, start))
-        signs = [(1, j) for j in terms[0]] + [(-1, j) for j in terms[1]]
-        streams = [(sign, Lanes(key, prg, j, packing.lane, start)) for sign, j in signs]
-        sums = np.empty(streams[0][1].step, packing.lane)
-        for at, end in _windows(start, stop, sums.size):
-            _summed(streams, sums[: end - at])
+        for at, end, sums in masks(key, prg, packing.lane, terms, start, stop):
             last = first + int(np.searchsorted(coords[first:], end))
             kernels.gather(sums, coords[first:last], np.uint64(at), out[first:last])
             first = last
             if end > length:  # the extras, which follow the last coordinate
                 begin = max(at, length)
-                part = sums[begin - at : end - at]
+                part = sums[begin - at :]
                 out[coords.size + begin - length : coords.size + end - length] = part
 
     spread(work, length + extras, packing.block, threads)
     return out
-
-
-def _summed(streams: Sequence[tuple[int, Lanes]], out: NDArray[Any]) -> None:
-    """Signed sum of the streams' next lanes, modulo the lane."""
-    for i, (sign, stream) in enumerate(streams):
-        lanes = stream.next(out.size)
-        if i == 0 and sign > 0:
-            out[:] = lanes
-        elif sign > 0:
-            np.add(out, lanes, out=out)
-        else:
-            if i == 0:
-                out[:] = 0
-            np.subtract(out, lanes, out=out)
 
 
 def check_part(packing: Packing, part: Sealed) -> int:
@@ -132,7 +77,7 @@ def add(
     packing: Packing, total: Sealed | None, part: Sealed, senders: tuple[int, ...]
 ) -> SparseTotal:
     """Fold a sender's ciphertext, or another sum, into a sum, whose buffer is reused if under way."""
-    from flhe.schemes.sash import mask_kernels as kernels
+    from flhe.schemes.flashe import kernels
 
     if total is not None and not isinstance(total, SparseTotal):
         total = add(packing, None, total, total.senders)
@@ -162,7 +107,7 @@ def add(
 
 def close(packing: Packing, total: SparseTotal) -> Sealed:
     """What travels to the readers: coordinates that somebody sent, and the extras."""
-    from flhe.schemes.sash import mask_kernels as kernels
+    from flhe.schemes.flashe import kernels
 
     lanes = total.data.view(packing.lane)
     coords = covered(total.supports)
@@ -186,7 +131,7 @@ def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
 
 def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
     """Coordinates that somebody sends, ascending, shape (union,)."""
-    from flhe.schemes.sash import mask_kernels as kernels
+    from flhe.schemes.flashe import kernels
 
     if len(supports) == 1:
         return supports[0].coords
@@ -206,7 +151,7 @@ def open_sum(
     packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, threads: int = 1
 ) -> NDArray[Any]:
     """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
-    from flhe.schemes.sash import mask_kernels as kernels
+    from flhe.schemes.flashe import kernels
 
     extras = check_part(packing, total)
     length = total.supports[0].length
@@ -223,35 +168,18 @@ def open_sum(
             taken = words.get(j - 1, nobody) if mode == "double" else nobody
             if np.array_equal(added, taken):
                 continue
-            stream = Lanes(key, prg, j, packing.lane, start)
-            for at, end in _windows(start, stop, stream.step):
-                masks = stream.next(end - at)
+            for at, end, stream in masks(key, prg, packing.lane, ([j], []), start, stop):
                 w = slice(at // 64, -(-end // 64))
-                kernels.add_where(added[w], taken[w], masks, lanes[at:end])
+                kernels.add_where(added[w], taken[w], stream, lanes[at:end])
                 if mode == "double":
-                    kernels.subtract_where(taken[w], added[w], masks, lanes[at:end])
+                    kernels.subtract_where(taken[w], added[w], stream, lanes[at:end])
 
     spread(work, length, packing.block, threads)
-    masks = empty(total.length, packing.lane)
-    kernels.gather(lanes, coords, np.uint64(0), masks[: coords.size])
-    masks[coords.size :] = _extra_masks(packing, mode, key, prg, total, length, extras)
-    return packing.signed_of(values - masks)
-
-
-def _extra_masks(
-    packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, length: int, extras: int
-) -> NDArray[Any]:
-    """What all senders' masks of the extras come to, telescoped, shape (extras,)."""
-    out: NDArray[Any] = np.zeros(extras, packing.lane)
+    sums = empty(total.length, packing.lane)
+    kernels.gather(lanes, coords, np.uint64(0), sums[: coords.size])
     first = length // packing.block * packing.block  # a stream is entered where a block begins
-    plus, minus = telescoped(total.senders, mode)
-    for sign, numbers in ((1, plus), (-1, minus)):
-        for j in numbers:
-            stream = Lanes(key, prg, j, packing.lane, first)
-            for at, end in _windows(first, length + extras, stream.step):
-                lanes = stream.next(end - at)
-                begin = max(at, length)
-                if end > begin:
-                    part = lanes[begin - at :]
-                    out[begin - length : end - length] += part if sign > 0 else np.negative(part)
-    return out
+    terms, behind = telescoped(total.senders, mode), sums[coords.size :]
+    for at, end, stream in masks(key, prg, packing.lane, terms, first, length + extras):
+        begin = max(at, length)
+        behind[begin - length : max(end - length, 0)] = stream[begin - at :]
+    return packing.signed_of(values - sums)

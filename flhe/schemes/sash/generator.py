@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from flhe.math.prg import AesCtr, FieldElements, Prg
 from flhe.math.ring import Ring, lwr_masks
 from flhe.schemes.presets import SashPreset
 from flhe.schemes.sealed import Slot
+from flhe.schemes.shell import windows
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
 
@@ -76,51 +76,25 @@ class Shprg:
         """Values that are made together: work is cut at multiples of it."""
         return self.preset.dimension if self.preset.form == "ring" else ROWS
 
-    def expand(self, seed: Seed, length: int, threads: int = 1) -> NDArray[np.uint32]:
-        """The mask G(seed), shape (length,): the same whatever the threads."""
-        out = np.empty(length, np.uint32)
-        self.into(seed, out, threads)
-        return out
-
     def into(self, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
-        """Write G(seed) into `out`, shape (length,)."""
-        made = self._ring(seed) if self.preset.form == "ring" else self._matrix(seed)
+        """Write the mask G(seed) into `out`, shape (length,): the same whatever the threads."""
+        n = self.preset.dimension
+        ring = Ring(n) if self.preset.form == "ring" else None
+        transformed = seed if ring is None else ring.forward(seed)
+        # Values that a block of n elements of `a` makes, and blocks that are worked on at a time.
+        per, blocks = (1, ROWS) if ring is None else (n, PIECE)
 
         def work(start: int, stop: int) -> None:
-            made(start, out[start:stop])
-
-        spread(work, out.size, self.step, threads)
-
-    def _ring(self, seed: Seed) -> Any:
-        n = self.preset.dimension
-        ring = Ring(n)
-        transformed = ring.forward(seed)
-
-        def made(start: int, out: NDArray[np.uint32]) -> None:
             elements = FieldElements(self.prg, self.public)
-            whole = np.empty((PIECE, n), np.uint32)
-            scratch = np.empty(PIECE * n + SPARE, np.uint64)
-            for at in range(0, out.size, PIECE * n):
-                part = out[at : at + PIECE * n]
-                count = -(-part.size // n)
-                a = elements.blocks((start + at) // n, count, n, scratch)
-                if part.size == count * n:
+            scratch = np.empty(blocks * n + SPARE, np.uint64)
+            for at, end in windows(start, stop, blocks * per):
+                part, count = out[at:end], -(-(end - at) // per)
+                a = elements.blocks(at // per, count, n, scratch)
+                if ring is None:
+                    lwr_masks(seed, a, part)
+                elif part.size == count * n:
                     ring.masks(transformed, a, part.reshape(count, n))
                 else:
-                    ring.masks(transformed, a, whole[:count])
-                    part[:] = whole[:count].reshape(-1)[: part.size]
+                    part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
 
-        return made
-
-    def _matrix(self, seed: Seed) -> Any:
-        dimension = self.preset.dimension
-
-        def made(start: int, out: NDArray[np.uint32]) -> None:
-            elements = FieldElements(self.prg, self.public)
-            scratch = np.empty(ROWS * dimension + SPARE, np.uint64)
-            for at in range(0, out.size, ROWS):
-                part = out[at : at + ROWS]
-                rows = elements.blocks(start + at, part.size, dimension, scratch)
-                lwr_masks(seed, rows, part)
-
-        return made
+        spread(work, out.size, self.step, threads)

@@ -17,7 +17,6 @@ own form is in `flhe_lab`.
 from __future__ import annotations
 
 import secrets
-import threading
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -26,20 +25,20 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg, random_elements
 from flhe.schemes.base import Reader
 from flhe.schemes.presets import DEFAULT_SASH, SashPreset, sash_preset
 from flhe.schemes.sash.generator import Seed, Shprg, public_key
-from flhe.schemes.sealed import Sealed, Slot, check_senders
-from flhe.schemes.shell import SharedSealerShell, Shell
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.shell import SharedSealerShell, Shell, windows
 from flhe.wire.secret import Random
 
 NAME = "sash"
 Unmask = Literal["server", "clients"]
 
-MAX_COHORT = 1024
 WORD = 32
 """log2(p): bits that one value takes on the wire."""
 
@@ -91,8 +90,7 @@ class Sash(Shell):
     unmask: Unmask = "server"
 
     def __post_init__(self) -> None:
-        if not 2 <= self.cohort <= MAX_COHORT:
-            raise ConfigError(f"Sash(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
+        self._check_cohort()
         most = most_bits(self.cohort)
         if self.bits == 0:
             object.__setattr__(self, "bits", most)
@@ -165,36 +163,13 @@ def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 @dataclass(slots=True)
 class SashSealer(SharedSealerShell):
-    """One client's side: it draws a fresh seed for each ciphertext.
-
-    Parameters
-    ----------
-    scheme : Sash
-        Public parameters.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
-    prg : Prg
-        Who computes AES.
-    threads : int
-        Threads to encrypt on.
-    random : callable
-        Where seeds come from: n -> n uniform bytes.
-    """
+    """One client's side: it draws a fresh seed for each ciphertext; parameters as for `SealerShell`."""
 
     scheme: Sash
     rank: int
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
-    _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], tuple[Seed, NDArray[np.uint32]]] = field(
-        default_factory=dict, repr=False
-    )
-    _seeds: dict[Slot, Seed] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def __post_init__(self) -> None:
-        check_senders((self.rank,), self.scheme.cohort)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw a seed and expand it: `encrypt` then only adds the values."""
@@ -202,14 +177,18 @@ class SashSealer(SharedSealerShell):
         self._keep(slot, length, self._mask(slot, length))
 
     def _seal(
-        self, plain: Plain, slot: Slot, length: int, ready: tuple[Seed, NDArray[np.uint32]] | None
+        self,
+        plain: Plain,
+        slot: Slot,
+        ready: tuple[Seed, NDArray[np.uint32]] | None,
+        mode: str,
+        support: Support | None,
     ) -> NDArray[np.uint8]:
-        seed, lanes = ready or self._mask(slot, length)
-        guard, values = self.scheme.guard, plain.values.size
+        values, guard = plain.values.size, self.scheme.guard
+        seed, lanes = ready or self._mask(slot, values + plain.extras.size)
 
         def work(start: int, stop: int) -> None:
-            for at in range(start, stop, _CHUNK):
-                end = min(at + _CHUNK, stop)
+            for at, end in windows(start, stop, _CHUNK):
                 _mask_into(plain.values[at:end], guard, lanes[at:end])
 
         spread(work, values, _CHUNK, self.threads)
@@ -273,8 +252,7 @@ class SashOpener:
         worst: list[int] = []
 
         def work(start: int, stop: int) -> None:
-            for at in range(start, stop, _CHUNK):
-                end = min(at + _CHUNK, stop)
+            for at, end in windows(start, stop, _CHUNK):
                 part = out[at:end]
                 np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
                 np.add(part, half, out=part)  # wraps where the sum itself does

@@ -1,7 +1,7 @@
 """Compiled loops over the coordinates of a sparse vector: read masks at them, add to them.
 
-As in `kernels`, all of them release the GIL and are called on slices. Coordinates ascend and are
-unsigned, so that numba adds no check for negative ones.
+As in `flhe.math.kernels`, all of them release the GIL and are called on slices. Coordinates ascend
+and are unsigned, so that numba adds no check for negative ones.
 """
 
 from __future__ import annotations

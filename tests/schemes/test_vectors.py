@@ -3,7 +3,7 @@
 Files are data, and this is the one module that walks them: from the inputs of a case both
 implementations make its outputs, and these are held against the file. What must fail fails at its own
 step and in its own words, and all steps before pass; where the second implementation reads as well,
-it refuses the same. `python -m tests.reference.test_vectors FILE...` writes outputs anew.
+it refuses the same. `python -m tests.schemes.test_vectors FILE...` writes outputs anew.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ import pytest
 from flhe import errors
 from flhe.math.sampling import Gaussian
 from flhe.schemes.esafl.scheme import Eshe
-from tests.reference.batchcrypt import GROUP_KEY, pair
 from tests.reference.esafl import EsaflBook
-from tests.reference.field import P, Q, at, coefficient, elements, product, root, uniform, values_of
-from tests.reference.formats import SCHEMES
 from tests.reference.gaussian import thresholds
-from tests.reference.kind import finish, sealed_of
+from tests.reference.kinds import finish, sealed_of
 from tests.reference.part_formats import PARTS, STEPS, DerivedKind, words
+from tests.reference.schemes import SCHEMES
 from tests.reference.wire import NEAR, Wire
 
 FOLDER = pathlib.Path(__file__).parents[1] / "vectors"
@@ -105,61 +103,18 @@ def test_the_second_implementation_refuses_the_same() -> None:
             assert PARTS["support"].reference(case) == {"at": case["at"]}
 
 
-# --- the files, and the second implementation itself ---
-
-
-def test_the_files_say_what_made_them_and_have_what_they_should() -> None:
-    """Words drawn again, walks of three passes, codes of all kinds, products of the largest."""
-    for name, contents in READ.items():
-        assert contents["version"] == (2 if name in ("flashe", "batchcrypt", "ckks") else 1)
-        made_by = contents["made_by"].partition(",")[0]
-
-        assert (FOLDER.parents[1] / made_by).is_file(), name
-    found = READ["permutation"]["cases"]
-    assert {case["name"] for case in found if case.get("redrawn")} == {"shuffle", "network"}
-    assert (
-        max(n for case in found for n in case.get("passes", []) + case.get("passes_back", [])) == 3
-    )
-    found = READ["support"]["cases"]
-    assert {int(case["data"][:2], 16) for case in found if "error" not in case} >= {*range(10), 31}
-    assert {case["at"] for case in found if "error" in case} == set(STEPS)
-    found = READ["ring"]["cases"]
-    assert sum(case.get("redrawn", 0) for case in found) >= 2
-    edges = [-(-(2 * y + 1) * Q // (2 * P)) - d for y in (0, 2**31, P - 2, P - 1) for d in (0, 1)]
-    assert {x for case in found for x in case.get("x", [])} >= {*words([*edges, 2**63])}
-    assert any(case["a"][0] == f"{Q - 1:016x}" for case in found if case["name"] == "ring product")
-    found = [case for case in READ["eshe"]["cases"] + READ["eshe"]["slow"] if "a" in case]
-    again = {(case["ring"], a["block"]) for case in found for a in case["a"] if a["drawn_again"]}
-    assert again >= {("goldilocks-4096", 0), ("rns-4096", 1), ("rns-4096", 2)}
-    key, told = pair(), READ["batchcrypt"]
-    assert told["key"] == {"p": f"{key.p:x}", "q": f"{key.q:x}"}
-    assert told["group_key"] == GROUP_KEY.hex()
-    assert all(
-        any("error" in case for case in READ[name]["cases"]) for name in KINDS if name != "ckks"
-    )
-
-
 def test_tables_of_esafl() -> None:
     told = READ["eshe"]
     for table in (thresholds(), Gaussian().thresholds):
         assert words(table) == told["thresholds"]
     for ring, cohort, bits, *expected in told["sizes"]:
-        book, sizes = EsaflBook(cohort, bits, ring), Eshe(cohort, bits, ring).sizes
+        book = EsaflBook(cohort=cohort, bits=bits, ring=ring)
+        sizes = Eshe(cohort, bits, ring).sizes
         moduli = [f"{q:x}" for q in book.moduli]
         assert [book.width, book.per, book.sizes[1], moduli] == expected
         slots = sizes.slots
         moduli = [f"{q:x}" for q in slots.moduli]
         assert [slots.width, slots.per, sizes.limb_bits, moduli] == expected
-
-
-def test_products_and_values_are_those_of_the_definition() -> None:
-    """The two ways of the second implementation, at the ends and in between."""
-    n, q = 256, Q
-    a, s = uniform(bytes(32), 0, n, q), [x % 81 for x in elements(bytes(32), 1, n, q)]
-    many, values = product(a, s, q), values_of(a, root(n, q), q)
-    for d in (0, 1, 77, 128, n - 1):
-        assert many[d] == coefficient(a, s, d) % q
-        assert values[d] == at(a, pow(root(n, q), 2 * d + 1, q), q)
 
 
 def main(names: list[str]) -> None:

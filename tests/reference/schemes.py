@@ -1,0 +1,291 @@
+"""Each scheme of the library beside its second implementation: parameters and keys, from a case."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.esafl.keys import EsheKey, draw_own, from_elements
+from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.sash.generator import public_key
+from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from tests.reference import batchcrypt, esafl, fedml_he
+from tests.reference.batchcrypt import BatchCryptBook
+from tests.reference.esafl import EsaflBook
+from tests.reference.fedml_he import FedmlHeBook, unpacked_key
+from tests.reference.field import Q, elements
+from tests.reference.flashe import FlasheBook
+from tests.reference.gaussian import gaussian
+from tests.reference.kinds import Both, Case, Kind, Steps, giving, sealed_of
+from tests.reference.sash import PRESETS, SashBook
+from tests.reference.wire import NEAR, Clear, Tape, Wire, columns, hashed, little, numbers
+
+
+def given(case: Case, *names: str) -> Case:
+    """Fields of a case that a book takes as they are."""
+    return {name: case[name] for name in ("cohort", "bits", *names)} | {
+        "slot": case.get("slot", NEAR)
+    }
+
+
+class FlasheKind(Kind):
+    """Dense and sparse; a long case has hashes, and coordinates by a formula."""
+
+    def book(self, case: Case) -> FlasheBook:
+        told = given(case, "masking", "mode")
+        return FlasheBook(**told, floats=case["length"], key=bytes.fromhex(case["key"]))
+
+    def scheme(self, case: Case) -> Flashe:
+        return Flashe(case["cohort"], case["bits"], case["masking"])
+
+    def sealer(self, case: Case, scheme: Flashe, rank: int) -> FlasheSealer:
+        return FlasheSealer(scheme, bytes.fromhex(case["key"]), rank)
+
+    def opener(self, case: Case, scheme: Flashe, ranks: Sequence[int]) -> FlasheOpener:
+        return FlasheOpener(scheme, bytes.fromhex(case["key"]))
+
+    def is_sparse(self, case: Case) -> bool:
+        return bool(case["sparse"] if "sparse" in case else "coords" in case["parts"][0])
+
+    def clear(self, case: Case, part: Case) -> Clear:
+        if "coords" not in part:
+            return super().clear(case, part)
+        coords, values = part["coords"], part["values"]
+        if case.get("hashed"):
+            coords = [d for d in range(case["length"]) if d % (part["rank"] + 3)]
+            values = numbers(len(coords), case["bits"], part["rank"])
+        return Clear(values, part["extras"], coords)
+
+    def about(self, both: Both) -> Case:
+        return {"lane_bits": both.scheme.lane_bits}
+
+    def of_sum(self, both: Both, wire: Wire) -> Case:
+        supports, long = both.sealed(wire).supports, both.case.get("hashed", False)
+        return {"coords": both.book.listed(covered(supports).tolist() if supports else [], long)}
+
+
+class SashKind(Kind):
+    """Seeds are block 0 under a key; what must fail has a sum of some, and a number to add."""
+
+    judged = ("other seeds", "altered")
+
+    def book(self, case: Case) -> SashBook:
+        mu = PRESETS[case["preset"]]
+        tapes = case.get("tapes") or {
+            part["rank"]: little(elements(bytes.fromhex(part["seed_key"]), 0, mu))
+            for part in case.get("parts", ())
+        }
+        return SashBook(**given(case, "preset"), tapes=tapes)
+
+    def scheme(self, case: Case) -> Sash:
+        return Sash(case["cohort"], case["bits"], case["preset"], case.get("unmask", "server"))
+
+    def sealer(self, case: Case, scheme: Sash, rank: int) -> SashSealer:
+        if not (tapes := self.book(case).tapes):
+            return SashSealer(scheme, rank)
+        return SashSealer(scheme, rank, random=Tape(tapes[rank]))
+
+    def opener(self, case: Case, scheme: Sash, ranks: Sequence[int]) -> SashOpener:
+        return SashOpener(scheme, np.array(self._seed(case, ranks), np.uint64))
+
+    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
+        self.book(case | {"slot": slot}).unmask(wire, self._seed(case, ()))
+
+    def _seed(self, case: Case, ranks: Sequence[int]) -> list[int]:
+        book = self.book(case)
+        if "seeds" not in case:
+            return columns([book.seed(rank) for rank in ranks], Q)
+        seeds = [elements(bytes.fromhex(key), 0, book.mu) for key in case["seeds"]]
+        first, *rest = columns(seeds, Q)
+        return [(first + int(case["plus"], 16)) % Q, *rest]
+
+    def about(self, both: Both) -> Case:
+        public = public_key(both.scheme.parameters_of_prg, both.at).hex()
+        return {"guard": both.scheme.guard, "public": public}
+
+    def of_part(self, both: Both, rank: int) -> Case:
+        return {"seed": hashed(little(both.sealers[rank].take_seed(both.at).tolist()))}
+
+
+class EsaflKind(Kind):
+    """Keys and errors are drawn from seeds, by rank; what must fail has a key of its own."""
+
+    floats = 20
+    judged = ("noise beyond", "a slot beyond what", "the last value is not", "below its modulus")
+
+    def book(self, case: Case) -> EsaflBook:
+        key = {"group_key": bytes.fromhex(case["group_key"])} if "group_key" in case else {}
+        return EsaflBook(**given(case, "ring", "keys"), **key)
+
+    def scheme(self, case: Case) -> Eshe:
+        key_id = bytes.fromhex(case.get("key_id", ""))
+        return Eshe(case["cohort"], case["bits"], case["ring"], case["keys"], key_id)
+
+    def sealer(self, case: Case, scheme: Eshe, rank: int) -> EsheSealer:
+        group_key = self.book(case).group_key
+        if "own" in case:
+            own, total = self._drawn(case["own"]), self._drawn(case["total"])
+            key = None if own is None or total is None else EsheKey(own.astype(np.int8), total)
+            return EsheSealer(scheme, group_key, rank, key)
+        n, seeds, key = scheme.sizes.n, (esafl.noise_seed(rank),), None
+        if case["keys"] == "round":
+            seeds = (esafl.key_seed(rank), *seeds)
+        else:
+            total = self._total(range(case["cohort"]), n)
+            key = EsheKey(np.array(esafl.own(rank, n), np.int8), total)
+        return EsheSealer(scheme, group_key, rank, key, random=giving(*seeds))
+
+    def opener(self, case: Case, scheme: Eshe, ranks: Sequence[int]) -> EsheOpener:
+        drawn = self._drawn(case.get("total"))
+        total = self._total(ranks, scheme.sizes.n) if drawn is None else drawn
+        return EsheOpener(scheme, self.book(case).group_key, total, threads=2)
+
+    def any_set(self, case: Case) -> bool:
+        return bool(case["keys"] == "round")
+
+    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
+        book = self.book(case | {"slot": slot})
+        book.unmask(wire, self._key(case, book.n))
+
+    def reference(self, case: Case) -> Case:
+        """Also of one step, where it must not fail."""
+        if case.get("at") == "elements":
+            return {"opened": esafl.key_of(range(case["cohort"]), case["n"])}
+        if case.get("at") == "open":
+            sealed, book = sealed_of(case["messages"][0]), self.book(case)
+            wire = Wire(sealed.senders, sealed.length, sealed.data.tobytes())
+            return {"opened": book.unmask(wire, self._key(case, book.n))[0]}
+        return super().reference(case)
+
+    def steps(self, case: Case) -> Steps:
+        if case["at"] == "key":
+            yield "key"
+            return EsheKey.from_bytes(bytes.fromhex(case["file"]))
+        if case["at"] == "elements":
+            yield "elements"
+            told = np.frombuffer(bytes.fromhex(case["elements"]), "<u8").astype(np.uint64)
+            return from_elements(told, case["n"], case["cohort"]).tolist()
+        return (yield from super().steps(case))
+
+    def _total(self, ranks: Sequence[int], n: int) -> NDArray[np.int32]:
+        return np.array(esafl.key_of(ranks, n), np.int32)
+
+    def _key(self, case: Case, n: int) -> list[int]:
+        told = case["total"]
+        key = columns([gaussian(bytes.fromhex(seed), n) for seed in told["seeds"]])
+        return [key[0] * told["times"] + told["first"], *(x * told["times"] for x in key[1:])]
+
+    def _drawn(self, told: Case | None) -> NDArray[np.int32] | None:
+        """By the library: the sum of some, times a number, with a number added to coefficient 0."""
+        if told is None:
+            return None
+        owns = [draw_own(told["n"], giving(bytes.fromhex(seed))) for seed in told["seeds"]]
+        key: NDArray[np.int32] = np.sum(owns, axis=0, dtype=np.int32) * np.int32(told["times"])
+        key[0] += told["first"]
+        return key
+
+    def about(self, both: Both) -> Case:
+        sizes = both.scheme.sizes
+        told = {"width": sizes.slots.width, "slots": sizes.slots.per, "limb_bits": sizes.limb_bits}
+        return told | {"moduli": [f"{q:x}" for q in sizes.slots.moduli]}
+
+    def of_part(self, both: Both, rank: int) -> Case:
+        own = draw_own(both.scheme.sizes.n, giving(esafl.key_seed(rank)))
+        told = {"own": hashed(own.tobytes())}
+        if both.case["keys"] == "round":
+            elements = both.sealers[rank].take_seed(both.at).tolist()
+            return told | {"elements": hashed(little(elements))}
+        return told | {"file": hashed(both.sealers[rank].key.to_bytes())}
+
+    def of_sum(self, both: Both, wire: Wire) -> Case:
+        return {"noise_bound": both.scheme.sizes.slots.noise_bound(len(wire.senders))}
+
+
+class BatchCryptKind(Kind):
+    """Under one key; what must fail is the first sender's ciphertext."""
+
+    judged = ("",)
+
+    def book(self, case: Case) -> BatchCryptBook:
+        book = BatchCryptBook(**given(case), tapes=case.get("tapes", {}))
+        for part in case.get("parts", ()):
+            size = 128 * len(book.layout(case["length"] + case["extras"]))
+            book.tapes[part["rank"]] = random.Random(part["random"]).randbytes(size)
+        return book
+
+    def key(self) -> SecretKey:
+        """The vectors'."""
+        return SecretKey(batchcrypt.pair().p, batchcrypt.pair().q)
+
+    def scheme(self, case: Case) -> Paillier:
+        return Paillier(case["cohort"], case["bits"], 2048, self.key().public)
+
+    def sealer(self, case: Case, scheme: Paillier, rank: int) -> PaillierSealer:
+        tape = Tape(self.book(case).tapes[rank])
+        return PaillierSealer(scheme, self.key(), batchcrypt.GROUP_KEY, rank, random=tape)
+
+    def opener(self, case: Case, scheme: Paillier, ranks: Sequence[int]) -> PaillierOpener:
+        return PaillierOpener(scheme, self.key(), batchcrypt.GROUP_KEY)
+
+    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
+        self.book(case | {"slot": slot}).open(wire)
+
+    def about(self, both: Both) -> Case:
+        return {"slot_bits": both.scheme.batch.width, "slots": both.scheme.batch.per}
+
+
+class FedmlHeKind(Kind):
+    """A key of the file has five coefficients a byte."""
+
+    exact = False
+
+    def book(self, case: Case) -> FedmlHeBook:
+        """With the sizes that the library has found."""
+        sizes = self.scheme(case).sizes
+        about: Any = {"n": sizes.n, "q_bits": sizes.bits, "per": sizes.per}
+        about |= {"scale_bits": sizes.scale_bits, "key": self.key(case)}
+        book = FedmlHeBook(**given(case), **about)
+        assert (book.q, book.width, book.block) == (sizes.q, sizes.width, sizes.block)
+        return book
+
+    def key(self, case: Case) -> tuple[int, ...]:
+        """Its coefficients."""
+        key = case["key"]
+        return unpacked_key(bytes.fromhex(key), int(case["ring"])) if isinstance(key, str) else key
+
+    def scheme(self, case: Case) -> Ckks:
+        return Ckks(case["cohort"], case["bits"], case["ring"])
+
+    def sealer(self, case: Case, scheme: Ckks, rank: int) -> CkksSealer:
+        key = CkksSecret(scheme.ring, np.array(self.key(case), np.int8))
+        return CkksSealer(scheme, key, fedml_he.GROUP_KEY, rank)
+
+    def opener(self, case: Case, scheme: Ckks, ranks: Sequence[int]) -> CkksOpener:
+        key = CkksSecret(scheme.ring, np.array(self.key(case), np.int8))
+        return CkksOpener(scheme, key, fedml_he.GROUP_KEY)
+
+    def about(self, both: Both) -> Case:
+        told: Any = both.scheme.parameters()
+        about = {name: told[name] for name in ("slot_bits", "slots", "scale_bits")}
+        return about | {"modulus": told["modulus"].hex().lstrip("0")}
+
+
+SCHEMES: dict[str, Kind] = {
+    "flashe": FlasheKind(),
+    "flashe_sparse": FlasheKind(),
+    "sash": SashKind(),
+    "eshe": EsaflKind(),
+    "batchcrypt": BatchCryptKind(),
+    "ckks": FedmlHeKind(),
+}
+"""File -> what it holds."""

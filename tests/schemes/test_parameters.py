@@ -1,0 +1,105 @@
+"""What a scheme must not be built with: too many members, bits, or a preset that is too weak."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.esafl.keys import check_total
+from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.presets import BAR, CKKS, ESHE, SASH, CkksPreset, EshePreset, SashPreset
+from flhe.schemes.sash.scheme import Sash
+
+
+@pytest.mark.parametrize("kind", [Flashe, Paillier, Eshe, Ckks], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cohort", 1), ("cohort", -3), ("cohort", 1025), ("bits", 1), ("bits", -1), ("bits", 33)],
+)
+def test_cohorts_and_bits(kind: Callable[..., Any], name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}={value}\): {name} must be 2 to"):
+        kind(**{"cohort": 3, name: value})
+
+
+def eshe(dimension: int = 4096, log_q: int = 104, security: int = 128, **how: Any) -> EshePreset:
+    return EshePreset("x", dimension, log_q, security, "a guess", **how)
+
+
+SIZES = Eshe(3).sizes
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: Flashe(3, 16, "triple"), "masking is"),  # type: ignore[arg-type]
+    (lambda: SashPreset("x", "matrix", 512, 128, "a guess"), "mu >= 736"),
+    (lambda: SashPreset("x", "matrix", 735, 128, "a guess"), "mu >= 736"),
+    (lambda: SashPreset("x", "matrix", 4097, 128, "a guess"), "mu >= 736"),
+    (lambda: SashPreset("x", "matrix", 736, 127, "a guess"), "127 bits of security, 128 are"),
+    (lambda: SashPreset("x", "ring", 1024, 128, "a guess"), "2048, 4096 or 8192"),
+    (lambda: SashPreset("x", "ring", 2049, 128, "a guess"), "2048, 4096 or 8192"),
+    (lambda: SashPreset("x", "ring", 16384, 128, "a guess"), "2048, 4096 or 8192"),
+    (lambda: eshe(security=127), "127 bits of security, 128 are needed"),
+    (lambda: eshe(2048), "power of two from 4096"),
+    (lambda: eshe(log_q=60, goldilocks=True), "64 for Goldilocks"),
+    (lambda: eshe(log_q=48), "49 to 512"),
+    (lambda: eshe(log_q=513), "49 to 512"),
+    (lambda: Eshe(3, ring="bfv"), "ESHE has goldilocks-4096"),
+    (lambda: dataclasses.replace(Eshe(3, ring="rns-4096").sizes, n=8192), "not 1 modulo 16384"),
+    (lambda: Rlwe(SIZES.n, 60, SIZES.slots), "longer than 60 bits"),
+    (lambda: rlwe_for(eshe(log_q=49), 1024, 32), "does not fit log q = 49"),
+    (lambda: CkksPreset("x", 2048, 60, 127, ""), "127 bits of security, 128 are needed"),
+    (lambda: CkksPreset("x", 1024, 50, 128, ""), "2048, 4096 or 8192"),
+    (lambda: CkksPreset("x", 2048, 39, 128, ""), "40 to 60"),
+    (lambda: CkksPreset("x", 2048, 61, 128, ""), "40 to 60"),
+    (lambda: Ckks(3, ring="1024"), "CKKS has 2048"),
+    (lambda: Ckks(1024, 32, "2048"), "fewer bits or a smaller cohort"),
+    (lambda: CkksSizes(4096, 45, 50, 32767, 22, 2), "a longer modulus, fewer bits or a smaller"),
+    (lambda: CkksSizes(4096, 45, 50, 32767, 20, 2), "2 sums of 20 bits have no room"),
+    (lambda: CkksSizes(4096, 45, 50, 32767, 22, 3), "3 sums of 22 bits have no room"),
+]
+
+
+@pytest.mark.parametrize(("build", "says"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_cannot_work(build: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        build()
+
+
+@pytest.mark.parametrize("total", [np.zeros(4096, np.int64), np.zeros((2, 2), np.int32)])
+def test_sums_of_keys_of_another_shape(total: Any) -> None:
+    with pytest.raises(ProtocolError, match="of another shape"):
+        check_total(total, 3)
+
+
+def test_presets_are_those_of_their_names() -> None:
+    assert BAR == 128
+    for presets in (SASH, ESHE, CKKS):
+        assert all(name == preset.name for name, preset in presets.items())
+    assert all(Sash(10, preset=name).parameters_of_prg is preset for name, preset in SASH.items())
+
+
+# --- what travels ---
+
+
+@pytest.mark.parametrize(("key_bits", "most"), [(2048, 5.8), (3072, 5.6)])
+def test_bytes_of_a_value_in_batches(key_bits: int, most: float) -> None:
+    """16 bits, nine clients."""
+    assert Paillier(9, 16, key_bits).nbytes(1_250_000) <= most * 1_250_000
+
+
+def test_bits_that_cost_nothing() -> None:
+    assert [Eshe(n, 0).bits for n in (3, 10, 100, 1000)] == [16, 24, 20, 16]
+    for ring in ESHE:
+        for cohort in (3, 10, 1000):
+            free, usual = Eshe(cohort, 0, ring), Eshe(cohort, 16, ring)
+            assert free.bits >= 16
+            assert free.nbytes(100_000) <= usual.nbytes(100_000)
+            assert Eshe(cohort, free.bits, ring) == free
