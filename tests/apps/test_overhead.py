@@ -8,7 +8,8 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -172,6 +173,9 @@ def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatc
     assert node_memory.nodes_memory() is None
     monkeypatch.setitem(sys.modules, "ray", object())  # type: ignore[arg-type]
     assert node_memory.nodes_memory() is None
+    with monkeypatch.context() as denied:  # processes may not be listed
+        denied.setattr(psutil.Process, "children", Mock(side_effect=psutil.AccessDenied))
+        assert node_memory.nodes_memory() is None
     actor = subprocess.Popen(
         [node_memory.ACTOR, "-c", "held = bytearray(50 << 20); print(flush=True); input()"],
         executable=sys.executable,
@@ -186,21 +190,9 @@ def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatc
     assert 50 << 20 < most < 500 << 20
 
 
-def test_processes_that_may_not_be_listed_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: Any, **__: Any) -> NoReturn:
-        raise psutil.AccessDenied
-
-    monkeypatch.setitem(sys.modules, "ray", object())  # type: ignore[arg-type]
-    monkeypatch.setattr(psutil.Process, "children", denied)
-    assert node_memory.nodes_memory() is None
-
-
-def test_the_page_says_what_each_phase_is() -> None:
+def test_the_page_names_every_phase_and_field_of_a_round(run: Any) -> None:
     table = SECTION.partition("| phase | is |")[2].partition("\n\n")[0]
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", table, re.MULTILINE)) == PHASES
-
-
-def test_the_page_names_every_field_of_a_round(run: Any) -> None:
     _, events, _ = run
     known = set(re.findall(r"`([a-z_]+)`", SECTION))
     assert set(events[2]) - {"event"} <= known
