@@ -19,7 +19,6 @@ settings.load_profile("flhe")
 LONG = (
     "sim/rehearsal/test_loopback",
     "test_end_to_end",
-    "apps/test_resume",
     "apps/test_launch",
     "apps/test_esafl",
     "apps/test_fedml_he",

@@ -80,21 +80,10 @@ def test_counts_and_keys_of_flowers_mod_are_where_the_page_says(
 
 
 def federate(tmp: Path, client: str, server: str, nodes: int = 4) -> Any:
-    app = ran(client)["app"]
-    grid = InProcessGrid(
-        app,
-        nodes,
-        node_config=lambda i: {
-            "flhe-home": str(tmp / f"node-{i}"),
-            "flhe-trust": "first-use",
-            "flhe-server-reads": True,
-        },
-    )
-    found = ran(server)
-    try:
+    app, found = ran(client)["app"], ran(server)
+    config = {"flhe-server-reads": True}
+    with InProcessGrid(app, nodes, homes=tmp, node_config=lambda _: config) as grid:
         found["app"](grid, Context(7, 1, {}, RecordDict(), {}))
-    finally:
-        grid.close()
     return found["results"][0]
 
 

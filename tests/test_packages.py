@@ -1,16 +1,20 @@
-"""Packages that schemes need beyond flhe's own, and the commands that install them."""
+"""Packages beyond flhe's own: what needs them, and that what is missing is named in one line."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from flhe import packages
+from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.math.bigint import gmpy
 from flhe.node.policy import SCHEMES
@@ -62,9 +66,6 @@ def test_the_hint_names_requirements_of_the_extra(extra: str) -> None:
     found = packages.requirements(extra)
     assert {re.split("[^A-Za-z0-9-]", each)[0] for each in found} == names
     assert packages.install_hint(extra).count("'") == 2 * len(found)
-
-
-def test_the_hint_may_name_a_part_of_an_extra() -> None:
     assert packages.install_hint("apps", "torch").endswith("pip install 'torch>=2.6'")
 
 
@@ -100,3 +101,60 @@ def test_nobody_is_told_to_install_a_name_that_is_not_ours() -> None:
         if not path.samefile(__file__)
     ]
     assert offenders == []
+
+
+# --- commands ---
+
+WITHOUT = """
+import sys
+for name in {names}:
+    sys.modules[name] = None  # as if it were not installed
+from flhe.cli import app
+app({arguments})
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "run --scheme plain",
+        "audit --quick",
+        "tables",
+        "bench batchcrypt --values 1000 --repeats 1",
+        "bench fedml-he --values 1000 --repeats 1",
+        "bench --peers --values 1000 --repeats 1",
+    ],
+)
+def test_commands_name_what_is_missing(command: str, tmp_path: Path) -> None:
+    code = WITHOUT.format(names=sorted(packages.EXTRA_OF), arguments=command.split())
+    env = {key: value for key, value in os.environ.items() if key != "FLHE_DEBUG"}
+    env["XDG_DATA_HOME"] = str(tmp_path / "data")
+    done = subprocess.run(  # noqa: PLW1510 (its exit status is what is tested)
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env
+    )
+    assert done.returncode == 1
+    (line,) = filter(None, done.stderr.splitlines())  # a bar leaves an empty one
+    assert line.startswith("flhe: ")
+    assert "pip install " in line
+    assert "ModuleNotFoundError" not in line
+
+
+@pytest.mark.parametrize("module", ["torch", "matplotlib", "sklearn"])
+def test_an_audit_starts_with_all_it_needs(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = CliRunner().invoke(app, ["audit", "--quick"])
+    assert result.exit_code == 1
+    assert result.output == (
+        f"flhe: `flhe audit` needs the [apps] extra, missing: {module}; "
+        f"install it: {packages.install_hint('apps')}\n"
+    )
+
+
+def test_what_no_extra_installs_is_left_to_others() -> None:
+    packages.require("this test", "apps", ("json",))
+    assert (
+        packages.explain(ModuleNotFoundError("No module named 'x'", name="x"), "`flhe run`") == ""
+    )
+    submodule = ModuleNotFoundError("No module named 'torch.func'", name="torch.func")
+    assert "needs torch, " in packages.explain(submodule, "`flhe run`")

@@ -1,4 +1,4 @@
-"""README's recipe runs as printed, and says beside it against whom each scheme protects."""
+"""README's examples run as printed, and it says beside them against whom each scheme protects."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe import strategies
 from flhe.node.checkpoint import open_checkpoint
+from flhe.strategies import sash_fedavg, save_sealed
 from flhe.testing import InProcessGrid
+from flhe_lab.bench.synthetic import client_app
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 RECIPE = README.partition("\n## In your own Flower app\n")[2].partition("\n### ")[0]
 CLIENT, SERVER = re.findall(r"^```python\n(.*?)^```", RECIPE, re.MULTILINE | re.DOTALL)
+_TEST = README.partition("\n### Test it\n")[2].partition("\n### ")[0]
+(EXAMPLE,) = re.findall(r"^```python\n(.*?)^```", _TEST, re.MULTILINE | re.DOTALL)
 SAFE = 'sash_fedavg(unmask="clients")'
 ROUNDS, STEP = 10, 0.25
 
@@ -51,19 +55,9 @@ def client() -> ClientApp:
 
 def test_the_recipe_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    grid = InProcessGrid(
-        client(),
-        5,
-        node_config=lambda i: {"flhe-home": str(tmp_path / f"node-{i}"), "flhe-trust": "first-use"},
-    )
-    scope: dict[str, Any] = {
-        "grid": grid,
-        "arrays": ArrayRecord([np.zeros((4, 3), np.float32)]),
-    }
-    try:
+    with InProcessGrid(client(), 5, homes=tmp_path) as grid:
+        scope = {"grid": grid, "arrays": ArrayRecord([np.zeros((4, 3), np.float32)])}
         exec(SERVER, scope)
-    finally:
-        grid.close()
     assert (scope["strategy"].terms.scheme, scope["strategy"].terms.reader) == ("sash", "clients")
     model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
     (array,) = model.masters.values()
@@ -84,3 +78,16 @@ def test_schemes_with_one_key_say_so(name: str) -> None:
     said = " ".join(str(getattr(strategies, name).__doc__).split())
     assert "Members share one key: any of them, together with the server, opens" in said
     assert f"`{SAFE}`" in said
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {
+        "app": client_app(),
+        "arrays": ArrayRecord({"weights": Array(np.zeros((4, 3), np.float32))}),
+        "sash_fedavg": sash_fedavg,
+        "save_sealed": save_sealed,
+        "open_checkpoint": open_checkpoint,
+    }
+    exec(EXAMPLE, scope)
+    scope["test_my_app_trains"](tmp_path)
+    assert len(list(tmp_path.glob("node-*"))) == 5

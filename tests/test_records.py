@@ -86,6 +86,7 @@ def test_pieces_are_taken_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_checkpoint_is_cut_like_a_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "PIECE", 10)
     record = records.from_pieces([b"head", bytes(range(25)), b"", b"tail"])
+    assert {array.stype for array in record.values()} == {"flhe.checkpoint/1"}
     assert [len(array.data) for array in record.values()] == [4, 10, 10, 5, 4]
     assert b"".join(records.to_pieces(record)) == b"head" + bytes(range(25)) + b"tail"
 
@@ -170,12 +171,6 @@ def test_pieces_that_do_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
         records.to_sealed(b"", ArrayRecord(pieces))
 
 
-def test_a_checkpoint_is_bytes_of_its_own_kind() -> None:
-    record = records.from_pieces([b"b", b"ox"])
-    assert {array.stype for array in record.values()} == {"flhe.checkpoint/1"}
-    assert records.to_pieces(record) == [b"b", b"ox"]
-
-
 def test_fields_are_of_exactly_one_type() -> None:
     record = records.stage_record("round", round=3, terms=b"t", flag=True)
     assert records.field(record, "stage", str) == "round"
@@ -201,10 +196,6 @@ def test_finding_a_config() -> None:
     assert records.find_config(content, records.STAGE) == config
     assert records.find_config(content, "metrics") is None
     assert records.find_config(content, "absent") is None
-
-
-def test_a_context_remembers_a_path_and_nothing_else(tmp_path: Any) -> None:
-    assert dict(records.home_record(tmp_path)) == {"home": str(tmp_path)}
 
 
 def test_a_reply_of_another_version_is_none(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from tests.source import ROOT, imported_modules, imports, modules, of
+from tests.source import FOLDERS, ROOT, imported_modules, imports, modules, of
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 MOST_LINES = 500
@@ -100,3 +103,72 @@ def test_files_are_short() -> None:
 
 def test_the_page_is_short() -> None:
     assert len(PAGE.splitlines()) <= MOST_LINES_OF_PAGE
+
+
+# --- the package, and what importing it loads ---
+
+HEAVY = ("flwr", "torch", "numba", "tenseal", "gmpy2")
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    for folder in FOLDERS.values():
+        for module in folder.rglob("*.py"):
+            if "build" not in module.parts:
+                assert (module.parent / "__init__.py").exists(), f"{module} is in no package"
+
+
+LIGHT = ("schemes.flashe.scheme", "training.session", "coding.chain", "node.policy")
+
+
+@pytest.mark.parametrize("module", ["flhe", *(f"flhe.{name}" for name in LIGHT)])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert "flhe" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+ALLOWED = ("flhe.mods", "flhe.strategies", "flhe.testing", "flhe.provision.flower_config")
+
+
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+
+
+def importers(*packages: str) -> set[tuple[str, str]]:
+    """Modules of the library that import something of those packages, and what."""
+    known = modules().items()
+    return {(name, i) for name, tree in known for i in imports(tree) if of(i, *packages)}
+
+
+def test_only_adapters_import_flower_and_most_its_public_modules_alone() -> None:
+    found = importers("flwr")
+    assert found
+    assert {name for name, _ in found if not of(name, *ALLOWED)} == set()
+    adapters = {(n, i) for n, i in found if of(n, "flhe.mods", "flhe.strategies")}
+    assert {(n, i) for n, i in adapters if not of(i, *PUBLIC)} == set()
+
+
+def test_numba_is_imported_by_the_kernels_alone() -> None:
+    users = {name for name, _ in importers("numba")}
+    assert users
+    assert all(name.endswith("kernels") for name in users)
+
+
+def test_no_weak_randomness_and_no_pickle() -> None:
+    """Under flhe and strategies: keys, masks and rounding come from a CSPRNG, messages from CBOR."""
+    forbidden = ("random", "numpy.random", "pickle", "marshal", "shelve", "dill", "cloudpickle")
+    offenders = importers(*forbidden)
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == "random"
+                and isinstance(node.value, ast.Name)
+                and node.value.id in ("np", "numpy")
+            ):
+                offenders.add((name, "np.random"))
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant)
+                assert node.value.value is False, name
+    assert offenders == set()

@@ -12,7 +12,8 @@ from flhe.mods import records
 from flhe_app import client_app
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import evaluate, new_model
+from flhe_app.tasks.base import evaluate, new_model, shuffler
+from flhe_app.tasks.gradients import batch_gradient
 from flhe_app.tasks.split import node_data
 
 
@@ -100,3 +101,19 @@ def test_evaluate_returns_metrics_alone(arrays: ArrayRecord) -> None:
     assert set(metrics) == {"loss", "accuracy", "num-examples"}
     assert metrics["num-examples"] == 72
     assert 0 <= metrics["accuracy"] <= 1
+
+
+def test_under_fedsgd_a_node_answers_with_its_gradient(arrays: ArrayRecord) -> None:
+    config = {"batch-size": 16, "algorithm": "fedsgd"}
+    reply = client_app.train_fn(message("train", arrays, 4), context(1, **config))
+    data = node_data(Settings(), 1, 5)
+    model, shuffle = new_model(task_named("digits"), 0), shuffler(0, 1, 4)
+    expected = batch_gradient(model, data.train, batch_size=16, shuffle=shuffle)
+    sent = reply.content["arrays"].to_torch_state_dict()
+    assert list(sent) == list(expected.arrays)
+    assert all(torch.equal(sent[name], array) for name, array in expected.arrays.items())
+    assert dict(reply.content["metrics"]) == {
+        "train_loss": expected.score.loss,
+        "train_accuracy": expected.score.accuracy,
+        "num-examples": 16,
+    }

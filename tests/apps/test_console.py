@@ -49,14 +49,9 @@ def test_the_selection_round_is_labelled_and_has_no_accuracy() -> None:
         assert {r["kind"] for r in rounds(unmapped)} == {"training"}
     other = {"event": "start", "model_bytes": 1}
     assert labelled(other, SELECTS) == other
-
-
-def test_the_json_has_the_kind_of_each_round() -> None:
-    outcome = Outcome.earlier(rounds(SELECTS))
-    found = outcome.to_json(SELECTS)
-    assert [r["kind"] for r in found["rounds"]] == ["selection", "training", "training"]
-    assert found["final_accuracy"] == 0.75
-    assert Outcome.earlier(rounds(SELECTS)[:1]).to_json(SELECTS)["final_accuracy"] is None
+    for known, accuracy in ((1, None), (3, 0.75)):
+        outcome = Outcome.earlier(rounds(SELECTS)[:known])
+        assert outcome.to_json(SELECTS)["final_accuracy"] == accuracy
 
 
 def test_the_display_names_the_selection_round(console: Console) -> None:
@@ -84,6 +79,14 @@ def test_the_table_names_the_selection_round() -> None:
     assert "selection" not in shown(usual)
 
 
+def test_the_table_fits_a_terminal_of_80() -> None:
+    big = {"bytes_up": 123_456_789, "bytes_down": 999_999_999, "crypto_s": 12.345, "survivors": 100}
+    one = labelled({**event(100, 0.98765, 12.3456), **big, "round_s": 123.4}, Settings())
+    console = Console(file=io.StringIO(), width=80)
+    console.print(round_table(Settings(), [one], 4_000_000))
+    assert "…" not in shown(console)
+
+
 def test_a_round_without_accuracy_is_shown(console: Console) -> None:
     settings = Settings(num_rounds=2)
     reports = [labelled(event(1, None, None), settings), labelled(event(2, None), settings)]
@@ -96,16 +99,20 @@ def test_a_round_without_accuracy_is_shown(console: Console) -> None:
     assert Outcome.earlier(reports).to_json(settings)["final_accuracy"] is None
 
 
-@pytest.mark.parametrize(("earlier", "said"), [(0, 2), (1, 2), (2, 3)])
-def test_a_killed_node_is_shown_once(earlier: int, said: int, console: Console) -> None:
+@pytest.mark.parametrize(
+    ("kill", "earlier", "said"), [(0, 0, None), (2, 0, 2), (2, 1, 2), (2, 2, 3)]
+)
+def test_a_killed_node_is_shown_once(
+    kill: int, earlier: int, said: int | None, console: Console
+) -> None:
     """Where a run is resumed, the node dies again in its next training."""
     run = FlowerRun.__new__(FlowerRun)
-    run._settings, run._kills = Settings(kill=2), True
+    run._settings, run._kills = Settings(kill=kill), bool(kill)
     with RoundDisplay(console, 5) as run._display:
         for number in range(earlier + 1, 6):
             run._say_killed(number)
-    assert shown(console).count("killed") == 1
-    assert f"round {said}: one node was killed, for good" in shown(console)
+    assert shown(console).count("killed") == bool(kill)
+    assert not kill or f"round {said}: one node was killed, for good" in shown(console)
 
 
 def test_a_run_shows_passes_on_and_keeps_what_it_reads(
@@ -129,11 +136,3 @@ def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     passed = [json.loads(line) for line in copy.read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
-
-
-def test_nobody_is_killed_unless_asked(console: Console) -> None:
-    run = FlowerRun.__new__(FlowerRun)
-    run._settings, run._kills = Settings(), False
-    with RoundDisplay(console, 5) as run._display:
-        run._say_killed(1)
-    assert "killed" not in shown(console)

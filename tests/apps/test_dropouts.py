@@ -12,7 +12,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flhe.mods import records
 from flhe_app.dropouts import STAGES, dropout, drops_at, victim
-from flhe_app.settings import Settings
 
 
 def context(partition: int, **config: Any) -> Context:
@@ -82,31 +81,26 @@ def test_who_drops_out_stays_away_until_the_round_is_over(place: str) -> None:
     assert not dropout(message("round", back), here, App()).has_error()
 
 
-def test_plain_rounds_lose_the_same_nodes() -> None:
-    for round_ in range(1, 30):
-        for partition in range(8):
-            place = drops_at(0, round_, partition, 8, 2)
-            reply = dropout(message(None, round_), context(partition), App())
-            assert reply.has_error() == (place in ("round", "answer"))
-
-
 @pytest.mark.parametrize(
-    ("stage", "kind"), [("advertise", "train"), ("status", "train"), ("evaluate", "evaluate")]
+    ("stage", "kind", "drops", "lost"),
+    [
+        (None, "train", 2, ("round", "answer")),  # of a plain run
+        ("round", "train", 2, ("round", "answer")),
+        ("advertise", "train", 2, ()),
+        ("status", "train", 2, ()),
+        ("evaluate", "evaluate", 2, ()),
+        ("round", "train", 0, ()),
+    ],
 )
-def test_nothing_but_training_is_lost(stage: str, kind: str) -> None:
+def test_nothing_but_training_is_lost(
+    stage: str | None, kind: str, drops: int, lost: tuple[str, ...]
+) -> None:
     for round_ in range(1, 30):
         for partition in range(8):
-            app = App()
-            reply = dropout(message(stage, round_, kind), context(partition), app)
-            assert (app.calls, reply.has_error()) == (1, False)
-
-
-def test_nobody_drops_out_unless_asked() -> None:
-    app = App()
-    for round_ in range(1, 30):
-        dropout(message("round", round_), context(3, drops=0), app)
-    assert app.calls == 29
-    assert Settings().drops == 0
+            app, place = App(), drops_at(0, round_, partition, 8, 2)
+            reply = dropout(message(stage, round_, kind), context(partition, drops=drops), app)
+            gone = place in lost
+            assert (app.calls, reply.has_error()) == (not gone or place == "answer", gone)
 
 
 AROUND: list[tuple[str | None, str]] = [
@@ -119,14 +113,17 @@ AROUND: list[tuple[str | None, str]] = [
 """Messages that name no round of training."""
 
 
-def killing(partition: int, **config: Any) -> Context:
-    """A node of a run that kills one in round 2, of a seed that may be given."""
-    return context(partition, **{"drops": 0, "kill": 2, **config})
+def killing(partition: int, drops: int = 0) -> Context:
+    """A node of a run that kills one in round 2."""
+    return context(partition, drops=drops, kill=2)
 
 
 @pytest.mark.parametrize("first", ["round", "consist", None])
-def test_who_is_killed_never_answers_again(first: str | None) -> None:
+def test_who_is_killed_never_answers_again(
+    first: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """`first` is the first training message that it sees from its round on; None is a plain run's."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     here, app = killing(victim(0, 2, 8)), App()
     alive = [(None, 1, "train"), ("round", 1, "train"), ("unmask", 1, "train")]
     alive += [(stage, 1, kind) for stage, kind in AROUND]
@@ -140,22 +137,11 @@ def test_who_is_killed_never_answers_again(first: str | None) -> None:
         assert reply.has_error()
         assert reply.error.code == 5
     assert app.calls == len(alive)
+    said = [r.getMessage() for r in caplog.records if r.name == "flwr"]
+    assert said == ["round 2: this node is killed, for good (kill=2)"]
 
 
-def test_the_log_says_once_who_is_killed_and_when(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    here = killing(victim(0, 2, 8))
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    with caplog.at_level(logging.WARNING, "flwr"):
-        for round_ in (1, 2, 3):
-            dropout(message("round", round_), here, App())
-    assert [record.getMessage() for record in caplog.records] == [
-        "round 2: this node is killed, for good (kill=2)"
-    ]
-
-
-def test_the_others_live_on() -> None:
+def test_the_others_live_on_and_one_that_comes_in_later_is_as_dead() -> None:
     app, asked = App(), [(1, "round"), (2, "round"), (2, "unmask"), (3, None), (3, "status")]
     others = [i for i in range(8) if i != victim(0, 2, 8)]
     for partition in others:
@@ -164,13 +150,8 @@ def test_the_others_live_on() -> None:
             assert not dropout(message(stage, round_), here, app).has_error()
         assert not here.state
     assert app.calls == len(others) * len(asked)
-
-
-def test_a_node_that_comes_in_later_is_as_dead() -> None:
-    """Flower starts a resumed run's nodes with empty contexts."""
-    app = App()
+    # Flower starts a resumed run's nodes with empty contexts.
     assert dropout(message("round", 4), killing(victim(0, 2, 8)), app).has_error()
-    assert app.calls == 0
 
 
 def test_the_victim_follows_from_the_seed() -> None:

@@ -8,24 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg, QFedAvg
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.flatten import layout_of
 from flhe.errors import ConfigError, RangeError
+from flhe.mods import records
 from flhe.training.terms import Terms
 from flhe_app.settings import FAIR_LIMIT
 from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT, Fair
+from tests.apps.federation import Arrays as Model
+from tests.apps.federation import Idle, replies
 
-Model = dict[str, NDArray[Any]]
 RATE = 0.05
-SIZE = 40 + 7
 LOSSES = [0.9, 2.1, 0.2, 1.4]
 
 
@@ -194,31 +192,15 @@ def test_refuses(change: dict[str, Any], message: str) -> None:
         fair(**change)
 
 
-class Nodes(Grid):
-    """A grid of nodes that are never asked."""
-
-    run = None
-    set_run = create_message = push_messages = pull_messages = send_and_receive = None
-
-    def get_node_ids(self) -> list[int]:
-        return list(range(1, len(LOSSES) + 1))
-
-
-def aggregate(strategy: FedAvg, received: Model, replies: list[tuple[Model, int]]) -> Model:
+def aggregate(strategy: FedAvg, received: Model, parts: list[tuple[Model, int]]) -> Model:
     """One round of Flower's own strategy over these replies."""
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-    record = ArrayRecord({n: Array(a) for n, a in received.items()})
-    asked = sorted(
-        strategy.configure_train(1, record, ConfigRecord(), Nodes()),
-        key=lambda message: message.metadata.dst_node_id,
+    asked = strategy.configure_train(
+        1, records.from_numpy(received), ConfigRecord(), Idle(len(LOSSES))
     )
-    messages = []
-    for message, (arrays, weight), loss in zip(asked, replies, LOSSES, strict=True):
-        metrics = MetricRecord({"num-examples": weight, "train_loss": loss})
-        content = RecordDict(
-            {"arrays": ArrayRecord({n: Array(a) for n, a in arrays.items()}), "metrics": metrics}
-        )
-        messages.append(Message(content, reply_to=message))
-    aggregated, _ = strategy.aggregate_train(1, messages)
+    told: Any = [
+        (arrays, {"num-examples": weight, "train_loss": loss})
+        for (arrays, weight), loss in zip(parts, LOSSES, strict=True)
+    ]
+    aggregated, _ = strategy.aggregate_train(1, replies(asked, told))
     assert aggregated is not None
-    return {name: array.numpy() for name, array in aggregated.items()}
+    return records.to_numpy(aggregated)

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from flhe.strategies.report import Reporter
-from flhe.testing import InProcessGrid
-from flhe_app import client_app, server_app
 from flhe_app.settings import Settings
-from tests.apps.federation import Federated
+from tests.apps.federation import Federated, serve
 
 pytest.importorskip("tenseal")
 
@@ -54,24 +51,10 @@ def test_a_tenth_is_encrypted_and_less_travels(runs: dict[str, Federated]) -> No
 def test_a_run_says_what_it_showed(tmp_path: Path) -> None:
     """The report that the command line reads has the warning about what is in clear."""
     report = tmp_path / "report"
-    settings = Settings(
-        "fedml-he", nodes=NODES, num_rounds=1, local_epochs=1, select=0.5, rule="random",
-        noise=0.01, report=str(report),
-    )  # fmt: skip
-    homes = [tmp_path / f"n{i}" for i in range(NODES)]
-    grid = InProcessGrid(
-        client_app.app,
-        NODES,
-        run_config=settings.to_config(),
-        node_config=lambda i: {
-            "flhe-home": str(homes[i]),
-            "flhe-trust": "first-use",
-            "flhe-min-select": 0.5,
-            "flhe-select-rules": "random",
-        },
-    )
-    server_app.run(grid, settings, Reporter(report))
-    grid.close()
+    part: dict[str, Any] = {"select": 0.5, "rule": "random", "noise": 0.01}
+    paths = {"report": str(report), "sealed_model": str(tmp_path / "model")}
+    settings = Settings("fedml-he", nodes=NODES, num_rounds=1, **part, **paths)
+    serve(settings, tmp_path, {"flhe-min-select": 0.5, "flhe-select-rules": "random"})
     events = [json.loads(line) for line in report.read_text().splitlines()]
     (told,) = [event for event in events if event["event"] == "warning"]
     assert "not private in any accounted sense" in told["text"]

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError
-from flhe.testing import InProcessGrid
-from flhe_app import server_app
 from flhe_app.final_model import placed
 from flhe_app.settings import Settings
-from tests.apps.test_overhead import NODES, site
+from tests.apps.federation import serve
 
-RUN = 81
-USUAL: dict[str, Any] = {"nodes": NODES, "num_rounds": 1, "local_epochs": 1}
+RUN = 7
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("scheme", "name"),
-    [("flashe", "run-81.flhe"), ("sash", "run-81.npz"), ("plain", "run-81.npz")],
+    [("flashe", "run-7.flhe"), ("sash", "run-7.npz"), ("plain", "run-7.npz")],
 )
 def test_a_run_of_flower_saves_its_model_and_says_where(
     scheme: str,
@@ -45,24 +40,10 @@ def test_a_run_of_flower_saves_its_model_and_says_where(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = Settings(scheme=scheme, **USUAL).to_config()
-    assert config["sealed-model"] == ""
-    grid = InProcessGrid(
-        site(),
-        NODES,
-        run_config=config,
-        node_config=lambda i: {
-            "flhe-home": str(home / "nodes" / f"{i}"),
-            "flhe-trust": "first-use",
-            "flhe-schemes": scheme,
-            "flhe-server-reads": scheme == "sash",
-        },
-    )
-    context = Context(run_id=RUN, node_id=0, node_config={}, state=RecordDict(), run_config=config)
+    settings = Settings(scheme, nodes=3, num_rounds=1)
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, "flwr"):
-        server_app.app(grid, context)
-    grid.close()
+        serve(settings, home / "nodes", {"flhe-server-reads": scheme == "sash"})
     model = home / "models" / name
     assert model.stat().st_mode & 0o777 == 0o600
     assert model.parent.stat().st_mode & 0o777 == 0o700

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,11 +17,11 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from rich.console import Console
+from typer.testing import CliRunner
 
+from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe_app import launch
-from flhe_app.console import round_table
 from flhe_app.environment import environment
 from flhe_app.flower_run import How
 from flhe_app.outcome import last_exception
@@ -78,32 +79,25 @@ def nothing_left() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--scheme", "rot13"], "unknown; use one of flashe"),
-        (["--scheme", "paillier"], "unknown; use one of flashe"),
-        (["--select", "0.5", "--top-k", "0.1"], "select with top-k"),
-        (["--nodes", "2"], "a sum of two shows each member the other's update"),
-        (["--task", "cifar10"], "--data-dir"),
-        (["--output", "/no/such/place/model"], "name a file in a directory that exists"),
-        (["--resume", "/no/such/run"], "--resume /no/such/run: holds no run that can be resumed"),
+        ("--scheme rot13", "unknown; use one of flashe"),
+        ("--select 0.5 --top-k 0.1", "select with top-k"),
+        ("--nodes 2", "a sum of two shows each member the other's update"),
+        ("--task cifar10", "--data-dir"),
+        ("--output /no/such/place/model", "name a file in a directory that exists"),
+        ("--resume /no/such/run", "--resume /no/such/run: holds no run that can be resumed"),
     ],
     ids=str,
 )
 def test_bad_options_are_one_line_before_anything_starts(
-    env: dict[str, str], arguments: list[str], message: str, tmp_path: pathlib.Path
+    arguments: str, message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = flhe(env, "run", *arguments)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert message in err
-    assert err.count("\n") == 1
-    assert not out
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    result = CliRunner().invoke(app, ["run", *arguments.split()])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not result.stdout
     assert not (tmp_path / "data").exists()
-
-
-def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "NEEDS", ("json", "no_such_module"))
-    with pytest.raises(ConfigError, match=r"missing: no_such_module; .*pip install .*torch"):
-        launch.check(Settings(), How())
 
 
 @pytest.mark.parametrize(("scheme", "module"), [("fedml-he", "tenseal"), ("batchcrypt", "gmpy2")])
@@ -148,19 +142,13 @@ def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathl
     assert env["PATH"].split(os.pathsep)[0] == str(pathlib.Path(sys.executable).parent)
 
 
-def start_orphans(children: Children, tmp_path: pathlib.Path) -> subprocess.Popen[bytes]:
-    log = tmp_path / "log"
+def test_children_are_stopped_with_theirs_even_when_orphaned(tmp_path: pathlib.Path) -> None:
+    children, log = Children(os.environ, tmp_path / "scratch"), tmp_path / "log"
     process = children.start(ORPHANS, log=log, cwd=tmp_path)
     deadline = time.monotonic() + 30
     while not log.exists() or b"up" not in log.read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return process
-
-
-def test_children_are_stopped_with_theirs_even_when_orphaned(tmp_path: pathlib.Path) -> None:
-    children = Children(os.environ, tmp_path / "scratch")
-    process = start_orphans(children, tmp_path)
     process.kill()
     process.wait()
     assert tagged(children.tag)
@@ -258,31 +246,13 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
         out, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (0, "")
     content = json.loads(results.read_text())
-    assert list(content) == [
-        "scheme",
-        "task",
-        "nodes",
-        "rounds",
-        "final_accuracy",
-        "sealed_model",
-        "warning",
-        "ending",
-    ]
-    assert list(content["rounds"][0]) == [
-        "round",
-        "accuracy",
-        "loss",
-        "bytes_up",
-        "bytes_down",
-        "crypto_s",
-        "round_s",
-        "survivors",
-        "wall_s",
-        "server_bytes",
-        "nodes_bytes",
-        "phases",
-        "kind",
-    ]
+    assert " ".join(content) == (
+        "scheme task nodes rounds final_accuracy sealed_model warning ending"
+    )
+    assert " ".join(content["rounds"][0]) == (
+        "round accuracy loss bytes_up bytes_down crypto_s round_s survivors wall_s "
+        "server_bytes nodes_bytes phases kind"
+    )
     events = [json.loads(line) for line in report.read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "joined", "round", "done"]
     assert events[2] == {"event": "round", **content["rounds"][0]}
@@ -298,21 +268,54 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
     assert not list((tmp_path / "data/flhe/runs").iterdir())
 
 
-def test_the_table_fits_a_terminal_of_80() -> None:
-    rounds = [
-        {
-            "round": 100,
-            "accuracy": 0.98765,
-            "loss": 12.3456,
-            "bytes_up": 123_456_789,
-            "bytes_down": 999_999_999,
-            "crypto_s": 12.345,
-            "round_s": 123.4,
-            "survivors": 100,
-            "kind": "training",
-        }
-    ]
-    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    with console.file:
-        console.print(round_table(Settings(), rounds, 4_000_000))
-        assert "…" not in console.export_text()
+def kill_simulation(launcher: int) -> None:
+    """Kill the process that holds the ServerApp and all nodes of a run."""
+    killed = 0
+    for process in psutil.Process(launcher).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(pathlib.Path(part).name == "flwr-simulation" for part in process.cmdline()[:2]):
+                process.kill()
+                killed += 1
+    assert killed
+
+
+def test_a_run_goes_on_after_its_simulation_was_killed(
+    env: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    process = flhe(env, "run", "--nodes", "3", "--rounds", "3", "--local-epochs", "1")
+    assert process.stdout is not None
+    first = next((line for line in process.stdout if line.startswith("round 1/3")), "")
+    assert first, process.communicate()[1]
+    kill_simulation(process.pid)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    # A round takes less time than it may take to find the process: one more can be done by then.
+    ended = re.search(r"the simulation's process ended after ([12]) of 3 rounds", err)
+    assert ended, err
+    assert err.count("\n") == 1
+    hint = re.search(r"; resume it: (.*)\n", err)
+    assert hint
+    directory = shlex.split(hint[1])[-1]
+
+    results, model = tmp_path / "out.json", tmp_path / "model.npz"
+    process = flhe(env, "run", "--resume", directory, "--json", str(results))
+    out, err = process.communicate(timeout=200)
+    assert (process.returncode, err) == (0, "")
+    lines = out.splitlines()
+    assert (lines[0], lines[int(ended[1])]) == (first.rstrip("\n"), "starting Flower")
+    rounds = json.loads(results.read_text())["rounds"]
+    assert [report["round"] for report in rounds] == [1, 2, 3]
+    assert all(report["survivors"] == 3 for report in rounds)
+
+    sealed, keys = f"{directory}/model.flhe", f"{directory}/nodes"
+    process = flhe(env, "open", sealed, "--key", keys, "--output", str(model))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.endswith("round 3\n")
+    assert model.exists()
+
+    process = flhe(env, "run", "--resume", directory)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the run is finished, with 3 rounds" in err
+    assert err.count("\n") == 1

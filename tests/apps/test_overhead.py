@@ -8,50 +8,29 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from rich.console import Console
 from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError
-from flhe.mods import HEMod, records
 from flhe.strategies import tensorboard
 from flhe.strategies.overhead import PHASES
 from flhe.strategies.report import VERSION
-from flhe.testing import InProcessGrid
-from flhe_app import launch, node_memory, run_dir, server_app
+from flhe_app import launch, node_memory, run_dir
 from flhe_app.console import overhead_table
 from flhe_app.flower_run import FlowerRun, How
 from flhe_app.settings import Settings
+from tests.apps.federation import serve
 from tests.strategies.test_tensorboard import written
 
 NODES, ROUNDS = 3, 2
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("\n## What it costs, live\n")[2].partition("\n## ")[0]
-
-
-def site() -> ClientApp:
-    """Trains nothing, so that a test need not wait for it."""
-    client = ClientApp(mods=[HEMod()])
-
-    @client.train()
-    def train(message: Message, _: Context) -> Message:
-        arrays = records.to_numpy(message.content.array_records["arrays"])
-        moved: ArrayRecord = records.from_numpy({n: a + a.dtype.type(1) for n, a in arrays.items()})
-        metrics = MetricRecord({"num-examples": 4})
-        return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
-
-    @client.evaluate()
-    def evaluate(message: Message, _: Context) -> Message:
-        metrics = MetricRecord({"loss": 0.5, "accuracy": 0.75, "num-examples": 4})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-    return client
 
 
 @pytest.fixture(scope="module", params=["flashe", "plain"])
@@ -61,28 +40,10 @@ def run(
     """A run's scheme, its report, and its directory of event files."""
     pytest.importorskip("tensorboardX")
     scheme, tmp = request.param, tmp_path_factory.mktemp("overhead")
-    config = Settings(
-        scheme=scheme,
-        nodes=NODES,
-        num_rounds=ROUNDS,
-        local_epochs=1,
-        report=str(tmp / "report.jsonl"),
-        tensorboard=str(tmp / "board"),
-        sealed_model=str(tmp / "model"),
-    ).to_config()
-    grid = InProcessGrid(
-        site(),
-        NODES,
-        run_config=config,
-        node_config=lambda i: {
-            "flhe-home": str(tmp / f"node-{i}"),
-            "flhe-trust": "first-use",
-            "flhe-schemes": scheme,
-        },
-    )
-    context = Context(run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config=config)
-    server_app.app(grid, context)
-    grid.close()
+    paths = {"tensorboard": tmp / "board", "report": tmp / "report.jsonl"}
+    how: dict[str, Any] = {name: str(path) for name, path in paths.items()}
+    settings = Settings(scheme, nodes=NODES, num_rounds=ROUNDS, sealed_model=str(tmp / "m"), **how)
+    serve(settings, tmp)
     lines = (tmp / "report.jsonl").read_text().splitlines()
     return scheme, [json.loads(line) for line in lines], tmp / "board"
 
@@ -131,14 +92,9 @@ def shown(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> str:
     return console.export_text()
 
 
-def phase(name: str, seconds: float, up: int, down: int, held: int | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "seconds": seconds,
-        "bytes_up": up,
-        "bytes_down": down,
-        "server_bytes": held,
-    }
+def phase(name: str, *costs: float | None) -> dict[str, Any]:
+    keys = ("seconds", "bytes_up", "bytes_down", "server_bytes")
+    return {"name": name, **dict(zip(keys, costs, strict=True))}
 
 
 def test_the_table_shows_the_first_round_and_the_mean_of_the_others() -> None:
@@ -217,6 +173,9 @@ def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatc
     assert node_memory.nodes_memory() is None
     monkeypatch.setitem(sys.modules, "ray", object())  # type: ignore[arg-type]
     assert node_memory.nodes_memory() is None
+    with monkeypatch.context() as denied:  # processes may not be listed
+        denied.setattr(psutil.Process, "children", Mock(side_effect=psutil.AccessDenied))
+        assert node_memory.nodes_memory() is None
     actor = subprocess.Popen(
         [node_memory.ACTOR, "-c", "held = bytearray(50 << 20); print(flush=True); input()"],
         executable=sys.executable,
@@ -231,21 +190,9 @@ def test_processes_of_nodes_are_seen_from_outside(monkeypatch: pytest.MonkeyPatc
     assert 50 << 20 < most < 500 << 20
 
 
-def test_processes_that_may_not_be_listed_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: Any, **__: Any) -> NoReturn:
-        raise psutil.AccessDenied
-
-    monkeypatch.setitem(sys.modules, "ray", object())  # type: ignore[arg-type]
-    monkeypatch.setattr(psutil.Process, "children", denied)
-    assert node_memory.nodes_memory() is None
-
-
-def test_the_page_says_what_each_phase_is() -> None:
+def test_the_page_names_every_phase_and_field_of_a_round(run: Any) -> None:
     table = SECTION.partition("| phase | is |")[2].partition("\n\n")[0]
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", table, re.MULTILINE)) == PHASES
-
-
-def test_the_page_names_every_field_of_a_round(run: Any) -> None:
     _, events, _ = run
     known = set(re.findall(r"`([a-z_]+)`", SECTION))
     assert set(events[2]) - {"event"} <= known

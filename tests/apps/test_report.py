@@ -13,23 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Error,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from flhe.errors import ConfigError, QuorumError
 from flhe.strategies.overhead import Phase
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import MeteredGrid, Reporter, RoundReport, message_bytes
+from tests.apps.federation import Idle
 from tests.strategies.test_tensorboard import files_end_at
 
 ZEROS = Array(np.zeros(4, np.float32))
@@ -37,29 +27,15 @@ SIZE = len(ZEROS.data)  # NumPy's header included: that is what travels
 REPORT = RoundReport(1, 0.9, None, 10, 20, 0.0, 1.5, 3)
 
 
-class EchoGrid(Grid):
+class EchoGrid(Idle):
     """Answers at once: nodes in `dead` with an error, the others with what they got, plus one."""
 
     def __init__(self, nodes: int, dead: Iterable[int] = ()) -> None:
-        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-        self._nodes, self._dead = list(range(1, nodes + 1)), set(dead)
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def get_node_ids(self) -> list[int]:
-        return self._nodes
+        super().__init__(nodes)
+        self._dead = set(dead)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         return [str(i) for i, _ in enumerate(messages)]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return []
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -69,17 +45,13 @@ class EchoGrid(Grid):
     def _answer(self, message: Message) -> Message:
         if message.metadata.dst_node_id in self._dead:
             return Message(Error(code=2, reason="no data here"), reply_to=message)
-        if message.metadata.message_type == MessageType.EVALUATE:
-            content = RecordDict(
-                {"m": MetricRecord({"loss": 0.5, "accuracy": 0.75, "num-examples": 4})}
-            )
+        metrics = MetricRecord({"num-examples": 4})
+        content = RecordDict({"m": metrics})
+        if message.metadata.message_type == "evaluate":
+            metrics.update({"loss": 0.5, "accuracy": 0.75})
         else:
-            arrays = {
-                k: Array(v.numpy() + np.float32(1)) for k, v in message.content["arrays"].items()
-            }
-            content = RecordDict(
-                {"arrays": ArrayRecord(arrays), "m": MetricRecord({"num-examples": 4})}
-            )
+            old = message.content["arrays"].items()
+            content["arrays"] = ArrayRecord({k: Array(v.numpy() + np.float32(1)) for k, v in old})
         return Message(content, reply_to=message)
 
 
@@ -105,7 +77,7 @@ def counted(grid: MeteredGrid) -> tuple[int, int]:
 def test_metered_grid_counts_every_copy_and_starts_again() -> None:
     grid = MeteredGrid(EchoGrid(3, dead=[2]))
     record = RecordDict({"arrays": ArrayRecord({"w": ZEROS})})
-    messages = [Message(record, dst_node_id=n, message_type=MessageType.TRAIN) for n in (1, 2, 3)]
+    messages = [Message(record, dst_node_id=n, message_type="train") for n in (1, 2, 3)]
     replies = list(grid.send_and_receive(iter(messages)))
     assert len(replies) == 3
     assert counted(grid) == (2 * (SIZE + 8), 3 * SIZE)

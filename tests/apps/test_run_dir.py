@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -42,30 +43,24 @@ def begun(settings: Settings, *, ledger: bool = True) -> pathlib.Path:
         return made.path
 
 
-def test_a_new_directory_is_private_and_says_what_was_asked(tmp_path: pathlib.Path) -> None:
-    with run_dir.created(Settings(seed=7)) as made:
-        assert made.path.parent == tmp_path / "data/flhe/runs"
-        assert made.path.stat().st_mode & 0o777 == 0o700
-        assert (made.path / "nodes").is_dir()
-        assert not made.resumable
-        assert made.hint == ""
-        settings = made.settings
-        assert settings == Settings(
-            seed=7,
-            report=str(made.path / "rounds.jsonl"),
-            state_dir=str(made.path / "server"),
-            sealed_model=str(made.path / "model.flhe"),
-        )
-    assert (made.path / "settings.json").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_plain_run_keeps_no_state() -> None:
-    with run_dir.created(Settings(scheme="plain")) as made:
-        model = str(made.path / "model.npz")
-        assert made.settings == Settings(
-            scheme="plain", report=str(made.report), sealed_model=model
-        )
-        assert [entry.name for entry in made.path.iterdir()] == ["lock"]
+@pytest.mark.parametrize("scheme", ["flashe", "plain"])
+def test_a_new_directory_is_private_and_says_what_was_asked(
+    scheme: str, tmp_path: pathlib.Path
+) -> None:
+    with run_dir.created(Settings(scheme, seed=7)) as made:
+        path, encrypted = made.path, scheme != "plain"
+        assert path.parent == tmp_path / "data/flhe/runs"
+        assert path.stat().st_mode & 0o777 == 0o700
+        assert (made.resumable, made.hint) == (False, "")
+        kept = (
+            {"state_dir": str(path / "server")} if encrypted else {}
+        )  # a plain run keeps no state
+        model = path / ("model.flhe" if encrypted else "model.npz")
+        paths = {"report": str(path / "rounds.jsonl"), "sealed_model": str(model)}
+        assert made.settings == Settings(scheme, seed=7, **paths, **kept)
+        entries = {entry.name: entry.stat().st_mode & 0o777 for entry in path.iterdir()}
+        own = {"settings.json": 0o600, "nodes": 0o700} if encrypted else {}
+        assert entries == {"lock": 0o600, **own}
 
 
 def test_what_was_begun_goes_on_with_its_settings(tmp_path: pathlib.Path) -> None:
@@ -97,14 +92,6 @@ def test_nodes_elsewhere_are_found_again(
     with run_dir.reopened(path, {}) as found:
         assert found.nodes == tmp_path / "keys"
     assert not (path / "nodes").exists()
-
-
-def test_rounds_can_be_raised_and_it_is_remembered() -> None:
-    path = begun(FINISHED)
-    with run_dir.reopened(path, {"num_rounds": 5, "seed": 0}) as found:
-        assert found.asked.num_rounds == 5
-    with run_dir.reopened(path, {}) as found:
-        assert found.asked.num_rounds == 5
 
 
 @pytest.mark.parametrize(
@@ -141,8 +128,8 @@ def test_a_finished_run_goes_on_only_with_more_rounds() -> None:
     refused = pytest.raises(ConfigError, match="finished, with 3 rounds; say --rounds")
     with refused, run_dir.reopened(path, {}):
         pass
-    with run_dir.reopened(path, {"num_rounds": 4}) as found:
-        assert found.settings.resume
+    with run_dir.reopened(path, {"num_rounds": 4, "seed": 0}) as found:
+        assert (found.settings.resume, found.asked.num_rounds) == (True, 4)
     with run_dir.reopened(path, {}) as found:  # stopped in between
         assert found.asked.num_rounds == 4
 
@@ -245,6 +232,15 @@ def ended(
     return raised, left
 
 
+def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = begun(FINISHED, ledger=False)
+    stops = type("Stops", (Ends,), {"how": Stopped(2), "agreed": False})
+    monkeypatch.setattr(launch, "FlowerRun", stops)
+    with pytest.raises(Stopped):
+        launch.resume(path, {}, How())
+    assert (path / "settings.json").exists()
+
+
 PLAIN = Settings(scheme="plain")
 KEPT = ["lock", "nodes", "run.log", "server", "settings.json", "finished 0"]
 WELL = ["lock", "model.flhe", "nodes", "rounds.jsonl", "run.log", "server", "settings.json"]
@@ -280,28 +276,15 @@ def test_what_a_run_leaves_and_says(
         assert re.search(said, text)
 
 
-def test_a_plain_run_says_where_its_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_plain_run_says_where_its_model_is(
+    elsewhere: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """One that writes its model elsewhere leaves nothing in its own directory."""
     monkeypatch.setattr(launch, "FlowerRun", Ends)
-    shown = io.StringIO()
-    launch.run(PLAIN, How(console=Console(file=shown)))
+    given, shown = str(tmp_path / "model.npz") if elsewhere else "", io.StringIO()
+    launch.run(replace(PLAIN, sealed_model=given), How(console=Console(file=shown)))
     (model,) = re.findall(r"^Model: (.*)$", shown.getvalue(), re.MULTILINE)
     assert pathlib.Path(model).is_absolute()
     assert pathlib.Path(model).is_file()
-
-
-def test_a_plain_run_whose_model_is_elsewhere_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    model = tmp_path / "model.npz"
-    settings = Settings(scheme="plain", sealed_model=str(model))
-    assert ended(monkeypatch, settings, None) == (None, [])
-    assert model.is_file()
-
-
-def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = begun(FINISHED, ledger=False)
-    stops = type("Stops", (Ends,), {"how": Stopped(2), "agreed": False})
-    monkeypatch.setattr(launch, "FlowerRun", stops)
-    with pytest.raises(Stopped):
-        launch.resume(path, {}, How())
-    assert (path / "settings.json").exists()
+    assert not elsewhere or (model, [*tmp_path.glob("data/flhe/runs/*")]) == (given, [])

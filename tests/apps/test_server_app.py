@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Result
 
 from flhe.coding.laplace import Laplace
@@ -20,42 +19,30 @@ from flhe.strategies.report import Reporter
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import DEFAULTS, ServerOptimizer
 from flhe_app import server_app
+from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
+from tests.apps.federation import Idle, server_context
 
 
-class EmptyGrid(Grid):
-    """A grid that one node of many has joined."""
-
-    run = None
-    set_run = create_message = push_messages = pull_messages = send_and_receive = None
-
-    def get_node_ids(self) -> list[int]:
-        return [1]
-
-
-def test_a_failure_is_reported_and_raised(tmp_path: pathlib.Path) -> None:
-    report = tmp_path / "report.jsonl"
-    config = {"task": "mnist", "report": str(report)}
-    ctx = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
+@pytest.mark.parametrize("where", ["report.jsonl", "nowhere/report.jsonl"])
+def test_a_failure_is_raised_and_reported_where_that_is_possible(
+    where: str, tmp_path: pathlib.Path
+) -> None:
+    report = tmp_path / where
     with pytest.raises(ConfigError, match="task='mnist' is unknown"):
-        server_app.app(EmptyGrid(), ctx)
-    event = json.loads(report.read_text())
-    assert event["event"] == "failed"
-    assert event["error"].startswith("ConfigError: task='mnist'")
-
-
-def test_a_report_that_cannot_be_written_hides_no_reason(tmp_path: pathlib.Path) -> None:
-    config = {"task": "mnist", "report": str(tmp_path / "nowhere" / "report.jsonl")}
-    ctx = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
-    with pytest.raises(ConfigError, match="task='mnist' is unknown"):
-        server_app.app(EmptyGrid(), ctx)
+        server_app.app(Idle(1), server_context({"task": "mnist", "report": str(report)}))
+    assert report.exists() == (where == "report.jsonl")
+    if report.exists():
+        event = json.loads(report.read_text())
+        assert event["event"] == "failed"
+        assert event["error"].startswith("ConfigError: task='mnist'")
 
 
 def test_missing_nodes_end_the_run() -> None:
     settings = Settings(scheme="plain", nodes=3, join_timeout=0.1)
     with pytest.raises(QuorumError, match=r"1 of nodes=3 connected .*num-supernodes=3"):
-        server_app.run(EmptyGrid(), settings, Reporter(None))
+        server_app.run(Idle(1), settings, Reporter(None))
 
 
 def made(**config: Any) -> Any:
@@ -63,6 +50,8 @@ def made(**config: Any) -> Any:
     return server_app.make_strategy(Settings(**config), task_named("digits"), Reporter(None))
 
 
+FEDSGD = {"algorithm": "fedsgd"}
+STEPS = {"client_lr": 0.5, "batch_size": 20, "clip": 0.25}
 SPARSE = {"masking": "adaptive", "top_k": 0.1, "warmup": 3, "permute": False}
 PART = {"select": 0.25, "rule": "random", "noise": 0.5}
 
@@ -70,17 +59,23 @@ PART = {"select": 0.25, "rule": "random", "noise": 0.5}
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            {},
-            {"scheme": "flashe", "masking": "double", "clip": 1.0, "top_k": None, "sparse": False},
-        ),
+        ({}, {"scheme": "flashe", "clip": 1.0, "top_k": None, "sends": "update"}),
         ({"clip": 0.5}, {"clip": 0.5, "select": Select(), "noise": None, "weighted": True}),
         ({**SPARSE, "clipping": "exchange"}, {**SPARSE, "clip": "exchange"}),
         ({"scheme": "esafl"}, {"ring": "goldilocks-4096", "keys": "joint", "bits": 16}),
-        ({"scheme": "esafl", "algorithm": "fedsgd"}, {"optimizer": ClientOptimizer("adam")}),
+        ({"scheme": "esafl", "per_round_keys": True, "bits": 20}, {"keys": "round", "bits": 20}),
+        ({"scheme": "esafl", "ring": "rns-8192"}, {"ring": "rns-8192"}),
+        ({**FEDSGD, **STEPS}, {"optimizer": ClientOptimizer("adam", lr=0.5), "clip": 0.25}),
+        ({**FEDSGD, **STEPS}, {"sends": "gradient", "max_examples": 20}),  # a batch
+        ({**FEDSGD, "batch_size": 10_000}, {"max_examples": 288}),
+        ({**FEDSGD, "max_examples": 99, "masking": "single"}, {"max_examples": 99}),
         (
-            {"scheme": "esafl", "ring": "rns-8192", "per_round_keys": True, "bits": 20},
-            {"ring": "rns-8192", "keys": "round", "bits": 20},
+            {"scheme": "sash", "unmask": "clients", **FEDSGD},
+            {"scheme": "sash", "unmask": "clients"},
+        ),
+        (
+            {"scheme": "batchcrypt", "key_bits": 2048, "advance": True},
+            {"key_bits": 2048, "advance": True},
         ),
         ({"scheme": "fedml-he", "ckks_ring": "8192"}, {"scheme": "fedml-he", "ckks_ring": "8192"}),
         (PART, {"select": Select(0.25, "random"), "noise": Laplace(0.5), "weighted": False}),
@@ -99,9 +94,7 @@ def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: dict
 
 
 def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
-    strategy = made(
-        state_dir=str(tmp_path), rekey_every=2, checkpoint_every=4, patience=5, retries=6
-    )
+    strategy = made(state_dir=str(tmp_path), checkpoint_every=4, retries=6)
     assert (strategy.state_dir, strategy.checkpoint_every, strategy.retries) == (tmp_path, 4, 6)
     assert made().state_dir is None
 
@@ -114,9 +107,9 @@ def test_plain_runs_take_flowers_own_optimizers(name: str) -> None:
     assert type(plain).__name__.lower() == f"metered{name}"
     assert plain.min_available_nodes == plain.min_train_nodes == 4
     has = vars(plain)
-    assert [has[rate] for rate in ("eta", "server_learning_rate") if rate in has] == [0.5] * len(
-        eta
-    )
+    rates = [has[rate] for rate in ("eta", "server_learning_rate") if rate in has]
+    assert rates == [0.5] * len(eta)
+    assert type(made(scheme="plain", **FEDSGD)) is PlainFedSGD
 
 
 @pytest.mark.parametrize(
@@ -141,7 +134,7 @@ def test_what_the_strategy_is_started_with(
 
     monkeypatch.setattr(server_app, "make_strategy", lambda *_: Strategy())
     monkeypatch.setattr(server_app, "wait_for_nodes", lambda *_: None)
-    server_app.run(EmptyGrid(), Settings(**config), Reporter(None))
+    server_app.run(Idle(1), Settings(**config), Reporter(None))
     assert seen[0].get("resume") is resume
     assert (seen[0]["initial_arrays"] is not None) is sent
 

@@ -1,27 +1,55 @@
-"""Tasks: who holds what, and that training depends on its seeds alone."""
+"""Tasks: their models, who holds which data, and that training depends on its seeds alone."""
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
+import flwr_datasets
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset, Features, Value
+from datasets import Image as ImageFeature
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn import functional
 
 from flhe.errors import ConfigError
-from flhe_app.settings import TASKS, Settings
-from flhe_app.tasks import task_named
-from flhe_app.tasks.base import evaluate, new_model, shuffler, train
-from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid
+from flhe_app.settings import CLASSES, TASKS, Settings
+from flhe_app.tasks import check_data, generated, task_named
+from flhe_app.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
+from flhe_app.tasks.digits import DIGITS
+from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.images import FASHION_IMAGES
+from flhe_app.tasks.networks import Block
+from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid, split_pieces
+from flhe_app.tasks.text import CHARACTERS, LENGTH, encoded, halved
+from flhe_app.tasks.workloads import WORKLOADS
 
-LABELS = np.random.default_rng(0).integers(0, 10, 1000)
+SIZES = {
+    "fcn": 101_770,
+    "alexnet": 1_251_402,
+    "lstm": 4_022_885,
+    "resnet20": 269_722,
+    "gru": 661_401,
+    "cnn": 1_203_798,
+}
+
+
+def both(data: Data, what: str) -> torch.Tensor:
+    """Images or labels of both halves, in a row."""
+    return torch.cat([getattr(half, what) for half in data])
+
+
+# --- models ---
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_a_model_that_its_seed_decides(name: str) -> None:
     task = task_named(name)
-    assert task.name == name
+    assert (task.name, task.classes) == (name, CLASSES[name])
     before = torch.random.get_rng_state()
     one, same, other = (new_model(task, seed).state_dict() for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -29,34 +57,94 @@ def test_every_task_has_a_model_that_its_seed_decides(name: str) -> None:
     assert not all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_iid_split_is_even_disjoint_and_seeded() -> None:
-    parts = split_iid(LABELS, 7, seed=3)
-    assert {len(part) for part in parts} == {142, 143}
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_sizes_are_the_published_ones(name: str) -> None:
+    task = WORKLOADS[name]
+    count = sum(parameter.numel() for parameter in new_model(task, 0).parameters())
+    assert count == SIZES[name.removesuffix("-digits")]
+    # To as many digits as the papers print: thousands for FCN, hundredths of a million for the others
+    digits = 5 if task.parameters == 101_770 else 2
+    assert f"{count / 1e6:.{digits}f}" == f"{task.parameters / 1e6:.{digits}f}"
+
+
+@pytest.mark.parametrize("name", ["cifar10", *WORKLOADS])
+def test_generated_data_fit_the_model(name: str) -> None:
+    task = task_named(name)
+    data, again, other = (generated(task, 6, seed) for seed in (1, 1, 2))
+    assert [len(half.labels) for half in data] == [6, 1]
+    assert torch.equal(data.train.images, again.train.images)
+    assert not torch.equal(data.train.images, other.train.images)
+    with torch.no_grad():
+        logits = new_model(task, 0).eval()(data.train.images)
+    assert logits.shape[:2] == (6, task.classes)
+    assert logits.shape[2:] == data.train.labels.shape[1:]
+    assert 0 <= data.train.labels.min() <= data.train.labels.max() < task.classes
+
+
+def test_generated_refuses() -> None:
+    with pytest.raises(ConfigError, match="count=0"):
+        generated(task_named("fcn"), 0, 0)
+    with pytest.raises(ConfigError, match="only workloads and vision tasks"):
+        generated(DIGITS, 3, 0)
+
+
+def test_a_block_that_narrows_keeps_every_other_pixel() -> None:
+    """With convolutions that give nothing, what went in comes out, thinned, with planes of zeros."""
+    block = Block(2, 4).eval()
+    for parameter in block.parameters():
+        torch.nn.init.zeros_(parameter)
+    images = torch.rand(1, 2, 4, 4)
+    out = block(images)
+    assert out.shape == (1, 4, 2, 2)
+    assert torch.equal(out[:, :2], images[:, :, ::2, ::2])
+    assert not out[:, 2:].any()
+
+
+# --- who holds what ---
+
+LABELS = np.random.default_rng(0).integers(0, 10, 1000)
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [
+        (lambda seed: split_iid(LABELS, 7, seed), {142, 143}),
+        (lambda seed: split_dirichlet(LABELS, 5, seed, alpha=0.3), None),
+    ],
+    ids=["iid", "dirichlet"],
+)
+def test_splits_are_disjoint_and_seeded(
+    split: Callable[[int], list[NDArray[np.int64]]], sizes: set[int] | None
+) -> None:
+    parts, again, other = split(3), split(3), split(4)
     assert sorted(np.concatenate(parts)) == list(range(1000))
-    again, other = split_iid(LABELS, 7, seed=3), split_iid(LABELS, 7, seed=4)
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
     assert not np.array_equal(parts[0], other[0])
+    found = {len(part) for part in parts}
+    assert found == sizes or (sizes is None and len(found) > 2 and min(found) >= MIN_PARTITION)
 
 
-def test_dirichlet_split_is_uneven_disjoint_and_seeded() -> None:
-    parts = split_dirichlet(LABELS, 5, seed=3, alpha=0.3)
-    assert sorted(np.concatenate(parts)) == list(range(1000))
-    assert min(map(len, parts)) >= MIN_PARTITION
-    assert len(set(map(len, parts))) > 2
-    again = split_dirichlet(LABELS, 5, seed=3, alpha=0.3)
-    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+TEXT_LABELS = np.zeros((100, LENGTH), np.int64)
 
 
-def test_a_split_too_fine_is_refused() -> None:
-    with pytest.raises(ConfigError, match="use fewer nodes"):
-        split_iid(LABELS[:3], 4, seed=0)
-    with pytest.raises(ConfigError, match="use fewer nodes"):
-        split_dirichlet(LABELS[:20], 4, seed=0, alpha=1.0)
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        (lambda: split_iid(LABELS[:3], 4, seed=0), "use fewer nodes"),
+        (lambda: split_dirichlet(LABELS[:20], 4, seed=0, alpha=1.0), "use fewer nodes"),
+        (lambda: split_pieces(2, 3), "use fewer nodes"),
+        (lambda: split_dirichlet(TEXT_LABELS, 3, 0, 1.0), 'at every position: use partition="iid"'),
+        (lambda: node_data(Settings(), 5, 5), "partition-id=5 of num-partitions=5"),
+    ],
+    ids=["iid", "dirichlet", "pieces", "text", "partition"],
+)
+def test_what_cannot_be_split(split: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        split()
 
 
 def test_digits_nodes_share_nothing_and_the_test_set_is_common() -> None:
-    settings = Settings()
-    parts = [node_data(settings, node, 5) for node in range(5)]
+    parts = [node_data(Settings(), node, 5) for node in range(5)]
     assert sum(len(part.train.labels) for part in parts) == task_named("digits").train_size
     assert [len(part.test.labels) for part in parts] == [72] * 5
     labels = torch.cat([part.test.labels for part in parts])
@@ -65,92 +153,281 @@ def test_digits_nodes_share_nothing_and_the_test_set_is_common() -> None:
     assert 0 <= parts[0].train.images.min() < parts[0].train.images.max() <= 1
 
 
-def test_partition_id_outside() -> None:
-    with pytest.raises(ConfigError, match="partition-id=5 of num-partitions=5"):
-        node_data(Settings(), 5, 5)
+def test_text_is_split_in_pieces(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "some.txt").write_text(TEXT, encoding="utf-8")
+    settings = Settings(task="gru", data_dir=str(tmp_path))
+    parts = [node_data(settings, node, 3) for node in range(3)]
+    assert [len(part.train.labels) for part in parts] == [18] * 3
+    assert [len(part.test.labels) for part in parts] == [2] * 3
+    pieces = split_pieces(10, 3)
+    assert [piece.tolist() for piece in pieces] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-@pytest.mark.parametrize("name", ["cifar10", "fashion-mnist"])
-def test_missing_data_set_says_where_to_put_it(name: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match=r"put .* into a directory .* --data-dir"):
-        task_named(name).load("", download=False)
-    with pytest.raises(ConfigError, match=r"name the directory with --data-dir.*download=true"):
-        task_named(name).load(str(tmp_path), download=False)
-    assert not list(tmp_path.iterdir())
+# --- training ---
 
 
 def test_batches_depend_on_seed_partition_and_round() -> None:
-    def order(*key: int) -> list[int]:
-        drawn: list[int] = torch.randperm(50, generator=shuffler(*key)).tolist()
-        return drawn
+    def order(*key: int) -> tuple[int, ...]:
+        return tuple(torch.randperm(50, generator=shuffler(*key)).tolist())
 
     assert order(0, 1, 2) == order(0, 1, 2)
-    assert len({tuple(order(*key)) for key in [(0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3)]}) == 4
+    assert len({order(*key) for key in [(0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3)]}) == 4
 
 
-def test_plain_fedavg_reaches_the_bar() -> None:
-    settings, task, seed = Settings(), task_named("digits"), 0
-    model = new_model(task, seed)
-    weights = {key: value.clone() for key, value in model.state_dict().items()}
-    parts = [node_data(settings, node, 5) for node in range(5)]
-    count = sum(len(part.train.labels) for part in parts)
-    for server_round in range(1, 6):
-        total = {key: torch.zeros_like(value) for key, value in weights.items()}
-        for node, part in enumerate(parts):
-            model.load_state_dict(weights)
-            train(
-                model,
-                part.train,
-                epochs=settings.local_epochs,
-                learning_rate=settings.learning_rate,
-                batch_size=settings.batch_size,
-                shuffle=shuffler(seed, node, server_round),
-            )
-            for key, value in model.state_dict().items():
-                total[key] += value * (len(part.train.labels) / count)
-        weights = total
-    model.load_state_dict(weights)
-    assert np.mean([evaluate(model, part.test).accuracy for part in parts]) >= 0.95
+def test_optimizers_and_batches() -> None:
+    task, data = task_named("fcn-digits"), generated(task_named("fcn-digits"), 40, 0)
+    usual = {"epochs": 1, "learning_rate": 0.01, "batch_size": 8}
+
+    def weights(**how: Any) -> torch.Tensor:
+        model = new_model(task, 0)
+        train(model, data.train, shuffle=shuffler(0, 0, 1), **usual, **how)
+        return model.state_dict()["1.bias"]
+
+    found = {name: weights(optimizer=name) for name in ("sgd", "adam", "rmsprop")}
+    assert torch.equal(weights(), found["sgd"])
+    assert not torch.equal(found["adam"], found["rmsprop"])
+    assert not torch.equal(found["adam"], found["sgd"])
+    assert torch.equal(weights(batches=5), weights())
+    assert not torch.equal(weights(batches=2), weights())
+    # Adam's first step is the learning rate, whatever the gradient
+    first = weights(optimizer="adam", batches=1) - new_model(task, 0).state_dict()["1.bias"]
+    moved = first[first != 0]
+    assert len(moved) > 30
+    assert torch.allclose(moved.abs(), torch.tensor(0.01), rtol=1e-2)
+    with pytest.raises(ConfigError, match="optimizer='adamw' is unknown; use one of sgd, adam"):
+        weights(optimizer="adamw")
 
 
-def _sample(path: pathlib.Path, **changed: np.ndarray) -> pathlib.Path:
-    rng = np.random.default_rng(1)
+def test_text_scores_every_position() -> None:
+    task = task_named("gru")
+    data = generated(task, 8, 0)
+    model = new_model(task, 0)
+    with torch.no_grad():
+        logits = model(data.train.images)
+    by_hand = [
+        functional.cross_entropy(logits[:, :, at], data.train.labels[:, at]).item()
+        for at in range(LENGTH)
+    ]
+    right = (logits.argmax(1) == data.train.labels).float().mean().item()
+    batch = batch_gradient(model, data.train, batch_size=8, shuffle=shuffler(0, 0, 1))
+    assert batch.examples == 8
+    for score in (evaluate(model, data.train, batch_size=3), batch.score):
+        assert score.loss == pytest.approx(np.mean(by_hand), rel=1e-5)
+        assert score.accuracy == pytest.approx(right, abs=1e-6)
+
+
+def test_text_that_repeats_is_learned() -> None:
+    codes = torch.arange(4 * (LENGTH + 1)).remainder(5).reshape(4, LENGTH + 1)
+    examples = Examples(codes[:, :-1], codes[:, 1:])
+    model = new_model(task_named("gru"), 0)
+    before = evaluate(model, examples)
+    how: dict[str, Any] = {"epochs": 8, "learning_rate": 0.01, "batch_size": 4}
+    train(model, examples, **how, shuffle=shuffler(0, 0, 1), optimizer="adam")
+    after = evaluate(model, examples)
+    assert before.accuracy < 0.5 < after.accuracy
+    assert after.loss < before.loss / 2
+
+
+# --- data sets in files ---
+
+TEXT = "".join(chr(32 + (7 * i) % 95) if i % 31 else "\n" for i in range(80 * 60 + 7))
+
+
+def test_codes_of_characters() -> None:
+    assert encoded("\n !~").tolist() == [0, 1, 2, 95]
+    assert encoded("é\t\x7f😀").tolist() == [96] * 4
+    assert CHARACTERS == 97
+    windows = np.zeros((5, LENGTH), np.int64)
+    assert [len(half.labels) for half in halved(windows, windows)] == [4, 1]
+
+
+def test_windows_of_a_text(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "tinyshakespeare.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    (tmp_path / "other.txt").write_text("not this one")
+    codes = torch.from_numpy(encoded(TEXT))
+    for where in (tmp_path, path):
+        data = task_named("gru").load(str(where), download=False)
+        assert [tuple(half.images.shape) for half in data] == [(54, LENGTH), (6, LENGTH)]
+        assert torch.equal(both(data, "images").flatten(), codes[: 60 * LENGTH])
+        assert torch.equal(both(data, "labels").flatten(), codes[1 : 60 * LENGTH + 1])
+
+
+def write_images(path: pathlib.Path, *shape: int, **changed: NDArray[Any]) -> pathlib.Path:
+    rng = np.random.default_rng(1)  # test data
     arrays = {
-        "x_train": rng.integers(0, 256, (12, 32, 32, 3)).astype(np.uint8),
-        "y_train": np.arange(12) % 10,
-        "x_test": rng.integers(0, 256, (4, 32, 32, 3)).astype(np.uint8),
-        "y_test": np.arange(4),
+        f"x_{half}": rng.integers(0, 256, shape).astype(np.uint8) for half in ("train", "test")
     }
-    np.savez(path, allow_pickle=False, **{**arrays, **changed})
+    arrays |= {f"y_{half}": np.arange(shape[0]) % 10 for half in ("train", "test")}
+    np.savez(path, allow_pickle=True, **{**arrays, **changed})
     return path
 
 
 def test_a_sample_in_one_file(tmp_path: pathlib.Path) -> None:
-    path = _sample(tmp_path / "sample.npz")
+    path = write_images(tmp_path / "sample.npz", 12, 32, 32, 3)
     data = task_named("cifar10").load(str(path), download=False)
-    assert tuple(data.train.images.shape) == (12, 3, 32, 32)
-    assert tuple(data.test.images.shape) == (4, 3, 32, 32)
+    assert [tuple(half.images.shape) for half in data] == [(12, 3, 32, 32)] * 2
     with np.load(path) as file:
         first = file["x_train"][0].transpose(2, 0, 1) / 255 * 2 - 1
         assert np.allclose(data.train.images[0].numpy(), first, atol=1e-6)
         assert data.train.labels.tolist() == file["y_train"].tolist()
 
 
+def test_a_directory_may_hold_one_file(tmp_path: pathlib.Path) -> None:
+    assert not FASHION_IMAGES.there(str(tmp_path))
+    assert not FASHION_IMAGES.there("")
+    write_images(tmp_path / "fashion-sample.npz", 9, 28, 28)
+    write_images(tmp_path / "femnist.npz", 9, 28, 28)
+    assert FASHION_IMAGES.there(str(tmp_path))
+    for name in ("fcn", "fashion-mnist", "cnn"):
+        data = task_named(name).load(str(tmp_path), download=False)
+        assert tuple(data.train.images.shape) == (9, 1, 28, 28)
+    write_images(tmp_path / "fashion-more.npz", 9, 28, 28)
+    with pytest.raises(ConfigError, match=r"fashion-more\.npz, fashion-sample\.npz; name one"):
+        task_named("fcn").load(str(tmp_path), download=False)
+
+
+PIXELS, ELEVEN = np.zeros((12, 28, 28), np.uint8), np.arange(12) % 11
+
+
 @pytest.mark.parametrize(
-    "changed",
+    ("task", "shape", "changed", "says"),
     [
-        {"x_train": np.zeros((12, 28, 28), np.uint8)},
-        {"x_train": np.zeros((12, 32, 32, 3), np.float32)},
-        {"y_test": np.zeros(3, np.int64)},
-        {"y_train": np.array([{}] * 12)},
+        (
+            "cifar10",
+            (12, 32, 32, 3),
+            {"x_train": PIXELS},
+            r"sample\.npz holds uint8 images of shape",
+        ),
+        ("cifar10", (12, 28, 28, 3), {}, r"\(28, 28, 3\), expected uint8 of \(32, 32, 3\)"),
+        ("fcn", (12, 28, 28), {"x_train": PIXELS * 1.0}, "holds float64 images of shape"),
+        ("fcn", (12, 28, 28), {"y_test": np.zeros(3, np.int64)}, "and a label for each"),
+        ("fcn", (12, 28, 28), {"y_train": ELEVEN}, "holds labels 0 to 10, expected 0 to 9"),
+        ("fcn", (12, 28, 28), {"y_train": np.array([{}] * 12)}, r"sample\.npz cannot be read"),
     ],
-    ids=["shape", "type", "labels", "pickle"],
+    ids=["other shape", "shape", "type", "count", "labels", "pickle"],
 )
-def test_a_file_that_holds_something_else(tmp_path: pathlib.Path, changed: dict[str, Any]) -> None:
-    path = tmp_path / "sample.npz"
-    if changed.get("y_train") is not None:
-        np.savez(path, allow_pickle=True, **changed)
-    else:
-        _sample(path, **changed)
-    with pytest.raises(ConfigError, match=r"sample\.npz"):
-        task_named("cifar10").load(str(path), download=False)
+def test_images_that_are_not_the_sets(
+    task: str, shape: tuple[int, ...], changed: dict[str, Any], says: str, tmp_path: pathlib.Path
+) -> None:
+    path = write_images(tmp_path / "sample.npz", *shape, **changed)
+    with pytest.raises(ConfigError, match=says):
+        task_named(task).load(str(path), download=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, r"put a text, shakespeare\.txt, into a directory .* --data-dir.*download=true"),
+        ({"a.txt": b"x" * 5000, "b.txt": b"x" * 5000}, r"holds a\.txt, b\.txt; name one of them"),
+        ({"short.txt": b"x" * 1600}, r"short\.txt has 1600 characters; a text of 1601 or more"),
+        ({"latin.txt": b"\xe9" * 5000}, r"latin\.txt cannot be read; it must be a text in UTF-8"),
+    ],
+    ids=["none", "several", "short", "latin"],
+)
+def test_texts_that_cannot_be_learned(
+    files: dict[str, bytes], says: str, tmp_path: pathlib.Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        task_named("lstm").load(str(tmp_path), download=False)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "fashion-mnist", "gru", "cnn", "fcn", "resnet20"])
+def test_a_data_set_that_is_missing_is_asked_for(name: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"needs its data set: put .* into a directory .* --data-dir"
+    ):
+        task_named(name).load("", download=False)
+    with pytest.raises(ConfigError, match=r"name (the|that) directory .*--data-dir.*download=true"):
+        task_named(name).load(str(tmp_path), download=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_without_its_data_is_refused_early(tmp_path: pathlib.Path) -> None:
+    for name in ("digits", "fcn-digits", "cnn-digits"):
+        check_data(name, "", download=False)
+    check_data("gru", "", download=True)
+    check_data("fcn", str(tmp_path), download=False)
+    for name in ("fcn", "gru", "cifar10"):
+        with pytest.raises(ConfigError, match=f"task '{name}' needs its data set: .* --data-dir"):
+            check_data(name, "", download=False)
+    with pytest.raises(ConfigError, match="no such directory or file"):
+        check_data("gru", str(tmp_path / "no"), download=False)
+
+
+@pytest.mark.parametrize("name", ["fcn-digits", "cnn-digits"])
+def test_enlarged_digits(name: str) -> None:
+    small, task = DIGITS.load("", download=False), task_named(name)
+    data = task.load("", download=False)
+    assert tuple(data.train.images.shape) == (task.train_size, 1, 28, 28)
+    assert torch.equal(data.train.labels, small.train.labels)
+    assert -1 <= data.train.images.min() < data.train.images.max() <= 1
+    enlarged = functional.interpolate(small.test.images, size=28, mode="bilinear")
+    assert torch.allclose(data.test.images, 2 * enlarged - 1)
+
+
+# --- what is fetched ---
+
+
+class Hub:
+    """Stands for FederatedDataset: gives rows, and keeps what it was asked."""
+
+    asked: dict[str, Any]
+    rows: Dataset | None
+
+    def __init__(self, **how: Any) -> None:
+        Hub.asked = how
+
+    def load_split(self, split: str) -> Dataset:
+        assert split == "train"
+        if self.rows is None:
+            raise ConnectionError("no route")
+        return self.rows
+
+
+@pytest.fixture(autouse=True)
+def _hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "asked", {}, raising=False)
+    monkeypatch.setattr(Hub, "rows", None, raising=False)
+    monkeypatch.setattr(flwr_datasets, "FederatedDataset", Hub)
+
+
+def test_femnist_is_fetched_when_asked(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(3)  # test data
+    pixels = rng.integers(0, 256, (30, 28, 28)).astype(np.uint8)
+    features = Features({"image": ImageFeature(), "character": Value("int64")})
+    images = [Image.fromarray(image) for image in pixels]
+    Hub.rows = Dataset.from_dict({"image": images, "character": list(range(30))}, features=features)
+    with pytest.raises(ConfigError, match=r"femnist\.npz is missing in the data directory"):
+        task_named("cnn").load(str(tmp_path), download=False)
+    assert not Hub.asked
+    data = task_named("cnn").load(str(tmp_path), download=True)
+    assert Hub.asked["dataset"] == "flwrlabs/femnist"
+    assert Hub.asked["cache_dir"] == str(tmp_path)
+    assert data.test.labels.tolist() == [9, 19, 29]
+    assert data.train.labels.tolist() == [i for i in range(30) if i % 10 != 9]
+    expected = torch.from_numpy(pixels[9].astype(np.float32)) / 255 * 2 - 1
+    assert torch.allclose(data.test.images[0, 0], expected, atol=1e-6)
+
+
+def test_shakespeare_is_fetched_when_asked() -> None:
+    text = "".join(chr(33 + i % 90) for i in range(LENGTH * 41))
+    starts = range(LENGTH * 40)  # as LEAF has them: each row begins one character on
+    rows = {"x": [text[i : i + LENGTH] for i in starts], "y": [text[i + LENGTH] for i in starts]}
+    Hub.rows = Dataset.from_dict(rows)
+    data = task_named("lstm").load("", download=True)
+    assert "cache_dir" not in Hub.asked
+    codes = torch.from_numpy(encoded(text))
+    assert torch.equal(both(data, "images").flatten(), codes[: 40 * LENGTH])
+    assert torch.equal(both(data, "labels").flatten(), codes[1 : 40 * LENGTH + 1])
+    assert [len(half.labels) for half in data] == [36, 4]
+    Hub.rows = Dataset.from_dict({"x": ["short"], "y": ["x"]})
+    with pytest.raises(ConfigError, match="does not hold windows of 80 characters"):
+        task_named("lstm").load("", download=True)
+
+
+def test_no_network_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"could not be fetched \(ConnectionError\)"):
+        task_named("gru").load("", download=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner, Result
 from typer.main import get_command
@@ -42,11 +43,15 @@ def keygen(tmp: Path, *names: str) -> None:
         )
 
 
+def requests(tmp: Path, *names: str) -> list[object]:
+    """What hands their requests to `flhe roster`."""
+    return [word for name in names for word in ("--site", tmp / f"{name}.site")]
+
+
 def made(tmp: Path, *names: str, out: str = "roster", more: tuple[object, ...] = ()) -> str:
     """A roster of new sites; returns its hash."""
     keygen(tmp, *names)
-    listed = [word for name in names for word in ("--site", tmp / f"{name}.site")]
-    good("roster", "new", "--out", tmp / out, *listed, "--scheme", "flashe", *more)
+    good("roster", "new", "--out", tmp / out, *requests(tmp, *names), "--scheme", "flashe", *more)
     return load(tmp / out).roster.hash.hex()
 
 
@@ -62,6 +67,15 @@ def sign(roster: Path, home: Path, *more: object) -> str:
     """Sign with the hash that the file has."""
     hash_ = load(roster).roster.hash.hex()
     return good("roster", "sign", roster, "--home", home, "--roster-hash", hash_, *more)
+
+
+def backup(home: Path, file: Path, phrase: Path, do: Any = good) -> str:
+    """Back a state directory up; `do` is `bad` where that is refused."""
+    return str(do("keys", "backup", "--home", home, "--out", file, "--passphrase-file", phrase))
+
+
+def restore(file: Path, home: Path, phrase: Path, do: Any = good) -> str:
+    return str(do("keys", "restore", file, "--home", home, "--passphrase-file", phrase))
 
 
 def load(path: Path) -> SignedRoster:

@@ -15,7 +15,7 @@ from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
 from tests.mods.harness import Group, answer, refused, update
-from tests.provision.site import bad, good, keygen
+from tests.provision.site import backup, bad, good, keygen, restore
 
 PHRASE = "five random words are good"
 
@@ -49,13 +49,12 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     site = group.sites[1]
     (epoch_id,) = Store(site.home).epochs()
     file, home = tmp_path / "a.backup", tmp_path / "restored"
-    with_phrase = ("--passphrase-file", phrase)
-    said = good("keys", "backup", "--home", site.home, "--out", file, *with_phrase)
+    said = backup(site.home, file, phrase)
     assert "what opens the models of 1 epoch." in said
     assert file.stat().st_mode & 0o777 == 0o600
     assert PHRASE not in said
 
-    good("keys", "restore", file, "--home", home, *with_phrase)
+    restore(file, home, phrase)
     assert (home / "identity.key").read_bytes() == (site.home / "identity.key").read_bytes()
     assert all(p.stat().st_mode & 0o077 == 0 for p in (home, *home.rglob("*")))
     good("open", model, "--key", home, "--output", tmp_path / "model.npz")
@@ -86,10 +85,8 @@ def test_keys_in_the_archive_lend_themselves_to_nothing_else(tmp_path: Path, phr
     group.parts()
     home = tmp_path / "restored"
     file = tmp_path / "a.backup"
-    good(
-        "keys", "backup", "--home", group.sites[0].home, "--out", file, "--passphrase-file", phrase
-    )
-    good("keys", "restore", file, "--home", home, "--passphrase-file", phrase)
+    backup(group.sites[0].home, file, phrase)
+    restore(file, home, phrase)
     (home / "archive").rename(home / "epochs")
     store = Store(home)
     (epoch_id,) = store.epochs()
@@ -107,28 +104,30 @@ def test_a_backup_of_a_restored_site_has_its_archive(tmp_path: Path, phrase: Pat
     home = group.sites[0].home
     for turn in range(2):
         file = tmp_path / f"{turn}.backup"
-        good("keys", "backup", "--home", home, "--out", file, "--passphrase-file", phrase)
+        backup(home, file, phrase)
         home = tmp_path / f"restored-{turn}"
-        good("keys", "restore", file, "--home", home, "--passphrase-file", phrase)
+        restore(file, home, phrase)
     open_checkpoint(model, home)
 
 
 def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
     keygen(tmp_path, "site-a")
     home, file = tmp_path / "home-site-a", tmp_path / "a.backup"
-    how = ("--passphrase-file", phrase)
-    assert "no identity in it" in bad(
-        "keys", "backup", "--home", tmp_path / "x", "--out", file, *how
-    )
-    good("keys", "backup", "--home", home, "--out", file, *how)
-    assert "is there already" in bad("keys", "backup", "--home", home, "--out", file, *how)
-    assert "is there already" in bad("keys", "restore", file, "--home", home, *how)
+    assert "no identity in it" in backup(tmp_path / "x", file, phrase, bad)
+    for poor in ("a" * 30, " " * 12):
+        phrase.write_text(poor + "\n")
+        assert "6 of them different" in backup(home, file, phrase, bad)
+    assert not file.exists()
+    phrase.write_text(PHRASE + "\n")
+    backup(home, file, phrase)
+    assert "is there already" in backup(home, file, phrase, bad)
+    assert "is there already" in restore(file, home, phrase, bad)
     new = tmp_path / "new"
     phrase.write_text("another passphrase")
-    assert "does not open" in bad("keys", "restore", file, "--home", new, *how)
-    assert "no file of" in bad("keys", "restore", tmp_path / "site-a.site", "--home", new, *how)
+    assert "does not open" in restore(file, new, phrase, bad)
+    assert "no file of" in restore(tmp_path / "site-a.site", new, phrase, bad)
     phrase.chmod(0o644)
-    assert "chmod 600" in bad("keys", "restore", file, "--home", new, *how)
+    assert "chmod 600" in restore(file, new, phrase, bad)
     assert "no terminal" in bad("keys", "restore", file, "--home", new)
     assert not list(tmp_path.glob("*new*"))
 
@@ -140,17 +139,6 @@ def test_a_line_of_a_passphrase_file_ends_at_a_line_feed(inside: str, tmp_path: 
     for end in ("", "\n", "\r\n", "\nanother line"):
         path.write_bytes(f"{PHRASE}{inside}and more{end}".encode())
         assert backups.passphrase_in(path) == f"{PHRASE}{inside}and more"
-
-
-def test_a_passphrase_that_anybody_guesses(tmp_path: Path, phrase: Path) -> None:
-    keygen(tmp_path, "site-a")
-    home, file = tmp_path / "home-site-a", tmp_path / "a.backup"
-    for poor in ("a" * 30, " " * 12):
-        phrase.write_text(poor + "\n")
-        assert "6 of them different" in bad(
-            "keys", "backup", "--home", home, "--out", file, "--passphrase-file", phrase
-        )
-    assert not file.exists()
 
 
 def test_a_restore_that_is_broken_off_leaves_no_key(
@@ -175,9 +163,7 @@ def test_half_a_restore_is_none(
 ) -> None:
     keygen(tmp_path, "site-a")
     file = tmp_path / "a.backup"
-    how = ("--passphrase-file", phrase)
-    good("keys", "backup", "--home", tmp_path / "home-site-a", "--out", file, *how)
-
+    backup(tmp_path / "home-site-a", file, phrase)
     rename = Path.rename
 
     def full(self: Path, to: Path) -> Path:
@@ -186,9 +172,7 @@ def test_half_a_restore_is_none(
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", full)
-    assert "No space left" in bad(
-        "keys", "restore", file, "--home", tmp_path / "deep" / "new", *how
-    )
+    assert "No space left" in restore(file, tmp_path / "deep" / "new", phrase, bad)
     monkeypatch.undo()
     assert not list((tmp_path / "deep").iterdir())
 

@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +52,14 @@ def config(tmp_path: Path) -> dict[str, object]:
 
 def found(config: Mapping[str, object]) -> dict[str, Check]:
     """The worst of each check."""
-    worst: dict[str, Check] = {}
-    for check in examine(config):
-        order = ("ok", "warn", "fail")
-        if check.name not in worst or order.index(check.level) > order.index(
-            worst[check.name].level
-        ):
-            worst[check.name] = check
-    return worst
+    checks = sorted(examine(config), key=lambda check: ("ok", "warn", "fail").index(check.level))
+    return {check.name: check for check in checks}
+
+
+def one(name: str, home: Path) -> Check:
+    """The check of that name of a directory."""
+    (check,) = [check for check in check_home(home) if check.name == name]
+    return check
 
 
 def fails(config: Mapping[str, object]) -> set[str]:
@@ -67,10 +69,8 @@ def fails(config: Mapping[str, object]) -> set[str]:
 def test_a_node_that_may_start(config: dict[str, object]) -> None:
     checks = found(config)
     assert fails(config) == set()
-    assert {n for n, c in checks.items() if c.level == "warn"} <= {
-        "path",
-        "clock",
-    }  # of this machine
+    warned = {name for name, check in checks.items() if check.level == "warn"}
+    assert warned <= {"path", "clock"}  # of this machine
     assert checks["member"].says == "site-a, one of 3 sites"
     for name in ("home", "identity", "roster hash", "signatures", "schemes", "allows", "survivors"):
         assert checks[name].level == "ok", checks[name]
@@ -128,10 +128,7 @@ def test_a_link_on_the_way_that_others_can_change(tmp_path: Path) -> None:
     (between / "chain").symlink_to("../shared/link")
     ways = (shared / "link" / "home", between / "chain" / "home")
 
-    def path(home: Path) -> Check:
-        (check,) = [c for c in check_home(home) if c.name == "path"]
-        return check
-
+    path = partial(one, "path")
     assert {path(home).level for home in ways} == {path(real / "home").level}
     shared.chmod(0o777)
     for home in ways:
@@ -146,7 +143,7 @@ def test_a_link_of_another_user(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path)
     homes.os.lchown(tmp_path / "link", 12345, -1)
-    (check,) = [c for c in check_home(tmp_path / "link" / "home") if c.name == "path"]
+    check = one("path", tmp_path / "link" / "home")
     assert (check.level, "belongs to another user" in check.says) == ("fail", True)
 
 
@@ -176,26 +173,35 @@ def test_no_room(
         assert found(config)["disk"].level == level
 
 
+@contextmanager
+def supernode(folder: Path, *words: str) -> Iterator[int]:
+    """A process that looks like a SuperNode's in its list of words; its id."""
+    script = folder / "flower-supernode"
+    script.write_text("import time; time.sleep(60)")
+    node = subprocess.Popen([sys.executable, str(script), *words], cwd=folder)
+    try:
+        until = time.monotonic() + 10  # it takes a moment to become what it was started as
+        while b"flower-supernode" not in Path(f"/proc/{node.pid}/cmdline").read_bytes():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield node.pid
+    finally:
+        node.kill()
+        node.wait()
+
+
 def test_two_nodes_on_one_directory(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    script = tmp_path / "flower-supernode"
-    script.write_text("import time; time.sleep(60)")
-    command = [sys.executable, str(script), "--node-config"]
-    nodes = []
-    try:
-        for number in range(3):
-            place = home if number < 2 else tmp_path / "home-2"
-            nodes.append(subprocess.Popen([*command, f'flhe-home="{place}" partition-id={number}']))
-            wait_for(nodes[-1].pid)
-            (check,) = [c for c in check_home(home) if c.name == "processes"]
+    pids: list[int] = []
+    with ExitStack() as nodes:
+        for number, place in enumerate((home, home, tmp_path / "home-2")):
+            config = f'flhe-home="{place}" partition-id={number}'
+            pids.append(nodes.enter_context(supernode(tmp_path, "--node-config", config)))
+            check = one("processes", home)
             assert check.level == ("ok" if number == 0 else "fail")
-        assert all(str(node.pid) in check.says for node in nodes[:2])
-        assert check.says.startswith("2 SuperNodes")
-    finally:
-        for node in nodes:
-            node.kill()
-            node.wait()
+    assert all(str(pid) in check.says for pid in pids[:2])
+    assert check.says.startswith("2 SuperNodes")
 
 
 @pytest.mark.parametrize(
@@ -209,28 +215,14 @@ def test_two_nodes_on_one_directory(tmp_path: Path) -> None:
     ],
 )
 def test_a_node_is_found_by_whatever_names_its_directory(how: list[str], tmp_path: Path) -> None:
-    home, link, script = tmp_path / "home", tmp_path / "link", tmp_path / "flower-supernode"
+    home, link = tmp_path / "home", tmp_path / "link"
     home.mkdir(mode=0o700)
     link.symlink_to(home)
     (tmp_path / "node.toml").write_text(f'flhe-home = "{home}"\n')
-    script.write_text("import time; time.sleep(60)")
     words = [w.format(home=home, link=link, name=tmp_path.name) for w in how]
-    node = subprocess.Popen([sys.executable, str(script), *words], cwd=tmp_path)
-    try:
-        wait_for(node.pid)
+    with supernode(tmp_path, *words):
         assert "one SuperNode" in check_nodes(home).says
         assert "no node" in check_nodes(tmp_path).says
-    finally:
-        node.kill()
-        node.wait()
-
-
-def wait_for(pid: int) -> None:
-    """Until a child has become what it was started as."""
-    until = time.monotonic() + 10
-    while b"flower-supernode" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_no_identity_or_one_that_is_not_listed(config: dict[str, object], tmp_path: Path) -> None:
@@ -279,21 +271,33 @@ def test_a_roster_that_is_not_the_agreed_one(config: dict[str, object], tmp_path
 def test_what_is_allowed_is_said(
     config: dict[str, object], setting: str, value: object, says: str
 ) -> None:
+    assert found({**config, "flhe-min-survivors": 0})["survivors"].level == "warn"
     check = found({**config, setting: value})["allows"]
     assert check.level == "warn"
     assert says in check.says
     assert setting in check.mend
 
 
-def test_settings_that_limit_nothing(config: dict[str, object]) -> None:
-    check = found({**config, "flhe-min-surviors": 3})["settings"]
-    assert (check.level, check.mend) == ("fail", "did you mean flhe-min-survivors?")
-    assert "flhe-min-surviors" in check.says
-    assert found({**config, "flhe-zzz": 1})["settings"].level == "fail"
-    assert fails({**config, "flhe-min-survivors": 4}) == {"survivors"}
-    assert found({**config, "flhe-min-survivors": 0})["survivors"].level == "warn"
-    assert fails({**config, "flhe-schemes": "sash"}) == {"schemes"}
-    assert fails({**config, "flhe-leave": "yes"}) == {"policy"}
+@pytest.mark.parametrize(
+    ("setting", "value", "check"),
+    [
+        ("flhe-zzz", 1, "settings"),
+        ("flhe-min-surviors", 3, "settings"),
+        ("flhe-min-survivors", 4, "survivors"),
+        ("flhe-schemes", "sash", "schemes"),
+        *(("flhe-schemes", none, "policy") for none in ("", ",", "flash", "flashe,shas")),
+        ("flhe-counts", "true", "policy"),
+        ("flhe-leave", "yes", "policy"),
+    ],
+)
+def test_settings_that_limit_nothing(
+    config: dict[str, object], setting: str, value: object, check: str
+) -> None:
+    changed = {**config, setting: value}
+    assert check in fails(changed)
+    if setting == "flhe-min-surviors":
+        assert found(changed)[check].mend == "did you mean flhe-min-survivors?"
+        assert setting in found(changed)[check].says
 
 
 def test_settings_that_flower_drops(config: dict[str, object]) -> None:
@@ -317,12 +321,6 @@ def test_settings_that_flower_drops(config: dict[str, object]) -> None:
         result = run("doctor", "--node-config", f"{text} {slip}", "--json", "-")
         assert result.exit_code == 1
         assert "did you mean flhe-min-survivors?" in result.output
-
-
-def test_schemes_that_are_none(config: dict[str, object]) -> None:
-    for named in ("", ",", "flash", "flashe,shas"):
-        assert fails({**config, "flhe-schemes": named}) == {"policy"}
-    assert fails({**config, "flhe-counts": "true"}) == {"policy"}
 
 
 def test_a_kernel_that_says_nothing_of_restarts(
@@ -412,20 +410,11 @@ def certificate(
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hospital-a")])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now + datetime.timedelta(days=begins))
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ip))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
+    first, last = (now + datetime.timedelta(days=d) for d in (begins, days))
+    ours = x509.CertificateBuilder(name, name, key.public_key(), 1, first, last)
+    for_ip = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ip))])
+    ours = ours.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    made = ours.add_extension(for_ip, critical=False).sign(key, hashes.SHA256())
     pem = serialization.Encoding.PEM
     both = key.private_bytes(
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -11,10 +11,9 @@ from flhe.mods import records
 from flhe.node import audit, federations
 from flhe.node.store import Store
 from flhe.provision.doctor import examine
-from flhe.wire.codes import explain
 from tests.mods.harness import TERMS, Group, answer, refused, update
 from tests.mods.test_lasting import pinned
-from tests.provision.site import bad, good, run, signed
+from tests.provision.site import bad, good, keygen, run, signed
 
 
 def begin(one: Group, name: int) -> None:
@@ -54,14 +53,10 @@ def test_a_permit_is_for_a_nodes_own_directory(tmp_path: Path) -> None:
     assert "no identity in it" in told
     assert str(site.home) in told.replace("\n", "")
     assert not (begin_in / "permit").exists()
+    assert "no such directory" in bad("permit", "--home", tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
     (tmp_path / "empty").mkdir()
     assert "name the node's flhe-home" in bad("permit", "--home", tmp_path / "empty")
-
-
-def test_the_servers_log_names_the_refusal_and_its_mend() -> None:
-    told = explain(1026, "flhe/federations")
-    assert "no further federation" in told
-    assert "flhe permit" in told
 
 
 def test_a_permit_allows_one_more_than_have_begun_whatever_the_limit_was(tmp_path: Path) -> None:
@@ -89,7 +84,7 @@ def test_a_damaged_permit_permits_nothing(tmp_path: Path) -> None:
 
 
 def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path) -> None:
-    signed(tmp_path, "site-a", "site-b", "site-c")
+    keygen(tmp_path, "site-a")
     home = tmp_path / "home-site-a"
     good("permit", "--home", home)
     (entry,) = audit.last(Store(home), 9)
@@ -101,16 +96,11 @@ def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path
 
 
 def test_without_its_line_in_the_audit_log_there_is_no_permit(tmp_path: Path) -> None:
-    signed(tmp_path, "site-a", "site-b", "site-c")
+    keygen(tmp_path, "site-a")
     home = tmp_path / "home-site-a"
     (home / "audit.log").mkdir()
     assert run("permit", "--home", home).exit_code == 1
     assert not (home / "permit").exists()
-
-
-def test_no_permit_for_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    assert "no such directory" in bad("permit", "--home", tmp_path / "nowhere")
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_doctor_counts_federations(tmp_path: Path) -> None:
