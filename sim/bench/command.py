@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,27 +17,8 @@ if TYPE_CHECKING:
 
     from flhe_lab.bench.turns import Progress
 
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user said; None where a measurement has its own default."""
-
-    schemes: tuple[str, ...] = ()
-    values: int | None = None
-    cohort: int | None = None
-    dropouts: int = 0
-    threads: int = 1
-    repeats: int | None = None
-    peers: bool = False
-    top_k: float | None = None
-    select: float | None = None
-    key_bits: int | None = None
-    quick: bool = False
-
-    def given(self, **names: str) -> dict[str, Any]:
-        """What was said of the options `names`: parameter=option."""
-        found = {parameter: getattr(self, option) for parameter, option in names.items()}
-        return {name: value for name, value in found.items() if value is not None}
+Options = Mapping[str, Any]
+"""What the user said, by option; a measurement has defaults of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,69 +30,57 @@ class Shown:
     width: int | None = None
 
 
-def _times(asked: Asked, progress: Progress) -> Shown:
+def _given(options: Options, **names: str) -> dict[str, Any]:
+    """What was said of the options `names`: parameter=option."""
+    return {to: options[option] for to, option in names.items() if option in options}
+
+
+def _times(schemes: Sequence[str], options: Options, progress: Progress) -> Shown:
     from flhe_lab.bench.contender import Setting
-    from flhe_lab.bench.table import notes, table
+    from flhe_lab.bench.table import matrix_note, table
     from flhe_lab.bench.times import bench, to_data
 
-    setting = Setting(
-        dropouts=asked.dropouts,
-        threads=asked.threads,
-        **asked.given(values="values", cohort="cohort"),
-    )
-    rows = bench(
-        asked.schemes or ("flashe", "plain"),
+    names = {name: name for name in ("values", "cohort", "dropouts", "threads")}
+    setting = Setting(**_given(options, **names))
+    found = bench(
+        schemes or ("flashe", "plain"),
         setting,
-        with_peers=asked.peers,
-        top_k=asked.top_k,
-        select=asked.select,
         progress=progress,
-        **asked.given(repeats="repeats"),
+        **_given(options, with_peers="peers", repeats="repeats"),
     )
-    return Shown([table(rows), *notes(rows)], to_data(rows))
+    notes = filter(None, [matrix_note(found)])
+    return Shown([table(found, setting), *notes], to_data(found, setting))
 
 
-def _round(asked: Asked, progress: Progress) -> Shown:
-    from flhe_lab.bench.host import machine
-    from flhe_lab.bench.table import round_table
-    from flhe_lab.crowd.round_cost import round_cost
-
-    cohort = 10 if asked.cohort is None else asked.cohort
-    given = asked.given(rounds="repeats")
-    cost = round_cost(cohort=cohort, threads=asked.threads, progress=progress, **given)
-    return Shown([round_table(cost, cohort)], {"machine": machine(), "round": cost.to_json()})
-
-
-def _memory(asked: Asked, progress: Progress) -> Shown:
+def _memory(options: Options, progress: Progress) -> Shown:
     from flhe_app import launch
     from flhe_lab.bench import memory
 
     with launch.signals():
-        sizes = asked.given(values="values", nodes="cohort", rounds="repeats")
+        sizes = _given(options, values="values", nodes="cohort", rounds="repeats")
         rows = memory.memory(**sizes, progress=progress)
     return Shown([memory.table(rows)], memory.to_data(rows))
 
 
-def _flower(asked: Asked, progress: Progress) -> Shown:
+def _flower(options: Options, progress: Progress) -> Shown:
     from flhe_lab.bench import flower
 
-    values = flower.VALUES if asked.values is None else asked.values
-    repeats = asked.repeats or (2 if asked.quick else flower.REPEATS)
-    settings = flower.settings(values, quick=asked.quick)
+    quick = bool(options.get("quick"))
+    settings = flower.settings(options.get("values", flower.VALUES), quick=quick)
+    repeats = options.get("repeats", 2 if quick else flower.REPEATS)
     found = flower.compare(settings, repeats=repeats, progress=progress)
     return Shown([flower.table(found)], flower.to_data(found), 110)
 
 
-def _paillier(asked: Asked, progress: Progress) -> Shown:
+def _paillier(options: Options, progress: Progress) -> Shown:
     from flhe_lab.bench import paillier
 
-    given = asked.given(key_bits="key_bits", count="values", repeats="repeats")
+    given = _given(options, key_bits="key_bits", count="values", repeats="repeats")
     rows = paillier.measure(**given, progress=progress)
     return Shown([paillier.table(rows)], paillier.to_data(rows), 100)
 
 
-WHAT: dict[str, Callable[[Asked, Progress], Shown]] = {
-    "round": _round,
+WHAT: dict[str, Callable[[Options, Progress], Shown]] = {
     "memory": _memory,
     "flower": _flower,
     "paillier": _paillier,
@@ -124,7 +93,7 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[WHAT]...",
-            help="Schemes, or one of round, memory, flower, paillier.",
+            help="Schemes, or one of memory, flower, paillier.",
         ),
     ] = None,
     values: Annotated[
@@ -137,44 +106,32 @@ def bench(
     cohort: Annotated[
         int | None, typer.Option(help="Clients; 10, or 20 with memory, beside 3.")
     ] = None,
-    dropouts: Annotated[int, typer.Option(help="Clients whose upload is missing.")] = 0,
-    threads: Annotated[int, typer.Option(help="Threads of one client.")] = 1,
+    dropouts: Annotated[int | None, typer.Option(help="Clients whose upload is missing.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of one client.")] = None,
     repeats: Annotated[
         int | None,
         typer.Option(
-            help="Counted repeats, after one that warms up: 20; flower and paillier 7; round 3 and "
-            "memory 2 rounds."
+            help="Counted repeats, after one that warms up: 20; flower and paillier 7; memory 2 "
+            "rounds."
         ),
     ] = None,
     peers: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--peers",
             help="Time TenSEAL's CKKS and BFV and python-paillier beside it, the last projected from a "
             "sample.",
         ),
-    ] = False,
-    top_k: Annotated[
-        float | None,
-        typer.Option("--top-k", help="Time FLASHE of so large a share of each update beside it."),
-    ] = None,
-    select: Annotated[
-        float | None,
-        typer.Option(
-            "--select", help="Time FedML-HE with so large a share of each update encrypted."
-        ),
     ] = None,
     key_bits: Annotated[
         int | None, typer.Option(help="Of paillier's modulus: 2048, 3072 or 4096.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Of flower: few clients.")] = False,
+    quick: Annotated[bool | None, typer.Option("--quick", help="Of flower: few clients.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Time encryption beside what nobody can beat and what else one might use.
 
     WHAT are schemes, whose encryption, addition and decryption of one update are timed. Or one of:
-
-    round: whole rounds of a CNN, 1,500 images a client.
 
     memory: of the ServerApp in deployments on this machine, and of a federation in one process with ten
     times the values; about 8 minutes.
@@ -188,16 +145,24 @@ def bench(
     from flhe_app.signals import Stopped
     from flhe_lab.bench.table import progress
 
+    said = {
+        "values": values,
+        "cohort": cohort,
+        "dropouts": dropouts,
+        "threads": threads,
+        "repeats": repeats,
+        "peers": peers,
+        "key_bits": key_bits,
+        "quick": quick,
+    }
+    options = {name: value for name, value in said.items() if value is not None}
     names = tuple(what or ())
     other = [name for name in names if name in WHAT]
     if other and len(names) > 1:
         raise ConfigError(f"{other[0]!r} is measured by itself: name it alone")
-    asked = Asked(
-        names, values, cohort, dropouts, threads, repeats, peers, top_k, select, key_bits, quick
-    )
     try:
         with progress(Console(stderr=True)) as advance:
-            shown = WHAT.get(other[0] if other else "", _times)(asked, advance)
+            shown = WHAT[other[0]](options, advance) if other else _times(names, options, advance)
     except Stopped as stopped:
         typer.echo(f"flhe: stopped by {stopped}; everything it started is stopped too", err=True)
         raise typer.Exit(128 + stopped.number) from None
