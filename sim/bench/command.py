@@ -28,16 +28,6 @@ def bench(
             "sample.",
         ),
     ] = False,
-    top_k: Annotated[
-        float | None,
-        typer.Option("--top-k", help="Time FLASHE of so large a share of each update beside it."),
-    ] = None,
-    select: Annotated[
-        float | None,
-        typer.Option(
-            "--select", help="Time FedML-HE with so large a share of each update encrypted."
-        ),
-    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Time encryption of one update beside what nobody can beat and what else one might use."""
@@ -46,19 +36,13 @@ def bench(
     from flhe_lab.bench import table, times
     from flhe_lab.bench.contender import Setting
 
+    setting = Setting(values, cohort, dropouts, threads)
+    names = schemes or ("flashe", "plain")
     with table.progress(Console(stderr=True)) as advance:
-        rows = times.bench(
-            schemes or ("flashe", "plain"),
-            Setting(values, cohort, dropouts, threads),
-            repeats=repeats,
-            with_peers=peers,
-            top_k=top_k,
-            select=select,
-            progress=advance,
-        )
+        rows = times.bench(names, setting, repeats=repeats, with_peers=peers, progress=advance)
     if json_file is not None:
-        write_json(json_file, json.dumps(times.to_data(rows), indent=2))
+        write_json(json_file, json.dumps(times.to_data(rows, setting), indent=2))
     out = console(json_file)
-    out.print(table.table(rows))
-    for note in table.notes(rows):
+    out.print(table.table(rows, setting))
+    if note := table.matrix_note(rows):
         out.print(note)

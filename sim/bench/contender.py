@@ -113,8 +113,6 @@ class Contender:
         What precedes each turn and is not clocked.
     threads : int
         Processors that it has; 0: as many as the others.
-    sizes : callable, optional
-        (upload, sum) in bytes, of who knows them only after a turn.
     projected : tuple of str
         Phases whose seconds are added up from those of their parts.
     """
@@ -130,7 +128,6 @@ class Contender:
     projection: float = 1.0
     before: Work | None = None
     threads: int = 0
-    sizes: Callable[[], tuple[int, int]] | None = None
     projected: tuple[str, ...] = ()
 
     def turn(self, clock: Callable[[], float] = time.perf_counter) -> Laps:
@@ -143,13 +140,6 @@ class Contender:
             found = work()
             laps |= found if isinstance(found, Laps) else Laps({phase: clock() - began})
         return laps
-
-    def known_sizes(self) -> tuple[int, int]:
-        """Bytes of one client's upload and of what comes back, by default as long; 0 if unknown."""
-        if self.sizes is not None:
-            return self.sizes()
-        upload = self.upload_bytes or 0
-        return upload, upload if self.sum_bytes is None else self.sum_bytes
 
     def checked(self) -> float | None:
         """Error of its mean, None without one.
@@ -165,6 +155,30 @@ class Contender:
         if not error <= TOLERANCE:
             raise FlheError(f"{self.name}: its mean is off by {error:.3g}; its times mean nothing")
         return error
+
+
+def averaging(
+    name: str,
+    encrypt: Work,
+    add: Work,
+    decrypt: Callable[[], Vector],
+    exact: Sequence[NDArray[Any]],
+    error: Callable[[Vector], float] | None = None,
+    **known: Any,
+) -> Contender:
+    """One whose `decrypt` gives the mean of `exact`, to which it is held; `known` as in `Contender`.
+
+    `error` is that of a mean, where it is of something else than `exact`.
+    """
+    mean = np.empty(0, np.float32)
+
+    def opened() -> None:
+        nonlocal mean
+        mean = decrypt()
+
+    phases = {"encrypt": encrypt, "add": add, "decrypt": opened}
+    check = error or (lambda found: worst(found, exact))
+    return Contender(name, phases, error=lambda: check(mean), **known)
 
 
 def worst(mean: NDArray[Any], updates: Sequence[NDArray[Any]]) -> float:

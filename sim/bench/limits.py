@@ -8,27 +8,19 @@ import numpy as np
 
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.training.terms import Terms
-from flhe_lab.bench.contender import EXAMPLES, Contender, Setting, Work
-from flhe_lab.bench.schemes import layout_of
-
-
-def streams(scheme: Flashe, setting: Setting) -> tuple[int, int]:
-    """Keystreams that FLASHE takes to encrypt an update, and to decrypt the sum."""
-    sealing, opening = (
-        sum(map(len, scheme.mask_terms(senders))) for senders in ((0,), setting.survivors)
-    )
-    return sealing, opening
+from flhe_lab.bench.contender import Contender, Setting, Work
+from flhe_lab.bench.federation import layout_of, terms_of
 
 
 def limits(setting: Setting) -> list[Contender]:
     """AES over FLASHE's own keystream; an addition that stays in cache; one copy of an update."""
-    values = setting.values
-    terms = Terms(clip=1.0, max_examples=EXAMPLES, metrics=())
+    values, terms = setting.values, terms_of("flashe")
     scheme = Flashe(setting.cohort, terms.bits, terms.masking)
     lane = np.dtype(scheme.packing.lane).itemsize
     length = values + terms.trailer_lanes(layout_of(values))
-    sealing, opening = streams(scheme, setting)
+    sealing, opening = (
+        sum(map(len, scheme.mask_terms(senders))) for senders in ((0,), setting.survivors)
+    )
     piece = min(values, 1 << 15)
     a, b, c = (np.zeros(piece, np.float32) for _ in range(3))
     source, target = np.zeros(values, np.float32), np.zeros(values, np.float32)

@@ -2,81 +2,22 @@
 
 The paper measures seconds (FLASHE, Fig. 12); a second there is mostly AES, and AES is called once for
 each mask. So masks are counted here, by asking the scheme itself which streams it would take, for
-random sets of survivors, beside what Theorem 2 expects. No machine's speed is in it.
+random sets of survivors. No machine's speed is in it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.schemes.flashe.masking import Mode, expected, for_dropout
+from flhe.schemes.flashe.masking import Mode, for_dropout
 from flhe.schemes.flashe.scheme import Flashe
 
 CLIENTS = (20, 40, 80)
-DROPOUTS = tuple(i / 20 for i in range(19))
-"""0 to 0.9. Each is a whole number of 20, 40 or 80 clients."""
-
-SETS = 50
-"""Sets of survivors at one dropout rate, as in the paper."""
-
-SEED = 12
 MODES: tuple[Mode, Mode] = ("double", "single")
-
-
-@dataclass(frozen=True, slots=True)
-class Masks:
-    """Masks that a surviving client makes for one value under one masking.
-
-    Parameters
-    ----------
-    expected : float
-        By Theorem 2.
-    mean, min, max : float
-        Over the sets of survivors.
-    """
-
-    expected: float
-    mean: float
-    min: int
-    max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One dropout rate."""
-
-    dropout: float
-    survivors: int
-    double: Masks
-    single: Masks
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """All dropout rates among one number of clients, and where the maskings cost the same.
-
-    Parameters
-    ----------
-    clients : int
-        N.
-    crossover : float
-        By Theorem 2.
-    measured_crossover : float or None
-        Of the means, on straight lines between them; None where they do not cross.
-    points : tuple[Point, ...]
-        By ascending dropout rate.
-    """
-
-    clients: int
-    crossover: float
-    measured_crossover: float | None
-    points: tuple[Point, ...]
 
 
 def crossover(members: int) -> float:
@@ -94,52 +35,26 @@ def crossover(members: int) -> float:
     return low
 
 
-def sweep(
-    clients: int,
-    rng: np.random.Generator,
-    *,
-    dropouts: Sequence[float] = DROPOUTS,
-    sets: int = SETS,
-) -> Sweep:
-    """Count masks among `clients`, for random sets of survivors at each dropout rate.
+def survivors_of(
+    clients: int, dropout: float, sets: int, rng: np.random.Generator
+) -> tuple[float, list[tuple[int, ...]]]:
+    """What a dropout rate comes to in whole clients, and random sets of survivors.
 
     Raises
     ------
     ConfigError
-        No sets, rates that do not ascend, or one at which nobody survives.
+        A rate at which nobody survives.
     """
-    if sets < 1:
-        raise ConfigError(f"sets={sets}: must be at least 1")
-    if any(b <= a for a, b in pairwise(dropouts)):
-        raise ConfigError("dropout rates must ascend")
-    points = tuple(_point(clients, dropout, sets, rng) for dropout in dropouts)
-    return Sweep(clients, crossover(clients), _crossing(points), points)
-
-
-def _point(clients: int, dropout: float, sets: int, rng: np.random.Generator) -> Point:
     survivors = round(clients * (1 - dropout))
     if not 1 <= survivors <= clients:
         raise ConfigError(f"dropout={dropout} of {clients} clients: at least one must survive")
-    chosen = [rng.choice(clients, survivors, replace=False).tolist() for _ in range(sets)]
-    share = (clients - survivors) / clients  # what it came to in whole clients
-    found: dict[str, Masks] = {}
-    for mode in MODES:
-        counts = [_made(Flashe(clients, masking=mode), senders) for senders in chosen]
-        mean = statistics.fmean(counts)
-        found[mode] = Masks(expected(mode, clients, share), mean, min(counts), max(counts))
-    return Point(share, survivors, found["double"], found["single"])
+    chosen = (rng.choice(clients, survivors, replace=False).tolist() for _ in range(sets))
+    return (clients - survivors) / clients, [tuple(sorted(each)) for each in chosen]
 
 
-def _made(scheme: Flashe, survivors: Sequence[int]) -> int:
-    """Masks that one survivor makes for a value: those of its own, then those of the sum."""
-    own = scheme.mask_terms(survivors[:1])
-    both = scheme.mask_terms(survivors)
-    return sum(map(len, own)) + sum(map(len, both))
-
-
-def _crossing(points: Sequence[Point]) -> float | None:
-    for before, after in pairwise(points):
-        a, b = (p.single.mean - p.double.mean for p in (before, after))
-        if a >= 0 > b:
-            return before.dropout + (after.dropout - before.dropout) * a / (a - b)
-    return None
+def masks_made(scheme: Flashe, sets: Sequence[Sequence[int]]) -> float:
+    """Masks that a survivor makes for a value, its own and then those of the sum: the sets' mean."""
+    return statistics.fmean(
+        sum(map(len, (*scheme.mask_terms(senders[:1]), *scheme.mask_terms(senders))))
+        for senders in sets
+    )

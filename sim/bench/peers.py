@@ -1,21 +1,22 @@
 """What a user would pick instead, on the same vector: TenSEAL's CKKS and BFV, python-paillier.
 
-All clients upload client 0's ciphertexts under TenSEAL: encrypting ten updates would take minutes and
-show nothing more, since adding costs the same whatever is inside.
+All clients upload client 0's ciphertexts under TenSEAL, unless it is said: encrypting ten updates would
+take minutes and show nothing more, since adding costs the same whatever is inside.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
-from flhe_lab.bench.contender import Contender, Setting, Vector, worst
+from flhe_lab.bench.contender import Contender, Setting, Vector, Work, averaging
 
 SLOTS = 4096
 """Values in one ciphertext of CKKS's ring dimension 8192."""
@@ -43,37 +44,167 @@ BITS = 16
 
 LEVELS = (1 << (BITS - 1)) - 1
 REPEATS = 5
+SAMPLE = 16
+"""Ciphertexts that are run where each has one value: an update would take gigabytes."""
+
+Weighs = Literal["", "client", "server"]
 
 
-def ckks(
-    setting: Setting, updates: Sequence[Vector], moduli: tuple[int, ...] = (), scale: int = SCALE
-) -> Contender:
-    """CKKS, ring dimension 8192, 4096 values a ciphertext.
+@dataclass(frozen=True, slots=True)
+class Tenseal:
+    """TenSEAL under chosen parameters.
 
-    Without `moduli` it takes SEAL's own for the dimension, 218 bits, as FLASHE's peer does (Sec. 5.4).
-    The scale is 2**`scale`; 2**40 is theirs too.
+    Parameters
+    ----------
+    name : str
+        Of its row.
+    context : tenseal.Context
+        With all keys.
+    vector : type
+        Of its ciphertexts.
+    slots : int
+        Values in one of them.
+    levels : int
+        What 1 is quantized to; 0 for real numbers.
+    weighs : "client", "server" or ""
+        Who multiplies by a client's weight, the server under encryption; by default nobody, and sums
+        are divided.
+    wire : bool
+        Whether uploads and the sum are bytes.
+    """
+
+    name: str
+    context: Any
+    vector: Any
+    slots: int
+    levels: int = 0
+    weighs: Weighs = ""
+    wire: bool = False
+
+    def encrypt(self, values: Vector, weight: float = 1.0) -> list[Any]:
+        """One client's upload."""
+        x: NDArray[Any] = values * np.float32(weight) if self.weighs == "client" else values
+        if self.levels:
+            x = np.rint(np.clip(x.astype(np.float64), -1, 1) * self.levels).astype(np.int64)
+        starts = range(0, x.size, self.slots)
+        parts = [self.vector(self.context, x[at : at + self.slots]) for at in starts]
+        return [part.serialize() for part in parts] if self.wire else parts
+
+    def begin(self, part: Sequence[Any], weight: float = 1.0) -> list[Any]:
+        """A running sum of one upload."""
+        # By way of bytes in any case: TenSEAL's own `copy` takes a hundred times as long.
+        return [self._read(each if self.wire else each.serialize(), weight) for each in part]
+
+    def add(self, total: Sequence[Any], part: Sequence[Any], weight: float = 1.0) -> None:
+        """Add an upload to a running sum."""
+        for sums, each in zip(total, part, strict=True):
+            sums.add_(self._read(each, weight) if self.wire else each)
+
+    def close(self, total: Sequence[Any]) -> list[Any]:
+        """What comes back to the clients."""
+        return [each.serialize() for each in total] if self.wire else list(total)
+
+    def opened(self, total: Sequence[Any]) -> NDArray[np.float64]:
+        """The values of a sum."""
+        parts = (self.vector.load(self.context, each) if self.wire else each for each in total)
+        return np.concatenate([np.array(part.decrypt(), np.float64) for part in parts]) / (
+            self.levels or 1
+        )
+
+    def contender(
+        self,
+        setting: Setting,
+        updates: Sequence[Vector],
+        about: str = "",
+        *,
+        sample: int = 0,
+        alike: bool = True,
+    ) -> Contender:
+        """It, at work on `updates`.
+
+        Parameters
+        ----------
+        about : str
+            What its note says of the parameters.
+        sample : int
+            Ciphertexts of an update that are run at most, the rest being projected; 0 for all.
+        alike : bool
+            Whether all upload client 0's ciphertexts.
+        """
+        whole = -(-setting.values // self.slots)
+        count = min(sample or whole, whole)
+        mine = [updates[j][: count * self.slots] for j in setting.survivors]
+        weight, divisor = 1 / len(mine), 1 if self.weighs else len(mine)
+        first = self.encrypt(mine[0], weight)
+        parts = [first] * len(mine) if alike else [self.encrypt(u, weight) for u in mine]
+        total, running = self.begin(parts[0], weight), self.begin(parts[0], weight)
+        for part in parts[1:]:
+            self.add(total, part, weight)
+        closed = self.close(total)
+        size = sum(len(each) if self.wire else len(each.serialize()) for each in first)
+        whose = "every client uploads client 0's" if alike else "every client its own"
+        projected = f"projected from {count}, " if count < whole else ""
+        made = averaging(
+            self.name,
+            lambda: self.encrypt(mine[0], weight),
+            lambda: self.add(running, parts[1], weight),
+            lambda: (self.opened(closed) / divisor).astype(np.float32),
+            mine[:1] if alike else mine,
+            kind="peer",
+            note=f"TenSEAL {tenseal().__version__}, {about}{projected}{whole} ciphertexts, {whose}; "
+            f"at most {REPEATS} repeats",
+            upload_bytes=round(size * whole / count),
+            sum_bytes=sum(map(len, closed)) if self.wire else None,
+            max_repeats=REPEATS,
+            projection=whole / count,
+        )
+        if self.wire:
+            close: dict[str, Work] = {"close": lambda: self.close(running)}
+            made = replace(made, phases={**made.phases, **close})
+        return made
+
+    def _read(self, data: bytes, weight: float) -> Any:
+        part = self.vector.load(self.context, data)
+        return part.mul_(weight) if self.weighs == "server" else part
+
+
+def tenseal_ckks(
+    moduli: Sequence[int] = (),
+    scale: int = SCALE,
+    dimension: int = 2 * SLOTS,
+    slots: int = 0,
+    threads: int = 1,
+    **how: Any,
+) -> Tenseal:
+    """CKKS, as many values a ciphertext as there are slots, unless said; `how` as in `Tenseal`.
+
+    Without `moduli` it takes SEAL's own for the dimension, 218 bits of 8192, as FLASHE's peer does
+    (Sec. 5.4). The scale is 2**`scale`; 2**40 is theirs too.
     """
     ts = tenseal()
     context = ts.context(
         ts.SCHEME_TYPE.CKKS,
-        poly_modulus_degree=2 * SLOTS,
+        poly_modulus_degree=dimension,
         coeff_mod_bit_sizes=list(moduli),  # none: SEAL's own
-        n_threads=setting.threads,
+        n_threads=threads,
     )
-    context.global_scale = 2**scale
-    name = f"tenseal-ckks-8192-{'-'.join(map(str, moduli)) or 'default'}"
-    if scale != SCALE:
-        name += f", scale 2^{scale}"
-    count = len(setting.survivors)
+    context.global_scale = 2.0**scale
+    name = f"tenseal-ckks-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
+    name += "" if scale == SCALE else f", scale 2^{scale}"
+    return Tenseal(name, context, ts.CKKSVector, slots or dimension // 2, **how)
 
-    def mean(opened: Sequence[Any]) -> Vector:
-        values = np.concatenate([np.array(each, np.float64) for each in opened])
-        return (values / count).astype(np.float32)
 
-    def values() -> Vector:
-        return updates[0]
+def ckks(
+    setting: Setting, updates: Sequence[Vector], moduli: Sequence[int] = (), scale: int = SCALE
+) -> Contender:
+    """CKKS, ring dimension 8192, 4096 values a ciphertext; see `tenseal_ckks`."""
+    return tenseal_ckks(moduli, scale, threads=setting.threads).contender(setting, updates)
 
-    return _batched(setting, updates[0], name, ts.ckks_vector, context, SLOTS, values, mean)
+
+def ckks_values(setting: Setting, updates: Sequence[Vector]) -> Contender:
+    """CKKS as in FLASHE, Sec. 5.4, with a value a ciphertext: a sample, of bytes too."""
+    each = tenseal_ckks(slots=1, threads=setting.threads)
+    return each.contender(setting, updates, sample=SAMPLE)
 
 
 def shortest_moduli(cohort: int) -> tuple[int, int]:
@@ -92,6 +223,7 @@ def bfv(
     moduli: tuple[int, ...] | None = (),
     dimension: int = BFV_SLOTS,
     modulus: int = 0,
+    slots: int = 0,
 ) -> Contender:
     """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
 
@@ -105,6 +237,8 @@ def bfv(
     dimension, modulus : int, optional
         Of the ring; of plaintexts, 0 for the smallest prime that gives batching and holds the sum of
         all clients' largest values.
+    slots : int, optional
+        Values in a ciphertext, where they are fewer.
 
     Raises
     ------
@@ -127,74 +261,19 @@ def bfv(
         n_threads=setting.threads,
     )
     name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli or ('default',)))}"
-    count = len(setting.survivors)
-
-    def quantized() -> NDArray[np.int64]:
-        scaled = np.clip(updates[0].astype(np.float64), -1, 1) * LEVELS
-        return np.rint(scaled).astype(np.int64)
-
-    def mean(opened: Sequence[Any]) -> Vector:
-        sums = np.concatenate([np.array(each, np.int64) for each in opened])
-        return (sums / (LEVELS * count)).astype(np.float32)
-
+    made = Tenseal(name, context, ts.BFVVector, slots or dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
-    vector = ts.bfv_vector
-    return _batched(
-        setting, updates[0], name, vector, context, dimension, quantized, mean, about=about
-    )
+    return made.contender(setting, updates, about, sample=SAMPLE if slots else 0)
+
+
+def bfv_values(setting: Setting, updates: Sequence[Vector]) -> Contender:
+    """BFV, n = 4096, with a value a ciphertext: the shortest ring that TenSEAL takes with such sums."""
+    return bfv(setting, updates, None, slots=1)
 
 
 def paper_bfv(setting: Setting, updates: Sequence[Vector]) -> Contender:
     """FLASHE's peer (Sec. 5.4): n = 8192, SEAL's own moduli, 218 bits, and its plain modulus."""
     return bfv(setting, updates, None, 8192, 1_964_769_281)
-
-
-def _batched(
-    setting: Setting,
-    update: Vector,
-    name: str,
-    vector: Any,
-    context: Any,
-    slots: int,
-    encode: Callable[[], NDArray[Any]],
-    decode: Callable[[Sequence[Any]], Vector],
-    *,
-    about: str = "",
-) -> Contender:
-    """`slots` values a ciphertext, of what `encode` makes of the update; `decode` takes opened sums."""
-
-    def encrypt() -> list[Any]:
-        x = encode()
-        return [vector(context, x[at : at + slots]) for at in range(0, x.size, slots)]
-
-    part = encrypt()
-
-    def copies() -> list[Any]:
-        # By way of bytes: TenSEAL's own `copy` takes a hundred times as long.
-        return [type(each).load(context, each.serialize()) for each in part]
-
-    def add(totals: list[Any]) -> None:
-        for total, each in zip(totals, part, strict=True):
-            total.add_(each)
-
-    total, running, mean = copies(), copies(), np.empty(0, np.float32)
-    for _ in range(len(setting.survivors) - 1):
-        add(total)
-
-    def decrypt() -> None:
-        nonlocal mean
-        mean = decode([each.decrypt() for each in total])
-
-    return Contender(
-        name,
-        {"encrypt": encrypt, "add": lambda: add(running), "decrypt": decrypt},
-        "peer",
-        f"TenSEAL {tenseal().__version__}, {about}{len(part)} ciphertexts, every client uploads "
-        f"client 0's; at most {REPEATS} repeats",
-        upload_bytes=sum(len(each.serialize()) for each in part),
-        error=lambda: worst(mean, [update]),  # the mean here
-        max_repeats=REPEATS,
-    )
 
 
 def plain_modulus(above: int, step: int) -> int:

@@ -7,7 +7,10 @@ varies, since every ciphertext costs the same; rows and notes say "projected" al
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
 from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
-from flhe_lab.bench.contender import Contender, Setting, Vector, worst
+from flhe_lab.bench.contender import Contender, Setting, Vector, averaging
 
 KEY_BITS = 3072
 SAMPLE = 16
@@ -33,6 +36,32 @@ Keys = tuple[Any, Any]
 """phe's public and private key."""
 
 
+def sampled(
+    name: str,
+    samples: Sequence[Vector],
+    encrypt: Callable[[Vector], list[Any]],
+    opened: Callable[[Sequence[Any]], Vector],
+    add: Callable[[Any, Any], Any] = operator.add,
+    **known: Any,
+) -> Contender:
+    """A contender whose ciphertexts are added one by one; `known` as in `Contender`."""
+
+    def added(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+        return [add(a, b) for a, b in zip(one, other, strict=True)]
+
+    parts = [encrypt(sample) for sample in samples]
+    total = functools.reduce(added, parts)
+    return averaging(
+        name,
+        lambda: encrypt(samples[0]),
+        lambda: added(parts[0], parts[1]),
+        lambda: opened(total),
+        samples,
+        max_repeats=REPEATS,
+        **known,
+    )
+
+
 def phe_values(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Contender:
     """One float a ciphertext, `EncryptedNumber`s: how phe is used, and how FATE used it.
 
@@ -45,22 +74,18 @@ def phe_values(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Conte
     picked = np.linspace(0, setting.values - 1, count).astype(np.intp)
     samples = [updates[j][picked] for j in setting.survivors]
 
-    def encrypt(sample: Vector) -> list[Any]:
-        return [public.encrypt(float(x)) for x in sample]
-
     def mean(total: Sequence[Any]) -> Vector:
         sums = [private.decrypt(c) for c in total]
         return np.array(sums, np.float64).astype(np.float32) / np.float32(len(samples))
 
-    return _sampled(
-        "a value",
+    return sampled(
+        f"phe-{public.n.bit_length()} a value, projected",
         samples,
-        encrypt,
+        lambda sample: [public.encrypt(float(x)) for x in sample],
         mean,
-        keys=keys,
         upload_bytes=setting.values * (_ciphertext_bytes(public) + EXPONENT_BYTES),
         projection=setting.values / count,
-        how=f"projected from {count} ciphertexts to {setting.values:,}, one a value",
+        **_about(f"projected from {count} ciphertexts to {setting.values:,}, one a value"),
     )
 
 
@@ -88,54 +113,23 @@ def phe_batches(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Cont
         values = slots.unpack(_signed(sums, public.n), length, len(samples))
         return (values / (levels * len(samples))).astype(np.float32)
 
-    return _sampled(
-        "batched",
+    return sampled(
+        f"phe-{public.n.bit_length()} batched, projected",
         samples,
         encrypt,
         mean,
-        keys=keys,
         upload_bytes=batches * _ciphertext_bytes(public),
         projection=batches / count,
-        how=f"its raw_encrypt on our batches; projected from {count} ciphertexts to {batches:,}, of "
-        f"{slots.per} values",
+        **_about(
+            f"its raw_encrypt on our batches; projected from {count} ciphertexts to {batches:,}, of "
+            f"{slots.per} values"
+        ),
     )
 
 
-def _sampled(
-    what: str,
-    samples: Sequence[Vector],
-    encrypt: Callable[[Vector], list[Any]],
-    opened: Callable[[Sequence[Any]], Vector],
-    *,
-    keys: Keys,
-    how: str,
-    **known: Any,
-) -> Contender:
-    from importlib.metadata import version
-
-    parts = [encrypt(sample) for sample in samples]
-    total = parts[0]
-    for part in parts[1:]:
-        total = [a + b for a, b in zip(total, part, strict=True)]
-    mean = np.empty(0, np.float32)
-
-    def decrypt() -> None:
-        nonlocal mean
-        mean = opened(total)
-
-    return Contender(
-        f"phe-{keys[0].n.bit_length()} {what}, projected",
-        {
-            "encrypt": lambda: encrypt(samples[0]),
-            "add": lambda: [a + b for a, b in zip(parts[0], parts[1], strict=True)],
-            "decrypt": decrypt,
-        },
-        "peer",
-        f"python-paillier {version('phe')} with gmpy2; {how}; at most {REPEATS} repeats",
-        error=lambda: worst(mean, samples),
-        max_repeats=REPEATS,
-        **known,
-    )
+def _about(how: str) -> dict[str, str]:
+    note = f"python-paillier {version('phe')} with gmpy2; {how}; at most {REPEATS} repeats"
+    return {"kind": "peer", "note": note}
 
 
 def phe_peers(

@@ -1,4 +1,4 @@
-"""FLASHE with top-k sparsification, as `flhe bench --top-k` times it.
+"""A tenth of each update, or another share: FLASHE with top-k sparsification, and the same in clear.
 
 `encrypt` is everything between a float32 update and what is uploaded: error feedback, selection,
 permutation, quantization, coding of the support, encryption. `decrypt` ends with a dense float32 mean.
@@ -10,30 +10,24 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
 from flhe.coding.extras import Extras
 from flhe.coding.support import Support
-from flhe.errors import FlheError
 from flhe.math.permutation import Permutation
 from flhe.schemes.flashe import masking
 from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumTags
-from flhe.training.terms import Terms
-from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector
-from flhe_lab.bench.schemes import Way, contender, layout_of, verified
-
-PATTERNS = 16
-"""Most clients among whom the masks are counted one by one, too: 2**16 sets of senders."""
+from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector, averaging
+from flhe_lab.bench.federation import layout_of, terms_of, uploads, verified
 
 
 def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contender:
     """FLASHE of the largest values of each client, so large a share."""
     ranks, values, threads = setting.survivors, setting.values, setting.threads
-    terms = Terms(max_examples=EXAMPLES, metrics=(), top_k=top_k, warmup=0, masking="adaptive")
+    terms = terms_of("flashe", top_k=top_k, warmup=0, masking="adaptive")
     layout = layout_of(values)
     scheme = Flashe(setting.cohort, terms.bits, terms.masking)
     key, order = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -54,9 +48,7 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
         chosen, _, support = selected(rank)
         exact[chosen.coords] += chosen.values
         bitmaps.append((rank, support.bitmap()))
-    lanes = terms.trailer_lanes(layout)
-    choice = masking.for_supports(bitmaps, lanes, setting.cohort)
-    check_count(scheme, choice, bitmaps, lanes, values)
+    choice = masking.for_supports(bitmaps, terms.trailer_lanes(layout), setting.cohort)
 
     def seal(rank: int) -> Sealed:
         _, encoded, support = selected(rank)
@@ -72,45 +64,59 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
         mean, _ = codec.decode(plain, total.senders, codec.init(layout), reuse=True)
         return mean.values
 
-    return contender(
+    return uploads(
         f"flashe top {100 * top_k:g}%",
-        Way(scheme, seal, opened),
-        ranks,
-        updates,
+        scheme,
+        seal,
+        opened,
+        [exact / len(ranks)],
+        ranks=ranks,
         note=f"{choice.masking} masking (adaptive): {choice.single:,} masks of all clients, double "
         f"{choice.double:,}",
-        error=lambda mean: float(np.abs(mean - exact / len(ranks)).max()),
     )
 
 
-def check_count(
-    scheme: Flashe,
-    choice: masking.Choice,
-    bitmaps: Sequence[masking.Bitmap],
-    lanes: int,
-    values: int,
-) -> None:
-    """Count masks again, set of senders by set of senders, from what opening takes by definition.
+def plain_sparse(
+    setting: Setting, updates: Sequence[Vector], share: float
+) -> tuple[Contender, Support, Support]:
+    """The largest values of each update in clear: float32, and which they are.
 
-    Raises
-    ------
-    FlheError
-        A masking takes another number of masks than `choice` says.
+    With it, what the first client sends, and what anybody does.
     """
-    if len(bitmaps) > PATTERNS:
-        return
-    patterns: NDArray[np.int64] = np.zeros(values, np.int64)
-    for i, (_, words) in enumerate(bitmaps):
-        bits = np.unpackbits(words.view(np.uint8), bitorder="little", count=patterns.size)
-        patterns |= bits.astype(np.int64) << i
-    found, times = np.unique(patterns, return_counts=True)
-    cases = [*zip(found.tolist(), times.tolist(), strict=True), ((1 << len(bitmaps)) - 1, lanes)]
-    for mode, counted in (("single", choice.single), ("double", choice.double)):
-        sealing = opening = 0
-        for pattern, often in cases:
-            senders = [j for i, (j, _) in enumerate(bitmaps) if pattern >> i & 1]
-            plus, minus = scheme.mask_terms(senders, mode)
-            opening += often * (len(plus) + len(minus))
-            sealing += often * len(senders) * (1 if mode == "single" else 2)
-        if sealing + scheme.cohort * opening != counted:
-            raise FlheError(f"{mode} masking does not take {counted} masks")
+
+    def selected(update: Vector) -> tuple[Support, Vector]:
+        count = max(round(share * setting.values), 1)
+        largest = np.argpartition(np.abs(update), setting.values - count)[-count:]
+        coords = np.sort(largest).astype(np.uint32)
+        return Support.of(coords, setting.values), update[coords]
+
+    sent = [selected(updates[j]) for j in setting.survivors]
+    total, exact = np.zeros(setting.values, np.float32), np.zeros(setting.values, np.float64)
+    for support, values in sent:
+        total[support.coords] += values
+        exact[support.coords] += values
+    union = Support.of(covered([support for support, _ in sent]), setting.values)
+    (first, mine), (other, more) = sent[:2]
+    running, summed = np.zeros_like(total), total[union.coords]
+
+    def add() -> None:
+        coords = Support.from_bytes(other.data, setting.values).coords
+        running[coords] += more
+
+    def decrypt() -> Vector:
+        mean = np.zeros(setting.values, np.float32)
+        coords = Support.from_bytes(union.data, setting.values).coords
+        mean[coords] = summed / np.float32(len(sent))
+        return mean
+
+    made = averaging(
+        f"plain top {100 * share:g}%",
+        lambda: selected(updates[0]),
+        add,
+        decrypt,
+        [exact / len(sent)],
+        note="values in float32, and a coded support",
+        upload_bytes=4 * mine.size + len(first.data),
+        sum_bytes=4 * union.count + len(union.data),
+    )
+    return made, first, union

@@ -14,6 +14,7 @@ from flhe.errors import ConfigError
 from flhe_lab.advise.prices import GB, Prices, cost
 from flhe_lab.advise.round_model import Breakdown
 from flhe_lab.advise.wan import SERVER, Wan
+from flhe_lab.papers.published import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,65 +98,8 @@ class Reported:
     usd: float | None = None
 
 
-def _reported() -> tuple[Reported, ...]:
-    flashe = {  # Sec. 6.3: rounds and accuracy; Table 4: hours, GB, USD
-        ("ResNet-20", 374, 72.0): (
-            (1.91, 0.47, 17.69),
-            (1.92, 0.47, 17.79),
-            (2.60, 1.00, 24.16),
-            (4.89, 12.05, 49.05),
-            (6.44, 20.15, 66.06),
-        ),
-        ("GRU", 95, 57.7): (
-            (0.38, 0.29, 3.58),
-            (0.39, 0.29, 3.71),
-            (0.78, 0.60, 7.32),
-            (2.11, 7.20, 21.88),
-            (3.19, 11.22, 33.15),
-        ),
-        ("CNN", 277, 88.4): (
-            (1.02, 1.56, 9.85),
-            (1.07, 1.56, 10.35),
-            (3.46, 3.22, 32.86),
-            (10.50, 38.84, 109.81),
-            (16.13, 56.70, 167.59),
-        ),
-    }
-    modes = ("plain", "FLASHE", "Paillier+batch", "FV+batch", "CKKS+batch")
-    found = [
-        Reported("FLASHE", model, mode, rounds, accuracy, *line)
-        for (model, rounds, accuracy), lines in flashe.items()
-        for mode, line in zip(modes, lines, strict=True)
-    ]
-    others = (  # BatchCrypt, Table 4; ESAFL, Table 5: epochs, accuracy or loss, hours, GB
-        ("BatchCrypt", "FCN", "FATE", 40, 88.62, 122.5, 2228.3),
-        ("BatchCrypt", "FCN", "BatchCrypt", 68, 88.37, 8.9, 58.7),
-        ("BatchCrypt", "FCN", "plain", 40, 88.62, 3.2, 11.17),
-        ("BatchCrypt", "AlexNet", "FATE", 285, 73.97, 9495.6, 16422.0),
-        ("BatchCrypt", "AlexNet", "BatchCrypt", 279, 74.04, 131.3, 227.8),
-        ("BatchCrypt", "AlexNet", "plain", 285, 73.97, 34.2, 11.39),
-        ("BatchCrypt", "LSTM", "FATE", 20, 0.0357, 8484.4, 15347.3),
-        ("BatchCrypt", "LSTM", "BatchCrypt", 23, 0.0335, 105.2, 175.9),
-        ("BatchCrypt", "LSTM", "plain", 20, 0.0357, 12.3, 10.4),
-        ("ESAFL", "FCN", "FATE", 40, 88.62, 122.5, 2228.3),
-        ("ESAFL", "FCN", "BatchCrypt", 68, 88.37, 8.9, 58.7),
-        ("ESAFL", "FCN", "ESAFL", 34, 88.79, 0.6, 28.9),
-        ("ESAFL", "FCN", "plain", 36, 89.15, 0.2, 12.8),
-        ("ESAFL", "AlexNet", "FATE", 285, 73.97, 9495.6, 16422.0),
-        ("ESAFL", "AlexNet", "BatchCrypt", 279, 74.04, 131.3, 277.8),
-        ("ESAFL", "AlexNet", "ESAFL", 255, 73.85, 10.2, 180.6),
-        ("ESAFL", "AlexNet", "plain", 265, 73.35, 3.8, 119.8),
-        ("ESAFL", "LSTM", "FATE", 20, 0.0357, 8484.4, 15347.3),
-        ("ESAFL", "LSTM", "BatchCrypt", 23, 0.0335, 105.2, 175.9),
-        ("ESAFL", "LSTM", "ESAFL", 20, 0.0351, 8.9, 139.9),
-        ("ESAFL", "LSTM", "plain", 20, 0.0357, 3.3, 100.4),
-    )
-    return (*found, *(Reported(*line) for line in others))
-
-
-REPORTED = _reported()
-"""What the papers' tables say, misprints included: ESAFL's line of BatchCrypt for AlexNet has 277.8 GB,
-BatchCrypt's own has 227.8."""
+REPORTED = rows("trained", "rows", Reported)
+"""What the papers' tables say, misprints included."""
 
 
 def reported(paper: str, model: str, mode: str) -> Reported:

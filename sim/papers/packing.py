@@ -42,11 +42,42 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
 from flhe_lab.papers.esafl import Poly
+from flhe_lab.papers.published import rows
 
 Reals = NDArray[np.float64]
 
 MOST_BITS = 48
 """log2 q0 up to which complex128 rounds coefficients as exact arithmetic would, nearly always."""
+
+COHORT = 9
+ERRORS = (1e-2, 1e-9)
+"""Table 4, of all three models: without packing, with it; magnitudes, at 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A line of Table 3.
+
+    Parameters
+    ----------
+    name : str
+        Of the model.
+    values : int
+        Weights.
+    ciphertexts, traffic : tuple
+        Without packing, with it; MB of an iteration.
+    plain_traffic : float
+        MB of an iteration without encryption.
+    """
+
+    name: str
+    values: int
+    ciphertexts: tuple[int, int]
+    traffic: tuple[float, float]
+    plain_traffic: float
+
+
+TABLE_3 = rows("esafl", "table_3", Packed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ MODULES = (
     "flashe_costs",
     "flashe_rounds",
     "flashe_masks",
+    "batchcrypt_costs",
     "batchcrypt_rounds",
+    "esafl_packing",
     "fedml_costs",
     "fedml_rounds",
     "sash_times",
@@ -38,12 +40,8 @@ def sections(names: Sequence[str] = ()) -> tuple[Section, ...]:
     )
     if not names:
         return everything
-    chosen = []
-    for section in everything:
-        if any(name.lower() in (section.name, section.paper.lower()) for name in names):
-            chosen.append(section)
+    asked = [name.lower() for name in names]
     known = {n for s in everything for n in (s.name, s.paper.lower())}
-    for name in names:
-        if name.lower() not in known:
-            raise ConfigError(f"{name!r}: choose from {', '.join(s.name for s in everything)}")
-    return tuple(chosen)
+    for name in set(asked) - known:
+        raise ConfigError(f"{name!r}: choose from {', '.join(s.name for s in everything)}")
+    return tuple(s for s in everything if s.name in asked or s.paper.lower() in asked)

@@ -5,33 +5,37 @@ All but Table 6 come of `fedml_measure`'s turns; what is said of selective encry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
-from flhe_lab.bench.fedml_models import CNN, MB, RESNET_18, TABLE_7, VIT, Model
 from flhe_lab.tables.fedml_measure import (
     FLARE,
     OURS,
     PLAIN,
     SHARES,
     TENSEAL,
-    Aggregation,
     longest,
     ours,
     read,
     reduced_step,
     step,
     tenseals,
+    total_s,
 )
-from flhe_lab.tables.fedml_parameter_table import TABLE_6_SECTION
+from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
 from flhe_lab.tables.fedml_published import (
+    CNN,
+    MB,
     MODELS,
+    RESNET_18,
     TABLE_5,
+    TABLE_7,
     TABLE_8,
     TOP_K,
-    Efficient,
+    VIT,
+    Model,
 )
 from flhe_lab.tables.marked import Marked, published
+from flhe_lab.tables.phase_costs import Cost
 from flhe_lab.tables.result import Group
 from flhe_lab.tables.section import Found, Plan, Section, Step
 from flhe_lab.tables.table import Fill, Line, Table, section
@@ -51,7 +55,7 @@ def model_step(model: Model, plan: Plan) -> Step:
     return step(model.values, SHARES, plan)
 
 
-def costs_of(model: Model, plan: Plan, found: Found) -> dict[str, Aggregation]:
+def costs_of(model: Model, plan: Plan, found: Found) -> dict[str, Cost]:
     """What a model costs, by name."""
     return read(found[model_step(model, plan).key], model.values)
 
@@ -61,9 +65,9 @@ def row_of(model: Model) -> str:
     return f"{model.name} ({model.values:,})"
 
 
-def numbers(cost: Aggregation) -> dict[str, Marked]:
+def numbers(cost: Cost) -> dict[str, Marked]:
     """Total seconds and MB of one aggregation."""
-    return {TIME: cost.total_s, SIZE: cost.upload_bytes / MB}
+    return {TIME: total_s(cost), SIZE: cost.upload_bytes / MB}
 
 
 def told(seconds: float, nbytes: float) -> dict[str, float]:
@@ -99,126 +103,92 @@ PARTS = (PLAIN, *map(ours, (0.1, 0.5, 1.0)), *map(tenseals, (0.1, 0.5, 1.0)))
 
 
 def _fewer_steps(plan: Plan) -> list[Step]:
-    made = [reduced_step(RESNET_18.values, TOP_K, plan)]
-    made += [step(row.model.values, SHARES, plan) for row in TABLE_5]
-    made += [step(row.values, SHARES, plan) for row in TABLE_5[1:]]
+    made = [_fewer_step(model, plan) for model in TABLE_5]
+    made += [model_step(model, plan) for model in TABLE_5]
     return list({one.key: one for one in made}.values())
 
 
-def _fewer(row: Efficient, plan: Plan, found: Found) -> dict[str, Aggregation]:
-    if row.model is RESNET_18:
-        return read(found[reduced_step(row.model.values, TOP_K, plan).key], row.model.values)
-    return read(found[step(row.values, SHARES, plan).key], row.values)
+def _fewer_step(model: Model, plan: Plan) -> Step:
+    if model is RESNET_18:
+        return reduced_step(model.values, TOP_K, plan)
+    return step(TABLE_5[model].values, SHARES, plan)
 
 
 def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
-    whole_of, fewer_of = "{}, all values", "{}, fewer"
-    for row in TABLE_5:
-        whole, fewer = costs_of(row.model, plan, found), _fewer(row, plan, found)
-        at = row_of(row.model)
-        for who, everything, some in (
-            ("in clear", whole[PLAIN], None),
-            ("FedML-HE", whole[OURS], fewer[OURS]),
-            ("TenSEAL, server weighs", whole[TENSEAL], fewer[TENSEAL]),
+    for model, paper in TABLE_5.items():
+        whole, at = costs_of(model, plan, found), row_of(model)
+        length = model.values if model is RESNET_18 else paper.values
+        fewer = read(found[_fewer_step(model, plan).key], length)
+        for who, name in (
+            ("in clear", PLAIN),
+            ("FedML-HE", OURS),
+            ("TenSEAL, server weighs", TENSEAL),
         ):
-            both = {whole_of: numbers(everything), fewer_of: numbers(some) if some else {}}
+            some = {} if name == PLAIN else numbers(fewer[name])
             for what in (SIZE, TIME):
-                each = {name.format(what): found.get(what) for name, found in both.items()}
-                yield Line(at, who, everything.group, each)
-        size, fewer_size = whole_of.format(SIZE), fewer_of.format(SIZE)
-        yield Line(at, "in clear", "paper", {size: row.model.plain_bytes / MB})
-        yield Line(
-            at, "PALISADE", "paper", {size: row.model.he_bytes / MB, fewer_size: row.nbytes / MB}
-        )
+                each = {
+                    f"{what}, all values": numbers(whole[name])[what],
+                    f"{what}, fewer": some.get(what),
+                }
+                yield Line(at, who, whole[name].group, each)
+        all_values = f"{SIZE}, all values"
+        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / MB})
+        sizes = {all_values: model.he_bytes / MB, f"{SIZE}, fewer": paper.nbytes / MB}
+        yield Line(at, "PALISADE", "paper", sizes)
 
 
 # --- Table 7 and Section 4.2.1: by the share that is encrypted ---
 
-SHARES_7 = tuple(selection.ratio for selection in TABLE_7)
+Quantities = Mapping[str, Marked]
 SHORT = {CNN: "CNN", VIT: "ViT"}
 
 
 def share_step(plan: Plan) -> Step:
     """The turns of the Vision Transformer, for every share of Table 7."""
-    return step(VIT.values, SHARES_7, plan)
+    return step(VIT.values, tuple(TABLE_7), plan)
 
 
 def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
     costs = read(found[share_step(plan).key], VIT.values)
-    for selection in TABLE_7:
-        row, x = f"{selection.ratio:.0%}", 100 * selection.ratio
-        theirs = tenseals(selection.ratio) if selection.ratio else PLAIN
-        yield Line(row, OURS, "ours", numbers(costs[ours(selection.ratio)]), x)
+    for share, paper in TABLE_7.items():
+        row, x = f"{share:.0%}", 100 * share
+        theirs = tenseals(share) if share else PLAIN
+        yield Line(row, OURS, "ours", numbers(costs[ours(share)]), x)
         yield Line(row, TENSEAL, "peer", numbers(costs[theirs]), x)
-        yield Line(row, PAPER, "paper", told(selection.seconds, selection.nbytes), x)
+        yield Line(row, PAPER, "paper", told(paper.seconds, paper.nbytes), x)
 
 
-@dataclass(frozen=True, slots=True)
-class Selective:
-    """How many times a tenth fits into all, of one run.
-
-    Parameters
-    ----------
-    whole_s, whole_bytes : Marked
-        With what travels in clear.
-    beyond_s, beyond_bytes : Marked
-        Beyond what is in clear: less the cost of p = 0 on both sides.
-    """
-
-    whole_s: Marked
-    whole_bytes: Marked
-    beyond_s: Marked
-    beyond_bytes: Marked
-
-
-def selective(none: Aggregation, tenth: Aggregation, everything: Aggregation) -> Selective:
-    """The four ratios out of p = 0, 0.1 and 1."""
-    more_s = everything.total_s - none.total_s
-    more_bytes = everything.upload_bytes - none.upload_bytes
-    return Selective(
-        everything.total_s / tenth.total_s,
-        everything.upload_bytes / tenth.upload_bytes,
-        more_s / (tenth.total_s - none.total_s),
-        more_bytes / (tenth.upload_bytes - none.upload_bytes),
-    )
-
-
-def selective_of(plan: Plan, found: Found) -> dict[tuple[str, str], Selective]:
-    """(model, who) -> ratios: of the CNN, and of the Vision Transformer; ours, and TenSEAL's."""
-    cnn = costs_of(CNN, plan, found)
-    vit = read(found[share_step(plan).key], VIT.values)
-    out = {}
-    for model, costs in ((CNN, cnn), (VIT, vit)):
-        out[SHORT[model], OURS] = selective(costs[ours(0)], costs[ours(0.1)], costs[OURS])
-        theirs = (costs[PLAIN], costs[tenseals(0.1)], costs[TENSEAL])
-        out[SHORT[model], TENSEAL] = selective(*theirs)
-    return out
+def selective(
+    none: Quantities, tenth: Quantities, everything: Quantities
+) -> Mapping[str, Quantities]:
+    """How many times a tenth fits into all, of one run: whole, and beyond what is in clear (p = 0)."""
+    ratios: dict[str, dict[str, Marked]] = {"all of it": {}, "beyond": {}}
+    for what, quantity in ((TIME, "time"), (SIZE, "bytes")):
+        least, some, most = (each[what] for each in (none, tenth, everything))
+        ratios["all of it"][quantity] = most / some
+        ratios["beyond"][quantity] = (most - least) / (some - least)
+    return ratios
 
 
 def _selection(plan: Plan, found: Found) -> Iterator[Line]:
-    found_here: list[tuple[str, str, Group, Selective]] = [
-        (model, who, "ours" if who == OURS else "peer", ratio)
-        for (model, who), ratio in selective_of(plan, found).items()
+    vit = read(found[share_step(plan).key], VIT.values)
+    told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
+    for model, costs in ((CNN, costs_of(CNN, plan, found)), (VIT, vit)):
+        for who, group, names in (
+            (OURS, "ours", (ours(0), ours(0.1), OURS)),
+            (TENSEAL, "peer", (PLAIN, tenseals(0.1), TENSEAL)),
+        ):
+            told_of[SHORT[model], who, group] = [numbers(costs[name]) for name in names]
+    papers = (told(TABLE_7[p].seconds, TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
+    told_of[SHORT[VIT], PAPER, "paper"] = [
+        {what: published(n) for what, n in each.items()} for each in papers
     ]
-    papers = selective(*(_published(at) for at in (0, 1, -1)))
-    for model, who, group, s in (*found_here, (SHORT[VIT], PAPER, "paper", papers)):
-        yield Line(f"{model}, all of it", who, group, {"time": s.whole_s, "bytes": s.whole_bytes})
-        yield Line(f"{model}, beyond", who, group, {"time": s.beyond_s, "bytes": s.beyond_bytes})
-
-
-def _published(at: int) -> Aggregation:
-    """A row of Table 7, as one: it tells no phases."""
-    selection, none = TABLE_7[at], published(0.0)
-    size = published(selection.nbytes)
-    return Aggregation(PAPER, "paper", published(selection.seconds), none, none, size, size)
+    for (name, who, group), three in told_of.items():
+        for how, ratios in selective(*three).items():
+            yield Line(f"{name}, {how}", who, group, ratios)
 
 
 # --- Table 8: by framework ---
-
-FRAMEWORKS = dict(
-    zip(("ours", "ours 10%", "TenSEAL", "FLARE", "IBMFL", "plain"), TABLE_8, strict=True)
-)
-"""TABLE_8's rows as ours are called."""
 
 HERE = {
     "plain": PLAIN,
@@ -237,8 +207,8 @@ def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
             cost = costs[HERE[row]]
             here = "here" if cost.group == "ours" else "here, TenSEAL"
             yield Line(row, here, cost.group, numbers(cost))
-        if row in FRAMEWORKS:
-            theirs = FRAMEWORKS[row]
+        if row in TABLE_8:
+            theirs = TABLE_8[row]
             yield Line(row, "FedML-HE", "paper", told(theirs.seconds, theirs.nbytes))
 
 

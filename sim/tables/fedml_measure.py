@@ -2,32 +2,37 @@
 
 Who takes part: FedAvg in clear; ours with a share p encrypted; bare TenSEAL with the same share
 encrypted and the rest float32, weighed by the server as in the paper's own TenSEAL version; all of it
-encrypted and weighed by clients, as NVIDIA FLARE does (`flhe_lab.bench.fedml_ways`).
+encrypted and weighed by clients, as NVIDIA FLARE does. Bare TenSEAL is CKKS of ring dimension 8192 with
+one level, scale 2^40, from float32 to bytes and back; the level is for the server's weights (Algorithm
+1 of the paper).
 
-Seconds are of the processor, on one thread: one client's from float32 to bytes, the server's on three
-uploads, one client's from bytes to the float32 mean. Of several turns the minimum of each counts.
-Longer vectors than the longest that is taken are projected from that one: "sampled".
+Seconds are of the processor, on one thread: one client's from float32 to an upload, the server's on
+three uploads, one client's from the sum to the float32 mean. Of several turns the minimum of each
+counts. Longer vectors than the longest that is taken are projected from that one: "sampled".
+
+Source: Jin et al., "FedML-HE", Sec. 2.3 and appendix D.7.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from flhe.coding.select import Select
-from flhe_lab.bench import Contender, Laps, Measured, Vector, fedml_ways
+from flhe_lab.bench import Contender, Measured, Setting, Vector, schemes
 from flhe_lab.bench import measure as timed
-from flhe_lab.bench.fedml_models import COHORT
-from flhe_lab.bench.fedml_ways import Watch, Way, mask_of, updates_of
-from flhe_lab.bench.peers import SLOTS
-from flhe_lab.bench.schemes import layout_of
-from flhe_lab.tables import phase_costs, turns
-from flhe_lab.tables.fedml_published import MOBILENET
+from flhe_lab.bench.federation import layout_of
+from flhe_lab.bench.peers import SLOTS, Weighs, tenseal_ckks
+from flhe_lab.bench.schemes import Make
+from flhe_lab.tables import phase_costs
+from flhe_lab.tables.fedml_published import COHORT, MOBILENET
 from flhe_lab.tables.marked import Marked, counted, measured
+from flhe_lab.tables.phase_costs import Cost
 from flhe_lab.tables.result import Group
 from flhe_lab.tables.section import Plan, Say, Step
 
@@ -36,8 +41,11 @@ TENSEAL, FLARE = "TenSEAL, server weighs", "TenSEAL, clients weigh"
 SHARES = (0.0, 0.1, 0.5, 1.0)
 """Encrypted, of every model: all, Fig. 7's tenth and half; and none, to tell what the rest costs."""
 
-WARM = 20_000
-"""Values of the turn that warms up."""
+MODULI = (60, 40, 60)
+"""Bits of TenSEAL's; the last is the key's."""
+
+WARM = Setting(20_000, COHORT)
+"""What the turn that warms up takes."""
 
 ENOUGH_S = 30.0
 """Seconds after which two turns are enough, unless the plan is a quick one."""
@@ -53,39 +61,99 @@ def tenseals(share: float) -> str:
     return TENSEAL if share == 1 else f"TenSEAL, {share:.0%} encrypted"
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregation:
-    """What one aggregation took.
+# --- who takes part ---
 
-    Parameters
-    ----------
-    who, group
-        Whose.
-    encrypt_s, aggregate_s, decrypt_s : Marked
-        Seconds: of one client, of the server, of one client.
-    upload_bytes, download_bytes : Marked
-        Of one client.
+
+def bare(weighs: Weighs) -> Make:
+    """Bare TenSEAL, as a user would write it; one context for all that is made of it."""
+    cipher = tenseal_ckks(MODULI, weighs=weighs, wire=True)
+    return lambda setting, updates: cipher.contender(setting, updates, alike=False)
+
+
+def selected(make: Make, share: float) -> Make:
+    """A random share of the values under `make`, the rest in clear as float32.
+
+    Taking vectors apart and putting means together counts.
     """
 
-    who: str
-    group: Group
-    encrypt_s: Marked
-    aggregate_s: Marked
-    decrypt_s: Marked
-    upload_bytes: Marked
-    download_bytes: Marked
+    def made(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        coords = Select(share, "random").fixed(layout_of(setting.values)).coords
+        clear, mean = np.ones(setting.values, bool), np.empty_like(updates[0])
+        clear[coords] = False
+        rest_of = replace(setting, values=setting.values - coords.size)
+        inner = make(replace(setting, values=coords.size), [u[coords] for u in updates])
+        rest = schemes.plain(rest_of, [u[clear] for u in updates])
+        one, other = updates[0][coords], updates[0][clear]
 
-    @property
-    def total_s(self) -> Marked:
-        """The three, one after the other: clients work at the same time."""
-        return self.encrypt_s + self.aggregate_s + self.decrypt_s
+        def both(phase: str) -> None:
+            if phase == "encrypt":
+                _ = updates[0][coords], updates[0][clear]
+            for part in (inner, rest):
+                if phase in part.phases:
+                    part.phases[phase]()
+            if phase == "decrypt":
+                mean[coords], mean[clear] = one, other
 
-    def cost(self) -> turns.Cost:
-        """As the round simulator takes it."""
-        each = self.aggregate_s / COHORT
-        return turns.Cost(
-            self.who, self.group, self.encrypt_s, each, self.decrypt_s, self.upload_bytes
+        sizes = [(each.upload_bytes or 0, each.sum_bytes or 0) for each in (inner, rest)]
+        upload, down = map(sum, zip(*sizes, strict=True))
+        return replace(
+            inner,
+            phases={phase: functools.partial(both, phase) for phase in inner.phases},
+            upload_bytes=upload,
+            sum_bytes=down,
+            error=lambda: max(each.error() for each in (inner, rest) if each.error),
         )
+
+    return made
+
+
+def fewer(make: Make, count: int) -> Make:
+    """Of each update only `count` values at agreed coordinates, under `make`; the rest is remembered.
+
+    What is not sent is added to the next update, as DoubleSqueeze does. Coordinates are the group's, as
+    `Select(rest="drop")` has them: ciphertexts of different coordinates do not add up. Choosing values
+    and remembering the others counts.
+    """
+
+    def made(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        coords = Select(count / setting.values, "random").fixed(layout_of(setting.values)).coords
+        inner = make(replace(setting, values=coords.size), [u[coords] for u in updates])
+        whole = np.zeros_like(updates[0])
+
+        def encrypt() -> None:
+            np.add(whole, updates[0], out=whole)
+            _ = whole[coords]
+            whole[coords] = 0
+            inner.phases["encrypt"]()
+
+        def decrypt() -> None:
+            inner.phases["decrypt"]()
+            np.zeros_like(whole)[coords] = updates[0][coords]
+
+        return replace(
+            inner,
+            phases={**inner.phases, "encrypt": encrypt, "decrypt": decrypt},
+            before=lambda: whole.fill(0),  # turns begin alike
+        )
+
+    return made
+
+
+def ways_of(values: int, shares: Sequence[float]) -> dict[str, Make]:
+    """Everybody, by name, for vectors of one length."""
+    server = bare("server")
+    ways: dict[str, Make] = {PLAIN: schemes.plain}
+    for share in shares:
+        # With a share of none, one value is encrypted.
+        ways[ours(share)] = functools.partial(schemes.fedml, share=share or 1 / values)
+        if share:
+            ways[tenseals(share)] = server if share == 1 else selected(server, share)
+    if 1.0 in shares:
+        ways[FLARE] = bare("client")
+    return ways
+
+
+# --- steps ---
 
 
 def longest(plan: Plan) -> int:
@@ -100,122 +168,10 @@ def step(values: int, shares: Sequence[float], plan: Plan) -> Step:
     slug = "-".join(f"{share:g}" for share in shares)
     return Step(
         f"fedml-turns-{taken}-{slug}" + ("-quick" if plan.quick else ""),
-        lambda say: _measure(taken, shares, plan, say),
+        lambda say: in_turns(ways_of(taken, shares), taken, plan, say),
         f"FedML-HE and TenSEAL, {taken:,} values",
         weight=1 + taken * sum(shares) * plan.repeats / 1e6,
     )
-
-
-def _measure(values: int, shares: Sequence[float], plan: Plan, say: Say) -> dict[str, Any]:
-    return in_turns(ways_of(values, shares), updates_of(values), plan, say)
-
-
-def ways_of(values: int, shares: Sequence[float]) -> dict[str, Way]:
-    """Everybody, by name, for vectors of one length."""
-    server = fedml_ways.bare(server_weighs=True)
-    ways: dict[str, Way] = {PLAIN: fedml_ways.plain}
-    for share in shares:
-        mask = mask_of(values, share)
-        ways[ours(share)] = fedml_ways.ours(mask)
-        if share:
-            ways[tenseals(share)] = server if mask is None else fedml_ways.selected(server, mask)
-    if 1.0 in shares:
-        ways[FLARE] = fedml_ways.bare(server_weighs=False)
-    return ways
-
-
-def in_turns(
-    ways: Mapping[str, Way], updates: Sequence[Vector], plan: Plan, say: Say
-) -> dict[str, Any]:
-    """Time everybody in turns; JSON values that `read` takes."""
-    say("warming up")
-    _warm_up()
-    found = timed(
-        [replace(way(updates), name=name) for name, way in ways.items()],
-        plan.repeats,
-        lambda turn, _n, who: say(f"turn {turn}: {who}"),
-        enough_s=ENOUGH_S,
-        warm=False,
-    )
-    return {name: _row(each, updates[0].size) for name, each in found.items()}
-
-
-@functools.cache
-def _warm_up() -> None:
-    """Have everything loaded and compiled that the first turn would wait for, once a process."""
-    part = fedml_ways.ours(mask_of(WARM, 0.5))
-    for way in (fedml_ways.plain, fedml_ways.ours(), part, fedml_ways.bare(server_weighs=True)):
-        way(updates_of(WARM)).turn()
-
-
-def _row(found: Measured, values: int) -> dict[str, Any]:
-    upload, download = found.contender.known_sizes()
-    return {
-        **{phase: found.times[phase].min for phase in ("encrypt", "aggregate", "decrypt")},
-        "up": upload,
-        "down": download,
-        "values": values,
-        "error": found.error,
-        "turns": found.repeats,
-    }
-
-
-def read(found: Mapping[str, Any], values: int) -> dict[str, Aggregation]:
-    """Name -> what it took for vectors of `values`, of what a step gave; projected where it sampled."""
-    out = {}
-    for name, row in found.items():
-        factor, whole = values / row["values"], values == row["values"]
-
-        def told(number: float, exact: bool, factor: float = factor, whole: bool = whole) -> Marked:
-            if not whole:
-                return Marked(number * factor, "sampled")
-            return counted(number) if exact else measured(number)
-
-        group: Group = "peer" if name.startswith("TenSEAL") else "ours"
-        times = (told(row[phase], False) for phase in ("encrypt", "aggregate", "decrypt"))
-        sizes = (told(row[way], True) for way in ("up", "down"))
-        out[name] = Aggregation(name, group, *times, *sizes)
-    return out
-
-
-def reduced(way: Way, values: int, count: int) -> Way:
-    """Of each update only the values at agreed coordinates, under `way`; the rest is remembered.
-
-    What is not sent is added to the next update, as DoubleSqueeze does. Coordinates are the group's, as
-    `Select(rest="drop")` has them: ciphertexts of different coordinates do not add up. Choosing values
-    and remembering the others counts.
-
-    Parameters
-    ----------
-    way : Way
-        What averages the values that are sent.
-    values, count : int
-        Of the whole update, and how many are sent.
-    """
-    coords = Select(count / values, "random").fixed(layout_of(values)).coords
-    rest = [np.zeros(values, np.float32) for _ in range(COHORT)]
-
-    def make(updates: Sequence[Vector]) -> Contender:
-        watch = Watch()
-        inner = way([update[coords] for update in updates])
-
-        def turn() -> Laps:
-            for whole, update in zip(rest, updates, strict=True):
-                with watch.client():
-                    np.add(whole, update, out=whole)
-                    chosen = whole[coords]
-                    whole[coords] = 0
-                whole[:] = 0  # turns begin alike: what piles up leaves the scheme's bounds
-            laps = inner.turn()
-            with watch.phase("decrypt"):
-                mean = np.zeros_like(updates[0])
-                mean[coords] = chosen
-            return fedml_ways.added(watch.end(mean, *inner.known_sizes()), laps)
-
-        made = watch.contender(inner.name, turn, updates)
-        return replace(made, error=inner.error)
-
-    return make
 
 
 REDUCED_SHARES = (0.3, 1.0)
@@ -226,20 +182,78 @@ def reduced_step(values: int, count: int, plan: Plan) -> Step:
     """The measurement for `count` of `values` that are sent; a quick plan takes a part of both."""
     cut = 16 if plan.quick else 1
     whole, sent = values // cut, count // cut
+
+    def work(say: Say) -> dict[str, Any]:
+        ways = ways_of(sent, REDUCED_SHARES)
+        return in_turns({name: fewer(make, sent) for name, make in ways.items()}, whole, plan, say)
+
     return Step(
         f"fedml-reduced-{whole}-{sent}" + ("-quick" if plan.quick else ""),
-        lambda say: _measure_reduced(whole, sent, plan, say),
+        work,
         f"FedML-HE and TenSEAL, {sent:,} of {whole:,} values",
         weight=1 + sent * 2.6 * plan.repeats / 1e6,
     )
 
 
-def _measure_reduced(values: int, count: int, plan: Plan, say: Say) -> dict[str, Any]:
-    inner = ways_of(_selected(values, count), REDUCED_SHARES)
-    ways = {name: reduced(way, values, count) for name, way in inner.items()}
-    return in_turns(ways, updates_of(values), plan, say)
+def in_turns(ways: Mapping[str, Make], values: int, plan: Plan, say: Say) -> dict[str, Any]:
+    """Time everybody in turns; JSON values that `read` takes."""
+    say("warming up")
+    _warm_up()
+    setting = Setting(values, COHORT)
+    updates = setting.updates()
+    found = timed(
+        [replace(make(setting, updates), name=name) for name, make in ways.items()],
+        plan.repeats,
+        lambda turn, _n, who: say(f"turn {turn}: {who}"),
+        clock=time.process_time,
+        enough_s=ENOUGH_S,
+        warm=False,
+    )
+    return {name: _row(each, values) for name, each in found.items()}
 
 
-def _selected(values: int, count: int) -> int:
-    """How many `Select` takes of so many, which is `count` but for rounding."""
-    return Select(count / values, "random").fixed(layout_of(values)).count
+@functools.cache
+def _warm_up() -> None:
+    """Have everything loaded and compiled that the first turn would wait for, once a process."""
+    for make in ways_of(WARM.values, (0.5, 1.0)).values():
+        make(WARM, WARM.updates()).turn()
+
+
+def _row(found: Measured, values: int) -> dict[str, Any]:
+    seconds = {phase: times.min for phase, times in found.times.items()}
+    return {
+        "encrypt": seconds["encrypt"],
+        "aggregate": COHORT * seconds["add"] + seconds.get("close", 0.0),
+        "decrypt": seconds["decrypt"],
+        "up": found.contender.upload_bytes,
+        "down": found.contender.sum_bytes,
+        "values": values,
+        "error": found.error,
+        "turns": found.repeats,
+    }
+
+
+def read(found: Mapping[str, Any], values: int) -> dict[str, Cost]:
+    """Name -> what it took for vectors of `values`, of what a step gave; projected where it sampled.
+
+    `add_s` is a part for each of the three uploads of what the server does.
+    """
+    out = {}
+    for name, row in found.items():
+        factor, whole = values / row["values"], values == row["values"]
+
+        def told(number: float, exact: bool, factor: float = factor, whole: bool = whole) -> Marked:
+            if not whole:
+                return Marked(number * factor, "sampled")
+            return counted(number) if exact else measured(number)
+
+        group: Group = "peer" if name.startswith("TenSEAL") else "ours"
+        times = (row["encrypt"], row["aggregate"] / COHORT, row["decrypt"])
+        sizes = (told(row[way], True) for way in ("up", "down"))
+        out[name] = Cost(name, group, *(told(each, False) for each in times), *sizes)
+    return out
+
+
+def total_s(cost: Cost) -> Marked:
+    """All phases of an aggregation, one after the other: clients work at the same time."""
+    return cost.work_s(COHORT)

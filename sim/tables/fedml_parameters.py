@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flhe.schemes.fedml_he.seal_blocks import tenseal
-from flhe_lab.bench import Vector
-from flhe_lab.bench.fedml_models import COHORT
-from flhe_lab.bench.fedml_ways import WEIGHTS, updates_of
-from flhe_lab.tables.fedml_published import BATCHES, SCALES
-from flhe_lab.tables.section import Say
+from flhe_lab.bench import Setting, Vector
+from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench.peers import Tenseal, tenseal_ckks
+from flhe_lab.papers.learners import quiet
+from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, MB, SCALES, TABLE_6
+from flhe_lab.tables.marked import Marked, measured
+from flhe_lab.tables.section import Found, Plan, Say, Step
+from flhe_lab.tables.table import Line, Table, section
 
+TIME, SIZE = "aggregation", "upload"
 BUDGET = {2048: 54, 4096: 109, 8192: 218}
 """Ring dimension -> bits of modulus at 128 bits of security, the homomorphic encryption standard's."""
 
@@ -41,88 +43,30 @@ TRIES = 5
 
 PAPERS_RING = 8192
 
+SHARES = (0.2, 0.3, 0.5)
+"""Of the digits, by client."""
 
-@dataclass(frozen=True, slots=True)
-class Ckks:
-    """TenSEAL with chosen parameters.
 
-    Parameters
-    ----------
-    ring : int
-        Its dimension; half as many slots.
-    scale : int
-        Bits.
-    server_weighs : bool
-        Whether there is a level for the server to multiply by weights; else clients do.
-    moduli : tuple of int
-        Bits of the primes, the key's last.
-    context : tenseal.Context
-        With all keys.
+def shortest(ring: int, scale: int, *, server_weighs: bool) -> tuple[Tenseal, list[int]] | None:
+    """TenSEAL with the shortest primes that carry values below 2**(HEAD - 1), and bits of the primes.
+
+    With `server_weighs` there is a level for the server to multiply by weights. None where TenSEAL
+    takes none.
     """
-
-    ring: int
-    scale: int
-    server_weighs: bool
-    moduli: tuple[int, ...]
-    context: Any = field(repr=False)
-
-    @classmethod
-    def of(cls, ring: int, scale: int, *, server_weighs: bool) -> Ckks | None:
-        """The shortest that carries values below 2**(HEAD - 1); None where TenSEAL takes none."""
-        ts = tenseal()
-        least = max(scale + HEAD, SHORTEST + 2)
-        firsts = range(least, min(least + TRIES, LONGEST + 1))
-        levels = range(scale, scale + TRIES) if server_weighs else (0,)
-        for first, level in itertools.product(firsts, levels):
-            data = (first, level) if level else (first,)
-            last = min(LONGEST, BUDGET[ring] - sum(data))
-            if last < SHORTEST:
-                continue
-            try:
-                context = ts.context(
-                    ts.SCHEME_TYPE.CKKS, ring, coeff_mod_bit_sizes=[*data, last], n_threads=1
-                )
-            except (RuntimeError, ValueError):  # no such primes, or more than is secure
-                continue
-            context.global_scale = 2.0**scale
-            return cls(ring, scale, server_weighs, (*data, last), context)
-        return None
-
-    def mean(self, updates: Sequence[Vector], slots: int) -> Mean:
-        """The weighted mean of three updates, `slots` values to a ciphertext."""
-        ts, context = tenseal(), self.context
-        seconds, upload = 0.0, 0
-        out = np.empty(updates[0].size, np.float64)
-        for at in range(0, out.size, slots):
-            parts = []
-            for weight, update in zip(WEIGHTS, updates, strict=True):
-                began = time.process_time()
-                values = update[at : at + slots]
-                if not self.server_weighs:
-                    values = values * np.float32(weight)
-                parts.append(ts.ckks_vector(context, values).serialize())
-                seconds += (time.process_time() - began) / COHORT
-            upload += len(parts[0])
-            began = time.process_time()
-            total: Any = None
-            for weight, data in zip(WEIGHTS, parts, strict=True):
-                part = ts.ckks_vector_from(context, data)
-                if self.server_weighs:
-                    part = part.mul_(weight)
-                total = part if total is None else total.add_(part)
-            opened = ts.ckks_vector_from(context, total.serialize()).decrypt()
-            out[at : at + slots] = opened
-            seconds += time.process_time() - began
-        return Mean(out, seconds, upload)
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean, and what it took: seconds of one client, the server and one client; one's bytes."""
-
-    values: NDArray[np.float64]
-    seconds: float
-    nbytes: int
+    least = max(scale + HEAD, SHORTEST + 2)
+    firsts = range(least, min(least + TRIES, LONGEST + 1))
+    levels = range(scale, scale + TRIES) if server_weighs else (0,)
+    for first, level in itertools.product(firsts, levels):
+        data = [first, level] if level else [first]
+        moduli = [*data, min(LONGEST, BUDGET[ring] - sum(data))]
+        if moduli[-1] < SHORTEST:
+            continue
+        weighs = "server" if server_weighs else "client"
+        try:
+            return tenseal_ckks(moduli, scale, ring, weighs=weighs, wire=True), moduli
+        except (RuntimeError, ValueError):  # no such primes, or more than is secure
+            continue
+    return None
 
 
 def setups() -> list[tuple[int, int, bool]]:
@@ -138,27 +82,28 @@ def name(ring: int, *, server_weighs: bool) -> str:
 
 # --- what is measured ---
 
-Average = Callable[[Sequence[Vector]], Vector]
-
 
 def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
     """Seconds, bytes and error of one mean of `values`, for all setups and scales that there are."""
-    updates = updates_of(values)
-    exact = sum(w * u.astype(np.float64) for w, u in zip(WEIGHTS, updates, strict=True))
-    found = []
+    setting = Setting(values, COHORT)
+    updates, found = setting.updates(), []
     for ring, slots, weighs in setups():
         for scale in SCALES:
             say(f"{name(ring, server_weighs=weighs)}, {slots} values, {scale} bits")
             row: dict[str, Any] = {"ring": ring, "slots": slots, "weighs": weighs, "scale": scale}
-            ckks = Ckks.of(ring, scale, server_weighs=weighs)
-            if ckks is not None:
-                means = [ckks.mean(updates, slots) for _ in range(repeats)]
+            made = shortest(ring, scale, server_weighs=weighs)
+            if made is not None:
+                way = replace(made[0], slots=slots).contender(setting, updates, alike=False)
+                # How far it is off is what is asked for: it may be far.
+                loose, clock = replace(way, error=None), time.process_time
+                (seen,) = in_turns([loose], repeats, clock=clock, warm=False).values()
+                seconds = {phase: times.min for phase, times in seen.times.items()}
                 row |= {
-                    "moduli": list(ckks.moduli),
+                    "moduli": made[1],
                     "values": values,
-                    "seconds": min(m.seconds for m in means),
-                    "bytes": means[0].nbytes,
-                    "error": max(float(np.abs(m.values - exact).max()) for m in means),
+                    "seconds": sum(seconds.values()) + (COHORT - 1) * seconds["add"],
+                    "bytes": way.upload_bytes,
+                    "error": way.error() if way.error else None,
                 }
             found.append(row)
     return found
@@ -172,26 +117,31 @@ def accuracy(
     `examples` bounds those of each client; 0 for all.
     """
     say("in clear")
-    clear = _learn(_average, rounds, examples)
+    clear = _learn(lambda models: np.average(models, axis=0, weights=SHARES), rounds, examples)
     found: dict[str, Any] = {"clear": clear, "rounds": rounds, "encrypted": []}
     for ring in rings:
         for scale in scales:
-            ckks = Ckks.of(ring, scale, server_weighs=False)
-            if ckks is None:
+            made = shortest(ring, scale, server_weighs=False)
+            if made is None:
                 continue
             say(f"n = {ring}, {scale} bits")
-            best = _learn(_through(ckks), rounds, examples)
+            best = _learn(_through(made[0]), rounds, examples)
             found["encrypted"].append({"ring": ring, "scale": scale, "best": best})
     return found
 
 
-def _average(models: Sequence[Vector]) -> Vector:
-    out: Vector = np.average(models, axis=0, weights=WEIGHTS).astype(np.float32)
-    return out
+Average = Callable[[Sequence[Vector]], Any]
 
 
-def _through(ckks: Ckks) -> Average:
-    return lambda models: ckks.mean(models, ckks.ring // 2).values.astype(np.float32)
+def _through(cipher: Tenseal) -> Average:
+    def average(models: Sequence[Vector]) -> Any:
+        first, *others = (cipher.encrypt(m, w) for m, w in zip(models, SHARES, strict=True))
+        total = cipher.begin(first)
+        for part in others:
+            cipher.add(total, part)
+        return cipher.opened(cipher.close(total))
+
+    return average
 
 
 def _learn(average: Average, rounds: int, examples: int) -> float:
@@ -202,14 +152,12 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
     from flhe_app.tasks.base import evaluate, new_model, shuffler, train
     from flhe_app.tasks.digits import DIGITS
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        data, model = DIGITS.load("", download=False), new_model(DIGITS, 0)
-        order = np.arange(DIGITS.train_size)
-        bounds = (np.cumsum((0, *WEIGHTS)) * DIGITS.train_size).astype(int)
-        parts = [order[a:b][: examples or None] for a, b in itertools.pairwise(bounds)]
-        common, best = parameters_to_vector(model.parameters()).detach().clone(), 0.0
+    data, model = DIGITS.load("", download=False), new_model(DIGITS, 0)
+    order = np.arange(DIGITS.train_size)
+    bounds = (np.cumsum((0, *SHARES)) * DIGITS.train_size).astype(int)
+    parts = [order[a:b][: examples or None] for a, b in itertools.pairwise(bounds)]
+    common, best = parameters_to_vector(model.parameters()).detach().clone(), 0.0
+    with quiet(1):
         for number in range(1, rounds + 1):
             models = []
             for rank, part in enumerate(parts):
@@ -225,9 +173,83 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
                 models.append(parameters_to_vector(model.parameters()).detach().numpy().copy())
             if not all(np.isfinite(each).all() for each in models):
                 break  # noise has thrown it off its course for good
-            common = torch.from_numpy(average(models))
+            common = torch.from_numpy(average(models).astype(np.float32))
             vector_to_parameters(common.clone(), model.parameters())
             best = max(best, evaluate(model, data.test).accuracy)
-        return best
-    finally:
-        torch.set_num_threads(threads)
+    return best
+
+
+# --- the table ---
+
+
+def parameter_steps(plan: Plan) -> list[Step]:
+    """Costs by batch and scale; what learning through them comes to."""
+    values, quick = 4 * BATCHES[-1] * (1 if plan.quick else 4), "-quick" if plan.quick else ""
+    rounds = 3 if plan.quick else 8
+    rings = (4096,) if plan.quick else tuple(BUDGET)
+    scales = (14, 52) if plan.quick else SCALES
+    return [
+        Step(
+            f"fedml-parameters-{values}{quick}",
+            lambda say: cost_of_setups(values, 1 if plan.quick else 3, say),
+            "CKKS by batch and scale",
+            weight=8.0 if plan.quick else 60.0,
+        ),
+        Step(
+            f"fedml-accuracy-{rounds}-{len(rings)}-{len(scales)}",
+            lambda say: accuracy(rings, scales, rounds, say, 150 if plan.quick else 0),
+            "learning digits through CKKS",
+            weight=10.0 if plan.quick else 90.0,
+        ),
+    ]
+
+
+def _parameters(plan: Plan, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    costs, learned = (found[each.key] for each in parameter_steps(plan))
+    return costs, learned
+
+
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
+    costs, learned = _parameters(plan, found)
+    changes = {
+        (each["ring"], each["scale"]): 100 * (each["best"] - learned["clear"])
+        for each in learned["encrypted"]
+    }
+    for paper in sorted(TABLE_6, key=lambda paper: paper.scale):
+        row, x = f"{paper.scale} bits", float(paper.scale)
+        for cost in costs:
+            if (cost["slots"], cost["scale"]) != (paper.batch, paper.scale) or "values" not in cost:
+                continue
+            who = f"n = {cost['ring']}, {cost['slots']} values"
+            who += ", server weighs" if cost["weighs"] else ""
+            factor = CNN.values / cost["values"]
+            numbers = {
+                TIME: Marked(cost["seconds"] * factor, "sampled"),
+                SIZE: Marked(cost["bytes"] * factor / MB, "sampled"),
+                "largest error": measured(cost["error"]),
+            }
+            # Of both ways to weigh, the picture has the one that takes no level.
+            yield Line(row, who, "peer", numbers, None if cost["weighs"] else x)
+            change = changes.get((cost["ring"], cost["scale"]))
+            if change is not None and not cost["weighs"]:
+                yield Line(row, who, "peer", {"test accuracy": measured(change)}, x)
+        theirs = {TIME: paper.seconds, SIZE: paper.nbytes / MB, "test accuracy": paper.change}
+        yield Line(row, f"{paper.batch} values", "paper", theirs, x)
+
+
+def _told(plan: Plan, found: Found) -> dict[str, object]:
+    costs, learned = _parameters(plan, found)
+    refused = [
+        f"{name(c['ring'], server_weighs=c['weighs'])}, {c['scale']} bits"
+        for c in costs
+        if "values" not in c and c["slots"] == c["ring"] // 2
+    ]
+    return {
+        "taken": max(cost.get("values", 0) for cost in costs),
+        "refused": "; ".join(refused) or "none",
+        "rounds": learned["rounds"],
+        "clear": 100 * learned["clear"],
+    }
+
+
+TABLE_6_SECTION = section(parameter_steps, Table("fedml-table-6", _lines, _told))

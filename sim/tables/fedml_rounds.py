@@ -7,12 +7,11 @@ had a GPU, and does not say how many images.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flhe_lab.advise.wan import named
-from flhe_lab.bench.fedml_models import CNN, COHORT
+from flhe_lab.papers.learners import quiet
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.fedml_costs import FEWER
 from flhe_lab.tables.fedml_costs import sampled as sampled_told
@@ -22,16 +21,18 @@ from flhe_lab.tables.fedml_measure import (
     PLAIN,
     SHARES,
     TENSEAL,
-    Aggregation,
     ours,
     read,
     reduced_step,
     step,
     tenseals,
+    total_s,
 )
-from flhe_lab.tables.fedml_published import RESNET_50, TOP_K
+from flhe_lab.tables.fedml_published import CNN, COHORT, RESNET_50, TOP_K
 from flhe_lab.tables.fedml_threshold import FIGURE_12
+from flhe_lab.tables.learned import batch_seconds
 from flhe_lab.tables.marked import Marked, projected, proportional, sampled
+from flhe_lab.tables.phase_costs import Cost
 from flhe_lab.tables.rounds import Round, played
 from flhe_lab.tables.section import Found, Plan, Section, Step
 from flhe_lab.tables.table import Line, Table, section
@@ -62,26 +63,22 @@ def train_resnet(batch: int, batches: int, pixels: int) -> dict[str, Any]:
     import torch
     from torchvision.models import resnet50
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        random = torch.Generator().manual_seed(0)
-        images = torch.rand(batch, 3, pixels, pixels, generator=random)
-        labels = torch.randint(1000, (batch,), generator=random)
-        model, seconds = resnet50(), []
-        steps = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        for turn in range(batches + 1):
-            began = time.perf_counter()
-            steps.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(images), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            steps.step()
-            if turn > 0:
-                seconds.append(time.perf_counter() - began)
-    finally:
-        torch.set_num_threads(threads)
+    random = torch.Generator().manual_seed(0)
+    images = torch.rand(batch, 3, pixels, pixels, generator=random)
+    labels = torch.randint(1000, (batch,), generator=random)
+    model = resnet50()
+    steps = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def train() -> None:
+        steps.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        steps.step()
+
+    with quiet(1):
+        seconds = batch_seconds(train, batches)
     count = sum(parameter.numel() for parameter in model.parameters())
-    return {"seconds_per_image": min(seconds) / batch, "parameters": count, "batch": batch}
+    return {"seconds_per_image": seconds / batch, "parameters": count, "batch": batch}
 
 
 def _train_s(plan: Plan, found: Found) -> Marked:
@@ -95,25 +92,19 @@ def _whole_step(plan: Plan) -> Step:
     return step(RESNET_50.values, SHARES, plan)
 
 
-def _reduced(values: int, plan: Plan, found: Found) -> dict[str, Aggregation]:
-    measured = found[reduced_step(values, TOP_K, plan).key]
-    return read(measured, values)
+def _reduced_step(plan: Plan) -> Step:
+    return reduced_step(RESNET_50.values, TOP_K, plan)
 
 
-def _cycle(cost: Aggregation, train_s: Marked, network: str) -> Round:
-    links = named(network).links(COHORT)
-    return played(cost.cost(), train_s, links, cost.download_bytes.value)
-
-
-def _figure_8_steps(plan: Plan) -> list[Step]:
-    steps = (_whole_step, lambda p: reduced_step(RESNET_50.values, TOP_K, p), training_step)
-    return [make(plan) for make in steps]
+def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
+    return played(cost, train_s, named(network).links(COHORT))
 
 
 def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole = read(found[_whole_step(plan).key], RESNET_50.values)
-    less = _reduced(RESNET_50.values, plan, found)
+    whole, less = (
+        read(found[make(plan).key], RESNET_50.values) for make in (_whole_step, _reduced_step)
+    )
     for row, everything, part in (
         ("FedML-HE", OURS, ours(KEPT_SHARE)),
         ("TenSEAL", TENSEAL, tenseals(KEPT_SHARE)),
@@ -124,7 +115,7 @@ def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
             parts = {  # they add up to the cycle
                 "encryption": seen.encrypt_s,
                 "transfer": projected(seen.breakdown.transfer_s),
-                "aggregation": cost.aggregate_s,
+                "aggregation": cost.add_s * COHORT,
                 "decryption": seen.decrypt_s,
             }
             beside = sum(parts.values(), projected(0.0)) / seen.total_s * 100
@@ -139,10 +130,6 @@ NETWORKS = {
 }
 
 
-def _figure_14b_steps(plan: Plan) -> list[Step]:
-    return [_whole_step(plan), training_step(plan)]
-
-
 def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
     whole = read(found[_whole_step(plan).key], RESNET_50.values)
@@ -152,7 +139,7 @@ def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
             moved = projected(seen.breakdown.transfer_s)
             numbers = {
                 "communication": moved,
-                "others": cost.total_s + train_s,
+                "others": total_s(cost) + train_s,
                 "communication's part": moved / seen.total_s * 100,
             }
             yield Line(row, cost.who, cost.group, numbers)
@@ -163,19 +150,15 @@ def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
 CROWD = (PLAIN, OURS, phase_costs.CKKS)
 
 
-def _crowd(plan: Plan) -> tuple[int, tuple[int, ...]]:
-    """Values that are taken of the CNN, and numbers of clients."""
-    return (30_720, (3, 10, 50)) if plan.quick else (CNN.values, (3, 10, 50, 100, 200))
-
-
-def _crowd_steps(plan: Plan) -> list[Step]:
-    values, cohorts = _crowd(plan)
-    return [phase_costs.step(values, cohort, CROWD, plan) for cohort in cohorts]
+def _crowd(plan: Plan) -> tuple[int, dict[int, Step]]:
+    """Values that are taken of the CNN, and steps by the number of clients."""
+    values, cohorts = (30_720, (3, 10, 50)) if plan.quick else (CNN.values, (3, 10, 50, 100, 200))
+    return values, {cohort: phase_costs.step(values, cohort, CROWD, plan) for cohort in cohorts}
 
 
 def _figure_14a(plan: Plan, found: Found) -> Iterator[Line]:
-    values, cohorts = _crowd(plan)
-    for cohort, made in zip(cohorts, _crowd_steps(plan), strict=True):
+    values, steps = _crowd(plan)
+    for cohort, made in steps.items():
         for who, cost in phase_costs.read(found[made.key]).items():
             parts = {
                 "encryption": cost.encrypt_s,
@@ -189,11 +172,17 @@ def _figure_14a(plan: Plan, found: Found) -> Iterator[Line]:
 SECTIONS: Sequence[Section] = (
     FEWER,
     FIGURE_5,
-    section(_figure_8_steps, Table("fedml-figure-8", _figure_8, sampled_told)),
+    section(
+        lambda plan: [_whole_step(plan), _reduced_step(plan), training_step(plan)],
+        Table("fedml-figure-8", _figure_8, sampled_told),
+    ),
     FIGURE_12,
     section(
-        _crowd_steps,
+        lambda plan: list(_crowd(plan)[1].values()),
         Table("fedml-figure-14a", _figure_14a, lambda plan, _found: {"values": _crowd(plan)[0]}),
     ),
-    section(_figure_14b_steps, Table("fedml-figure-14b", _figure_14b, sampled_told)),
+    section(
+        lambda plan: [_whole_step(plan), training_step(plan)],
+        Table("fedml-figure-14b", _figure_14b, sampled_told),
+    ),
 )

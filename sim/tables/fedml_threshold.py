@@ -7,20 +7,20 @@ party's answer and putting both answers together.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from flhe.coding.base import Plain
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.seal_blocks import tenseal
 from flhe.schemes.presets import DEFAULT_CKKS
 from flhe.schemes.sealed import Sealed
-from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector
+from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector, peers
 from flhe_lab.bench import measure as timed
-from flhe_lab.bench.fedml_models import MB
-from flhe_lab.bench.peers import SLOTS, shortest_ckks, shortest_moduli
-from flhe_lab.bench.schemes import Coded, Way, contender, fedml, fedml_terms
+from flhe_lab.bench.federation import Federation
+from flhe_lab.bench.schemes import fedml, fedml_terms
+from flhe_lab.tables.fedml_published import MB
 from flhe_lab.tables.marked import counted, measured
 from flhe_lab.tables.result import Group
 from flhe_lab.tables.section import Found, Plan, Say, Step
@@ -51,7 +51,7 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
         for rank, (state, _, _) in enumerate(shown)
     ]
     seconds = (time.perf_counter() - began) / PARTIES
-    return dataclasses.replace(scheme, key_id=keys[0].public.key_id), keys, seconds
+    return replace(scheme, key_id=keys[0].public.key_id), keys, seconds
 
 
 def threshold_contender(
@@ -59,12 +59,11 @@ def threshold_contender(
 ) -> tuple[Contender, Callable[[], int]]:
     """Two parties' sum under a shared key, float32 to float32; then bytes of an answer, once opened."""
     scheme, keys, _ = agreed()
-    coded, public = Coded(fedml_terms(1.0).codec(), updates), keys[0].public
-    parties = [Party(scheme, key) for key in keys]
+    public, parties = keys[0].public, [Party(scheme, key) for key in keys]
     theirs: list[Any] = []
 
-    def seal(rank: int) -> Sealed:
-        return ThresholdSealer(scheme, public, rank).encrypt(coded.plain(rank), SLOT)
+    def seal(rank: int, encoded: Plain) -> Sealed:
+        return ThresholdSealer(scheme, public, rank).encrypt(encoded, SLOT)
 
     def answer(rank: int, total: Sealed) -> Any:
         # Test data and a state that is not kept: a real party answers once.
@@ -73,23 +72,14 @@ def threshold_contender(
         )
         return given
 
-    def opened(total: Sealed) -> Vector:
+    def opened(total: Sealed) -> Any:
         if not theirs:  # in the turn that warms up
             theirs.append(answer(1, total))
-        return coded.mean(combine(scheme, total, [answer(0, total), theirs[0]]), total)
+        return combine(scheme, total, [answer(0, total), theirs[0]])
 
-    made = contender(THRESHOLD, Way(scheme, seal, opened), range(PARTIES), updates)
+    both = Federation(fedml_terms(1.0), scheme, seal, opened)
+    made = both.contender(THRESHOLD, setting, updates)
     return made, lambda: theirs[0].data.size + len(theirs[0].header())
-
-
-def _single_keys() -> None:
-    CkksSecret.generate(DEFAULT_CKKS)
-
-
-def _tenseal_keys() -> None:
-    ts = tenseal()
-    moduli = list(shortest_moduli(PARTIES))
-    ts.context(ts.SCHEME_TYPE.CKKS, 2 * SLOTS, coeff_mod_bit_sizes=moduli, n_threads=1)
 
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
@@ -100,12 +90,12 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
     contenders = {
         SINGLE: fedml(setting, updates),
         THRESHOLD: shared,
-        TENSEAL: shortest_ckks(setting, updates),
+        TENSEAL: peers.shortest_ckks(setting, updates),
     }
     makers = {
-        SINGLE: _single_keys,
+        SINGLE: lambda: CkksSecret.generate(DEFAULT_CKKS),
         THRESHOLD: lambda: Laps(keys=agreed()[2]),
-        TENSEAL: _tenseal_keys,
+        TENSEAL: lambda: peers.tenseal_ckks(peers.shortest_moduli(PARTIES)),
     }
     times = timed([*contenders.values()], repeats, lambda _n, _m, who: say(who))
     keys = timed(

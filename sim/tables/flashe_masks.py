@@ -7,34 +7,35 @@ from dataclasses import replace
 from typing import Any
 
 from flhe_lab.advise.round_model import simulate, typical
+from flhe_lab.bench import Setting
+from flhe_lab.bench import measure as in_turns
 from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover
-from flhe_lab.tables import flashe_dropouts, flashe_prepared
+from flhe_lab.bench.schemes import flashe
+from flhe_lab.tables import flashe_dropouts
 from flhe_lab.tables.flashe_dropouts import crossing
-from flhe_lab.tables.flashe_paper import (
-    COHORT,
-    CROSSOVER_80,
-    GAP_80_S,
-    LEFT_S,
-    MODELS,
-    SAVED_S,
-)
-from flhe_lab.tables.flashe_rounds import LINK, training, training_steps
+from flhe_lab.tables.flashe_rounds import COHORT, EVALUATION, MODELS
 from flhe_lab.tables.learned import NAMES, VALUES
-from flhe_lab.tables.marked import (
-    Marked,
-    counted,
-    measured,
-    projected,
-    proportional,
-    sampled,
-)
+from flhe_lab.tables.marked import Marked, counted, measured, projected, proportional, sampled
+from flhe_lab.tables.phase_costs import Cost
 from flhe_lab.tables.rounds import TOTAL, row, work_of
-from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.table import Line, Table, section
-from flhe_lab.tables.turns import Cost
 
 SAMPLE = 100_000
 """Values that a quick run measures for all models."""
+
+CROSSOVER_80 = 0.4
+"""Dropout rate beyond which single masking is faster among 80 clients, Sec. 6.5."""
+
+GAP_80_S = {"resnet20": 0.7, "cnn": 3.1}
+"""Seconds that single masking takes more among 80 clients of whom none drop out, Sec. 6.5: the least
+and the most of the three models."""
+
+SAVED_S = {"resnet20": 1.2, "gru": 1.2, "cnn": 2.1}
+"""Seconds that mask precomputation takes off an iteration, Sec. 6.6."""
+
+LEFT_S = 0.1
+"""Seconds of encryption and decryption that it leaves at most, Sec. 6.6."""
 
 MASKS = "masks a value"
 AT, GAP = "crossover", "single less double, no dropout"
@@ -65,11 +66,6 @@ def _points(model: str, plan: Plan, found: Found) -> tuple[list[dict[str, Any]],
     return found[_dropout_step(model, plan).key], factor
 
 
-def time_of(model: str) -> str:
-    """The quantity: a model's seconds."""
-    return f"HE time, {NAMES[model]}"
-
-
 def _figure_12(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         points, factor = _points(model, plan, found)
@@ -79,7 +75,8 @@ def _figure_12(plan: Plan, found: Found) -> Iterator[Line]:
                 who = f"{mode}, {point['clients']} clients"
                 seconds = proportional(measured(point["seconds"][mode]), factor)
                 masks = sampled(point["masks"][mode]) if model == MODELS[0] else None
-                yield Line(where, who, "ours", {time_of(model): seconds, MASKS: masks}, x)
+                numbers = {f"HE time, {NAMES[model]}": seconds, MASKS: masks}
+                yield Line(where, who, "ours", numbers, x)
 
 
 def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
@@ -112,17 +109,28 @@ def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
 
 def ahead_steps(plan: Plan) -> list[Step]:
     """FLASHE at each model, prepared and not, and training."""
-    return [_ahead_step(model, plan) for model in MODELS] + training_steps(plan)
+    return [_ahead_step(model, plan) for model in MODELS] + EVALUATION.training(plan)
 
 
 def _ahead_step(model: str, plan: Plan) -> Step:
     values, repeats = VALUES[model], 3 * plan.repeats
     return Step(
         f"flashe-ahead-{values}-{repeats}",
-        lambda say: flashe_prepared.measure(values, repeats, say),
+        lambda say: measure_ahead(values, repeats, say),
         f"FLASHE with masks computed ahead, {values:,} values",
         weight=0.5 + values * repeats / 2e7,
     )
+
+
+def measure_ahead(values: int, repeats: int, say: Say) -> dict[str, Any]:
+    """Least seconds of each part, in turns: encrypt, prepare, encrypt_prepared, add, decrypt; bytes."""
+    setting = Setting(values, COHORT)
+    made = flashe(setting, setting.updates(), ahead=True)
+    (seen,) = in_turns(
+        [made], repeats, lambda turn, _n, _who: say(f"turn {turn} of {repeats}")
+    ).values()
+    seconds = {name: times.min for name, times in seen.times.items()}
+    return {**seconds, "bytes": made.upload_bytes}
 
 
 def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
@@ -131,14 +139,14 @@ def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
         second = {name: measured(seen[name]) for name in seen if name != "bytes"}
         encrypt_s, add_s, decrypt_s = (second[name] for name in ("encrypt", "add", "decrypt"))
         cost = Cost("FLASHE", "ours", encrypt_s, add_s, decrypt_s, counted(seen["bytes"]))
-        train = training(model, found, plan)
+        train_s = EVALUATION.train_s(model, plan, found)
         ways = (
             (cost, 0.0),
             (replace(cost, encrypt_s=second["encrypt_prepared"]), second["prepare"].value),
         )
         for who, (each, prepare) in zip(WAYS, ways, strict=True):
-            work = replace(work_of(each, train.value), prepare_s=prepare)
-            whole = typical(simulate(work, LINK.links(COHORT)))
+            work = replace(work_of(each, train_s.value), prepare_s=prepare)
+            whole = typical(simulate(work, EVALUATION.link.links(COHORT)))
             told: dict[str, Marked] = {
                 "encryption": each.encrypt_s,
                 "decryption": each.decrypt_s,

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flhe_lab.advise import prices, wan
 from flhe_lab.bench import Contender, Setting
-from flhe_lab.papers.convergence import Reported, project, reported
-from flhe_lab.tables import phase_costs, turns
-from flhe_lab.tables.flashe_paper import (
-    COHORT,
-    GIB,
-    MODELS,
-    MODES,
-    SPARSE_PAILLIER,
-    SPARSE_PLAIN,
-)
-from flhe_lab.tables.headlines import BATCHES, cnn_step
+from flhe_lab.bench.sparse import plain_sparse, sparse
+from flhe_lab.papers.convergence import Reported, reported
+from flhe_lab.tables import phase_costs
+from flhe_lab.tables.evaluation import Evaluation, papers
+from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
 from flhe_lab.tables.learned import NAMES as MODEL_NAMES
-from flhe_lab.tables.learned import VALUES, batch_s, training_step
-from flhe_lab.tables.marked import Marked, counted, projected, proportional
+from flhe_lab.tables.learned import VALUES
+from flhe_lab.tables.marked import Marked, counted, projected
 from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
@@ -32,129 +27,96 @@ from flhe_lab.tables.phase_costs import (
     PHE_BATCHED,
     PLAIN,
     WHO,
+    Cost,
 )
 from flhe_lab.tables.result import Group
-from flhe_lab.tables.rounds import TOTAL, Round, parts, played, row
+from flhe_lab.tables.rounds import TOTAL, Round, row
 from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
-from flhe_lab.tables.turns import Cost
+from flhe_lab.tables.table import Line, Numbers, Table, section
 
-LINK = wan.named("40mbps")
-"""The slowest of the paper's links: a synchronous round waits for it (Sec. 2.3)."""
+MODELS = ("resnet20", "gru", "cnn")
+"""Sec. 6.1, by growing size."""
 
-LARGEST = MODELS[-1]
+# The slowest of the paper's links: a synchronous round waits for it (Sec. 2.3).
+EVALUATION = Evaluation(MODELS, COHORT, wan.named("40mbps"), prices.FLASHE, BATCHES, MODELS[-1])
+
 NAMES = (PLAIN, FLASHE, PHE_BATCHED, BFV_PAPER, BFV, CKKS_PAPER, CKKS)
-PLAIN_TENTH, PHE_TENTH = "plain, top 10%", "python-paillier, top 10%"
-TENTHS = (PLAIN_TENTH, FLASHE_TENTH, PHE_TENTH)
-RATIO = "uplink, to plain with all"
-PUBLISHED = {
-    "plain, top 10%": SPARSE_PLAIN,
-    "FLASHE, top 10%": SPARSE_PLAIN,
-    "Pai, top 10%": SPARSE_PAILLIER,
+MODES: Mapping[str, str] = {
+    "plain": "plain",
+    "FLASHE": "FLASHE",
+    "Pai+bat": "Paillier+batch",
+    "FV+bat": "FV+batch",
+    "CKKS+bat": "CKKS+batch",
 }
-
-
-# --- a round of the paper's evaluation ---
-
-
-def training_steps(plan: Plan) -> list[Step]:
-    """Seconds of a batch of each model."""
-    return [training_step(model, plan) for model in MODELS]
-
-
-def training(model: str, found: Found, plan: Plan) -> Marked:
-    """Seconds that a client trains in an iteration."""
-    return batch_s(model, found, plan) * BATCHES
-
-
-def measured_models(plan: Plan) -> tuple[str, ...]:
-    """Models whose costs are measured: in a quick run the largest, which stands for the others."""
-    return (LARGEST,) if plan.quick else MODELS
-
-
-def stands_for(model: str, plan: Plan) -> tuple[str, float]:
-    """The model that is measured for this one, and how many times its size this one is."""
-    at = model if model in measured_models(plan) else LARGEST
-    return at, VALUES[model] / VALUES[at]
-
-
-def iteration(cost: Cost, train: Marked, down: Marked | None = None) -> Round:
-    """One of ten clients at LINK; what comes down is as long as an upload unless told."""
-    return played(cost, train, LINK.links(COHORT), None if down is None else down.value)
-
+"""As the paper's figures call them -> as its Table 4 does."""
 
 # --- all values: Figures 7 and 8, Table 4 ---
 
 
 def steps(plan: Plan) -> list[Step]:
     """Everybody's costs at each model, in turns, and training."""
-    return [_step(model, plan) for model in measured_models(plan)] + training_steps(plan)
+    measured = [_step(model, plan) for model in EVALUATION.measured(plan)]
+    return measured + EVALUATION.training(plan)
 
 
 def _step(model: str, plan: Plan) -> Step:
     """The largest model's is the headlines', where a few more take turns."""
-    if model == LARGEST:
+    if model == MODELS[-1]:
         return cnn_step(plan)
     return phase_costs.step(VALUES[model], COHORT, NAMES, plan)
 
 
-def costs(model: str, plan: Plan, found: Found) -> dict[str, Cost]:
+def costs(model: str, plan: Plan, found: Found) -> list[Cost]:
     """Everybody's costs at one model."""
-    at, factor = stands_for(model, plan)
+    at, factor = EVALUATION.stands_for(model, plan)
     read = phase_costs.read(found[_step(at, plan).key])
-    return {name: read[name].scaled(factor) for name in NAMES}
+    return [read[name].scaled(factor) for name in NAMES]
 
 
-def _rounds(model: str, plan: Plan, found: Found) -> Iterator[tuple[Cost, Round]]:
-    train = training(model, found, plan)
-    for cost in costs(model, plan, found).values():
-        yield cost, iteration(cost, train)
+def _said(model: str, mode: str) -> Reported:
+    """Table 4's line of a model."""
+    return reported("FLASHE", MODEL_NAMES[model], MODES[mode])
 
 
-def _papers(model: str) -> list[tuple[str, Reported]]:
-    """Table 4's lines of a model, by the paper's names."""
-    name = MODEL_NAMES[model]
-    return [(said, reported("FLASHE", name, mode)) for mode, said in MODES.items()]
+def _iteration_s(model: str, mode: str) -> Numbers:
+    said = _said(model, mode)
+    return {TOTAL: said.hours * 3600 / said.epochs}
 
 
-def _figure_7(plan: Plan, found: Found) -> Iterator[Line]:
-    for model in MODELS:
-        for cost, seen in _rounds(model, plan, found):
-            yield Line(row(model), cost.who, cost.group, parts(seen))
-        for said, line in _papers(model):
-            yield Line(row(model), said, "paper", {TOTAL: line.hours * 3600 / line.epochs})
+def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
+    size = cost.upload_bytes / 1e6
+    return {"up": size, "down": size, "traffic": size * 2}
 
 
-def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
-    for model in MODELS:
-        for name, cost in costs(model, plan, found).items():
-            size = cost.upload_bytes / 1e6
-            numbers = {"up": size, "down": size, "traffic": size * 2}
-            yield Line(row(model), name, cost.group, numbers)
-        for said, line in _papers(model):
-            size_mb = line.traffic_gb * GIB / 1e6 / line.epochs
-            yield Line(row(model), said, "paper", {"traffic": size_mb})
+def _paper_traffic(model: str, mode: str) -> Numbers:
+    said = _said(model, mode)
+    return {"traffic": said.traffic_gb * (1 << 30) / 1e6 / said.epochs}
 
 
-def _table_4(plan: Plan, found: Found) -> Iterator[Line]:
-    for model in MODELS:
-        papers = _papers(model)
-        for cost, seen in _rounds(model, plan, found):
-            end = project(seen.breakdown, papers[0][1].epochs, prices.FLASHE, LINK, COHORT)
-            told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.total_usd}
-            marked = {what: projected(value) for what, value in told.items()}
-            yield Line(row(model), cost.who, cost.group, marked)
-        for said, line in papers:
-            numbers = {"time": line.hours, "traffic": line.traffic_gb, "price": line.usd}
-            yield Line(row(model), said, "paper", numbers)
+def _ends(model: str, _cost: Cost, seen: Round) -> Numbers:
+    end = EVALUATION.ends(seen, _said(model, "plain").epochs)
+    told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.total_usd}
+    return {what: projected(value) for what, value in told.items()}
+
+
+def _paper_ends(model: str, mode: str) -> Numbers:
+    said = _said(model, mode)
+    return {"time": said.hours, "traffic": said.traffic_gb, "price": said.usd}
 
 
 # --- the largest tenth of each update: Figures 10 and 11 ---
 
+SHARE = 0.1
+PLAIN_TENTH, PHE_TENTH = "plain, top 10%", "python-paillier, top 10%"
+RATIO = "uplink, to plain with all"
+PUBLISHED = {"plain, top 10%": 1 / 5, "FLASHE, top 10%": 1 / 5, "Pai, top 10%": 20.0}
+"""Uplink with a tenth of the values, as a multiple of plain with all, Sec. 6.4."""
+
 
 def tenth_steps(plan: Plan) -> list[Step]:
     """Sparse contenders at each model, in turns, and training."""
-    return [_tenth_step(model, plan) for model in measured_models(plan)] + training_steps(plan)
+    measured = [_tenth_step(model, plan) for model in EVALUATION.measured(plan)]
+    return measured + EVALUATION.training(plan)
 
 
 def _tenth_step(model: str, plan: Plan) -> Step:
@@ -169,12 +131,10 @@ def _tenth_step(model: str, plan: Plan) -> Step:
 
 def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time those that send a tenth; JSON values: rows, and what comes down."""
-    from flhe_lab.bench.sparse import sparse
-    from flhe_lab.tables.flashe_peers import SHARE, plain_tenth
-
     setting = Setting(values, COHORT)
     updates = setting.updates()
-    (plain, tenth), ours = plain_tenth(setting, updates), sparse(setting, updates, SHARE)
+    plain, sent, union = plain_sparse(setting, updates, SHARE)
+    ours = sparse(setting, updates, SHARE)
     say(f"{PHE}, making ready")
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,
@@ -182,24 +142,22 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
         PHE: WHO[PHE].make(setting, updates),
     }
     return {
-        "rows": turns.timed(contenders, repeats, say),
-        "union": tenth.union,
-        "sent": tenth.sent,
-        "support_bytes": tenth.support_bytes,
-        "sum_support_bytes": tenth.sum_support_bytes,
+        "rows": phase_costs.timed(contenders, repeats, say),
+        "union": union.count,
+        "sent": sent.count,
+        "support_bytes": len(sent.data),
+        "sum_support_bytes": len(union.data),
         "sum_bytes": {PLAIN_TENTH: plain.sum_bytes, FLASHE_TENTH: ours.sum_bytes},
     }
 
 
-def tenth_costs(model: str, plan: Plan, found: Found) -> dict[str, tuple[Cost, Marked]]:
-    """Everybody's cost of a tenth, and bytes of the sum that comes down."""
-    at, factor = stands_for(model, plan)
+def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
+    """Everybody's cost of a tenth."""
+    at, factor = EVALUATION.stands_for(model, plan)
     seen = found[_tenth_step(at, plan).key]
-    read = turns.costs(seen["rows"], {PHE: "peer"})
-    out = {
-        name: (read[name].scaled(factor), proportional(counted(size), factor))
-        for name, size in seen["sum_bytes"].items()
-    }
+    read = phase_costs.read(seen["rows"])
+    for name, size in seen["sum_bytes"].items():
+        yield replace(read[name], down_bytes=counted(size)).scaled(factor)
     sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
     whole = read[PHE]
     tenth = Cost(
@@ -209,24 +167,16 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> dict[str, tuple[Cost, M
         whole.add_s * sent,
         whole.decrypt_s * union,
         whole.upload_bytes * sent + seen["support_bytes"],
+        whole.upload_bytes * union + seen["sum_support_bytes"],
     )
-    down = whole.upload_bytes * union + seen["sum_support_bytes"]
-    out[PHE_TENTH] = tenth.scaled(factor), proportional(down, factor)
-    return out
-
-
-def _figure_10(plan: Plan, found: Found) -> Iterator[Line]:
-    for model in MODELS:
-        train = training(model, found, plan)
-        for name, (cost, down) in tenth_costs(model, plan, found).items():
-            yield Line(row(model), name, cost.group, parts(iteration(cost, train, down)))
+    yield tenth.scaled(factor)
 
 
 def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         values, dense = VALUES[model], counted(4 * VALUES[model])
         sizes: list[tuple[str, Group, Marked]] = [(PLAIN, "ours", dense)]
-        for cost, _ in tenth_costs(model, plan, found).values():
+        for cost in tenth_costs(model, plan, found):
             sizes.append((cost.who, cost.group, cost.upload_bytes))
         for who, group, size in sizes:
             each = {"uplink": size / 1e6, "uplink a value of the model": size / values}
@@ -235,10 +185,20 @@ def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
             yield Line(row(model), who, "paper", {RATIO: ratio})
 
 
+def _parts(_model: str, _cost: Cost, seen: Round) -> Numbers:
+    return seen.parts()
+
+
+_ours, _filled, _modes = EVALUATION.ours, EVALUATION.filled, tuple(MODES)
+FIGURE_7 = _filled(_ours(costs, _parts), papers(_modes, _iteration_s))
+FIGURE_8 = _filled(_ours(costs, _traffic), papers(_modes, _paper_traffic))
+TABLE_4 = _filled(_ours(costs, _ends), papers(_modes, _paper_ends))
+FIGURE_10 = _filled(_ours(tenth_costs, _parts))
+
 SECTIONS: Sequence[Section] = (
-    section(steps, Table("flashe-figure-7", _figure_7)),
-    section(steps, Table("flashe-figure-8", _figure_8)),
-    section(steps, Table("flashe-table-4", _table_4)),
-    section(tenth_steps, Table("flashe-figure-10", _figure_10)),
+    section(steps, Table("flashe-figure-7", FIGURE_7)),
+    section(steps, Table("flashe-figure-8", FIGURE_8)),
+    section(steps, Table("flashe-table-4", TABLE_4)),
+    section(tenth_steps, Table("flashe-figure-10", FIGURE_10)),
     section(tenth_steps, Table("flashe-figure-11", _figure_11)),
 )

@@ -6,17 +6,18 @@ FLASHE's Fig. 9, BatchCrypt's Fig. 6, ESAFL's Fig. 3 (d-f) and SASH's Fig. 5 are
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from flhe_lab.bench import Contender, measure
+from flhe_lab.papers.curves import COMPARISONS, compare, learned
+from flhe_lab.papers.learners import quiet
+from flhe_lab.papers.learning import SETTLED, Curve
 from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.marked import Marked, measured
 from flhe_lab.tables.result import Entry, Group, Result
 from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-
-if TYPE_CHECKING:
-    from flhe_lab.papers.learning import Curve
 
 VALUES = {
     "fcn": 101_770,
@@ -57,31 +58,29 @@ def batch_s(model: str, found: Found, plan: Plan) -> Marked:
     return measured(found[training_step(model, plan).key]["seconds_per_batch"])
 
 
-def _train(model: str, repeats: int) -> dict[str, Any]:
-    import torch
+def batch_seconds(train: Callable[[], object], repeats: int) -> float:
+    """The least seconds of one batch, after one that warms up."""
+    (found,) = measure([Contender("training", {"batch": train})], repeats).values()
+    return found.times["batch"].min
 
+
+def _train(model: str, repeats: int) -> dict[str, Any]:
     from flhe_app.tasks import generated, task_named
     from flhe_app.tasks.base import new_model, shuffler, train
 
-    torch.set_num_threads(1)
     task, batch = task_named(model), BATCH[model]
-    net = new_model(task, 0)
+    net, turns = new_model(task, 0), itertools.count()
     examples = generated(task, batch, 0).train
-    seconds = []
-    for turn in range(repeats + 1):
-        began = time.perf_counter()
-        train(
-            net,
-            examples,
-            epochs=1,
-            learning_rate=0.001,
-            batch_size=batch,
-            shuffle=shuffler(0, 0, turn),
-        )
-        if turn > 0:  # the first turn warms up
-            seconds.append(time.perf_counter() - began)
+
+    def one() -> None:
+        shuffle = shuffler(0, 0, next(turns))
+        how = {"epochs": 1, "learning_rate": 0.001, "batch_size": batch}
+        train(net, examples, shuffle=shuffle, **how)
+
+    with quiet(1):
+        seconds = batch_seconds(one, repeats)
     count = sum(parameter.numel() for parameter in net.parameters())
-    return {"seconds_per_batch": min(seconds), "batch": batch, "parameters": count}
+    return {"seconds_per_batch": seconds, "batch": batch, "parameters": count}
 
 
 FIGURES = {
@@ -100,11 +99,11 @@ QUICK_ROUNDS = 3
 def curves_step(model: str, plan: Plan) -> Step:
     """Learning curves of a model, plain and encrypted on the same batches."""
     data_dir = plan.data_dir
-    key = f"curves-{_how(model, data_dir)}" + ("-quick" if plan.quick else "")
+    # A digest of how it is trained and encrypted.
+    digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
+    key = f"curves-{learned(model, data_dir).name}-{digest[:8]}" + ("-quick" if plan.quick else "")
 
     def work(say: Say) -> Any:
-        from flhe_lab.papers.curves import compare
-
         found = compare(
             model,
             data_dir=data_dir,
@@ -112,35 +111,16 @@ def curves_step(model: str, plan: Plan) -> Step:
             workers=2,
             progress=lambda _done, _all, what: say(what),
         )
-        return {"task": _task(model, data_dir), "curves": [curve.to_json() for curve in found]}
+        title = learned(model, data_dir).source.title
+        return {"task": title, "curves": [curve.to_json() for curve in found]}
 
     return Step(key, work, f"{NAMES[model]}: learning curves", 6.0 if plan.quick else 240.0, 0)
 
 
-def _how(model: str, data_dir: str) -> str:
-    """The task, which names its data, and a digest of how it is trained and encrypted."""
-    from flhe_lab.papers.curves import COMPARISONS, learned
-
-    digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
-    return f"{learned(model, data_dir).name}-{digest[:8]}"
-
-
-def _task(model: str, data_dir: str) -> str:
-    from flhe_lab.papers.curves import learned
-
-    return learned(model, data_dir).source.title
-
-
 def _models(plan: Plan) -> tuple[str, ...]:
-    from flhe_lab.papers.curves import learned
-
     if plan.quick:
         return ("fcn",)  # which learns what is installed, where there is nothing else
     return tuple(m for m in NAMES if learned(m, plan.data_dir).source.there(plan.data_dir))
-
-
-def _curves(plan: Plan) -> list[Step]:
-    return [curves_step(model, plan) for model in _models(plan)]
 
 
 def _reports(plan: Plan, found: Found) -> list[Result]:
@@ -148,8 +128,6 @@ def _reports(plan: Plan, found: Found) -> list[Result]:
 
 
 def _figure(model: str, found: Any) -> Result:
-    from flhe_lab.papers.learning import Curve
-
     curves = [Curve.from_json(each) for each in found["curves"]]
     entries: list[Entry] = []
     for curve in curves:
@@ -171,8 +149,6 @@ def _figure(model: str, found: Any) -> Result:
 
 def _setting(model: str) -> str:
     """How it was trained, and what differs from the papers', in words."""
-    from flhe_lab.papers.curves import COMPARISONS
-
     how = COMPARISONS[model].setting
     work = f"{how.batches} batches" if how.batches else f"{how.local_epochs} epoch"
     return (
@@ -185,8 +161,6 @@ def _setting(model: str) -> str:
 
 def _apart(curves: Sequence[Curve]) -> str:
     """How far the encrypted curves lie from the plain one, in words."""
-    from flhe_lab.papers.learning import SETTLED
-
     plain, *others = curves
     said = [
         f"{curve.name} {curve.gap(plain):.3f} in {curve.rounds} rounds, "
@@ -203,7 +177,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         "learning-curves",
         "learned",
-        _curves,
+        lambda plan: [curves_step(model, plan) for model in _models(plan)],
         _reports,
         ("FLASHE Fig. 9", "BatchCrypt Fig. 6", "ESAFL Fig. 3", "SASH Fig. 5"),
     ),

@@ -6,18 +6,19 @@ and of opening the sum; bytes are of one upload and of the sum that comes back.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe_lab.bench import Contender, Setting, Vector, peers, phe, schemes
+from flhe_lab.bench import PHASES, Contender, Setting, peers, phe, schemes, sparse
+from flhe_lab.bench import measure as in_turns
 from flhe_lab.bench.schemes import Make
-from flhe_lab.bench.sparse import sparse
+from flhe_lab.tables.marked import Marked, proportional
 from flhe_lab.tables.result import Group
 from flhe_lab.tables.section import Plan, Say, Step
-from flhe_lab.tables.turns import Cost, costs, timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,15 @@ class Who:
     sample : int
         Values that it is given at most, the rest being projected; 0 for no bound. Peers that sample
         by themselves have none.
+    counted : bool
+        Whether it tells the bytes of a whole update, or of a sample.
     """
 
     name: str
     group: Group
     make: Make
     sample: int = 0
-
-
-def _sparse(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    return sparse(setting, updates, 0.1)
+    counted: bool = True
 
 
 def _phe(make: Callable[..., Contender]) -> Make:
@@ -65,13 +65,14 @@ BATCHCRYPT_2048 = "BatchCrypt, 2048 bits"
 PHE, PHE_BATCHED = "python-paillier", "python-paillier, batched"
 BFV_PAPER, BFV = "TenSEAL BFV, as in FLASHE", "TenSEAL BFV, shortest"
 CKKS_PAPER, CKKS = "TenSEAL CKKS, as in FLASHE", "TenSEAL CKKS, shortest"
+BFV_VALUES, CKKS_VALUES = "TenSEAL BFV, a value each", "TenSEAL CKKS, a value each"
 
 WHO: Mapping[str, Who] = {
     who.name: who
     for who in (
         Who(PLAIN, "ours", schemes.plain),
         Who(FLASHE, "ours", schemes.flashe),
-        Who(FLASHE_TENTH, "ours", _sparse),
+        Who(FLASHE_TENTH, "ours", partial(sparse.sparse, top_k=0.1)),
         Who(SASH, "ours", schemes.sash),
         Who(ESAFL, "ours", schemes.esafl),
         Who(ESAFL_NARROW, "ours", partial(schemes.esafl, ring_name=schemes.NARROW)),
@@ -86,16 +87,54 @@ WHO: Mapping[str, Who] = {
         Who(BFV, "peer", peers.bfv),
         Who(CKKS_PAPER, "peer", peers.ckks),
         Who(CKKS, "peer", peers.shortest_ckks),
+        Who(BFV_VALUES, "peer", peers.bfv_values, counted=False),
+        Who(CKKS_VALUES, "peer", peers.ckks_values, counted=False),
     )
 }
 """Everybody who can be timed, by name."""
 
 
-def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one contender took for one update.
+
+    Parameters
+    ----------
+    who, group
+        As in Entry.
+    encrypt_s, add_s, decrypt_s : Marked
+        Seconds: a client's, of one upload that is added, a client's; the minima of the turns.
+    upload_bytes : Marked
+        One client's upload.
+    down_bytes : Marked or None
+        What comes back; by default as long.
+    """
+
+    who: str
+    group: Group
+    encrypt_s: Marked
+    add_s: Marked
+    decrypt_s: Marked
+    upload_bytes: Marked
+    down_bytes: Marked | None = None
+
+    def work_s(self, additions: int) -> Marked:
+        """A client's encryption and decryption, and the server's additions."""
+        return self.encrypt_s + self.decrypt_s + self.add_s * additions
+
+    def scaled(self, factor: float) -> Cost:
+        """The cost of `factor` times as many values."""
+        numbers = (self.encrypt_s, self.add_s, self.decrypt_s, self.upload_bytes)
+        down = self.down_bytes and proportional(self.down_bytes, factor)
+        scaled = (proportional(each, factor) for each in numbers)
+        return Cost(self.who, self.group, *scaled, down)
+
+
+def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = "costs") -> Step:
     """The measurement of `names` at `values` values and `cohort` clients.
 
-    The key holds values, cohort and names: sections that ask for the same share one measurement; what
-    is to be compared must be in one.
+    The step's key holds values, cohort and names: sections that ask for the same share one measurement;
+    what is to be compared must be in one. One with a `key` of its own is named by that and the values.
 
     Raises
     ------
@@ -105,15 +144,15 @@ def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:
     for name in names:
         if name not in WHO:
             raise ConfigError(f"{name!r}: choose from {', '.join(WHO)}")
-    repeats = plan.repeats
-    slug = "+".join(sorted("".join(c for c in n.lower() if c.isalnum()) for n in names))
-    key = f"costs-{values}-{cohort}-{slug}"
-    if len(key) > 120:
-        import hashlib
-
-        key = f"costs-{values}-{cohort}-{hashlib.sha256(slug.encode()).hexdigest()[:16]}"
+    repeats, whole = plan.repeats, f"{key}-{values}"
+    if key == "costs":
+        slug = "+".join(sorted("".join(c for c in n.lower() if c.isalnum()) for n in names))
+        whole = f"costs-{values}-{cohort}-{slug}"
+        if len(whole) > 120:
+            digest = hashlib.sha256(slug.encode()).hexdigest()
+            whole = f"costs-{values}-{cohort}-{digest[:16]}"
     return Step(
-        key,
+        whole,
         lambda say: measure(values, cohort, names, repeats, say),
         f"{len(names)} contenders, {values:,} values, {cohort} clients",
         weight=1 + values * len(names) * repeats / 3e6,
@@ -132,18 +171,56 @@ def measure(
     """
     setting = Setting(values, cohort)
     updates = setting.updates()
-    contenders: dict[str, tuple[Contender, float]] = {}
+    contenders: dict[str, Contender] = {}
+    scales: dict[str, float] = {}
     for name in names:
         say(f"{name}, making ready")
         who = WHO[name]
         taken = min(values, who.sample or values)
-        part = Setting(taken, cohort)
-        mine = [u[:taken] for u in updates]
-        contenders[name] = who.make(part, mine), values / taken
-    scales = {name: scale for name, (_, scale) in contenders.items()}
-    return timed({name: c for name, (c, _) in contenders.items()}, repeats, say, scales)
+        contenders[name] = who.make(Setting(taken, cohort), [u[:taken] for u in updates])
+        scales[name] = values / taken
+    return timed(contenders, repeats, say, scales)
+
+
+def timed(
+    contenders: Mapping[str, Contender],
+    repeats: int,
+    say: Say,
+    scales: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Time everybody in turns; JSON values that `read` takes.
+
+    A contender with a `projection` ran one part in so many, and tells the bytes of all; one in `scales`
+    was given one part in so many, and knows nothing of the rest.
+
+    Raises
+    ------
+    FlheError
+        A mean that is not the mean; two contenders of one name.
+    """
+    # The minimum of seven turns is not to be compared with that of three: all have as many.
+    repeats = min(repeats, *(contender.max_repeats for contender in contenders.values()))
+    taken = in_turns([*contenders.values()], repeats, lambda _n, _m, who: say(who))
+    found: dict[str, Any] = {}
+    for name, contender in contenders.items():
+        seen, scale = taken[contender.name], (scales or {}).get(name, 1.0)
+        mark = "measured" if contender.projection * scale == 1.0 else "sampled"
+        row: dict[str, Any] = {"note": contender.note, "error": seen.error}
+        for phase in PHASES:
+            row[phase] = [seen.times[phase].min * scale, mark]
+        size = contender.upload_bytes
+        assert size is not None
+        counted = scale == 1.0 and (name not in WHO or WHO[name].counted)
+        row["bytes"] = [size * scale, "counted" if counted else "sampled"]
+        found[name] = row
+    return found
 
 
 def read(found: Mapping[str, Any]) -> dict[str, Cost]:
-    """Name -> cost, of what `measure` gave."""
-    return costs(found, {who.name: who.group for who in WHO.values()})
+    """Name -> cost, of what `timed` gave; what follows a bar in a name says how, not who."""
+    out = {}
+    for name, row in found.items():
+        numbers = (Marked.from_json(row[key]) for key in (*PHASES, "bytes"))
+        who = WHO.get(name.partition("|")[0])
+        out[name] = Cost(name, who.group if who else "ours", *numbers)
+    return out

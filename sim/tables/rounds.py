@@ -12,7 +12,7 @@ from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
 from flhe_lab.advise.wan import Link
 from flhe_lab.tables.learned import NAMES, VALUES
 from flhe_lab.tables.marked import Marked, projected
-from flhe_lab.tables.turns import Cost
+from flhe_lab.tables.phase_costs import Cost
 
 PARTS = ("training", "encryption", "decryption", "idle")
 """An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""
@@ -32,8 +32,6 @@ class Round:
         All else, transfer, the server's work and waiting for others: what the papers call idle.
     total_s : Marked
         The round.
-    bytes_up, bytes_down : Marked
-        What it sent and received.
     breakdown : Breakdown
         The model's own account.
     """
@@ -43,49 +41,35 @@ class Round:
     decrypt_s: Marked
     wait_s: Marked
     total_s: Marked
-    bytes_up: Marked
-    bytes_down: Marked
     breakdown: Breakdown
 
+    def parts(self) -> dict[str, Marked]:
+        """PARTS, then TOTAL."""
+        numbers = (self.train_s, self.encrypt_s, self.decrypt_s, self.wait_s, self.total_s)
+        return dict(zip((*PARTS, TOTAL), numbers, strict=True))
 
-def work_of(cost: Cost, train_s: float, down_bytes: float | None = None) -> Work:
-    """What the round simulator is asked; the sum comes down as long as an upload, unless told."""
-    up = cost.upload_bytes.value
+
+def work_of(cost: Cost, train_s: float) -> Work:
+    """What the round simulator is asked."""
+    down = cost.upload_bytes if cost.down_bytes is None else cost.down_bytes
     return Work(
         train_s,
         cost.encrypt_s.value,
         cost.decrypt_s.value,
         cost.add_s.value,
-        round(up),
-        round(up if down_bytes is None else down_bytes),
+        round(cost.upload_bytes.value),
+        round(down.value),
     )
 
 
-def played(
-    cost: Cost, train_s: Marked, links: Sequence[Link], down_bytes: float | None = None
-) -> Round:
+def played(cost: Cost, train_s: Marked, links: Sequence[Link]) -> Round:
     """Play one round of as many clients as there are links."""
-    whole = typical(simulate(work_of(cost, train_s.value, down_bytes), links))
+    whole = typical(simulate(work_of(cost, train_s.value), links))
     own = whole.train_s + whole.encrypt_s + whole.decrypt_s
-    down = cost.upload_bytes if down_bytes is None else Marked(down_bytes, cost.upload_bytes.mark)
-    return Round(
-        train_s,
-        cost.encrypt_s,
-        cost.decrypt_s,
-        projected(whole.total_s - own),
-        projected(whole.total_s),
-        cost.upload_bytes,
-        down,
-        whole,
-    )
+    idle, total = projected(whole.total_s - own), projected(whole.total_s)
+    return Round(train_s, cost.encrypt_s, cost.decrypt_s, idle, total, whole)
 
 
 def row(model: str) -> str:
     """Name and size, as the papers round it."""
     return f"{NAMES[model]} ({VALUES[model] / 1e6:.2f}M)"
-
-
-def parts(seen: Round) -> dict[str, Marked]:
-    """PARTS, then TOTAL."""
-    numbers = (seen.train_s, seen.encrypt_s, seen.decrypt_s, seen.wait_s, seen.total_s)
-    return dict(zip((*PARTS, TOTAL), numbers, strict=True))

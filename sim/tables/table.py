@@ -22,6 +22,9 @@ from flhe_lab.tables.section import Found, Plan, Section, Step
 
 TEXTS = "tables.toml"
 
+Numbers = Mapping[str, Marked | float | None]
+"""Quantity -> number; bare ones are published, None is left out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -31,14 +34,14 @@ class Line:
     ----------
     row, who, group, x
         As in Entry.
-    numbers : mapping
-        Quantity -> number; bare ones are published, None is left out.
+    numbers : Numbers
+        What they are.
     """
 
     row: str
     who: str
     group: Group
-    numbers: Mapping[str, Marked | float | None]
+    numbers: Numbers
     x: float | None = None
 
 

@@ -12,45 +12,42 @@ import math
 from flhe_lab.advise.prices import GB
 from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.published import rows
 
+MODES = ("FATE", "BatchCrypt", "plain")
 BATCHCRYPT_4 = {
     dataset: tuple(
         (line.hours, line.traffic_gb)
-        for line in (
-            reported("BatchCrypt", model, mode) for mode in ("FATE", "BatchCrypt", "plain")
-        )
+        for line in (reported("BatchCrypt", model, mode) for mode in MODES)
     )
     for dataset, model in (("FMNIST", "FCN"), ("CIFAR", "AlexNet"), ("LSTM", "LSTM"))
 }
 """BatchCrypt, Table 4: stock FATE, BatchCrypt, plain; hours, GB."""
 
+_ITERATIONS = rows("batchcrypt", "iterations", lambda *row: row)
 BATCHCRYPT_ITERATION = {
-    "FMNIST": (211.9, 1.1, 96),
-    "CIFAR": (2725.7, 13.1, 135),
-    "LSTM": (8777.7, 44.1, 154),
+    dataset: row[1:4] for dataset, row in zip(BATCHCRYPT_4, _ITERATIONS, strict=True)
 }
 """BatchCrypt, Sec. 3.1: stock FATE's seconds and GB of an iteration; times the plain one's seconds."""
 
-BATCHCRYPT_PLAIN_MB = (6.98, 85.89, 275.93)
+BATCHCRYPT_PLAIN_MB = tuple(row[4] for row in _ITERATIONS)
 """BatchCrypt, Sec. 3.1: MB of 2^20 bytes of a plain iteration, all clients, up and down."""
 
 BATCHCRYPT_EPOCHS = (40, 285, 20)
 """BatchCrypt, Table 4: epochs of stock FATE, and of plain training."""
 
 ESAFL_5 = {
-    "FCN": ((122.5, 2228.3), (8.9, 58.7), (34, 0.6, 28.9), (36, 0.2, 12.8)),
-    "AlexNet": ((9495.6, 16422.0), (131.3, 277.8), (255, 10.2, 180.6), (265, 3.8, 119.8)),
-    "LSTM": ((8484.4, 15347.3), (105.2, 175.9), (20, 8.9, 139.9), (20, 3.3, 100.4)),
+    model: {mode: reported("ESAFL", model, mode) for mode in (*MODES[:2], "ESAFL", "plain")}
+    for model in ("FCN", "AlexNet", "LSTM")
 }
-"""ESAFL, Table 5: FATE and BatchCrypt (hours, GB); ESAFL and plain (epochs, hours, GB)."""
+"""ESAFL, Table 5."""
 
 
 @shows("esafl-one-way")
 def _fcn() -> Found:
     packed, plain, unpacked = 1.867, 0.78, 26.15
-    (_, _, ours), (_, _, clear) = ESAFL_5["FCN"][2:]
+    ours, clear, batch = (ESAFL_5["FCN"][mode].traffic_gb for mode in ("ESAFL", "plain", MODES[1]))
     ratio = ours / 34 / (clear / 36)
-    batch = ESAFL_5["FCN"][1][1]
     return Found(
         f"Table 3: {unpacked} MB for 7 ciphertexts are 2 x {unpacked / 14:.3f}, up and down; 1.87 "
         f"MB for one is up only. Table 5 follows it: {ratio:.2f} times the plain traffic an "
@@ -63,8 +60,9 @@ def _fcn() -> Found:
 @shows("esafl-borrowed")
 def _borrowed() -> Found:
     ours, theirs = [], []
-    for (_, batch), mine in zip(BATCHCRYPT_4.items(), ESAFL_5.values(), strict=True):
-        ours += [*mine[0], *mine[1]]
+    for batch, mine in zip(BATCHCRYPT_4.values(), ESAFL_5.values(), strict=True):
+        for mode in MODES[:2]:
+            ours += [mine[mode].hours, mine[mode].traffic_gb]
         theirs += [*batch[0], *batch[1]]
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     other = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
@@ -79,8 +77,9 @@ def _borrowed() -> Found:
 
 @shows("esafl-slowdown")
 def _slowdown() -> Found:
-    times = [mine[2][1] / mine[3][1] for mine in ESAFL_5.values()]
-    traffic = [mine[2][2] / mine[3][2] for mine in ESAFL_5.values()]
+    pairs = [(mine["ESAFL"], mine["plain"]) for mine in ESAFL_5.values()]
+    times = [ours.hours / plain.hours for ours, plain in pairs]
+    traffic = [ours.traffic_gb / plain.traffic_gb for ours, plain in pairs]
     return Found(
         f"Table 5: {', '.join(f'{t:.2f}' for t in times)} times the plain hours, "
         f"{', '.join(f'{t:.2f}' for t in traffic)} times the traffic. The text prints these less "
@@ -104,9 +103,9 @@ def _iterations() -> Found:
 
 @shows("batchcrypt-plain")
 def _plain_hours() -> Found:
-    ratios = [rows[0][0] / rows[2][0] for rows in BATCHCRYPT_4.values()]
+    ratios = [lines[0][0] / lines[2][0] for lines in BATCHCRYPT_4.values()]
     said = [row[2] for row in BATCHCRYPT_ITERATION.values()]
-    slow = [rows[1][0] / rows[2][0] for rows in BATCHCRYPT_4.values()]
+    slow = [lines[1][0] / lines[2][0] for lines in BATCHCRYPT_4.values()]
     return Found(
         f"Epochs are the same, so hours should be {', '.join(map(str, said))} times as many; they "
         f"are {', '.join(f'{r:.0f}' for r in ratios)} times. And BatchCrypt takes "
@@ -140,11 +139,11 @@ def _links() -> Found:
 
     links = named("batchcrypt").links(9)
     by, printed = {}, {}
-    for model, rows in ESAFL_5.items():
-        for who, (_, hours, gigabytes) in zip(("ESAFL", "plain"), rows[2:], strict=True):
-            bits = gigabytes * GB / 2 * 8  # half of it up, half of it down
+    for model, lines in ESAFL_5.items():
+        for who in ("ESAFL", "plain"):
+            bits = lines[who].traffic_gb * GB / 2 * 8  # half of it up, half of it down
             slowest = max(bits / link.up_mbps + bits / link.down_mbps for link in links)
-            by[model, who], printed[model, who] = slowest / 1e6 / 3600, hours
+            by[model, who], printed[model, who] = slowest / 1e6 / 3600, lines[who].hours
     texts = [f"{m} {w} {h:.2f} of {printed[m, w]} h" for (m, w), h in by.items()]
     short = {key for key, hours in by.items() if hours > printed[key] + 0.05}
     return Found(
@@ -155,14 +154,13 @@ def _links() -> Found:
 
 @shows("batchcrypt-table-1")
 def _paillier() -> Found:
-    keys, megabytes, seconds = (1024, 3072), (287.64, 754.62), (216.87, 3111.14)
-    power = math.log(seconds[1] / seconds[0]) / math.log(keys[1] / keys[0])
-    bits = 527.17 * 2**20 * 8 / 900_000
-    plain = 6.87 * 2**20 * 8 / 900_000
+    least, usual, most = rows("batchcrypt", "table_1", lambda *row: row)
+    size, power = (math.log(most[i] / least[i]) / math.log(most[0] / least[0]) for i in (2, 3))
+    bits, plain = (usual[i] * 2**20 * 8 / 900_000 for i in (2, 1))
     return Found(
         f"Table 1: at 2048 bits a ciphertext has {bits:,.0f} bits, 4,096 of them modulo n^2: 128 "
         f"times a float, not 64. Time grows with the {power:.1f}th power of the key, size with "
-        f"the {math.log(megabytes[1] / megabytes[0]) / math.log(3):.2f}th. And its plaintexts "
+        f"the {size:.2f}th. And its plaintexts "
         f"have {plain:.0f} bits each, not 32.",
         bits > 4096 and power > 2,
     )

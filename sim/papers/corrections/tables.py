@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.corrections.proof import Found, shows
+from flhe_lab.papers.published import rows
 
 FLASHE_4 = {
     name: tuple(
@@ -29,8 +30,8 @@ CIPHERTEXT_KB, SLOTS = 266.0, 4096
 @shows("flashe-savings")
 def _reductions() -> Found:
     models = {
-        m: [1 - (rows[1].usd or 0) / (peer.usd or 1) for peer in rows[2:]]
-        for m, rows in FLASHE_4.items()
+        m: [1 - (lines[1].usd or 0) / (peer.usd or 1) for peer in lines[2:]]
+        for m, lines in FLASHE_4.items()
     }
     schemes = [sorted(m[i] for m in models.values()) for i in range(3)]
     by_model = ", ".join(f"{min(v):.0%} to {max(v):.0%}" for v in models.values())
@@ -44,7 +45,9 @@ def _reductions() -> Found:
 
 @shows("flashe-speedups")
 def _speedups() -> Found:
-    ratios = {m: [peer.hours / rows[1].hours for peer in rows[2:]] for m, rows in FLASHE_4.items()}
+    ratios = {
+        m: [peer.hours / lines[1].hours for peer in lines[2:]] for m, lines in FLASHE_4.items()
+    }
     low = min(min(r) for r in ratios.values())
     high = [max(r[i] for r in ratios.values()) for i in range(3)]
     return Found(
@@ -60,8 +63,8 @@ def _baseline() -> Found:
     up = 16
     down = (10 * (2**up - 1)).bit_length()
     traffic = [
-        rows[0].traffic_gb * 2**30 * 8 / (2 * n * epochs)
-        for rows, (n, epochs) in zip(FLASHE_4.values(), FLASHE_MODELS.values(), strict=True)
+        lines[0].traffic_gb * 2**30 * 8 / (2 * n * epochs)
+        for lines, (n, epochs) in zip(FLASHE_4.values(), FLASHE_MODELS.values(), strict=True)
     ]
     return Found(
         f"Table 2: the plaintext of 16,384 numbers of 16 bits is 40.02 KB, {printed:.2f} bits "
@@ -123,7 +126,7 @@ def _forty() -> Found:
 
 @shows("fedml-tenth")
 def _tenth() -> Found:
-    seconds = {0.0: 17.739, 0.1: 30.874, 0.3: 50.284, 0.5: 70.167, 0.7: 88.904, 1.0: 112.504}
+    seconds = dict(rows("fedml", "table_7", lambda share, seconds, _size: (share, seconds)))
     shares = {p: (s - seconds[0]) / (seconds[1] - seconds[0]) for p, s in seconds.items()}
     texts = ", ".join(f"{shares[p]:.3f} at {p:.0%}" for p in (0.1, 0.3, 0.5, 0.7))
     return Found(

@@ -1,0 +1,189 @@
+"""A federation of one scheme as a contender: from float32 update to upload, from sum to float32 mean.
+
+Nothing is computed ahead of time. Making keys is not timed, since it happens once an epoch. A fresh
+sealer each time is what lets one process encrypt repeatedly in one slot; it protects nothing but random
+numbers. `add` is what the server does for one upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.extras import Extras
+from flhe.coding.flatten import Entry, Layout
+from flhe.errors import FlheError
+from flhe.schemes.sealed import Sealed
+from flhe.schemes.sum_mac import SumTags
+from flhe.training.terms import Terms
+from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector, averaging
+
+
+def layout_of(values: int) -> Layout:
+    """A model of one array."""
+    return Layout((Entry("update", (values,), "float32"),))
+
+
+def terms_of(scheme: str, **others: Any) -> Terms:
+    """Terms of what is timed: thresholds of 1, no metrics."""
+    return Terms(scheme, **{"clip": 1.0, "max_examples": EXAMPLES, "metrics": (), **others})
+
+
+def nbytes(sealed: Sealed) -> int:
+    """Bytes that travel."""
+    return sum(map(len, (*sealed.body(), sealed.header())))
+
+
+def verified(
+    tags: SumTags,
+    lanes: NDArray[Any],
+    total: Sealed,
+    bits: int,
+    coords: NDArray[np.uint32] | None = None,
+) -> Plain:
+    """What an opened sum holds, once its tags are seen to fit; `coords` of a sparse one."""
+    values = tags.floats if coords is None else coords.size
+    whole = Plain(lanes[:values], lanes[values:], coords)
+    bounds = [support.digest() for support in total.supports]
+    plain, fits = tags.matching(whole, total.senders, bits, bounds)
+    if not all(fits):
+        raise FlheError(f"{total.scheme}: the tags of a sum do not fit")
+    return plain
+
+
+class Adder(Protocol):
+    """What adds ciphertexts: every `Scheme` does."""
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Fold one in."""
+
+    def close(self, total: Sealed) -> Sealed:
+        """End a sum."""
+
+
+def uploads(
+    name: str,
+    scheme: Adder,
+    seal: Callable[[int], Sealed],
+    opened: Callable[[Sealed], Vector],
+    exact: Sequence[Vector],
+    *,
+    ranks: Sequence[int] | None = None,
+    add: Callable[[Sealed, Sealed], object] | None = None,
+    **known: Any,
+) -> Contender:
+    """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said.
+
+    Parameters
+    ----------
+    scheme : Adder
+        Adds.
+    seal, opened : callable
+        Rank -> its upload; closed sum -> float32 mean.
+    exact : sequence of Vector
+        What the mean is of.
+    add : callable, optional
+        (running sum, upload) -> what is timed of adding, where it is less than the scheme's `add`.
+    known
+        As in `Contender`.
+    """
+    ranks = range(len(exact)) if ranks is None else ranks
+    parts = [seal(rank) for rank in ranks]
+    total: Sealed | None = None
+    for part in parts:
+        total = scheme.add(total, part)
+    assert total is not None
+    closed = scheme.close(total)
+    # `add` is timed on a running sum of its own: what it holds does not matter, its size does.
+    running = scheme.add(None, replace(parts[0], senders=(0,)))
+    more = replace(parts[1], senders=(1,))
+    fold = add or (lambda sums, part: scheme.add(replace(sums), part))
+    known = {"upload_bytes": nbytes(parts[0]), "sum_bytes": nbytes(closed), **known}
+    return averaging(
+        name,
+        lambda: seal(ranks[0]),
+        lambda: fold(running, more),
+        lambda: opened(closed),
+        exact,
+        **known,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """How the members of one federation seal and open.
+
+    Parameters
+    ----------
+    terms : Terms
+        Say how all of them encode; resolved for the cohort.
+    scheme : Adder
+        Adds.
+    seal : callable
+        (rank, encoded update) -> its upload.
+    opened : callable
+        Closed sum -> lanes.
+    key : bytes
+        Of the tags of a sum; none where its sealers make none.
+    add : callable, optional
+        As in `uploads`.
+    """
+
+    terms: Terms
+    scheme: Adder
+    seal: Callable[[int, Plain], Sealed]
+    opened: Callable[[Sealed], NDArray[Any]]
+    key: bytes = b""
+    add: Callable[[Sealed, Sealed], object] | None = None
+
+    def encoder(self, setting: Setting, updates: Sequence[Vector]) -> Callable[[int], Plain]:
+        """Rank -> what its sealer is given."""
+        codec, tags = self.terms.codec(), self._tags(setting)
+        state = codec.init(layout_of(setting.values))
+        extras = Extras().encode(EXAMPLES if self.terms.weighted else 1, {}, [])
+
+        def encoded(rank: int) -> Plain:
+            plain, _ = codec.encode(Plain(updates[rank], extras), state)
+            return plain if tags is None else tags.tagged(plain, rank, self.terms.bits)
+
+        return encoded
+
+    def decoder(self, setting: Setting) -> Callable[[Sealed], Vector]:
+        """Closed sum -> what a reader makes of it."""
+        codec, tags = self.terms.codec(), self._tags(setting)
+        state = codec.init(layout_of(setting.values))
+
+        def mean(total: Sealed) -> Vector:
+            lanes = self.opened(total)
+            if tags is None:
+                plain = Plain(lanes[: setting.values], lanes[setting.values :])
+            else:
+                plain = verified(tags, lanes, total, self.terms.bits)
+            opened, _ = codec.decode(plain, total.senders, state)
+            return opened.values
+
+        return mean
+
+    def contender(
+        self, name: str, setting: Setting, updates: Sequence[Vector], **known: Any
+    ) -> Contender:
+        """It, at work on `updates`, one a rank; `known` as in `Contender`."""
+        encoded, ranks = self.encoder(setting, updates), setting.survivors
+        return uploads(
+            name,
+            self.scheme,
+            lambda rank: self.seal(rank, encoded(rank)),
+            self.decoder(setting),
+            [updates[rank] for rank in ranks],
+            ranks=ranks,
+            add=self.add,
+            **known,
+        )
+
+    def _tags(self, setting: Setting) -> SumTags | None:
+        return SumTags(self.key, SLOT, setting.values, setting.threads) if self.key else None
