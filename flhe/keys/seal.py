@@ -54,8 +54,10 @@ Expected = Mapping[str, int | str | bytes]
 """Header field -> the one value that the reader accepts."""
 
 
-def _check(header: Mapping[str, Any]) -> dict[str, Any]:
+def _check(header: object) -> dict[str, Any]:
     """The header, if it has the fields of BOUND; ProtocolError otherwise."""
+    if not isinstance(header, Mapping):
+        raise ProtocolError("sealed box: its header must be a map of named fields")
     for name, kind in BOUND.items():
         if type(header.get(name)) is not kind:
             raise ProtocolError(f"sealed box: header field {name} must be {kind.__name__}")

@@ -138,6 +138,7 @@ def boxed(length: int, *fields: dict[str, Any]) -> bytes:
         (boxed(0, {"salt": bytes(31)}), "salt must be 32 bytes"),
         (boxed(0, {"chunk_bytes": 0}), "chunk_bytes must be an integer, 1 to"),
         (boxed(0, {"chunk_bytes": CHUNK + 1}), "chunk_bytes must be an integer"),
+        (boxed(0, {"header": [1, 2]}), "header must be a map of named fields"),
         (boxed(0, {"header": HEADER | {"round": "4"}}), "header field round must be int"),
         (boxed(0, {"more": 1}), "1 unknown fields"),
         (b"flhe-seal/1\n" + bytes(99), "of another version of flhe"),
