@@ -16,7 +16,6 @@ Source: Bonawitz et al., CCS 2017, Fig. 4; Bell et al., CCS 2020.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.pack import Packing
+from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roster.roster import MAX_MEMBERS
@@ -133,14 +133,14 @@ class SecAggSealer(SealerShell):
     boxes: Mapping[int, bytes] = field(repr=False)
     masked: Masked | None = field(default=None, repr=False)
     rank: int = field(init=False)
-    _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], Any] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         self.rank = self.shared.member.rank
 
-    def _seal(self, plain: Plain, slot: Slot, length: int, ready: None) -> NDArray[np.uint8]:
+    def _seal(
+        self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
+    ) -> NDArray[np.uint8]:
+        length = plain.values.size + plain.extras.size
         plan, packing = self.shared.member.plan, self.scheme.packing
         if (plan.layout_hash, plan.length) != (_digest(slot), length):
             raise ProtocolError("secagg: the shares were made for another slot, or another length")

@@ -10,7 +10,6 @@ Source: Lyubashevsky, Peikert and Regev, EUROCRYPT 2010; see `scheme`.
 from __future__ import annotations
 
 import secrets
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import Residues
+from flhe.coding.support import Support
 from flhe.math.buffers import empty
 from flhe.math.sampling import Gaussian
 from flhe.schemes.esafl.rlwe import lifted
@@ -46,9 +46,6 @@ class ThresholdSealer(SealerShell):
     public: PublicKey
     rank: int
     _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
-    _used: set[Slot] = field(default_factory=set, repr=False)
-    _ready: dict[tuple[Slot, int], Any] = field(default_factory=dict, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
         check_senders((self.rank,), self.scheme.cohort)
@@ -57,7 +54,10 @@ class ThresholdSealer(SealerShell):
         a_hats = common_hats(self.scheme, self.public.crs)
         self._hats = list(zip(b_hats, a_hats, strict=True))
 
-    def _seal(self, plain: Plain, slot: Slot, length: int, ready: None) -> NDArray[np.uint8]:
+    def _seal(
+        self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
+    ) -> NDArray[np.uint8]:
+        length = plain.values.size + plain.extras.size
         scheme, values = self.scheme, plain.values
         if plain.extras.size:
             values = np.concatenate([plain.values, plain.extras])

@@ -6,19 +6,21 @@ and what was in the state directories on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records
+from flhe.schemes.flashe import streams
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets, wire
@@ -29,6 +31,19 @@ from tests.mods import harness
 
 PLAN = Plan(schemes=("flashe",), rounds=1, kill=False)
 TERMS = replace(terms_of(PLAN, "flashe"), metrics=("loss",))
+
+
+def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every keystream of FLASHE zeros."""
+    real = streams.masks
+
+    def zeros(*where: Any) -> Iterator[tuple[int, int, Any]]:
+        for at, end, lanes in real(*where):
+            lanes[:] = 0
+            yield at, end, lanes
+
+    for module in ("scheme", "sparse"):
+        monkeypatch.setattr(f"flhe.schemes.flashe.{module}.masks", zeros)
 
 
 class Trains(harness.App):

@@ -18,7 +18,7 @@ from flhe.schemes.esafl.scheme import Eshe, EsheSealer
 from flhe.schemes.fedml_he import ring as ckks_module
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.ring import Ckks, CkksSealer
-from flhe.schemes.flashe.scheme import Flashe, FlasheSealer, _Masks
+from flhe.schemes.flashe.scheme import Flashe, FlasheSealer
 from flhe.schemes.sash.scheme import Sash, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.selective import Selective, selective_sealer
@@ -28,6 +28,7 @@ from flhe_lab.rehearsal.search import Search, Secrets
 from flhe_lab.rehearsal.traffic import OPEN, opened
 from flhe_lab.rehearsal.updates import layout
 from tests.mods.harness import TERMS
+from tests.sim.rehearsal.captured import hide_nothing
 
 SIZE = 600
 COHORT = 3
@@ -82,10 +83,7 @@ WAYS = dict(ways())
 @pytest.fixture
 def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Masks, keys and powers of every scheme are zeros, and ones."""
-    real = _Masks.next
-    monkeypatch.setattr(
-        _Masks, "next", lambda self, count: np.zeros(count, real(self, count).dtype)
-    )
+    hide_nothing(monkeypatch)
     zeros = np.zeros(Sash(COHORT, 16).elements, np.uint64)
     monkeypatch.setattr("flhe.schemes.sash.scheme.random_elements", lambda *_: zeros)
     nobody = np.zeros(Eshe(COHORT, keys="round").sizes.n, np.int8)

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from flhe.node.store import Store
-from flhe.schemes.flashe import scheme as flashe
 from flhe.wire import derive
 from flhe.wire.canonical import loads
 from flhe.wire.derive import hkdf
@@ -22,7 +20,7 @@ from flhe_lab.rehearsal.traffic import COUNT, search
 from flhe_lab.rehearsal.updates import LANES
 from flhe_lab.rehearsal.verdict import expected
 from flhe_lab.rehearsal.wire import objects, read, records
-from tests.sim.rehearsal.captured import PLAN, capture
+from tests.sim.rehearsal.captured import PLAN, capture, hide_nothing
 
 
 def test_nothing_is_found_in_what_nodes_send(tmp_path: Path) -> None:
@@ -38,10 +36,7 @@ def test_updates_under_masks_of_zero_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole of the real node's code, with a keystream that is nothing."""
-    real = flashe._Masks.next
-    monkeypatch.setattr(
-        flashe._Masks, "next", lambda self, count: np.zeros(count, real(self, count).dtype)
-    )
+    hide_nothing(monkeypatch)
     traffic = search(capture(tmp_path))
     found = [each for each in traffic.found if each.kind == LANES]
     assert {each.kind for each in traffic.found} == {LANES}
