@@ -22,10 +22,11 @@ from flhe.mods.stages import Stopwatch
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.sums import receipts
+from flhe.training.due import SUM, Record, check_ahead
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model, next_history
 from flhe.training.reading import finite, served
-from flhe.training.session import SUM, Record, Session, check_ahead
+from flhe.training.session import Session
 from flhe.training.terms import Terms
 
 logger = logging.getLogger("flhe")

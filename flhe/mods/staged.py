@@ -26,9 +26,10 @@ from flhe.mods.updates import sign, update_reply
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
 from flhe.training.draft import Draft
+from flhe.training.due import check_ahead
 from flhe.training.mean_squares import encode
 from flhe.training.model import Model
-from flhe.training.session import Session, check_ahead
+from flhe.training.session import Session
 
 
 def begin(

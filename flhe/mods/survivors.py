@@ -20,7 +20,8 @@ from flhe.keys.agreement import masking
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.node.node import Node, log_failure
+from flhe.node.folder import log_failure
+from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
 from flhe.schemes.sealed import Slot
 from flhe.training.session import Session

@@ -18,8 +18,9 @@ from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Slot
 from flhe.training.draft import Draft
+from flhe.training.due import check_ahead
 from flhe.training.model import Model
-from flhe.training.session import Session, check_ahead
+from flhe.training.session import Session
 from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")

@@ -19,8 +19,8 @@ from flhe.node.keyfile import KeyFile
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.schemes.flashe.sparse import covered
+from flhe.training.due import MAX_AHEAD
 from flhe.training.model import Model
-from flhe.training.session import MAX_AHEAD
 from flhe.training.terms import Terms
 from flhe.wire import canonical, files
 from tests.mods.harness import TERMS, Group, Site, answer, refused, update

@@ -23,8 +23,9 @@ from flhe.schemes.sealed import Sealed
 from flhe.strategies import flashe_fedavg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
+from flhe.training.due import Record
 from flhe.training.model import Model
-from flhe.training.session import Record, Session
+from flhe.training.session import Session
 from flhe.wire import canonical
 from tests.strategies.puppets import Puppets, play, same, told
 

@@ -34,12 +34,13 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training import mean_squares as ranges_module
-from flhe.training import session as session_module
+from flhe.training import opening as session_module
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import RANGES, encode, fit
+from flhe.training.due import MAX_AHEAD, RANGES, SUM, check_ahead
+from flhe.training.mean_squares import encode, fit
 from flhe.training.model import Model, next_history
 from flhe.training.optimizer import ServerOptimizer
-from flhe.training.session import MAX_AHEAD, SUM, Session, check_ahead
+from flhe.training.session import Session
 from flhe.training.start import UNTOLD, start_layout
 from flhe.training.terms import Terms
 from tests.keys.agreement import agreed
