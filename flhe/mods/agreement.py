@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.errors import ProtocolError
+from flhe.errors import NoKeyError, ProtocolError
 from flhe.keys.agreement import epoch
 from flhe.mods import records
 from flhe.mods.stages import App, reply
@@ -68,3 +68,24 @@ def finish(node: Node, record: ConfigRecord) -> None:
     node.check_begun(begin=True)
     node.start_session(agreed, terms)
     node.drop_agreement()
+
+
+def current(node: Node, record: ConfigRecord) -> tuple[epoch.Epoch, Terms]:
+    """The node's own epoch and terms, if they are those that the message speaks of.
+
+    Raises
+    ------
+    NoKeyError
+        The node has no usable key, or not of that epoch.
+    PolicyError
+        Other terms than the federation's, or than the node allows.
+    """
+    announced = records.field(record, "terms", bytes)
+    finish(node, record)
+    agreed, terms = node.load_session()
+    if record.get("epoch", agreed.id) != agreed.id:
+        raise NoKeyError("the others have agreed on another epoch than this node's")
+    node.check_terms(announced)
+    node.policy.check_terms(terms)
+    node.policy.check_members(agreed.size)
+    return agreed, terms

@@ -95,6 +95,7 @@ class Stopwatch:
 Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 
 
-def reply(**fields: object) -> RecordDict:
-    """The record of ours in a reply."""
-    return RecordDict({records.REPLY: records.reply_record(**fields)})
+def reply(watch: Stopwatch | None = None, **fields: object) -> RecordDict:
+    """The record of ours in a reply, with what a `watch` says."""
+    timed = {} if watch is None else {"crypto-s": watch.seconds}
+    return RecordDict({records.REPLY: records.reply_record(**fields, **timed)})

@@ -1,22 +1,42 @@
 """Node: one site's side of one federation, with everything that is on its disk.
 
-Below runs/<id>/, where the id is the federation's: the run id of Flower's run that began it. A run that
-resumes it has another. Which module keeps which file is in the first lines of each.
-
+runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
+runs/<id>/announced   hash of the terms that an agreement is for
+runs/<id>/session     epoch id and terms
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
 errors.log            what was answered with a code only
+
+The id is the federation's: the run id of Flower's run that began it. A run that resumes it has another.
+What is kept of rounds and updates, in the same folder, is listed in `claims` and `updates`.
 """
 
 from __future__ import annotations
 
-from flhe.node.agreements import Agreements
+import hashlib
+from dataclasses import replace
+from typing import TypeVar
+
+from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
+from flhe.keys.agreement import epoch
+from flhe.node import federations
 from flhe.node.claims import SEEDS
-from flhe.node.epochs import Epochs
+from flhe.node.folder import log_failure
 from flhe.node.policy import Policy
 from flhe.node.store import Store
+from flhe.node.stored import StoredAgreement, StoredSession
+from flhe.node.updates import Updates
+from flhe.training.terms import Terms
 from flhe.wire.files import boot_id, make_private
 
-SECRETS = ("draft", "residual", "outbox", "ranges", *SEEDS)
+Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
+A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
+_STEPS: dict[str, type[Agreement]] = {
+    "advertised": epoch.Advertised,
+    "shared": epoch.Shared,
+    "confirmed": epoch.Confirmed,
+}
+
+_SECRETS = ("draft", "residual", "outbox", "ranges", *SEEDS)
 """What is destroyed when a node leaves."""
 
 
@@ -36,10 +56,188 @@ def open_store(policy: Policy) -> Store:
     return Store(policy.home, boot="" if policy.durable else boot_id())
 
 
-class Node(Agreements, Epochs):
+class Node(Updates):
     """A site within one run; for its parameters see `Folder`."""
 
     __slots__ = ()
+
+    # --- key agreement ---
+
+    def check_begun(self, *, begin: bool = False) -> None:
+        """Refuse to exceed `max_federations` (FederationsError); `begin` notes this one, on disk."""
+        federations.check(self.store, self.run_id, self.policy.max_federations, begin=begin)
+
+    def save_agreement(self, state: Agreement) -> None:
+        """Keep the state of an agreement for the next message, which another process may get."""
+        step = next(name for name, kind in _STEPS.items() if type(state) is kind)
+        self.drop_agreement()  # overwrites the secrets of the step before
+        self.store.write(self._name("stamp"), b"")
+        stamp = self.store.stamp(self._name("stamp")) or ""
+        kept = StoredAgreement(step, stamp, self.store.boot, state.to_bytes())
+        self.store.write(self._name("agreement"), kept.to_bytes())
+
+    def load_agreement(self, kind: type[A]) -> A:
+        """Read it back.
+
+        Raises
+        ------
+        ProtocolError
+            No agreement is under way, or it stands at another step.
+        """
+        step, data = self._agreement()
+        if _STEPS.get(step) is not kind:
+            raise ProtocolError("no key agreement stands at this step here: start over")
+        return kind.from_bytes(data, identity=self.identity)
+
+    def agreement_confirmed(self) -> bool:
+        """Whether an agreement waits for everyone's confirmation."""
+        return self._agreement()[0] == "confirmed"
+
+    def _agreement(self) -> tuple[str, bytes]:
+        data = self._kept("agreement")
+        if data is None:
+            return "", b""
+        kept = StoredAgreement.from_bytes(data)
+        # Two would become one member, or one would end the same agreement a second time.
+        if kept.stamp != self.store.stamp(self._name("stamp")):
+            raise NoKeyError("this state directory was copied or restored: start over")
+        if self.store.boot and kept.boot != self.store.boot:
+            raise NoKeyError("this machine has started anew since: start over")
+        return kept.step, kept.state
+
+    def announce(self, terms: bytes) -> None:
+        """Note which terms a key agreement is for; replaces those of the one before."""
+        self.store.write(self._name("announced"), hashlib.sha256(terms).digest())
+
+    def check_announced(self, terms: bytes) -> None:
+        """Refuse to begin an epoch under other terms than its agreement began with; ProtocolError.
+
+        They would be this federation's for good, and the honest ones refused from then on.
+        """
+        if self._kept("announced") != hashlib.sha256(terms).digest():
+            raise ProtocolError(
+                "these are not the terms that the key was agreed on for: start over"
+            )
+
+    def drop_agreement(self) -> None:
+        """Erase an agreement's secrets."""
+        self.store.erase(self._name("agreement"))
+        self.store.erase(self._name("stamp"))
+
+    # --- epochs ---
+
+    def start_session(self, agreed: epoch.Epoch, terms: Terms) -> None:
+        """Make `agreed` the epoch of this federation; the keys of the one before are destroyed.
+
+        What was opened stays opened: a round has one sum, in whatever epoch. May be called again for
+        the same epoch: after a crash half-way.
+        """
+        old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
+        model = self.load_model()
+        self._raise_floor(old, masked=terms.masked)
+        floor = self.floor()
+        opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
+        if self.store.has_epoch(agreed.id, agreed.to_bytes()):
+            self.store.raise_opened(agreed.id, opened, ranged)
+        else:
+            self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened, ranged=ranged)
+        body = StoredSession(agreed.id, terms.to_bytes())
+        self.store.write(self._name("session"), body.to_bytes())
+        for epoch_id in old:
+            self.store.erase_epoch(epoch_id)
+        for name in SEEDS if old else ():
+            self.store.erase(self._name(name))  # of an epoch that is over
+
+    def erase_keys(self) -> None:
+        """Destroy the scheme's own keys of every epoch so far; what was opened stays opened.
+
+        Their group key stays until the next epoch begins: the model is sealed under it.
+        """
+        for epoch_id in self._epochs():
+            try:
+                agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
+            except (ProtocolError, NoKeyError):
+                self._raise_floor([epoch_id], masked=True)
+                self.store.erase_epoch(epoch_id)
+                continue
+            if agreed.scheme_secret:
+                bare = replace(agreed, scheme_secret=b"")
+                self.store.replace_epoch(epoch_id, bare.to_bytes())
+
+    def current_epoch(self) -> bytes | None:
+        """Id of this run's epoch, or None before there is one."""
+        kept = self._session()
+        return None if kept is None else kept[0]
+
+    def usable_epoch(self) -> bytes | None:
+        """Id of this federation's epoch if its keys may be used here and now."""
+        kept = self._session()
+        if kept is None or not self.store.usable(kept[0]):
+            return None
+        current, terms = kept
+        pinned = self.policy.roster
+        try:
+            agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
+        except (ProtocolError, NoKeyError):
+            return None
+        if Terms.from_bytes(terms).joint and not agreed.scheme_secret:
+            return None  # erased, for another epoch that never began
+        return current if pinned is None or pinned.hash == agreed.roster.hash else None
+
+    def _epochs(self) -> list[bytes]:
+        """This federation's epochs that have keys here; after a crash there may be more than one.
+
+        A file that cannot be read (of another version, or damaged) is this one's if its session names
+        it: nobody else's may keep this federation from going on.
+        """
+        current, found = self.current_epoch(), []
+        for epoch_id in self.store.epochs():
+            try:
+                own = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id)).run_id == self.run_id
+            except (ProtocolError, StoreError) as error:
+                log_failure(self.store, "keys", error)
+                own = epoch_id == current
+            if own:
+                found.append(epoch_id)
+        return found
+
+    def _session(self) -> tuple[bytes, bytes] | None:
+        """Epoch and terms; None before there are any, and where they are damaged."""
+        data = self._kept("session")
+        if data is None:
+            return None
+        try:
+            kept = StoredSession.from_bytes(data)
+        except ProtocolError as error:  # as good as none: the group agrees anew
+            log_failure(self.store, "session", error)
+            return None
+        return kept.epoch, kept.terms
+
+    def load_session(self) -> tuple[epoch.Epoch, Terms]:
+        """Epoch and terms of this run.
+
+        Raises
+        ------
+        NoKeyError
+            No key was agreed on, or not under the roster that is pinned now.
+        """
+        kept = self._session()
+        if kept is None:
+            raise NoKeyError("this node has agreed on no key in this federation")
+        epoch_id, terms = kept
+        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
+        if agreed.run_id != self.run_id:
+            raise ProtocolError("the stored epoch belongs to another federation")
+        pinned = self.policy.roster
+        if pinned is not None and pinned.hash != agreed.roster.hash:
+            raise NoKeyError("another roster is pinned here than this key was agreed under")
+        return agreed, Terms.from_bytes(terms)
+
+    def check_terms(self, announced: bytes) -> None:
+        """Refuse terms that changed under way: also for an epoch that is yet to begin."""
+        kept = self._session()
+        if kept is not None and kept[1] != announced:
+            raise PolicyError("the server changed the terms of a running federation")
 
     def encrypted_before(self) -> bool:
         """Whether this run has ever spoken of encryption here: then it may not become a plain one."""
@@ -58,5 +256,5 @@ class Node(Agreements, Epochs):
         self._raise_floor(epochs, masked=True)
         for epoch_id in epochs:
             self.store.erase_epoch(epoch_id)
-        for name in SECRETS:
+        for name in _SECRETS:
             self.store.erase(self._name(name))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import DriftError, PolicyError, ProtocolError
+from flhe.node.claims import Claims
 from flhe.node.folder import log_failure
-from flhe.node.marks import Marks
 from flhe.node.stored import StoredOutput
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.draft import Draft
@@ -29,7 +29,7 @@ from flhe.wire.frame import frame, unframe
 Output = Literal["outbox", "ranges"]
 
 
-class Updates(Marks):
+class Updates(Claims):
     """What a node keeps of its model and of its updates."""
 
     __slots__ = ()

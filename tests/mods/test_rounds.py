@@ -17,7 +17,7 @@ from flhe.coding.support import Support
 from flhe.mods import records, stages, training
 from flhe.schemes.flashe.scheme import FlasheSealer
 from flhe.schemes.sealed import Sealed
-from flhe.training import opening as session_module
+from flhe.training import session as session_module
 from flhe.training.model import Model
 from tests.mods.harness import (
     TERMS,
