@@ -12,8 +12,7 @@ from flhe.node import audit, federations
 from flhe.node.store import Store
 from flhe.provision.doctor import examine
 from flhe.wire.codes import explain
-from tests.mods.harness import TERMS, Group, answer, refused, update
-from tests.mods.test_lasting import pinned
+from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
 from tests.provision.site import bad, good, run, signed
 
 
