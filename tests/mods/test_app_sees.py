@@ -127,13 +127,6 @@ def test_example_counts_leave_for_true_alone(group: Group, value: Any, examples:
     assert (b"4711" in wire(reply)) == leaves
 
 
-def test_a_metric_list_is_the_whole_list(group: Group) -> None:
-    site = group.sites[0]
-    site.app = App(accuracy=0.5, patients=3)
-    site.allow(flhe_metrics="patients")
-    assert dict(group.evaluate(site).content["metrics"]) == {"patients": 3}
-
-
 def test_counts_are_no_key_to_other_metrics(tmp_path: Path) -> None:
     """The server names the weight; a node that lets counts leave did not mean any metric."""
     group = Group(tmp_path, 3, replace(TERMS, weight_key="patients")).agree()

@@ -29,7 +29,6 @@ from tests.mods.harness import (
     refused,
     update,
 )
-from tests.mods.masked import Masked
 
 
 def shifted(terms: Terms, cohort: int, total: Sealed, lanes: Mapping[int, int]) -> Sealed:
@@ -137,22 +136,6 @@ def told(**setting: Any) -> dict[str, Any]:
     return {"config": ConfigRecord(setting)}
 
 
-def test_another_setting_for_one_node_adds_up_with_nobodys(four: Group) -> None:
-    """Everybody but one is told to stand still: the sum would be that one's update."""
-    replies = [four.ask(site, extra=told(lr=0.0) if i else {}) for i, site in enumerate(four.sites)]
-    assert [answer(reply)["told"] == TOLD for reply in replies] == [True, False, False, False]
-    parts = [update(reply) for reply in replies]
-    with pytest.raises(ProtocolError, match="slot"):
-        four.total(parts)
-    # Whatever the relay writes over them, and says that they were told.
-    for slot in (parts[0].slot, parts[1].slot):
-        lied = four.total([replace(part, slot=slot) for part in parts])
-        for site in four.sites:
-            for hashed in (TOLD, told_hash({"config": {"lr": 0.0}}, {})):
-                assert four.evaluate(site, lied, told=[hashed]).has_error()
-    assert all(site.model.round == 0 for site in four.sites)
-
-
 def test_all_that_an_app_is_shown_counts(four: Group) -> None:
     four.sites[2].context.run_config["epochs"] = 0
     extras = [{"more": ConfigRecord({"x": 1})}, {"more": ConfigRecord({"x": 2})}, {}]
@@ -181,17 +164,3 @@ def test_an_update_that_was_kept_is_sent_as_it_was_told_only(tmp_path: Path) -> 
     for attempt, extra, seen in ((0, {}, 1), (1, {}, 1), (2, told(lr=0.5), 2)):
         answer(group.ask(site, attempt=attempt, extra=extra))
         assert len(site.app.seen) == seen
-
-
-@pytest.mark.parametrize("unmask", ["server", "clients"])
-def test_nobody_signs_a_set_with_one_that_was_told_otherwise(tmp_path: Path, unmask: Any) -> None:
-    """SASH: shares are sealed for a slot, so those of another do not open, and no seed is released."""
-    group = Masked(tmp_path, 4, unmask).agree()
-    for rank in range(4):
-        assert not group.upload(rank, extra=told(lr=0.0) if rank != 2 else {}).has_error()
-    for rank in range(4):
-        said = answer(group.consist(rank, range(4)))
-        assert "signature" not in said
-        assert said["bad"] == ([2] if rank != 2 else [0, 1, 3])
-    signatures = group.signatures((0, 1, 3), (0, 1, 3))
-    assert len(group.answers((0, 1, 3), signatures)) == 3

@@ -19,14 +19,14 @@ from tests.mods.harness import RUN, Group, answer, dying, refused, update
 
 
 @contextmanager
-def full(name: str) -> Iterator[None]:
+def full(name: str, error: tuple[int, str] = (28, "No space left on device")) -> Iterator[None]:
     """There is no room for files that are called so; what was there before stays."""
 
     def without_room(write: Callable[..., Any]) -> Callable[..., Any]:
         def written(path: Path, *args: Any) -> Any:
             with files.os_errors("write"):
                 if path.name == name:
-                    raise OSError(28, "No space left on device", str(path))
+                    raise OSError(*error, str(path))
             return write(path, *args)
 
         return written
@@ -37,16 +37,17 @@ def full(name: str) -> Iterator[None]:
         yield
 
 
-def test_no_room_for_what_was_encrypted(group: Group) -> None:
+@pytest.mark.parametrize("error", [(28, "No space left on device"), (13, "Permission denied")])
+def test_no_room_for_what_was_encrypted(group: Group, error: tuple[int, str]) -> None:
     """After the claim: what cannot be kept does not leave, and is not encrypted again."""
     site = group.sites[0]
-    with full("outbox"):
+    with full("outbox", error):
         refused(group.ask(site), 1015)
     assert site.claims == ["1-0-2"]
     refused(group.ask(site), 1022)
     assert update(group.ask(site, attempt=1)).slot.attempt == 1
     said = [line for line in site.log.splitlines() if "StoreError: " in line]
-    assert "cannot write in the state directory: No space left" in said[0]
+    assert f"cannot write in the state directory: {error[1]}" in said[0]
     assert str(site.home) not in "".join(said)
 
 

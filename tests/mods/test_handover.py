@@ -119,6 +119,30 @@ def test_the_plain_model_is_taken_once(group: Group) -> None:
         assert late.model_file == group.sites[0].model_file
 
 
+def test_a_checkpoint_heals_a_damaged_model(group: Group) -> None:
+    group.play()
+    site = group.sites[2]
+    site.put(site.model_file[:-8])
+    assert answer(site.ask("status"))["round"] == -1
+    assert answer(group.ask(site, "sync", extra=group.box(group.sites[0])))["round"] == 1
+    assert site.model_file == group.sites[0].model_file
+    group.open(group.total(group.parts(2)))
+
+
+def test_a_first_model_of_the_servers_own_does_not_last(group: Group) -> None:
+    site, other = group.sites[2], group.sites[0]
+    false = {"arrays": records.from_numpy({"x": np.zeros(3, np.float32)})}
+    answer(group.ask(site, "sync", extra=false))
+    assert not (site.run / "model").exists()  # nobody has named it
+    history = Model.initial({"x": np.zeros(3, np.float32)}).history
+    answer(group.ask(site, "sync", extra=false, history=history))
+    assert site.model.layout.floats == 3
+    update(group.ask(other))
+    answer(group.ask(site, "sync", extra=group.box(other)))
+    assert site.model.layout == other.model.layout
+    group.open(group.total())
+
+
 # --- checkpoints that are refused ---
 
 

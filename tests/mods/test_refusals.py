@@ -30,7 +30,6 @@ from tests.mods.harness import (
     Site,
     answer,
     initial,
-    pinned,
     private,
     refused,
     update,
@@ -111,32 +110,12 @@ def test_plain_runs_where_the_policy_names_it(
     assert "NOT encrypted" in caplog.text
 
 
-@pytest.mark.parametrize("schemes", ["flashe", "plai", "plain ain", "*", "Plain", "flashe,*"])
-def test_nothing_else_allows_plain(site: Site, schemes: str) -> None:
-    site.allow(flhe_schemes=schemes)
-    refused(site.send(plain_message()), 1010 if schemes == "flashe" else 1017)
-    assert not site.app.seen
-
-
 def test_run_config_is_no_policy(site: Site, tmp_path: Path) -> None:
     site.context.run_config.update({"flhe-schemes": "plain", "scheme": "plain"})
     refused(site.send(plain_message()), 1010)
     deployed = Site(tmp_path / "other", config={})
     deployed.context.run_config.update({"flhe-trust": "first-use", "flhe-home": str(tmp_path)})
     refused(hello(deployed), 1017)
-
-
-def test_a_roster_for_every_scheme_does_not_allow_plain(site: Site, tmp_path: Path) -> None:
-    answer(hello(site))
-    (site.home / f"runs/{RUN}/agreement").unlink()
-    for schemes in (("*",), ("flashe",)):
-        pinned(tmp_path, [site], 0, schemes=schemes, strangers=2)
-        site.allow(flhe_schemes="flashe,plain")
-        refused(site.send(plain_message()), 1010)
-    assert not site.app.seen
-    pinned(tmp_path, [site], 0, schemes=("flashe", "plain"), strangers=2)
-    assert not site.send(plain_message()).has_error()
-    assert len(site.app.seen) == 1
 
 
 def test_plain_is_refused_once_a_session_began(group: Group, site: Site) -> None:
@@ -214,21 +193,6 @@ def test_in_a_simulation_plain_runs_where_the_run_says_so(
     refused(bare.send(plain_message()), 1010)  # somebody forgot to swap the strategy
     bare.context.run_config.update(config)
     assert not bare.send(plain_message()).has_error()
-
-
-@pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize(
-    "key", ["flhe-home", "flhe-metrics", "flhe-schemes", "flhe-counts", "flhe-of-some-later-day"]
-)
-def test_an_actor_that_configures_anything_is_deployed(
-    bare: Site, key: str, tmp_path: Path
-) -> None:
-    value = {"flhe-counts": False, "flhe-home": str(tmp_path / "own")}.get(key, "flashe")
-    bare.context.node_config[key] = value
-    refused(hello(bare), 1017)
-    if key != "flhe-schemes":
-        refused(bare.send(plain_message()), 1017)
-    assert not bare.app.seen
 
 
 # --- what goes wrong in the app ---
@@ -384,15 +348,6 @@ def test_an_answer_that_cannot_be_sealed(
 # --- where the details go ---
 
 
-def test_the_log_has_the_details_and_starts_anew(group: Group) -> None:
-    site = group.sites[0]
-    site.app = Raises(ValueError(SECRET + "x" * 300_000))
-    for _ in range(5):
-        refused(group.ask(site), 1001)
-    log = site.home / "errors.log"
-    assert 300_000 < log.stat().st_size <= 1 << 20
-
-
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a link", "a fifo", "a fifo that is read"])
 def test_a_link_in_the_place_of_the_log_is_not_followed(
@@ -427,26 +382,6 @@ def test_a_fifo_in_the_place_of_a_file_does_not_hang(group: Group, name: str) ->
     assert len(site.claims) == 1
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
-def test_a_home_open_to_others_is_refused_and_not_written_to(site: Site, mode: int) -> None:
-    site.home.mkdir()
-    site.home.chmod(mode)
-    site.allow(flhe_schemes="flashe,plain")
-    refused(hello(site), 1015)
-    refused(site.send(plain_message()), 1015)
-    assert list(site.home.iterdir()) == []
-    assert not site.app.seen
-
-
-def test_a_home_that_is_a_link_or_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    (tmp_path / "file").write_text("")
-    for home in ("link", "file/home", "file"):
-        refused(hello(Site(tmp_path / home)), 1015)
-    assert list((tmp_path / "real").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "config",
     [{"flhe-home": 3}, {"flhe-trust": "nobody"}, {"flhe-roster": "/x"}, {"flhe-min-survivor": 3}],
@@ -454,28 +389,3 @@ def test_a_home_that_is_a_link_or_below_a_file(tmp_path: Path) -> None:
 def test_a_config_that_cannot_work(site: Site, config: dict[str, Any]) -> None:
     site.context.node_config.update(config)
     refused(hello(site), 1017)
-
-
-@pytest.mark.parametrize(
-    ("below", "error"), [("", (13, "Permission denied")), ("/used/", (28, "No space left"))]
-)
-def test_a_directory_that_cannot_be_written(
-    group: Group, monkeypatch: pytest.MonkeyPatch, below: str, error: tuple[int, str]
-) -> None:
-    """As root writes everywhere, the operating system's refusal is played; also before the claim."""
-    site = group.sites[0]
-    real = os.open
-
-    def denied(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & os.O_CREAT and str(path).startswith(str(site.home)) and below in str(path):
-            raise OSError(*error, str(path))
-        return real(path, flags, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", denied)
-    refused(group.ask(site), 1015)
-    assert not site.app.seen
-    if below:
-        assert "No space left" in site.log
-        assert str(site.home) not in site.log.partition("StoreError")[2].splitlines()[0]
-    monkeypatch.undo()
-    update(group.ask(site))

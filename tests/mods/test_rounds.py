@@ -23,7 +23,6 @@ from tests.mods.harness import (
     Group,
     Site,
     answer,
-    arrays,
     dying,
     initial,
     private,
@@ -138,22 +137,6 @@ def test_rounds_that_came_to_nothing_are_left_out(group: Group) -> None:
     assert update(group.ask(site, round_=6)).slot.history == site.model.history
 
 
-def test_keys_put_back_after_a_new_agreement(group: Group) -> None:
-    site = group.sites[0]
-    update(group.ask(site))
-    [kept] = (site.home / "epochs").iterdir()
-    data = kept.read_bytes()
-    group.renew()
-    update(group.ask(site))
-    [now] = site.epochs
-    assert now != kept.name
-    kept.write_bytes(data)
-    kept.chmod(0o600)
-    session, names = site.run / "session", (bytes.fromhex(now), bytes.fromhex(kept.name))
-    session.write_bytes(session.read_bytes().replace(*names))
-    refused(group.ask(site), 1022)
-
-
 def test_masks_are_computed_while_the_app_trains(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,14 +245,6 @@ def test_a_wrong_sum_changes_no_model(four: Group, name: str) -> None:
     assert site.model_file == before
 
 
-def test_one_update_passed_off_as_a_sum(four: Group) -> None:
-    part, site = four.parts()[2], four.sites[0]
-    before = site.model_file
-    refused(four.evaluate(site, part), 1011)
-    refused(four.evaluate(site, of(senders=(0, 1, 2))(part)), 1023)
-    assert site.model_file == before
-
-
 def test_records_that_hold_no_sum(group: Group) -> None:
     site, total = group.sites[0], group.total()
     for record in (
@@ -324,14 +299,3 @@ def test_a_checkpoint_is_sealed_and_runs_no_app(group: Group) -> None:
     assert list(box) == [f"{i:04d}" for i in range(len(box))]
     assert site.model.masters["w"].tobytes() not in b"".join(records.to_pieces(box)) + wire(reply)
     assert len(site.app.seen) == 1
-
-
-def test_the_app_sees_the_next_model_after_a_sum(group: Group) -> None:
-    for site, step in zip(group.sites, (0.125, 0.25, 0.5), strict=True):
-        site.app.step = step
-    site = group.sites[1]
-    update(group.ask(site, round_=2, sums=[group.total()]))
-    seen = records.to_numpy(site.app.seen[-1]["arrays"])
-    np.testing.assert_allclose(seen["w"], arrays()["w"] + 0.875 / 3, atol=1e-3)
-    assert seen["steps"] == 11
-    assert site.model.round == 1

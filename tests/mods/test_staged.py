@@ -150,17 +150,6 @@ def test_ranges_that_are_not_what_they_should_be(ranged: Group) -> None:
     refused(ask(ODD["changed"][0](good)), 1023)
 
 
-def test_updates_that_were_clipped_otherwise_are_not_added(ranged: Group) -> None:
-    """The slot names the ranges, so neither the server nor a mask mixes them."""
-    parts = [ranges(ranged.ask(s)) for s in ranged.sites]
-    slots = []
-    for site, senders in zip(ranged.sites[:2], ([0, 1, 2], [0, 1, 3]), strict=True):
-        sums = to_bytes(ranged.total([parts[i] for i in senders]))
-        slots.append(update(ranged.ask(site, "update", **on(sums))).slot)
-    assert slots[0] != slots[1]
-    assert replace(slots[0], layout_hash=bytes(32)) == replace(slots[1], layout_hash=bytes(32))
-
-
 def test_a_second_sum_of_mean_squares_is_not_opened(fitted: Group) -> None:
     """Nor in another attempt, nor in another epoch: drafts outlive both."""
     site = fitted.sites[0]

@@ -26,7 +26,7 @@ from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
-from tests.mods.harness import FLOATS, TERMS, Group, Site, answer, arrays, refused, update, wire
+from tests.mods.harness import FLOATS, TERMS, Group, answer, arrays, refused, update, wire
 from tests.mods.masked import Masked, answer_in, signature_in
 
 ALL, PAIR, OTHER = (0, 1, 2), (0, 1), (1, 2)
@@ -234,18 +234,6 @@ def test_the_kept_set_must_be_the_one_that_was_signed(dealt: Masked) -> None:
 
 
 # --- copies and backups ---
-
-
-def test_a_copy_signs_nothing(dealt: Masked, tmp_path: Path) -> None:
-    original, slot = dealt.sites[ME], dealt.dealt(ME).slot
-    shutil.copytree(original.home, tmp_path / "copy")
-    dealt.sites[ME] = Site(tmp_path / "copy", ME)
-    for chosen in (ALL, PAIR, OTHER):
-        refused(dealt.consist(ME, chosen), 1020)
-        refused(dealt.unmask(ME, {r: dealt.forged(r, chosen, slot) for r in chosen}), 1014)
-    refused(dealt.upload(ME, attempt=1), 1020)
-    dealt.sites[ME] = original
-    signature_in(dealt.consist(ME, ALL))
 
 
 @pytest.mark.parametrize(

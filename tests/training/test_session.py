@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.coding.flatten import Layout
 from flhe.coding.support import Support
 from flhe.errors import (
     ClippedError,
     ExamplesError,
     FlheError,
-    MisfitError,
     NotFiniteError,
     ProtocolError,
     QuorumError,
@@ -32,7 +30,6 @@ from flhe.training.model import Model, next_history
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.session import Session
 from flhe.training.start import UNTOLD, start_layout
-from flhe.training.terms import Terms
 from tests.training.rounds import (
     RUN,
     TERMS,
@@ -76,15 +73,6 @@ def test_all_members_open_one_model(size: int, masking: Any) -> None:
     assert model.masters["empty"].shape == (0, 2)
 
 
-def test_the_mean_is_weighted_by_examples() -> None:
-    model, members = start(), sessions()
-    parts = [part(s, model, examples=n) for s, n in zip(members, (100, 50, 50), strict=True)]
-    played = Round(members, model, parts)
-    after, totals = played.first.open(model, played.total(), ignore)
-    assert totals.weight == 200
-    assert after.masters["w"] == pytest.approx(arrays()["w"] + 0.175, abs=1e-3)
-
-
 def test_unweighted_terms_let_no_count_travel() -> None:
     played = play(3, dataclasses.replace(TERMS, weighted=False), examples=123_456_789)
     _, totals = played.first.open(played.model, played.total(), ignore)
@@ -125,14 +113,6 @@ def test_moments_are_the_same_everywhere_and_go_on(name: Any) -> None:
     lost = dataclasses.replace(first, moments={})  # the same arrays and another memory
     with pytest.raises(ProtocolError, match="or other weights"):
         again.open(rank=2, model=lost)
-
-
-def test_moments_of_another_optimizer_do_not_go_on() -> None:
-    foreign = {"v": np.zeros(start().layout.floats, np.float32)}
-    odd = dataclasses.replace(start(), moments=foreign)
-    terms = dataclasses.replace(TERMS, optimizer=ServerOptimizer("fedadam"))
-    with pytest.raises(ProtocolError, match="another"):
-        play(3, terms, model=odd).open()
 
 
 # --- what a model is known by ---
@@ -399,36 +379,7 @@ def test_a_sum_of_something_else_is_refused(name: str) -> None:
     assert encoded(played.model) == before
 
 
-def test_another_groups_key_does_not_open() -> None:
-    played = play()
-    stranger = dataclasses.replace(group()[0], group_key=bytes(32))
-    session = Session(stranger, TERMS, played.model.layout)
-    total = played.total()
-    with pytest.raises(ProtocolError, match="or other weights"):  # digests are keyed too
-        session.open(played.model, total, ignore)
-    lied = dataclasses.replace(total, slot=session.slot(played.model, 1, 0))
-    with pytest.raises(ProtocolError, match="refused"):
-        session.open(played.model, lied, ignore)
-
-
-def test_members_with_other_terms_do_not_add_up() -> None:
-    played = play()
-    for change in ({"clip": 2.0}, {"max_examples": 99}, {"metrics": ()}, {"masking": "single"}):
-        odd = part(sessions(dataclasses.replace(TERMS, **change))[2], played.model)  # type: ignore[arg-type]
-        with pytest.raises(ProtocolError, match="slot"):
-            played.sum_of([*played.parts[:2], odd])
-
-
 # --- what a session is ---
-
-
-def test_a_cohort_without_room_is_refused_when_the_session_is_built() -> None:
-    terms = Terms(max_examples=1 << 28)
-    assert terms.for_cohort(5).cohort == 5
-    crowd = dataclasses.replace(group(5)[0])
-    object.__setattr__(crowd, "members", crowd.members * 4)
-    with pytest.raises(MisfitError, match="63 bits"):
-        Session(crowd, terms, Layout(()))
 
 
 def test_the_slot_says_everything() -> None:

@@ -28,7 +28,6 @@ from tests.training.rounds import (
     drifted,
     encoded,
     group,
-    play,
     sessions,
     stage,
     start,
@@ -250,15 +249,6 @@ def test_two_supports_swapped_are_refused(masking: Any) -> None:
         lie = dataclasses.replace(total, supports=tuple(total.supports[i] for i in order))
         with pytest.raises(ProtocolError, match="refused"):
             played.open(lie)
-
-
-def test_a_dense_sum_where_it_should_be_sparse() -> None:
-    played, other = stage(3, "sparse"), play()
-    dense = dataclasses.replace(other.total(), slot=played.slot)
-    sparse = dataclasses.replace(played.total(), slot=other.parts[0].slot)
-    for rounds, total in ((played, dense), (other, sparse)):
-        with pytest.raises(ProtocolError, match="sparse"):
-            rounds.open(total)
 
 
 def test_the_order_of_coordinates_is_a_secret_of_the_attempt() -> None:

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from flhe.errors import StoreError
@@ -17,7 +16,6 @@ from flhe.node.keyfile import KeyFile
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.training.due import MAX_AHEAD
-from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.wire import canonical, files
 from tests.mods.harness import TERMS, Group, Site, answer, pinned, refused, update
@@ -88,16 +86,6 @@ def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group) -> None:
     update(group.ask(site, attempt=1))
 
 
-def test_a_checkpoint_heals_a_damaged_model(group: Group) -> None:
-    group.play()
-    site = group.sites[2]
-    site.put(site.model_file[:-8])
-    assert answer(site.ask("status"))["round"] == -1
-    assert answer(group.ask(site, "sync", extra=group.box(group.sites[0])))["round"] == 1
-    assert site.model_file == group.sites[0].model_file
-    group.open(group.total(group.parts(2)))
-
-
 def test_a_round_far_ahead_is_refused(group: Group) -> None:
     """Each number that is used up is one that no later round has."""
     site = group.sites[0]
@@ -109,20 +97,6 @@ def test_a_round_far_ahead_is_refused(group: Group) -> None:
     # Those numbers are gone, and the ones behind them are not out of reach.
     refused(group.evaluate(site, total, round=MAX_AHEAD), 1012)
     update(group.ask(site, round_=1 + MAX_AHEAD, attempt=1))
-
-
-def test_a_first_model_of_the_servers_own_does_not_last(group: Group) -> None:
-    site, other = group.sites[2], group.sites[0]
-    false = {"arrays": records.from_numpy({"x": np.zeros(3, np.float32)})}
-    answer(group.ask(site, "sync", extra=false))
-    assert not (site.run / "model").exists()  # nobody has named it
-    history = Model.initial({"x": np.zeros(3, np.float32)}).history
-    answer(group.ask(site, "sync", extra=false, history=history))
-    assert site.model.layout.floats == 3
-    update(group.ask(other))
-    answer(group.ask(site, "sync", extra=group.box(other)))
-    assert site.model.layout == other.model.layout
-    group.open(group.total())
 
 
 # --- federations ---
