@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from flhe.errors import ProtocolError, StoreError
+from flhe.errors import ProtocolError
 from flhe.mods import records
-from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed
 from flhe.training.start import told_hash
 from flhe.training.terms import Terms
 from tests.mods.harness import (
+    BEFORE_THE_SESSION,
     CONFIG,
     FLOATS,
     RANGED,
@@ -25,6 +25,7 @@ from tests.mods.harness import (
     Group,
     answer,
     drifted,
+    dying,
     initial,
     refused,
     update,
@@ -101,21 +102,14 @@ def test_a_resumed_run_never_answers_in_plain(tmp_path: Path) -> None:
     assert site.send(plain()).has_content()
 
 
-def test_a_round_has_one_sum_across_a_crash(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_has_one_sum_across_a_crash(group: Group) -> None:
     """The node stops between the keys of the next epoch and its session file."""
     group.play()
     parts, site = group.parts(2), group.sites[0]
     group.renew()
-    confirms, write = group.confirms, Store.write
-
-    def fail(self: Store, name: str, data: bytes) -> None:
-        if name.endswith("/session"):
-            raise StoreError("no power")
-        write(self, name, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", fail)
-        assert group.ask(site, "sync").has_error()
+    confirms = group.confirms
+    with dying(*BEFORE_THE_SESSION):
+        group.ask(site, "sync")
     group.confirms = []  # the server holds them back: the epoch before goes on
     lane = extra_lanes(group.terms, 0)[0]
     first = shifted(group.terms, 3, group.total(parts), {lane: 1})

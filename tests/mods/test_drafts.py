@@ -14,13 +14,12 @@ from flhe.node.node import Node
 from flhe.schemes.flashe.scheme import FlasheSealer
 from flhe.training.draft import Draft
 from flhe.training.model import Model
+from tests.mods.apps import Moves, Raises
 from tests.mods.harness import (
     FLOATS,
     TERMS,
     App,
     Group,
-    Moves,
-    Raises,
     answer,
     arrays,
     drifted,

@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flhe import errors
 from flhe.mods import records
 from flhe.wire.codes import APP, INTERNAL, explain, refusal_for
+from tests.mods.apps import Raises, Replies
 from tests.mods.harness import (
     RUN,
     SECRET,
@@ -25,8 +26,6 @@ from tests.mods.harness import (
     TERMS,
     App,
     Group,
-    Raises,
-    Replies,
     Site,
     answer,
     initial,

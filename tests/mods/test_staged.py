@@ -12,20 +12,20 @@ import pytest
 from flwr.app import Message
 
 from flhe.coding.support import Support
-from flhe.errors import StoreError
 from flhe.mods import records
 from flhe.node.keyfile import KeyFile
-from flhe.node.store import Store
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed, to_bytes
+from tests.mods.apps import Moves
 from tests.mods.harness import (
+    BEFORE_THE_SESSION,
     FLOATS,
     RANGED,
     SPARSE,
     TERMS,
     Group,
-    Moves,
     answer,
+    dying,
     private,
     ranges,
     refused,
@@ -170,22 +170,13 @@ def test_a_second_sum_of_mean_squares_is_not_opened(fitted: Group) -> None:
     support(fitted.ask(site, "supports", round_=2, **on(other)))
 
 
-def test_a_round_has_one_sum_of_mean_squares_across_a_crash(
-    fitted: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_has_one_sum_of_mean_squares_across_a_crash(fitted: Group) -> None:
     """The node stops between the keys of the next epoch and its session file."""
     site, old = fitted.sites[0], fitted.ranges()
     fitted.renew()
-    confirms, write = fitted.confirms, Store.write
-
-    def fail(self: Store, name: str, data: bytes) -> None:
-        if name.endswith("/session"):
-            raise StoreError("no power")
-        write(self, name, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", fail)
-        assert fitted.ask(site, "sync").has_error()
+    confirms = fitted.confirms
+    with dying(*BEFORE_THE_SESSION):
+        fitted.ask(site, "sync")
     fitted.confirms = []  # the server holds them back: the epoch before goes on
     support(fitted.ask(site, "supports", **on(old)))
     fitted.confirms = confirms

@@ -9,7 +9,16 @@ import pytest
 from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.store import Store
-from tests.mods.harness import RUN, TERMS, Group, answer, dying, refused, update
+from tests.mods.harness import (
+    BEFORE_THE_SESSION,
+    RUN,
+    TERMS,
+    Group,
+    answer,
+    dying,
+    refused,
+    update,
+)
 
 
 @pytest.mark.parametrize("model", ["before", "none"])
@@ -60,7 +69,7 @@ def test_keys_of_the_epoch_before_are_erased(group: Group) -> None:
 
 CRASHES: dict[str, tuple[Any, ...]] = {
     "before the keys": (Store, "put_epoch"),
-    "before the session": (Store, "write", lambda _, file, data: file.endswith("/session")),
+    "before the session": BEFORE_THE_SESSION,
     "before the erasure": (Store, "erase_epoch"),
     "before the end": (Node, "drop_agreement"),
 }
