@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import NoKeyError, ProtocolError
@@ -42,10 +44,8 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     state = node.load_agreement(epoch.Shared)
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
     node.save_agreement(confirmed)
-    bounds = {
-        "colluders": confirmed.roster.collusion,
-        "min-opening": max(confirmed.roster.min_opening, node.policy.min_survivors),
-    }
+    need = max(confirmed.roster.min_opening, node.policy.min_survivors)
+    bounds: dict[str, Any] = {"colluders": confirmed.roster.collusion, "min-opening": need}
     return reply(envelope=envelope, **bounds)
 
 

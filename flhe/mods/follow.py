@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe.coding.base import State
 from flhe.errors import AlteredError, DriftError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
@@ -23,7 +22,6 @@ from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.sums import receipts
 from flhe.training.due import SUM, Record, check_ahead
-from flhe.training.mean_squares import fit
 from flhe.training.model import Model, next_history
 from flhe.training.reading import finite, served
 from flhe.training.session import Session
@@ -94,20 +92,6 @@ class Follower:
             self.node.record_opening(session, round_, digest, what)
 
         return record
-
-    def fit(
-        self,
-        session: Session,
-        model: Model,
-        round_: int,
-        ranges: Sealed | None,
-        digest: bytes,
-        told: bytes,
-    ) -> State:
-        """The codecs' state in the round under way; see `flhe.training.mean_squares`."""
-        if ranges is not None:
-            self.node.policy.check_survivors(len(ranges.senders))
-        return fit(session, model, round_, ranges, self.recorder(session), digest, told)
 
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""

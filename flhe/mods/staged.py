@@ -27,7 +27,7 @@ from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
-from flhe.training.mean_squares import encode
+from flhe.training.mean_squares import encode, fit
 from flhe.training.model import Model
 from flhe.training.session import Session
 
@@ -203,13 +203,12 @@ class _Turn:
         )
 
     def _fit(self) -> State:
-        return self.follower.fit(
-            self.session,
-            self.model,
-            self.draft.round,
-            self.ranges,
-            self.digest,
-            self.draft.told,
+        """The codecs' state in this round; see `flhe.training.mean_squares`."""
+        if self.ranges is not None:
+            self.node.policy.check_survivors(len(self.ranges.senders))
+        record, round_ = self.follower.recorder(self.session), self.draft.round
+        return fit(
+            self.session, self.model, round_, self.ranges, record, self.digest, self.draft.told
         )
 
     def _reply(self, step: str, **fields: object) -> RecordDict:

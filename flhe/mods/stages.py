@@ -1,7 +1,7 @@
 """What all stages share.
 
 Each stage is a function (node, stage record, message, app) -> content of the reply. All that is not
-Flower's is done in `flhe.keys` and `flhe.rounds`.
+Flower's is done in `flhe.keys` and `flhe.training`.
 """
 
 from __future__ import annotations

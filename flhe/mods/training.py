@@ -15,12 +15,8 @@ from flhe.mods.shown import app_message, told_of
 from flhe.mods.stages import App, say_once
 from flhe.mods.updates import deliver, kept
 from flhe.node.node import Node
-from flhe.schemes.base import Sealer
-from flhe.schemes.sealed import Slot
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
-from flhe.training.model import Model
-from flhe.training.session import Session
 from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")
@@ -55,7 +51,9 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
     node.bind_mask(model.mask)
     sealer = session.sealer(model)
-    ahead = _Ahead(session, sealer, model, slot, mode)
+    ahead = threading.Thread(
+        target=session.prepare, args=(sealer, model, slot, mode), name="flhe-masks", daemon=True
+    )
     ahead.start()  # while the app trains
     try:
         answer = app.run(app_message(session.terms, message, model))
@@ -116,20 +114,6 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
                 key,
             )
     return content
-
-
-class _Ahead(threading.Thread):
-    """What a round needs besides the update, computed while the app trains."""
-
-    def __init__(
-        self, session: Session, sealer: Sealer, model: Model, slot: Slot, mode: str
-    ) -> None:
-        super().__init__(name="flhe-masks", daemon=True)
-        self._work = session, sealer, model, slot, mode
-
-    def run(self) -> None:
-        session, sealer, model, slot, mode = self._work
-        session.prepare(sealer, model, slot, mode)
 
 
 def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:

@@ -176,6 +176,10 @@ class Facts:
             return model.mask
         return fixed_mask(self.terms.select, self.layout)
 
+    def part_of(self, model: Model) -> Support | None:
+        """That selection; None where all of an update is encrypted."""
+        return self.mask(model) if self._selects(model) else None
+
     def _selects(self, model: Model) -> bool:
         return self.terms.select.partial and not self.maps(model)
 

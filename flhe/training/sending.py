@@ -45,10 +45,10 @@ class Sending(Facts):
 
     def sealer(self, model: Model | None = None) -> Sealer:
         """This member's sealer: of updates to `model`, or of all that is none."""
-        if model is None or not self._selects(model):
+        if model is None:
             return sealer_for(self.whole, self.epoch, threads=self.threads)
-        mask = self.mask(model)
-        return sealer_for(self.scheme, self.epoch, mask=mask, threads=self.threads)
+        scheme, mask = self.scheme_of(model), self.part_of(model)
+        return sealer_for(scheme, self.epoch, mask=mask, threads=self.threads)
 
     def prepare(self, sealer: Sealer, model: Model, slot: Slot, mode: str) -> None:
         """Compute a dense round's masks ahead of time; meant for another thread."""

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flhe.coding.extras import Totals
-from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys.roles import opener_for
-from flhe.schemes.base import Scheme
 from flhe.schemes.flashe.sparse import union_of
 from flhe.schemes.sealed import Sealed
 from flhe.sums.verdict import open_verified
@@ -77,7 +75,7 @@ class Session(Sending):
         state = fit(self, model, total.slot.round, ranges, record, base, told)
         result = total.digest()
         record(total.slot.round, result, SUM)
-        scheme, mask = self._opened_with(model)
+        scheme, mask = self.scheme_of(model), self.part_of(model)
         opener = opener_for(scheme, self.epoch, total, release, mask=mask, threads=self.threads)
         values = union_of(total.supports)[1] if total.supports else self.layout.floats
         lanes = open_verified(opener, self.tags(total.slot), self.terms.bits, total, values)
@@ -86,12 +84,6 @@ class Session(Sending):
             return choose(self.terms, model, total, lanes, check)
         codec = self.terms.codec(self.permutation(total.slot))
         return apply(self.terms, codec, model, total, lanes, state, check)
-
-    def _opened_with(self, model: Model) -> tuple[Scheme, Support | None]:
-        """The scheme of a round from `model`, and the mask where it has one."""
-        if not self._selects(model):
-            return self.whole, None
-        return self.scheme, self.mask(model)
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:
