@@ -10,8 +10,7 @@ from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Slot, from_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
-from flhe.training.mean_squares import fitted_layout, own_layout
-from flhe.training.start import Start
+from flhe.training.start import Start, fitted_layout, ranges_layout
 from flhe.training.terms import Terms
 
 
@@ -104,7 +103,7 @@ class EpochParameters:
     def ranges_slot(self, start: Start) -> Slot:
         """The slot of the mean squares of the round under way, before their sum is known."""
         slot = self.slot(start)
-        return replace(slot, layout_hash=own_layout(start.layout(self._layout_hash)))
+        return replace(slot, layout_hash=ranges_layout(start.layout(self._layout_hash)))
 
     @property
     def needs_ranges(self) -> bool:

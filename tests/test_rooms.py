@@ -17,8 +17,6 @@ from tests.source import FOLDERS, ROOT, imported_modules, imports, modules, of
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 MOST_LINES = 500
 LONGER = {
-    "flhe/node/node.py",
-    "flhe/training/session.py",
     "sim/bench/schemes.py",
 }
 """Files that are still to be cut; no other one may join them."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.errors import ProtocolError
+from flhe.errors import NoKeyError, ProtocolError
 from flhe.keys.agreement import epoch
 from flhe.mods import records
 from flhe.mods.stages import App, reply
@@ -42,10 +44,8 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     state = node.load_agreement(epoch.Shared)
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
     node.save_agreement(confirmed)
-    bounds = {
-        "colluders": confirmed.roster.collusion,
-        "min-opening": max(confirmed.roster.min_opening, node.policy.min_survivors),
-    }
+    need = max(confirmed.roster.min_opening, node.policy.min_survivors)
+    bounds: dict[str, Any] = {"colluders": confirmed.roster.collusion, "min-opening": need}
     return reply(envelope=envelope, **bounds)
 
 
@@ -68,3 +68,24 @@ def finish(node: Node, record: ConfigRecord) -> None:
     node.check_begun(begin=True)
     node.start_session(agreed, terms)
     node.drop_agreement()
+
+
+def current(node: Node, record: ConfigRecord) -> tuple[epoch.Epoch, Terms]:
+    """The node's own epoch and terms, if they are those that the message speaks of.
+
+    Raises
+    ------
+    NoKeyError
+        The node has no usable key, or not of that epoch.
+    PolicyError
+        Other terms than the federation's, or than the node allows.
+    """
+    announced = records.field(record, "terms", bytes)
+    finish(node, record)
+    agreed, terms = node.load_session()
+    if record.get("epoch", agreed.id) != agreed.id:
+        raise NoKeyError("the others have agreed on another epoch than this node's")
+    node.check_terms(announced)
+    node.policy.check_terms(terms)
+    node.policy.check_members(agreed.size)
+    return agreed, terms

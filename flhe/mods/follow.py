@@ -11,21 +11,20 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe.coding.base import State
-from flhe.errors import AlteredError, DriftError, NoKeyError, ProtocolError
+from flhe.errors import AlteredError, DriftError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
-from flhe.mods.stages import Stopwatch
+from flhe.mods.stages import Stopwatch, reply
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.sums import receipts
-from flhe.training.mean_squares import fit
+from flhe.training.due import SUM, Record, check_ahead
 from flhe.training.model import Model, next_history
 from flhe.training.reading import finite, served
-from flhe.training.session import SUM, Record, Session, check_ahead
+from flhe.training.session import Session
 from flhe.training.terms import Terms
 
 logger = logging.getLogger("flhe")
@@ -39,7 +38,7 @@ class Follower:
     epoch: Epoch
     terms: Terms
     model: Model | None
-    watch: Stopwatch
+    watch: Stopwatch = field(default_factory=Stopwatch)
     told: RecordDict = field(default_factory=RecordDict)
     changed: bool = False
     missed: bool = False
@@ -49,6 +48,12 @@ class Follower:
         if self.model is None:
             raise DriftError("this node has no model and was sent none")
         return Session(self.epoch, self.terms, self.model.layout), self.model
+
+    def reply(self, **fields: object) -> RecordDict:
+        """A reply with the seconds that went by, and what may be said of sums."""
+        content = reply(self.watch, **fields)
+        content.update(self.told)
+        return content
 
     def unseal(self, box: list[bytes]) -> Model:
         """The model in a sealed checkpoint of this epoch."""
@@ -87,20 +92,6 @@ class Follower:
             self.node.record_opening(session, round_, digest, what)
 
         return record
-
-    def fit(
-        self,
-        session: Session,
-        model: Model,
-        round_: int,
-        ranges: Sealed | None,
-        digest: bytes,
-        told: bytes,
-    ) -> State:
-        """The codecs' state in the round under way; see `flhe.training.mean_squares`."""
-        if ranges is not None:
-            self.node.policy.check_survivors(len(ranges.senders))
-        return fit(session, model, round_, ranges, self.recorder(session), digest, told)
 
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""
@@ -210,7 +201,7 @@ class Follower:
                 )
 
 
-def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch) -> Follower:
+def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
     """Bring the node's model up to date with what the message carries, and keep it.
 
     Raises
@@ -224,17 +215,10 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
     ProtocolError
         Something in the message that does not belong there, or does not open.
     """
-    announced = records.field(record, "terms", bytes)
-    agreement.finish(node, record)
-    agreed, terms = node.load_session()
-    if record.get("epoch", agreed.id) != agreed.id:
-        raise NoKeyError("the others have agreed on another epoch than this node's")
-    node.check_terms(announced)
-    node.policy.check_terms(terms)
-    node.policy.check_members(agreed.size)
+    agreed, terms = agreement.current(node, record)
     if terms.reader == "server":
-        return _told(node, record, message, agreed, terms, watch)
-    follower = Follower(node, agreed, terms, node.load_model(), watch)
+        return _told(node, record, message, agreed, terms)
+    follower = Follower(node, agreed, terms, node.load_model())
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):
         follower.adopt(records.to_pieces(box))
@@ -273,12 +257,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, watch: Stopwatch)
 
 
 def _told(
-    node: Node,
-    record: ConfigRecord,
-    message: Message,
-    agreed: Epoch,
-    terms: Terms,
-    watch: Stopwatch,
+    node: Node, record: ConfigRecord, message: Message, agreed: Epoch, terms: Terms
 ) -> Follower:
     """A node where the server reads the sums: the message brings the model, nothing of it is kept."""
     arrays = message.content.get(terms.arrays_key)
@@ -289,4 +268,4 @@ def _told(
         if base is not None and model.history != base:
             raise DriftError("the model that came with the message is not the one that it names")
         node.settle_draft(model.round, sent=False)
-    return Follower(node, agreed, terms, model, watch)
+    return Follower(node, agreed, terms, model)

@@ -11,7 +11,7 @@ from flhe.keys import seal
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import records
 from flhe.mods.follow import Follower, follow
-from flhe.mods.stages import App, AppError, Stopwatch, reply
+from flhe.mods.stages import App, AppError, reply
 from flhe.node.node import Node
 from flhe.training.model import Model
 from flhe.wire import canonical
@@ -30,28 +30,18 @@ def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> R
 
 def sync(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Catch up, and say where that led: round, history, and a keyed digest of the model."""
-    watch = Stopwatch()
-    follower = follow(node, record, message, watch)
+    follower = follow(node, record, message)
     if follower.model is None:
-        content = reply(round=-1, history=b"", digest=b"", **{"crypto-s": watch.seconds})
-    else:
-        session, model = follower.session()
-        with watch:
-            digest = session.digest(model)
-        content = reply(
-            round=model.round,
-            history=model.history,
-            digest=digest,
-            **{"crypto-s": watch.seconds},
-        )
-    content.update(follower.told)
-    return content
+        return follower.reply(round=-1)
+    session, model = follower.session()
+    with follower.watch:
+        digest = session.digest(model)
+    return follower.reply(round=model.round, history=model.history, digest=digest)
 
 
 def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Make the model that the federation starts from, and seal it for the others."""
-    watch = Stopwatch()
-    follower = follow(node, record, message, watch)
+    follower = follow(node, record, message)
     if follower.model is None:
         if app.make_initial is None:
             raise ConfigError(
@@ -68,47 +58,41 @@ def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
         node.save_model(follower.model)
     elif follower.model.round != 0:
         raise ProtocolError("asked for an initial model in the middle of a federation")
-    return _sealed(follower, watch)
+    return _sealed(follower)
 
 
 def verify(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Say whether another member's checkpoint holds this node's own model; nothing of it is kept."""
-    watch = Stopwatch()
-    follower = follow(node, record, message, watch)
+    follower = follow(node, record, message)
     box = message.content.get(records.CANDIDATE)
     if not isinstance(box, ArrayRecord):
         raise ProtocolError("there is no checkpoint to verify")
     session, model = follower.session()
-    with watch:
+    with follower.watch:
         other = follower.unseal(records.to_pieces(box))
         same = other.layout == model.layout and session.digest(other) == session.digest(model)
-    content = reply(same=same, **{"crypto-s": watch.seconds})
-    content.update(follower.told)
-    return content
+    return follower.reply(same=same)
 
 
 def checkpoint(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Seal the model for the group, so that the server can keep what it cannot read."""
-    watch = Stopwatch()
-    return _sealed(follow(node, record, message, watch), watch)
+    return _sealed(follow(node, record, message))
 
 
-def _sealed(follower: Follower, watch: Stopwatch) -> RecordDict:
+def _sealed(follower: Follower) -> RecordDict:
     session, model = follower.session()
     agreed = session.epoch
     key = ModelKey.of(agreed)
     header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
-    with watch:
+    with follower.watch:
         digest = session.digest(model)
         pieces = seal.seal_stream(key.key, header, model.chunks())
         box = records.from_pieces(pieces)
-    content = reply(
+    content = follower.reply(
         round=model.round,
         history=model.history,
         digest=digest,
         layout=canonical.dumps(model.layout.to_fields()),
-        **{"crypto-s": watch.seconds},
     )
-    content.update(follower.told)
     content[records.BOX] = box
     return content

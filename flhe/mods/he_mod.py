@@ -20,7 +20,8 @@ from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
 from flhe.mods import records, stages
 from flhe.mods.table import STAGES
 from flhe.node import audit
-from flhe.node.node import Node, log_failure, open_store
+from flhe.node.folder import log_failure
+from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
 from flhe.wire.codes import APP, Refusal, refusal_for

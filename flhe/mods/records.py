@@ -148,12 +148,7 @@ def to_sealed(
     ProtocolError
         Arrays of another stype, or pieces that are missing or out of order.
     """
-    names = list(record)
-    if not names or names != [f"{i:04d}" for i in range(len(names))]:
-        raise ProtocolError("ciphertext pieces are missing or out of order")
-    for array in record.values():
-        if array.stype != SEALED:
-            raise ProtocolError(f"expected ciphertext ({SEALED}), got {array.stype!r}")
+    names = _numbers(record, SEALED, "ciphertext", "ciphertext")
     if len(names) == 1:
         only = np.frombuffer(record[names[0]].data, np.uint8)
         return Sealed.from_parts(header, only, supports, floats=floats)
@@ -198,6 +193,17 @@ def _numbered(pieces: Iterable[bytes], stype: str) -> ArrayRecord:
     )
 
 
+def _numbers(record: ArrayRecord, stype: str, what: str, one: str) -> list[str]:
+    """Names of the pieces in a record, all of them and in order; see `to_sealed`."""
+    names = list(record)
+    if not names or names != [f"{i:04d}" for i in range(len(names))]:
+        raise ProtocolError(f"{what} pieces are missing or out of order")
+    for array in record.values():
+        if array.stype != stype:
+            raise ProtocolError(f"expected {one} ({stype}), got {array.stype!r}")
+    return names
+
+
 def to_pieces(record: ArrayRecord) -> list[bytes]:
     """The pieces of a sealed checkpoint, not copied.
 
@@ -206,11 +212,7 @@ def to_pieces(record: ArrayRecord) -> list[bytes]:
     ProtocolError
         Arrays of another stype, or pieces that are missing or out of order.
     """
-    if not len(record) or list(record) != [f"{i:04d}" for i in range(len(record))]:
-        raise ProtocolError("checkpoint pieces are missing or out of order")
-    for array in record.values():
-        if array.stype != CHECKPOINT:
-            raise ProtocolError(f"expected a checkpoint ({CHECKPOINT}), got {array.stype!r}")
+    _numbers(record, CHECKPOINT, "checkpoint", "a checkpoint")
     return [array.data for array in record.values()]
 
 

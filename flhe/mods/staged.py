@@ -21,14 +21,15 @@ from flhe.coding.base import State
 from flhe.errors import ProtocolError, ReuseError
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower, follow
-from flhe.mods.stages import App, Stopwatch, reply
-from flhe.mods.updates import sign, update_reply
+from flhe.mods.stages import App
+from flhe.mods.updates import deliver, kept, sign
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import encode
+from flhe.training.due import check_ahead
+from flhe.training.mean_squares import encode, fit
 from flhe.training.model import Model
-from flhe.training.session import Session, check_ahead
+from flhe.training.session import Session
 
 
 def begin(
@@ -56,30 +57,25 @@ def begin(
         draft = make()
         with follower.watch:
             node.save_draft(draft)
-    turn = _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record), record)
-    with follower.watch:
-        if session.needs_ranges(model) and turn.ranges is None:
-            return turn.tell_ranges()
-        return turn.tell_support() if session.terms.sparse else turn.tell_update(_mode(record))
+    turn = _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
+    if session.needs_ranges(model) and turn.ranges is None:
+        return turn.tell_ranges()
+    return turn.tell_support() if session.terms.sparse else turn.tell_update(_mode(record))
 
 
 def supports(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Second stage where mean squares came first: say which coordinates the update has."""
-    turn = _resumed(node, record, message)
-    with turn.follower.watch:
-        return turn.tell_support()
+    return _resumed(node, record, message).tell_support()
 
 
 def update(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Last stage: encrypt, in the mode that was chosen for all."""
-    turn = _resumed(node, record, message)
-    with turn.follower.watch:
-        return turn.tell_update(_mode(record))
+    return _resumed(node, record, message).tell_update(_mode(record))
 
 
 def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     """What an earlier stage of the same attempt left."""
-    follower = follow(node, record, message, Stopwatch())
+    follower = follow(node, record, message)
     session, model = follower.session()
     session.sealer()
     round_ = records.field(record, "round", int)
@@ -91,7 +87,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     draft = node.load_draft()
     if digest is None or draft is None or not draft.is_of(round_, model):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
-    return _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record), record)
+    return _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
 
 
 def _ranges(record: ConfigRecord) -> Sealed | None:
@@ -117,7 +113,6 @@ class _Turn:
     digest: bytes
     attempt: int
     ranges: Sealed | None
-    record: ConfigRecord
 
     def tell_ranges(self) -> RecordDict:
         """The draft's mean squares, encrypted."""
@@ -125,28 +120,32 @@ class _Turn:
         slot = session.ranges_slot(
             self.model, self.draft.round, self.attempt, told=self.draft.told, digest=self.digest
         )
-        kept = node.load_output(slot, "ranges")
-        if kept is None:
-            encoded = encode(session, self.model, self.draft, self.digest)
-            sealed = session.seal(
-                session.sealer(),
-                encoded,
-                slot,
-                lambda r, a: node.claim(session, r, a, self.digest, slot.history, step="ranges"),
-                session.terms.ranges_mode,
-            )
-            kept = sealed, sign(node, session, sealed, "ranges")
-            node.save_output(*kept, "ranges")
-        return self._reply("ranges", sealed=to_bytes(kept[0]), envelope=kept[1])
+        output = node.load_output(slot, "ranges")
+        if output is None:
+            with self.follower.watch:
+                encoded = encode(session, self.model, self.draft, self.digest)
+                sealed = session.seal(
+                    session.sealer(),
+                    encoded,
+                    slot,
+                    lambda r, a: node.claim(
+                        session, r, a, self.digest, slot.history, step="ranges"
+                    ),
+                    session.terms.ranges_mode,
+                )
+                output = sealed, sign(node, session, sealed, "ranges")
+            node.save_output(*output, "ranges")
+        return self._reply("ranges", sealed=to_bytes(output[0]), envelope=output[1])
 
     def tell_support(self) -> RecordDict:
         """Which coordinates the update has, as the server knows them in this attempt."""
         session = self.session
         if not session.terms.sparse:
             raise ProtocolError("asked for a support, and updates are dense")
-        self._fit()  # opens and checks the mean squares, before anything is told
-        slot = self._slot()
-        support = session.support(self.draft, slot)
+        with self.follower.watch:
+            self._fit()  # opens and checks the mean squares, before anything is told
+            slot = self._slot()
+            support = session.support(self.draft, slot)
         told, digest = self.node.told_support(slot), support.digest()
         if told is None:
             self.node.claim(
@@ -164,37 +163,33 @@ class _Turn:
 
     def tell_update(self, mode: str) -> RecordDict:
         """The update, encrypted in `mode`."""
-        node, session, told_app = self.node, self.session, self.draft.told
-        slot = self._slot()
-        if kept := node.load_output(slot):
-            beside = survivors.dealt(node, session, slot)
-            return update_reply(
-                *kept, self.digest, told_app, self.follower, resent=True, beside=beside
-            )
+        node, session, slot = self.node, self.session, self._slot()
+        again = kept(self.follower, session, slot, self.digest, self.draft.told)
+        if again is not None:
+            return again
         survivors.check_ready(node, session, slot)
         node.bind_mask(self.model.mask)
         session.scheme_of(self.model).check_mode(mode)
-        encoded, support = session.encode_draft(
-            self.draft, self.model, self._fit(), slot, self.digest
-        )
+        with self.follower.watch:
+            encoded, support = session.encode_draft(
+                self.draft, self.model, self._fit(), slot, self.digest
+            )
         told = b"" if support is None else support.digest()
         if support is not None and node.told_support(slot) != told:
             raise ReuseError("another support was told in this attempt: ask under a new one")
-        sealer = session.sealer(self.model)
-        sealed = session.seal(
-            sealer,
-            encoded,
-            slot,
-            lambda r, a: node.claim(
-                session, r, a, self.digest, slot.history, support=told, mode=mode
-            ),
-            mode,
-            support,
-        )
-        beside = survivors.deal(node, session, sealer, slot)
-        envelope = sign(node, session, sealed)
-        node.save_output(sealed, envelope)
-        return update_reply(sealed, envelope, self.digest, told_app, self.follower, beside=beside)
+        with self.follower.watch:
+            sealer = session.sealer(self.model)
+            sealed = session.seal(
+                sealer,
+                encoded,
+                slot,
+                lambda r, a: node.claim(
+                    session, r, a, self.digest, slot.history, support=told, mode=mode
+                ),
+                mode,
+                support,
+            )
+        return deliver(self.follower, session, sealer, sealed, self.digest, self.draft.told)
 
     def _slot(self) -> Slot:
         """The slot of the update."""
@@ -208,22 +203,13 @@ class _Turn:
         )
 
     def _fit(self) -> State:
-        return self.follower.fit(
-            self.session,
-            self.model,
-            self.draft.round,
-            self.ranges,
-            self.digest,
-            self.draft.told,
+        """The codecs' state in this round; see `flhe.training.mean_squares`."""
+        if self.ranges is not None:
+            self.node.policy.check_survivors(len(self.ranges.senders))
+        record, round_ = self.follower.recorder(self.session), self.draft.round
+        return fit(
+            self.session, self.model, round_, self.ranges, record, self.digest, self.draft.told
         )
 
     def _reply(self, step: str, **fields: object) -> RecordDict:
-        content = reply(
-            step=step,
-            digest=self.digest,
-            told=self.draft.told,
-            **fields,
-            **{"crypto-s": self.follower.watch.seconds},
-        )
-        content.update(self.follower.told)
-        return content
+        return self.follower.reply(step=step, digest=self.digest, told=self.draft.told, **fields)

@@ -1,7 +1,7 @@
 """What all stages share.
 
 Each stage is a function (node, stage record, message, app) -> content of the reply. All that is not
-Flower's is done in `flhe.keys` and `flhe.rounds`.
+Flower's is done in `flhe.keys` and `flhe.training`.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Stopwatch:
 Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 
 
-def reply(**fields: object) -> RecordDict:
-    """The record of ours in a reply."""
-    return RecordDict({records.REPLY: records.reply_record(**fields)})
+def reply(watch: Stopwatch | None = None, **fields: object) -> RecordDict:
+    """The record of ours in a reply, with what a `watch` says."""
+    timed = {} if watch is None else {"crypto-s": watch.seconds}
+    return RecordDict({records.REPLY: records.reply_record(**fields, **timed)})

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.errors import NoKeyError, ProtocolError, SharesError
+from flhe.errors import ProtocolError, SharesError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.circle import statement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.node.node import Node, log_failure
+from flhe.node.folder import log_failure
+from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
 from flhe.schemes.sealed import Slot
 from flhe.training.session import Session
@@ -66,8 +67,7 @@ def dealt(node: Node, session: Session, slot: Slot) -> Fields:
 
 def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Sign the set of survivors that the server proposes."""
-    watch = Stopwatch()
-    with watch:
+    with (watch := Stopwatch()):
         epoch, terms = _epoch(node, record)
         proposed = ranks_in(record, "survivors")
         node.policy.check_survivors(len(proposed))
@@ -86,13 +86,12 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
             log_failure(node.store, "consist", error)
             return reply(step="consist", bad=list(error.ranks))
         node.claim_set(kept.slot, set_digest(proposed), lambda: node.save_survivors(agreed))
-    return reply(step="consist", signature=signature, **{"crypto-s": watch.seconds})
+    return reply(watch, step="consist", signature=signature)
 
 
 def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Release the sum of the shares that this node has of the survivors' seeds."""
-    watch = Stopwatch()
-    with watch:
+    with (watch := Stopwatch()):
         epoch, terms = _epoch(node, record)
         agreed = node.load_survivors()
         if agreed is None or not _is_of(agreed.slot, epoch, record):
@@ -108,18 +107,12 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
             terms.elements(epoch.size),
             sealed=terms.reader == "clients",
         )
-    return reply(step="unmask", answer=answer, **{"crypto-s": watch.seconds})
+    return reply(watch, step="unmask", answer=answer)
 
 
 def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
-    """The node's own epoch and terms, if they are those that the message speaks of."""
-    agreement.finish(node, record)
-    agreed, terms = node.load_session()
-    if record.get("epoch", agreed.id) != agreed.id:
-        raise NoKeyError("the others have agreed on another epoch than this node's")
-    node.check_terms(records.field(record, "terms", bytes))
-    node.policy.check_terms(terms)
-    node.policy.check_members(agreed.size)
+    """The node's own epoch and terms, where they have such stages."""
+    agreed, terms = agreement.current(node, record)
     if not terms.masked:
         raise ProtocolError("a stage that this scheme does not have")
     return agreed, terms

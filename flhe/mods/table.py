@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from flhe.mods import agreement, handover, joint, key_pair, staged, survivors, training
+from flhe.mods import agreement, handover, scheme_keys, staged, survivors, training
 from flhe.mods.stages import Stage
 
 STAGES: dict[tuple[str, str], Stage] = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
-    ("train", "key-pair"): key_pair.make,
-    ("train", "take-pair"): key_pair.take,
-    ("train", "joint"): joint.share,
-    ("train", "joint-sum"): joint.add,
+    ("train", "key-pair"): scheme_keys.make_pair,
+    ("train", "take-pair"): scheme_keys.take_pair,
+    ("train", "joint"): scheme_keys.share,
+    ("train", "joint-sum"): scheme_keys.add,
     ("train", "status"): handover.status,
     ("train", "initial"): handover.initial,
     ("train", "sync"): handover.sync,

@@ -12,14 +12,11 @@ from flhe.mods import records, staged, survivors
 from flhe.mods.follow import Follower, follow
 from flhe.mods.mapping import own_map
 from flhe.mods.shown import app_message, told_of
-from flhe.mods.stages import App, Stopwatch, reply, say_once
-from flhe.mods.updates import sign, update_reply
+from flhe.mods.stages import App, say_once
+from flhe.mods.updates import deliver, kept
 from flhe.node.node import Node
-from flhe.schemes.base import Sealer
-from flhe.schemes.sealed import Slot
 from flhe.training.draft import Draft
-from flhe.training.model import Model
-from flhe.training.session import Session, check_ahead
+from flhe.training.due import check_ahead
 from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")
@@ -31,8 +28,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
     A round of several stages goes on in `flhe.mods.staged`.
     """
-    watch = Stopwatch()
-    follower = follow(node, record, message, watch)
+    follower = follow(node, record, message)
+    watch = follower.watch
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
@@ -48,14 +45,15 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     with watch:
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
         slot = session.slot(model, round_, attempt, told=told, digest=digest)
-    if cached := node.load_output(slot):
-        beside = survivors.dealt(node, session, slot)
-        return update_reply(*cached, digest, told, follower, resent=True, beside=beside)
+    if (again := kept(follower, session, slot, digest, told)) is not None:
+        return again
     survivors.check_ready(node, session, slot)
     node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
     node.bind_mask(model.mask)
     sealer = session.sealer(model)
-    ahead = _Ahead(session, sealer, model, slot, mode)
+    ahead = threading.Thread(
+        target=session.prepare, args=(sealer, model, slot, mode), name="flhe-masks", daemon=True
+    )
     ahead.start()  # while the app trains
     try:
         answer = app.run(app_message(session.terms, message, model))
@@ -77,10 +75,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             mode,
         )
         del encoded
-        beside = survivors.deal(node, session, sealer, slot)
-        envelope = sign(node, session, sealed)
-        node.save_output(sealed, envelope)
-    return update_reply(sealed, envelope, digest, told, follower, beside=beside)
+    return deliver(follower, session, sealer, sealed, digest, told)
 
 
 def _draft(
@@ -104,37 +99,21 @@ def _draft(
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Open the round's sum, let the app evaluate, let allowed metrics leave."""
-    watch = Stopwatch()
-    follower = follow(node, record, message, watch)
+    follower = follow(node, record, message)
     session, model = follower.session()
     answer = app.run(app_message(session.terms, message, model))
     _say_what_stays(answer, ("MetricRecord",))
-    content = reply(round=model.round, history=model.history, **{"crypto-s": watch.seconds})
-    content.update(follower.told)
+    content = follower.reply(round=model.round, history=model.history)
     for name, metrics in answer.metric_records.items():
-        kept = {k: v for k, v in metrics.items() if _may_leave(node, session.terms, k, v)}
-        content[name] = MetricRecord(kept)
-        for key in set(metrics) - set(kept) - {session.terms.weight_key}:
+        left = {k: v for k, v in metrics.items() if _may_leave(node, session.terms, k, v)}
+        content[name] = MetricRecord(left)
+        for key in set(metrics) - set(left) - {session.terms.weight_key}:
             say_once(
                 "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), which "
                 "lists all that may leave",
                 key,
             )
     return content
-
-
-class _Ahead(threading.Thread):
-    """What a round needs besides the update, computed while the app trains."""
-
-    def __init__(
-        self, session: Session, sealer: Sealer, model: Model, slot: Slot, mode: str
-    ) -> None:
-        super().__init__(name="flhe-masks", daemon=True)
-        self._work = session, sealer, model, slot, mode
-
-    def run(self) -> None:
-        session, sealer, model, slot, mode = self._work
-        session.prepare(sealer, model, slot, mode)
 
 
 def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from flwr.app import RecordDict
 
 from flhe.keys.agreement.messages import EVERYONE, Header, sign_detached
-from flhe.mods import records
+from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
-from flhe.mods.stages import reply
 from flhe.node.node import Node
-from flhe.schemes.sealed import Sealed
+from flhe.schemes.base import Sealer
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums import receipts
 from flhe.training.session import Session
 
@@ -33,22 +31,48 @@ def sign(node: Node, session: Session, sealed: Sealed, stage: str = "update") ->
     return sign_detached(node.identity, header, sealed.digest())
 
 
-def update_reply(
+def deliver(
+    follower: Follower, session: Session, sealer: Sealer, sealed: Sealed, digest: bytes, told: bytes
+) -> RecordDict:
+    """Sign and keep what was just encrypted; the last reply of its round.
+
+    `digest` is of the model that it starts from, `told` the hash of what its app was told.
+    """
+    node = follower.node
+    with follower.watch:
+        beside = survivors.deal(node, session, sealer, sealed.slot)
+        envelope = sign(node, session, sealed)
+        node.save_output(sealed, envelope)
+    return _reply(follower, sealed, envelope, digest, told, beside, resent=False)
+
+
+def kept(
+    follower: Follower, session: Session, slot: Slot, digest: bytes, told: bytes
+) -> RecordDict | None:
+    """The reply of an attempt that was delivered before, once more; None where none was."""
+    output = follower.node.load_output(slot)
+    if output is None:
+        return None
+    beside = survivors.dealt(follower.node, session, slot)
+    return _reply(follower, *output, digest, told, beside, resent=True)
+
+
+def _reply(
+    follower: Follower,
     sealed: Sealed,
     envelope: bytes,
     digest: bytes,
     told: bytes,
-    follower: Follower,
+    beside: survivors.Fields,
     *,
-    resent: bool = False,
-    beside: Mapping[str, object] | None = None,
+    resent: bool,
 ) -> RecordDict:
-    """The last reply of a round: the ciphertext, a receipt, and what the server needs to add it.
+    """The ciphertext, a receipt, and what the server needs to add it.
 
-    A support was told before, and does not travel again. `beside` is what the agreement on
-    masking keys needs of the ciphertext's seed, where there is one.
+    A support was told before, and does not travel again. `beside` is what the agreement on masking
+    keys needs of the ciphertext's seed, where there is one.
     """
-    content = reply(
+    content = follower.reply(
         step="update",
         resent=resent,
         header=sealed.header(),
@@ -57,10 +81,8 @@ def update_reply(
         told=told,
         history=sealed.slot.history,
         receipt=_receipt(sealed, follower),
-        **(beside or {}),
-        **{"crypto-s": follower.watch.seconds},
+        **beside,
     )
-    content.update(follower.told)
     content[records.UPDATE] = records.from_sealed(sealed, supports=False)
     return content
 

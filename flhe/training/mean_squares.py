@@ -6,9 +6,6 @@ round. The round's slot names that sum, so nobody's update is added to one that 
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from flhe.coding.base import Plain, State
@@ -19,18 +16,13 @@ from flhe.keys.roles import opener_for
 from flhe.schemes.sealed import Sealed
 from flhe.sums.verdict import open_verified
 from flhe.training.draft import Draft
+from flhe.training.due import RANGES, Record, check_shape, check_slot
+from flhe.training.facts import Facts
 from flhe.training.model import Model
 from flhe.training.start import UNTOLD
-from flhe.wire import canonical
-
-if TYPE_CHECKING:
-    from flhe.training.session import Record, Session
-
-RANGES = "ranges"
-"""What an opening is recorded as."""
 
 
-def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain:
+def encode(session: Facts, model: Model, draft: Draft, digest: bytes) -> Plain:
     """A draft's mean squares, layer by layer, as exact integers: no values, extras only.
 
     `digest` is the keyed digest of `model`, from which the draft started.
@@ -44,7 +36,7 @@ def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain
 
 
 def fit(
-    session: Session,
+    session: Facts,
     model: Model,
     round_: int,
     ranges: Sealed | None,
@@ -56,7 +48,7 @@ def fit(
 
     Parameters
     ----------
-    session : Session
+    session : Facts
         The member's.
     model : Model
         The model before the round.
@@ -92,10 +84,9 @@ def fit(
         raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
     slot = ranges.slot
     expected = session.ranges_slot(model, round_, slot.attempt, told=told, digest=base)
-    session.check_slot(model, slot, expected)
-    session.check_shape(
-        ranges, session.whole, session.terms.range_lanes(session.layout), sparse=False
-    )
+    check_slot(model, slot, expected)
+    lanes_due = session.terms.range_lanes(session.layout)
+    check_shape(ranges, session.whole, lanes_due, session.epoch.roster.min_opening, sparse=False)
     record(slot.round, ranges.digest(), RANGES)
     opener = opener_for(session.whole, session.epoch, ranges, threads=1)
     bits = session.terms.bits
@@ -109,13 +100,3 @@ def fit(
     if totals.check != totals.count * session.check_of(base):
         raise ProtocolError("a sender of mean squares started from another model")
     return codec.fitted(sums[FIXED:], totals.count, state)
-
-
-def own_layout(layout_hash: bytes) -> bytes:
-    """Layout hash of a round's mean squares: they have masks of their own."""
-    return hashlib.sha256(canonical.dumps(["flhe/v1/ranges", layout_hash])).digest()
-
-
-def fitted_layout(layout_hash: bytes, digest: bytes) -> bytes:
-    """Layout hash of a round whose thresholds are fitted on the sum with this `digest`."""
-    return hashlib.sha256(canonical.dumps(["flhe/v1/ranged", layout_hash, digest])).digest()

@@ -7,21 +7,18 @@ cut, and what training itself put beyond the thresholds is counted here.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.clip import WARN_CLIPPED, Clip
-
-if TYPE_CHECKING:
-    from flhe.training.model import Model
-    from flhe.training.session import Session
+from flhe.training.facts import Facts
+from flhe.training.model import Model
 
 logger = logging.getLogger("flhe")
 
 
-def add_noise(session: Session, model: Model, values: NDArray[np.float32]) -> None:
+def add_noise(session: Facts, model: Model, values: NDArray[np.float32]) -> None:
     """Cut an update to its thresholds and add the terms' noise, in place, shape (floats,).
 
     However much lies beyond the thresholds is cut: a refusal, which the server hears of, would tell of

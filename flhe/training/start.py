@@ -73,6 +73,16 @@ def start_layout(layout_hash: bytes, told: bytes, digest: bytes) -> bytes:
     return hashlib.sha256(canonical.dumps([PREFIX + "start", layout_hash, told, digest])).digest()
 
 
+def ranges_layout(layout_hash: bytes) -> bytes:
+    """Layout hash of a round's mean squares: they have masks of their own."""
+    return hashlib.sha256(canonical.dumps([PREFIX + "ranges", layout_hash])).digest()
+
+
+def fitted_layout(layout_hash: bytes, digest: bytes) -> bytes:
+    """Layout hash of a round whose thresholds are fitted on the sum with this `digest`."""
+    return hashlib.sha256(canonical.dumps([PREFIX + "ranged", layout_hash, digest])).digest()
+
+
 def _pairs(record: Mapping[str, object]) -> list[list[object]]:
     return [[name, _encoded(value)] for name, value in sorted(record.items())]
 

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import io
 import os
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from flhe.errors import FlheError
+from flhe.coding.support import Support
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.identity import Identity
+from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
-from flhe.schemes.sealed import Sealed
+from flhe.node.store import Store
+from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.sums import receipts
+from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.training.start import told_hash
 from flhe.training.terms import Terms
 from flhe.wire.canonical import loads
-from flhe.wire.codes import refusal_for
+from tests.rosters import write_signed
 
 RUN = 7
 TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
+SPARSE = replace(TERMS, top_k=0.5, warmup=0, masking="adaptive")
+RANGED = replace(TERMS, clip="exchange")
+FLOATS = 13
+"""Of the model below."""
 SECRET = "patient 4711 has a rare disease"
 """Text that must not reach the server."""
 
@@ -78,28 +88,6 @@ class App:
         return records.from_numpy(after)
 
 
-class Raises(App):
-    """An app that fails."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
-
-    def content(self, message: Message) -> RecordDict:
-        raise self.error
-
-
-class Replies(App):
-    """An app that answers whatever `make` makes of its usual answer."""
-
-    def __init__(self, make: Callable[[RecordDict], Any], **how: Any) -> None:
-        super().__init__(**how)
-        self.make = make
-
-    def content(self, message: Message) -> Any:
-        return self.make(super().content(message))
-
-
 class Site:
     """One node: its context, its state directory and its app."""
 
@@ -147,9 +135,39 @@ class Site:
         return self.home / "runs" / str(self.context.run_id)
 
     @property
-    def model(self) -> Model:
+    def model_file(self) -> bytes:
         """The model on its disk."""
-        return Model.from_bytes((self.run / "model").read_bytes())
+        return (self.run / "model").read_bytes()
+
+    @property
+    def model(self) -> Model:
+        """That model, read."""
+        return Model.from_bytes(self.model_file)
+
+    def put(self, model: Model | bytes) -> None:
+        """Replace the model on its disk."""
+        data = model if isinstance(model, bytes) else b"".join(model.chunks())
+        (self.run / "model").write_bytes(data)
+        (self.run / "model").chmod(0o600)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What is in its directory of this run."""
+        return {p.name: p.read_bytes() for p in self.run.iterdir() if p.is_file()}
+
+    def draft(self, name: str = "draft") -> Draft:
+        """The update that it keeps, or the "residual"."""
+        return Draft.from_bytes(self.files[name])
+
+    @property
+    def claims(self) -> list[str]:
+        """Names of its claims: round, attempt, step."""
+        return sorted(p.name for p in self.home.glob("used/*/[0-9]*"))
+
+    @property
+    def opened(self) -> list[str]:
+        """Names of its records of openings."""
+        return sorted(p.name for p in self.home.glob("used/*/opened-*"))
 
     @property
     def epochs(self) -> list[str]:
@@ -225,10 +243,15 @@ class Group:
         said = [answer(s.ask("confirm", **self.stage(messages=shares))) for s in self.sites]
         return [reply["envelope"] for reply in said]
 
-    def agree(self) -> Group:
+    def agree(self) -> Self:
         """All three."""
         self.confirms = self.confirm(self.shares(self.hellos()))
         return self
+
+    def renew(self) -> None:
+        """A new epoch, which begins with the next message."""
+        self.number += 1
+        self.agree()
 
     def ask(
         self,
@@ -272,14 +295,50 @@ class Group:
         """Everyone's update of a round."""
         return [update(self.ask(s, round_=round_, sums=sums)) for s in self.sites]
 
-    def total(self, parts: Iterable[Sealed]) -> Sealed:
-        """Their sum, as the server makes it."""
+    def supports(self, stage: str = "round", **fields: Any) -> list[Support]:
+        """Everyone's coordinates in a round."""
+        return [support(self.ask(s, stage, **fields)) for s in self.sites]
+
+    def sparse_parts(
+        self, told: Sequence[Support], mode: str = "single", **fields: Any
+    ) -> list[Sealed]:
+        """Updates of those whose coordinates are given, as far as there are any."""
+        said = {"mode": mode} if self.terms.masking == "adaptive" else {}
+        return [
+            update(self.ask(s, "update", **said, **fields), [one])
+            for s, one in zip(self.sites, told, strict=False)
+        ]
+
+    def ranges(self, sites: int | None = None, **fields: Any) -> bytes:
+        """The sum of mean squares of the first so many, of all by default."""
+        return to_bytes(self.total([ranges(self.ask(s, **fields)) for s in self.sites[:sites]]))
+
+    def total(self, parts: Iterable[Sealed] | None = None) -> Sealed:
+        """Their sum, as the server makes it; of everyone's update of round 1 by default."""
         scheme = self.terms.for_cohort(len(self.sites))
         total: Sealed | None = None
-        for part in parts:
+        for part in self.parts() if parts is None else parts:
             total = scheme.add(total, part)
         assert total is not None
-        return total
+        return scheme.close(total)
+
+    def open(self, total: Sealed, **fields: Any) -> None:
+        """Have everyone open a sum; they come to one model."""
+        for site in self.sites:
+            answer(self.evaluate(site, total, **fields))
+        assert len({site.model_file for site in self.sites}) == 1
+
+    def play(self, rounds: int = 1) -> list[Sealed]:
+        """Sums of some rounds that everyone has opened."""
+        sums: list[Sealed] = []
+        for round_ in range(1, rounds + 1):
+            sums.append(self.total(self.parts(round_, sums[-1:])))
+        self.open(sums[-1])
+        return sums
+
+    def box(self, site: Site, **fields: Any) -> dict[str, ArrayRecord]:
+        """The model as a member seals it, for a message."""
+        return {records.BOX: sealed(self.ask(site, "checkpoint", **fields))}
 
 
 def answer(message: Message) -> ConfigRecord:
@@ -290,11 +349,31 @@ def answer(message: Message) -> ConfigRecord:
     return record
 
 
-def update(message: Message) -> Sealed:
-    """The ciphertext in a reply."""
+def update(message: Message, supports: Sequence[Support] | None = None) -> Sealed:
+    """The ciphertext in a reply, with the coordinates that were told before it."""
     header = answer(message)["header"]
     assert isinstance(header, bytes)
-    return records.to_sealed(header, message.content[records.UPDATE])  # type: ignore[arg-type]
+    return records.to_sealed(header, message.content[records.UPDATE], supports=supports)  # type: ignore[arg-type]
+
+
+def support(message: Message) -> Support:
+    """The coordinates that a node tells."""
+    assert answer(message)["step"] == "supports"
+    return Support.from_bytes(answer(message)["support"], FLOATS)  # type: ignore[arg-type]
+
+
+def ranges(message: Message) -> Sealed:
+    """The mean squares in a reply."""
+    assert answer(message)["step"] == "ranges"
+    return from_bytes(answer(message)["sealed"])  # type: ignore[arg-type]
+
+
+def sealed(message: Message) -> ArrayRecord:
+    """The checkpoint in a reply."""
+    answer(message)
+    box = message.content[records.BOX]
+    assert isinstance(box, ArrayRecord)
+    return box
 
 
 def wire(message: Message) -> bytes:
@@ -344,16 +423,52 @@ SLUGS = {
 """The codes that a node may answer with, written out: servers of other versions read them."""
 
 
-def code_of(error: FlheError) -> int:
-    """The code that a node answers an error of ours with."""
-    return refusal_for(error).code
-
-
 def private(path: Path) -> bool:
     """Whether only its owner can read a file."""
     return path.stat().st_mode & 0o777 == 0o600 and path.stat().st_uid == os.geteuid()
 
 
-def text_of(error: BaseException) -> str:
-    """An exception as a log shows it."""
-    return "".join(traceback.format_exception(error))
+def drifted(model: Model) -> Model:
+    """The model as a member has it whose memory failed: another bit, the same history."""
+    w = model.masters["w"].copy()
+    w[0, 0] = np.nextafter(w[0, 0], np.float32(0))
+    return replace(model, masters={**model.masters, "w": w})
+
+
+BEFORE_THE_SESSION = (Store, "write", lambda _, file, data: file.endswith("/session"))
+"""Between the keys of a new epoch and the file that names it."""
+
+
+@contextmanager
+def dying(target: Any, name: str, where: Callable[..., bool] | None = None) -> Iterator[None]:
+    """The process is killed when it comes to `target.name`, or to a call of it that is so."""
+    real = getattr(target, name)
+
+    def die(*args: Any, **how: Any) -> Any:
+        if where is None or where(*args):
+            raise KeyboardInterrupt
+        return real(*args, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def pinned(
+    path: Path,
+    sites: Sequence[Site],
+    collusion: int = 1,
+    min_survivors: int = 2,
+    schemes: tuple[str, ...] = ("*",),
+    strangers: int = 0,
+    **settings: object,
+) -> None:
+    """Pin a roster of these sites, and of some strangers, on each of them."""
+    identities = [Store(site.home).identity() for site in sites]
+    identities += [Identity.from_seed(bytes([i + 1]) * 32) for i in range(strangers)]
+    members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
+    roster = Roster(members, collusion, min_survivors, schemes)
+    config = write_signed(path / "roster", roster, identities)
+    for site in sites:
+        site.context.node_config.update({**config, **settings})  # type: ignore[dict-item]

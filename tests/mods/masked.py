@@ -17,7 +17,7 @@ from flhe.keys.identity import Identity
 from flhe.node.store import Store
 from flhe.schemes.presets import sash_preset
 from flhe.schemes.sealed import Slot
-from tests.mods.harness import TERMS, Group, answer
+from tests.mods.harness import TERMS, Group, answer, update
 
 SASH = dataclasses.replace(TERMS, scheme="sash")
 ELEMENTS = sash_preset(SASH.preset).dimension
@@ -34,6 +34,7 @@ class Masked(Group):
         **how: Any,
     ) -> None:
         super().__init__(path, size, dataclasses.replace(SASH, unmask=unmask), **how)
+        self.base = {"base": 0} if unmask == "server" else {}
         self.boxes: dict[tuple[int, int, int], list[bytes]] = {}
         """(round, attempt, rank) -> shares by the rank of their receiver."""
 
@@ -52,23 +53,32 @@ class Masked(Group):
 
     def dealt(self, rank: int) -> Dealt:
         """What a site keeps of its last update."""
-        return Dealt.from_bytes((self.sites[rank].run / "shares").read_bytes())
+        return Dealt.from_bytes(self.sites[rank].files["shares"])
 
     def agreed(self, rank: int) -> Agreed:
         """What a site signed last."""
-        return Agreed.from_bytes((self.sites[rank].run / "survivors").read_bytes())
+        return Agreed.from_bytes(self.sites[rank].files["survivors"])
 
     # --- what the server asks ---
 
     def upload(self, rank: int, *, round_: int = 1, attempt: int = 0, **fields: Any) -> Message:
         """Ask for an update; its shares are kept."""
-        base = {"base": 0} if self.terms.reader == "server" else {}
-        reply = self.ask(self.sites[rank], round_=round_, attempt=attempt, **{**base, **fields})
+        fields = {**self.base, **fields}
+        reply = self.ask(self.sites[rank], round_=round_, attempt=attempt, **fields)
         if not reply.has_error():
-            shares = answer(reply)["shares"]
-            assert isinstance(shares, list)
-            self.boxes[round_, attempt, rank] = shares  # type: ignore[assignment]
+            self.boxes[round_, attempt, rank] = answer(reply)["shares"]  # type: ignore[assignment]
         return reply
+
+    def uploaded(self, **which: int) -> Masked:
+        """Ask for everybody's update."""
+        for rank in range(len(self.sites)):
+            update(self.upload(rank, **which))
+        return self
+
+    def inbox(self, rank: int, survivors: Sequence[int], *which: int) -> list[bytes]:
+        """Whatever shares of these there are for one of them."""
+        nothing = [b""] * len(self.sites)
+        return [self.boxes.get((*(which or (1, 0)), u), nothing)[rank] for u in survivors]
 
     def consist(
         self,
@@ -81,8 +91,7 @@ class Masked(Group):
         **fields: Any,
     ) -> Message:
         """Propose a set, with whatever shares there are."""
-        nothing = [b""] * len(self.sites)
-        inbox = [self.boxes.get((round_, attempt, u), nothing)[rank] for u in survivors]
+        inbox = self.inbox(rank, survivors, round_, attempt)
         said = {"survivors": list(survivors), "shares": inbox}
         return self._stage(rank, "consist", round_, attempt, {**said, **fields})
 
@@ -103,14 +112,8 @@ class Masked(Group):
     def _stage(
         self, rank: int, stage: str, round_: int, attempt: int, fields: dict[str, Any]
     ) -> Message:
-        said = {
-            "round": round_,
-            "attempt": attempt,
-            "terms": self.terms.to_bytes(),
-            "confirms": self.confirms,
-            **fields,
-        }
-        return self.sites[rank].ask(stage, **said)
+        said = {"round": round_, "attempt": attempt, "confirms": self.confirms, **fields}
+        return self.sites[rank].ask(stage, **{"terms": self.terms.to_bytes(), **said})
 
     # --- and what comes of it ---
 
@@ -137,17 +140,11 @@ class Masked(Group):
 
 def signature_in(reply: Message) -> bytes:
     """What a site answers to CONSIST."""
-    found = answer(reply)
-    assert found["step"] == "consist"
-    signature = found["signature"]
-    assert isinstance(signature, bytes)
-    return signature
+    assert answer(reply)["step"] == "consist"
+    return answer(reply)["signature"]  # type: ignore[return-value]
 
 
 def answer_in(reply: Message) -> bytes:
     """What a site answers to UNMASK."""
-    found = answer(reply)
-    assert found["step"] == "unmask"
-    said = found["answer"]
-    assert isinstance(said, bytes)
-    return said
+    assert answer(reply)["step"] == "unmask"
+    return answer(reply)["answer"]  # type: ignore[return-value]

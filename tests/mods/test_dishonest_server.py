@@ -1,39 +1,46 @@
-"""A server that forges, replays and holds back; and crashes in between."""
+"""A server that forges, replays and holds back, or tells nodes different things; and crashes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from flhe.errors import ProtocolError, StoreError
+from flhe.errors import ProtocolError
 from flhe.mods import records
-from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed
+from flhe.training.start import told_hash
 from flhe.training.terms import Terms
-from tests.mods.harness import Group, Site, answer, initial, refused, update
-
-FLOATS = 13
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Group:
-    return Group(tmp_path).agree()
+from tests.mods.harness import (
+    BEFORE_THE_SESSION,
+    CONFIG,
+    FLOATS,
+    RANGED,
+    TOLD,
+    Group,
+    answer,
+    drifted,
+    dying,
+    initial,
+    refused,
+    update,
+)
 
 
 def shifted(terms: Terms, cohort: int, total: Sealed, lanes: Mapping[int, int]) -> Sealed:
     """A sum with something added to some lanes, which nobody needs a key for."""
-    packing = terms.for_cohort(cohort).packing
-    values = np.zeros(total.length, np.int32 if packing.word_bits == 32 else np.int64)
+    packing = terms.for_cohort(cohort).packing  # type: ignore[attr-defined]
+    values = np.zeros(total.length, packing.signed)
     for i, change in lanes.items():
         values[i] = change
     data = total.data.copy()
     packing.add(data, packing.pack(values, np.zeros(total.length, packing.lane)), total.length)
-    return Sealed(total.scheme, total.slot, total.senders, total.length, data)
+    return replace(total, data=data)
 
 
 def extra_lanes(terms: Terms, index: int) -> list[int]:
@@ -42,27 +49,11 @@ def extra_lanes(terms: Terms, index: int) -> list[int]:
     return [FLOATS + limbs * index + k for k in range(limbs)]
 
 
-def open_round(group: Group, round_: int = 1) -> None:
-    total = group.total(group.parts(round_))
-    for site in group.sites:
-        answer(group.evaluate(site, total, round=round_))
-
-
-def copies(parts: list[Sealed]) -> list[Sealed]:
-    return [Sealed(p.scheme, p.slot, p.senders, p.length, p.data.copy()) for p in parts]
-
-
-def stored(site: Site) -> bytes:
-    return (site.run / "model").read_bytes()
-
-
 def test_public_digests_do_not_mend_the_check(group: Group) -> None:
     """A relay knows whose models differ, not what to add so that their sum passes."""
-    open_round(group)
+    group.play()
     site = group.sites[2]
-    raw = bytearray(stored(site))
-    raw[-20] ^= 1
-    (site.run / "model").write_bytes(raw)
+    site.put(drifted(site.model))
     replies = [group.ask(s, round_=2) for s in group.sites]
     digests = [answer(r)["digest"] for r in replies]
     assert len(set(digests)) == 2
@@ -71,32 +62,27 @@ def test_public_digests_do_not_mend_the_check(group: Group) -> None:
         group.total(parts)
     # A relay may write one slot over the others, and then has masks of two slots to mend besides.
     total = group.total([replace(part, slot=parts[0].slot) for part in parts])
-    lanes = extra_lanes(group.terms, 2)
-    bits = group.terms.bits - 1
+    lanes, bits = extra_lanes(group.terms, 2), group.terms.bits - 1
     checks = [int.from_bytes(d[:4], "big") >> 1 for d in digests]  # type: ignore[index]
     limbs = [[(c >> (bits * k)) & ((1 << bits) - 1) for k in range(len(lanes))] for c in checks]
     change = {
         lane: 3 * limbs[0][k] - sum(each[k] for each in limbs) for k, lane in enumerate(lanes)
     }
     forged = shifted(group.terms, 3, total, change)
-    assert any(change.values())
     assert forged.data.tobytes() != total.data.tobytes()
     refused(group.evaluate(group.sites[0], forged, round=2), 1023)
     assert group.sites[0].model.round == 1
 
 
-def test_no_second_sum_comes_as_a_checkpoint(tmp_path: Path) -> None:
+def test_no_second_sum_comes_as_a_checkpoint(four: Group) -> None:
     """Two sums of one round differ by somebody's update, also when one of them comes as a model."""
-    group = Group(tmp_path, 4).agree()
-    parts = group.parts()
-    fewer, all_ = group.total(copies(parts)[:3]), group.total(copies(parts))
-    one, other = group.sites[:2]
-    answer(group.evaluate(one, fewer))
-    answer(group.evaluate(other, all_))
-    before = stored(one)
-    box = group.ask(other, "checkpoint").content[records.BOX]
-    refused(group.ask(one, "sync", extra={records.BOX: box}), 1019)
-    assert stored(one) == before
+    parts = four.parts()
+    one, other = four.sites[:2]
+    answer(four.evaluate(one, four.total(parts[:3])))
+    answer(four.evaluate(other, four.total(parts)))
+    before = one.model_file
+    refused(four.ask(one, "sync", extra=four.box(other)), 1019)
+    assert one.model_file == before
 
 
 def test_a_resumed_run_never_answers_in_plain(tmp_path: Path) -> None:
@@ -116,22 +102,14 @@ def test_a_resumed_run_never_answers_in_plain(tmp_path: Path) -> None:
     assert site.send(plain()).has_content()
 
 
-def test_a_round_has_one_sum_across_a_crash(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_has_one_sum_across_a_crash(group: Group) -> None:
     """The node stops between the keys of the next epoch and its session file."""
-    open_round(group)
+    group.play()
     parts, site = group.parts(2), group.sites[0]
-    group.number += 1
-    group.agree()
-    confirms, write = group.confirms, Store.write
-
-    def fail(self: Store, name: str, data: bytes) -> None:
-        if name.endswith("/session"):
-            raise StoreError("no power")
-        write(self, name, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "write", fail)
-        assert group.ask(site, "sync").has_error()
+    group.renew()
+    confirms = group.confirms
+    with dying(*BEFORE_THE_SESSION):
+        group.ask(site, "sync")
     group.confirms = []  # the server holds them back: the epoch before goes on
     lane = extra_lanes(group.terms, 0)[0]
     first = shifted(group.terms, 3, group.total(parts), {lane: 1})
@@ -145,13 +123,38 @@ def test_a_round_has_one_sum_across_a_crash(group: Group, monkeypatch: pytest.Mo
     assert site.model.round == 1
 
 
-def test_a_checkpoint_heals_a_damaged_model(group: Group) -> None:
-    open_round(group)
-    box = group.ask(group.sites[0], "checkpoint").content[records.BOX]
-    site = group.sites[2]
-    (site.run / "model").write_bytes(stored(site)[:-8])
-    assert answer(site.ask("status"))["round"] == -1
-    assert answer(group.ask(site, "sync", extra={records.BOX: box}))["round"] == 1
-    assert stored(site) == stored(group.sites[0])
-    open_round(group, 2)
-    assert len({stored(s) for s in group.sites}) == 1
+# --- what nodes are told ---
+
+
+def told(**setting: Any) -> dict[str, Any]:
+    return {"config": ConfigRecord(setting)}
+
+
+def test_all_that_an_app_is_shown_counts(four: Group) -> None:
+    four.sites[2].context.run_config["epochs"] = 0
+    extras = [{"more": ConfigRecord({"x": 1})}, {"more": ConfigRecord({"x": 2})}, {}]
+    extras.append({"flhe.more": ConfigRecord({"x": 2})})  # ours, and nothing that the app sees
+    replies = [four.ask(s, extra=e) for s, e in zip(four.sites, extras, strict=True)]
+    hashes = [answer(reply)["told"] for reply in replies]
+    assert len({*hashes}) == 4
+    assert hashes[2] == told_hash({"config": CONFIG}, {"epochs": 0})
+    assert hashes[3] == TOLD
+    with pytest.raises(ProtocolError, match="slot"):
+        four.total([update(reply) for reply in replies])
+
+
+def test_what_was_told_is_asked_for_when_a_sum_is_opened(four: Group) -> None:
+    """Who was not among the senders takes it from the message: a wrong one opens nothing."""
+    total = four.total([update(four.ask(site)) for site in four.sites[:3]])
+    for wrong in ([], [bytes(32)]):
+        refused(four.evaluate(four.sites[3], total, told=wrong), 1014)
+    four.open(total)
+
+
+def test_an_update_that_was_kept_is_sent_as_it_was_told_only(tmp_path: Path) -> None:
+    """Drafts outlive an attempt; trained under other settings they are trained anew."""
+    group = Group(tmp_path, 4, RANGED).agree()
+    site = group.sites[0]
+    for attempt, extra, seen in ((0, {}, 1), (1, {}, 1), (2, told(lr=0.5), 2)):
+        answer(group.ask(site, attempt=attempt, extra=extra))
+        assert len(site.app.seen) == seen

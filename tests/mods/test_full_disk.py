@@ -15,45 +15,39 @@ from flhe.node import store
 from flhe.schemes.flashe.scheme import FlasheOpener
 from flhe.training.session import Session
 from flhe.wire import files
-from tests.mods.harness import RUN, Group, answer, refused, update
-
-WRITERS = ("create", "replace", "append", "append_line")
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Group:
-    return Group(tmp_path).agree()
+from tests.mods.harness import RUN, Group, answer, dying, refused, update
 
 
 @contextmanager
-def full(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+def full(name: str, error: tuple[int, str] = (28, "No space left on device")) -> Iterator[None]:
     """There is no room for files that are called so; what was there before stays."""
-    with monkeypatch.context() as patch:
-        for writer in WRITERS:
-            patch.setattr(files, writer, without_room(getattr(files, writer), name))
+
+    def without_room(write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(path: Path, *args: Any) -> Any:
+            with files.os_errors("write"):
+                if path.name == name:
+                    raise OSError(*error, str(path))
+            return write(path, *args)
+
+        return written
+
+    with pytest.MonkeyPatch.context() as patch:
+        for writer in ("create", "replace", "append", "append_line"):
+            patch.setattr(files, writer, without_room(getattr(files, writer)))
         yield
 
 
-def without_room(write: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def written(path: Path, *args: Any) -> Any:
-        with files.os_errors("write"):
-            if path.name == name:
-                raise OSError(28, "No space left on device", str(path))
-        return write(path, *args)
-
-    return written
-
-
-def test_no_room_for_what_was_encrypted(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [(28, "No space left on device"), (13, "Permission denied")])
+def test_no_room_for_what_was_encrypted(group: Group, error: tuple[int, str]) -> None:
     """After the claim: what cannot be kept does not leave, and is not encrypted again."""
     site = group.sites[0]
-    with full(monkeypatch, "outbox"):
+    with full("outbox", error):
         refused(group.ask(site), 1015)
-    assert [p.name for p in site.home.glob("used/*/*")] == ["1-0-2"]
+    assert site.claims == ["1-0-2"]
     refused(group.ask(site), 1022)
     assert update(group.ask(site, attempt=1)).slot.attempt == 1
     said = [line for line in site.log.splitlines() if "StoreError: " in line]
-    assert "cannot write in the state directory: No space left" in said[0]
+    assert f"cannot write in the state directory: {error[1]}" in said[0]
     assert str(site.home) not in "".join(said)
 
 
@@ -61,7 +55,7 @@ def test_no_room_for_the_record_of_an_opening(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then nothing is decrypted, and the same sum opens once there is room."""
-    site, total = group.sites[0], group.total(group.parts())
+    site, total = group.sites[0], group.total()
     decrypt, opened = FlasheOpener.decrypt, list[int]()
 
     def noted(self: FlasheOpener, *args: Any) -> Any:
@@ -69,7 +63,7 @@ def test_no_room_for_the_record_of_an_opening(
         return decrypt(self, *args)
 
     monkeypatch.setattr(FlasheOpener, "decrypt", noted)
-    with full(monkeypatch, "opened-1"):
+    with full("opened-1"):
         refused(group.evaluate(site, total), 1015)
     assert not opened
     answer(group.evaluate(site, total))
@@ -77,44 +71,33 @@ def test_no_room_for_the_record_of_an_opening(
     assert site.model.round == 1
 
 
-def test_no_room_for_the_model_of_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_model_of_a_sum(four: Group) -> None:
     """After the opening: this very sum opens again, and no other."""
-    group = Group(tmp_path, 4).agree()
-    site, parts = group.sites[0], group.parts()
-    with full(monkeypatch, "model"):
-        refused(group.evaluate(site, group.total(parts)), 1015)
-    refused(group.evaluate(site, group.total(parts[1:])), 1012)
-    answer(group.evaluate(site, group.total(parts)))
+    site, parts = four.sites[0], four.parts()
+    with full("model"):
+        refused(four.evaluate(site, four.total(parts)), 1015)
+    refused(four.evaluate(site, four.total(parts[1:])), 1012)
+    answer(four.evaluate(site, four.total(parts)))
     assert site.model.round == 1
 
 
-def test_no_room_for_a_log(
-    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_room_for_a_log(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     """The answer is the same."""
     site = group.sites[0]
-    with full(monkeypatch, "audit.log"):
+    with full("audit.log"):
         update(group.ask(site))
     assert "the audit log could not be written" in caplog.text
-    with full(monkeypatch, "errors.log"):
+    with full("errors.log"):
         refused(group.ask(site, round_=0), 1014)
     assert "flhe/protocol, and its details could not be written" in caplog.text
     assert not (site.home / "errors.log").exists()
 
 
-def test_a_crash_before_the_claim_leaves_the_attempt_free(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_before_the_claim_leaves_the_attempt_free(group: Group) -> None:
     site = group.sites[0]
-
-    def crash(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "encode", crash)
-        with pytest.raises(KeyboardInterrupt):
-            group.ask(site)
-    assert [p.name for p in site.home.glob("used/*/*")] == [".unused"]
+    with dying(Session, "encode"):
+        group.ask(site)
+    assert site.claims == []
     assert update(group.ask(site)).slot.attempt == 0
 
 

@@ -10,15 +10,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.mods import records
-from flhe.schemes.sealed import Sealed
 from flhe.sums import receipts
 from flhe.wire import canonical
 from tests.mods.harness import TERMS, Group, answer, initial, refused, update
-
-
-def fresh(parts: list[Sealed]) -> list[Sealed]:
-    """Copies: a sum consumes what it begins with."""
-    return [replace(part, data=part.data.copy()) for part in parts]
 
 
 def receipt(message: Message) -> tuple[bytes, int]:
@@ -35,7 +29,7 @@ def test_a_server_that_tells_two_stories_is_named_one_round_later(
     """Each node opens one sum of round 1, but not the same one; round 2 brings them together."""
     group = Group(tmp_path, 5).agree()
     parts = group.parts()
-    stories = [group.total(fresh(parts)[:3]), group.total(fresh(parts)[2:])]
+    stories = [group.total(parts[:3]), group.total(parts[2:])]
     for rank, site in enumerate(group.sites):
         answer(group.evaluate(site, stories[rank > 1]))
     replies = [group.ask(site, round_=2) for site in group.sites]
@@ -59,21 +53,17 @@ def test_a_server_that_tells_two_stories_is_named_one_round_later(
     refused(group.evaluate(group.sites[0], mixed, round=2, receipts=[]), 1014)
 
 
-def test_a_sender_without_a_receipt(tmp_path: Path) -> None:
-    group = Group(tmp_path, 3).agree()
-    total = group.total(group.parts())
+def test_a_sender_without_a_receipt(group: Group) -> None:
+    total = group.total()
     some = canonical.loads(group.receipts(total), 1 << 20, "receipts")[0][:2]
     refused(group.evaluate(group.sites[0], total, receipts=[receipts.pack(some)]), 1014)
     assert "came without one receipt by each of its senders" in group.sites[0].log
     answer(group.evaluate(group.sites[0], total))
 
 
-def test_who_was_left_out_says_so_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    group = Group(tmp_path, 4).agree()
-    left_out = group.sites[3]
-    total = group.total(group.parts()[:3])
-    for site in group.sites:
-        answer(group.evaluate(site, total))
+def test_who_was_left_out_says_so_to_all(four: Group, caplog: pytest.LogCaptureFixture) -> None:
+    group, left_out = four, four.sites[3]
+    group.open(group.total(group.parts()[:3]))
     replies = [group.ask(site, round_=2) for site in group.sites]
     assert [receipt(reply)[1] for reply in replies] == [0, 0, 0, 1]
     again = group.ask(left_out, round_=2)

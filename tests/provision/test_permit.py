@@ -11,8 +11,7 @@ from flhe.mods import records
 from flhe.node import audit, federations
 from flhe.node.store import Store
 from flhe.provision.doctor import examine
-from tests.mods.harness import TERMS, Group, answer, refused, update
-from tests.mods.test_lasting import pinned
+from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
 from tests.provision.site import bad, good, keygen, run, signed
 
 

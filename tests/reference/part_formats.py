@@ -21,8 +21,8 @@ from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Ring
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
-from flhe.training.mean_squares import fitted_layout, own_layout
 from flhe.training.session import Session
+from flhe.training.start import fitted_layout, ranges_layout
 from tests.reference.field import (
     P,
     Q,
@@ -417,7 +417,7 @@ class DerivedKind:
 
     def library(self, case: Case) -> Case:
         if case["name"] == "ranges":
-            return {"becomes": own_layout(bytes.fromhex(case["layout_hash"])).hex()}
+            return {"becomes": ranges_layout(bytes.fromhex(case["layout_hash"])).hex()}
         if case["name"] == "ranged":
             bound = (bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest"))
             return {"becomes": fitted_layout(*bound).hex()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -121,21 +119,16 @@ def grouped(**second: Any) -> Any:
     ("optimizer", "message"),
     [
         (made(torch.optim.AdamW), "AdamW.*give a torch.optim.SGD, Adam or RMSprop"),
-        (made(torch.optim.Adagrad), "Adagrad"),
         (made(Derived), "Derived"),
         ("adam", "str"),
         (made(torch.optim.Adam, amsgrad=True), "amsgrad=True.*leave it at False"),
         (made(torch.optim.Adam, weight_decay=0.1), "weight_decay=0.1.*leave it at 0"),
-        (made(torch.optim.SGD, weight_decay=1e-4), "weight_decay=0.0001"),
-        (made(torch.optim.RMSprop, weight_decay=1e-4), "weight_decay"),
         (made(torch.optim.SGD, maximize=True), "maximize=True"),
         (made(torch.optim.RMSprop, differentiable=True), "differentiable=True"),
         (made(torch.optim.Adam, capturable=True), "capturable=True"),
         (made(torch.optim.Adam, decoupled_weight_decay=True), "decoupled_weight_decay=True"),
         (grouped(lr=0.1), "param groups differ in lr"),
         (grouped(betas=(0.5, 0.5)), "param groups differ in betas"),
-        (grouped(weight_decay=0.5), "weight_decay=0.5"),
-        (made(torch.optim.Adam, lr=0.0), "lr=0.0.: must lie from"),
         (made(torch.optim.SGD, momentum=1.5), "momentum=1.5"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -145,14 +138,11 @@ def test_what_is_not_like_torchs_is_refused_by_name(optimizer: Any, message: str
         ClientOptimizer.like(optimizer)
 
 
-def test_options_that_do_not_exist_yet_are_refused_by_name() -> None:
+def test_a_schedule_and_options_that_do_not_exist_yet_are_refused() -> None:
     optimizer = made(torch.optim.Adam)
     optimizer.param_groups[0]["novelty"] = None
     with pytest.raises(ConfigError, match=r"novelty=None.*leave it out"):
         ClientOptimizer.like(optimizer)
-
-
-def test_a_schedule_is_refused() -> None:
     optimizer = made(torch.optim.SGD)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     with pytest.raises(ConfigError, match="a schedule changes its learning rate"):
@@ -173,13 +163,3 @@ def test_like_reads_what_would_be_done_now() -> None:
     )
     rate = torch.tensor(0.25)
     assert ClientOptimizer.like(made(torch.optim.Adam, lr=rate)).lr == 0.25
-
-
-def test_torch_is_not_imported() -> None:
-    code = (
-        "import sys, flhe.training.optimizers as o\n"
-        "o.ClientOptimizer('adam')\n"
-        "print([m for m in ('torch', 'numba', 'flwr') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

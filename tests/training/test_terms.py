@@ -6,15 +6,12 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, MisfitError, ProtocolError
-from flhe.schemes.presets import SASH
-from flhe.schemes.sash.scheme import Sash, most_bits
+from flhe.schemes.sash.scheme import Sash
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.terms import MAX_BYTES, Terms
@@ -22,82 +19,15 @@ from flhe.wire import canonical
 from tests.laws import paillier_key
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
-ALPHA = st.floats(1e-3, 1e3)
 SASH_: dict[str, Any] = {"scheme": "sash"}
 HALF: dict[str, Any] = {"select": Select(0.5, rest="drop")}
 NOISE: dict[str, Any] = {"noise": Laplace(0.1, "all")}
 GRADIENT: dict[str, Any] = {"sends": "gradient", "optimizer": ClientOptimizer("sgd")}
 
-TERMS = st.builds(
-    Terms,
-    bits=st.integers(2, 32),
-    clip=st.one_of(
-        ALPHA,
-        st.sampled_from(["history", "exchange"]),
-        st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4),
-    ),
-    max_examples=st.integers(1, 1 << 28),
-    weighted=st.booleans(),
-    masking=st.sampled_from(["double", "single", "adaptive"]),
-    metrics=st.lists(st.text(min_size=1, max_size=5), max_size=4, unique=True).map(tuple),
-    arrays_key=st.text(min_size=1, max_size=5),
-    weight_key=st.text(min_size=1, max_size=5),
-    optimizer=st.one_of(
-        st.just(ServerOptimizer()),
-        st.builds(ServerOptimizer, st.sampled_from(["fedavgm", "fedadam", "fedyogi"]), ALPHA),
-        st.builds(ServerOptimizer, st.just("fedadagrad"), eta=ALPHA, tau=ALPHA),
-    ),
-    top_k=st.one_of(st.none(), st.floats(1e-6, 1.0)),
-    warmup=st.integers(0, 1000),
-    permute=st.booleans(),
-    unmask=st.sampled_from(["server", "clients"]),
-    preset=st.sampled_from(sorted(SASH)),
-)
-
-SASH_TERMS = st.builds(
-    Terms,
-    scheme=st.just("sash"),
-    bits=st.one_of(st.just(0), st.integers(2, most_bits(2))),
-    clip=st.one_of(
-        ALPHA, st.dictionaries(st.text("abc.*?", min_size=1, max_size=5), ALPHA, max_size=4)
-    ),
-    max_examples=st.integers(1, 1 << 28),
-    weighted=st.booleans(),
-    unmask=st.sampled_from(["server", "clients"]),
-    preset=st.sampled_from(sorted(SASH)),
-)
-
-CHANGES: dict[str, Any] = {
-    "bits": 17,
-    "clip": 1.5,
-    "max_examples": 9_999,
-    "weighted": False,
-    "masking": "single",
-    "metrics": ("loss",),
-    "arrays_key": "model",
-    "weight_key": "n",
-    "optimizer": ServerOptimizer("fedadam"),
-    "top_k": 0.1,
-    "warmup": 9,
-    "permute": False,
-    "unmask": "clients",
-    "preset": "lwr-736",
-    "key_bits": 2048,
-    "advance": True,
-    "sends": "gradient",
-    "ring": "rns-8192",
-    "keys": "round",
-    "ckks_ring": "8192",
-    "select": Select(0.5, "random"),
-    "noise": Laplace(0.01, "all"),
-}
-SCHEME_OF = (
-    dict.fromkeys(("key_bits", "advance"), "batchcrypt")
-    | dict.fromkeys(("ring", "keys"), "esafl")
-    | {"ckks_ring": "fedml-he"}
-)
 OTHER_KINDS: list[dict[str, Any]] = [
     {},
+    {"clip": 1 / 3},
+    {"clip": {"abc.*?": 0.1, "*": 1e-3}},
     {"clip": "history"},
     {"clip": "exchange"},
     {"masking": "adaptive"},
@@ -105,50 +35,34 @@ OTHER_KINDS: list[dict[str, Any]] = [
     {"top_k": 0.1000001},
     {"top_k": 0.1, "warmup": 0},
     {"top_k": 0.1, "permute": False},
-    {"top_k": 0.1, "clip": "history"},
-    {"top_k": 0.1, "clip": "exchange"},
     {"top_k": 1.0},
-    {"scheme": "sash"},
-    {"scheme": "sash", "bits": 0},
-    {"scheme": "sash", "bits": 8},
-    {"scheme": "sash", "unmask": "clients"},
-    {"scheme": "sash", "preset": "lwr-736"},
-    {"scheme": "sash", "bits": 0, "unmask": "clients", "preset": "lwr-1024"},
+    SASH_,
+    SASH_ | {"bits": 0},
+    SASH_ | {"unmask": "clients"},
     {"scheme": "batchcrypt"},
-    {"scheme": "batchcrypt", "key_bits": 2048},
-    {"scheme": "batchcrypt", "key_bits": 4096},
     {"scheme": "batchcrypt", "advance": True},
-    {"scheme": "batchcrypt", "clip": "exchange"},
     {"scheme": "esafl"},
-    {"scheme": "esafl", "bits": 17},
     {"scheme": "esafl", "bits": 0, "ring": "rns-16384"},
-    {"scheme": "esafl", "ring": "rns-8192"},
-    {"scheme": "esafl", "keys": "round"},
     {"scheme": "esafl", "keys": "dealt"},
-    {"scheme": "esafl", "clip": "exchange"},
     {"scheme": "fedml-he"},
-    {"scheme": "fedml-he", "ckks_ring": "8192"},
     {"select": Select(0.5), "weighted": False},
-    {"select": Select(0.5, rest="drop")},
-    {"select": Select(0.25), "weighted": False},
-    {"select": Select(0.5, "random"), "weighted": False},
     {"select": Select(rule="layers:w"), "weighted": False},
-    {"scheme": "fedml-he", "select": Select(0.5), "weighted": False},
-    {"noise": Laplace(0.5, "all")},
-    {"noise": Laplace(0.25, "all")},
-    {"noise": Laplace(0.5, "all"), "select": Select(0.5), "weighted": False},
-    {"noise": Laplace(0.5, "clear"), "select": Select(0.5), "weighted": False},
+    HALF,
+    NOISE,
+    NOISE | HALF,
+    {"metrics": ("é", "loss")},
+    {"bits": 17},
+    {"max_examples": 9_999},
+    {"weighted": False},
+    {"arrays_key": "model"},
+    {"weight_key": "n"},
+    {"scheme": "batchcrypt", "key_bits": 2048},
+    {"scheme": "fedml-he", "ckks_ring": "8192"},
+    SASH_ | {"preset": "lwr-736"},
+    {"optimizer": ServerOptimizer("fedadagrad", eta=1 / 3, tau=1e-3)},
+    GRADIENT,
 ]
 """Terms of which no two may be taken for each other."""
-
-
-@given(st.one_of(TERMS, SASH_TERMS))
-def test_round_trip(terms: Terms) -> None:
-    data = terms.to_bytes()
-    again = Terms.from_bytes(data)
-    assert again == terms
-    assert again.to_bytes() == data
-    assert again.hash() == terms.hash()
 
 
 def test_the_order_of_thresholds_is_kept() -> None:
@@ -157,51 +71,15 @@ def test_the_order_of_thresholds_is_kept() -> None:
     assert list(Terms.from_bytes(other.to_bytes()).clip) == ["*", "a*"]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("field", CHANGES)
-def test_every_term_is_in_both_hashes(field: str) -> None:
-    assert {*CHANGES, "scheme"} == {f.name for f in dataclasses.fields(Terms)}
-    terms = Terms(SCHEME_OF.get(field, "flashe"))
-    change = {field: CHANGES[field]}
-    if field == "select":
-        terms = dataclasses.replace(terms, weighted=False)
-    if field == "sends":  # a gradient is for an optimizer of the client's
-        change["optimizer"] = ClientOptimizer("adam")
-    other = dataclasses.replace(terms, **change)
-    assert terms.hash() != other.hash()
-    hashes = [t.layout_hash(LAYOUT, t.resolved(3).for_cohort(3)) for t in (terms, other)]
-    assert hashes[0] != hashes[1]
-
-
-def test_dense_sparse_and_fitted_terms_have_hashes_of_their_own() -> None:
+def test_terms_come_back_as_they_are_and_have_hashes_of_their_own() -> None:
     made = [Terms(**kind) for kind in OTHER_KINDS]
     assert len({terms.hash() for terms in made}) == len(made)
     resolved = [terms.resolved(3) for terms in made]
     assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in resolved}) == len(made)
-    assert [Terms.from_bytes(terms.to_bytes()) for terms in made] == made
-
-
-def test_what_is_sparse_and_what_is_permuted() -> None:
-    assert [(t.sparse, t.permuted) for t in (Terms(), Terms(permute=False))] == [(False, False)] * 2
-    assert (Terms(top_k=0.1).sparse, Terms(top_k=0.1).permuted) == (True, True)
-    assert (Terms(top_k=1.0).sparse, Terms(top_k=1.0).permuted) == (True, True)
-    kept = Terms(top_k=0.1, permute=False)
-    assert (kept.sparse, kept.permuted) == (True, False)
-
-
-def test_every_parameter_of_the_optimizer_is_in_both_hashes() -> None:
-    made = [
-        ServerOptimizer("fedadam"),
-        ServerOptimizer("fedyogi", eta=0.1),
-        ServerOptimizer("fedadam", eta=0.2),
-        ServerOptimizer("fedadam", beta_1=0.8),
-        ServerOptimizer("fedadam", beta_2=0.8),
-        ServerOptimizer("fedadam", tau=0.1),
-        ServerOptimizer("fedavgm"),
-        ServerOptimizer("fedavgm", momentum=0.5),
-    ]
-    terms = [Terms(optimizer=optimizer) for optimizer in made]
-    assert len({t.hash() for t in terms}) == len(made)
-    assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in terms}) == len(made)
+    for terms in (*made, *resolved):
+        again = Terms.from_bytes(terms.to_bytes())
+        assert again == terms
+        assert (again.to_bytes(), again.hash()) == (terms.to_bytes(), terms.hash())
 
 
 def test_the_cohort_is_in_the_layout_hash() -> None:
@@ -209,17 +87,6 @@ def test_the_cohort_is_in_the_layout_hash() -> None:
     assert terms.layout_hash(LAYOUT, terms.for_cohort(3)) != terms.layout_hash(
         LAYOUT, terms.for_cohort(4)
     )
-
-
-def test_lanes_are_values_and_limbs() -> None:
-    terms = Terms(bits=16, metrics=("loss",))
-    extras = 3 + 2 + 1  # count, weight, check; a metric and its weight; one integer
-    assert terms.extras(LAYOUT).length == extras
-    tags = 2 * 5  # of 64 bits each, 15 of them in a digit
-    assert terms.lanes(LAYOUT) == 5 + extras * 5 + tags
-    assert terms.lanes(Layout(())) == 5 * 5 + tags
-    assert terms.extra_lanes(LAYOUT) == extras * 5
-    assert terms.trailer_lanes(LAYOUT) == extras * 5 + tags
 
 
 @pytest.mark.parametrize(
@@ -242,27 +109,10 @@ def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
     assert (resolved.tag_lanes > 0) is tagged
 
 
-@pytest.mark.parametrize("bits", [2, 16, 32])
-def test_lanes_of_mean_squares(bits: int) -> None:
-    """Count, weight and check, and two numbers a layer; an update carries those of the next round."""
-    terms = Terms(bits=bits, clip="exchange", metrics=())
-    limbs = Terms(bits=bits, metrics=()).extra_lanes(Layout(())) // 3
-    tags = 2 * -(-64 // (bits - 1))
-    assert terms.range_lanes(LAYOUT) == (3 + 2) * limbs + tags
-    more = Layout((*LAYOUT.entries, Entry("b", (1,), "float32")))
-    assert terms.range_lanes(more) == (3 + 4) * limbs + tags
-    assert terms.range_lanes(Layout(())) == 3 * limbs + tags
-    assert terms.extra_lanes(LAYOUT) == (3 + 1) * limbs  # one integer
-    fitted = Terms(bits=bits, clip="history", metrics=())
-    assert fitted.range_lanes(LAYOUT) == terms.range_lanes(LAYOUT)
-    assert fitted.extra_lanes(LAYOUT) == (3 + 1 + 2) * limbs
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"scheme": "eshe"}, "'eshe': this version builds flashe, sash, batchcrypt, esafl"),
-        ({"scheme": ""}, "this version builds flashe, sash, batchcrypt"),
         ({"ring": "rns-8192"}, "ring and keys are ESAFL's: leave them out with scheme 'flashe'"),
         (SASH_ | {"keys": "round"}, "ring and keys are ESAFL's"),
         ({"scheme": "esafl", "ring": "rns-2048"}, "ESHE has goldilocks-4096"),
@@ -299,17 +149,11 @@ def test_lanes_of_mean_squares(bits: int) -> None:
         ({"scheme": "batchcrypt", "masking": "single"}, "that is FLASHE's"),
         ({"scheme": "batchcrypt", "advance": True, "bits": 2}, "2 members leave 1 bits"),
         (SASH_ | {"top_k": 0.1}, "top_k with scheme 'sash'.*use scheme 'flashe'"),
-        (SASH_ | {"top_k": 1.0}, "top_k with scheme 'sash'"),
         (SASH_ | {"clip": "history"}, "clip='history' with scheme 'sash'.*give clip as a number"),
-        (SASH_ | {"clip": "exchange"}, "clip='exchange' with scheme 'sash'"),
         (SASH_ | {"clip": "median"}, "with scheme 'sash'"),
-        (SASH_ | {"clip": 0.0}, "alpha must"),
         (SASH_ | {"bits": 1}, "bits"),
-        (SASH_ | {"bits": -1}, "bits"),
         (SASH_ | {"bits": 30}, "room for 2 to 29 bits"),
-        (SASH_ | {"preset": "lwr-512"}, "SASH has"),
         (SASH_ | {"unmask": "all"}, "unmask must be one of server, clients"),
-        ({"bits": 1}, "bits must be 2 to 32"),
         ({"bits": 33}, "bits must be 2 to 32"),
         ({"clip": 0.0}, "alpha must"),
         ({"clip": float("nan")}, "alpha must"),
@@ -318,9 +162,7 @@ def test_lanes_of_mean_squares(bits: int) -> None:
         ({"max_examples": 1 << 29}, "must be 1 to"),
         ({"masking": "triple"}, "masking must be one of"),
         ({"clip": "median"}, "'history' or 'exchange'"),
-        ({"clip": ""}, "'history' or 'exchange'"),
         ({"top_k": 0.0}, "above 0 and at most 1"),
-        ({"top_k": -0.1}, "above 0 and at most 1"),
         ({"top_k": 1.5}, "above 0 and at most 1"),
         ({"top_k": float("nan")}, "top_k must be a finite number"),
         ({"top_k": 0.1, "warmup": -1}, "cannot be negative"),
@@ -389,95 +231,61 @@ def test_a_cohort_that_sash_has_no_place_for(cohort: int) -> None:
         Terms("sash", 0).for_cohort(cohort)
 
 
-def test_who_reads() -> None:
-    told = [
-        (t.reader, t.masked) for t in (Terms(), Terms(unmask="server"), Terms(unmask="clients"))
-    ]
-    assert told == [("clients", False)] * 3
-    assert (Terms("sash").reader, Terms("sash").masked) == ("server", True)
-    assert (Terms("sash", unmask="clients").reader, Terms("sash").sparse) == ("clients", False)
-
-
-def test_lanes_go_by_the_bits_that_were_resolved() -> None:
-    terms = Terms("sash", 0, metrics=("loss",))
-    few, many = terms.resolved(3), terms.resolved(1000)
-    assert many.extra_lanes(LAYOUT) > few.extra_lanes(LAYOUT)  # narrower limbs, more of them
-    assert few.lanes(LAYOUT) == LAYOUT.floats + few.extra_lanes(LAYOUT)
-    with pytest.raises(ConfigError, match="bits"):
-        terms.extra_lanes(LAYOUT)
-
-
-def test_parameters_of_sash_travel_with_every_scheme_and_are_always_valid() -> None:
-    for change in ({"unmask": "all"}, {"preset": "lwr-512"}):
-        with pytest.raises(ConfigError):
-            Terms(**change)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError):
-        Terms("sash", masking="triple")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("terms", "reader", "masked", "sparse", "permuted"),
+    [
+        (Terms(unmask="server"), "clients", False, False, False),
+        (Terms(permute=False), "clients", False, False, False),
+        (Terms(top_k=1.0), "clients", False, True, True),
+        (Terms(top_k=0.1, permute=False), "clients", False, True, False),
+        (Terms("sash"), "server", True, False, False),
+        (Terms("sash", unmask="clients"), "clients", True, False, False),
+        (Terms("esafl", keys="round"), "clients", True, False, False),
+        (Terms("esafl"), "clients", False, False, False),
+    ],
+)
+def test_who_reads_what(
+    terms: Terms, reader: str, masked: bool, sparse: bool, permuted: bool
+) -> None:
+    found = terms.reader, terms.masked, terms.sparse, terms.permuted
+    assert found == (reader, masked, sparse, permuted)
 
 
 BODY = canonical.loads(Terms().to_bytes(), MAX_BYTES, "terms")
-MALFORMED: dict[str, Any] = {
-    "not a map": [1],
-    "a field more": {**BODY, "reader": "server"},
-    "version 5": {**BODY, "v": 5},
-    "version 8": {**BODY, "v": 8},
-    "clip as a number": {**BODY, "clip": 1},
-    "clip in words": {**BODY, "clip": "one"},
-    "clip in decimal": {**BODY, "clip": "1.0"},
-    "clip too large": {**BODY, "clip": "0x1p+5000"},
-    "clip of numbers": {**BODY, "clip": [1, 2]},
-    "clip of triples": {**BODY, "clip": [["a", "0x1p+0", 1]]},
-    "clip of short text": {**BODY, "clip": ["ab"]},
-    "clip by number": {**BODY, "clip": [[5, "0x1.0000000000000p+0"]]},
-    "clip as numbers": {**BODY, "clip": [["a", 1]]},
-    "clip too large by name": {**BODY, "clip": [["a", "0x1p+5000"]]},
-    "optimizer unknown": {**BODY, "optimizer": {"name": "fedlion"}},
-    "optimizer with what it has not": {
-        **BODY,
-        "optimizer": {"name": "fedavg", "eta": (1.0).hex()},
-    },
-    "optimizer without what it has": {**BODY, "optimizer": {"name": "fedadam"}},
-    "clip fitted on something else": {**BODY, "clip": "median"},
-    "clip fitted on one of a list": {**BODY, "clip": ["history"]},
-    "share in decimal": {**BODY, "top_k": "0.5"},
-    "share too large": {**BODY, "top_k": "0x1p+5000"},
-    "clip twice": {**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2},
-}
+AS = "clip must be thresholds"
+MALFORMED: list[tuple[Any, str]] = [
+    ([1], "needs a map of named fields"),
+    ({**BODY, "reader": "server"}, "1 unknown fields"),
+    ({**BODY, "v": 5}, "version 5, this flhe reads"),
+    ({**BODY, "v": 8}, "version 8, this flhe reads"),
+    ({**BODY, "clip": 1}, AS),
+    ({**BODY, "clip": "one"}, AS),
+    ({**BODY, "clip": "1.0"}, AS),
+    ({**BODY, "clip": "0x1p+5000"}, AS),
+    ({**BODY, "clip": [1, 2]}, AS),
+    ({**BODY, "clip": [["a", "0x1p+0", 1]]}, AS),
+    ({**BODY, "clip": ["ab"]}, AS),
+    ({**BODY, "clip": [[5, "0x1.0000000000000p+0"]]}, AS),
+    ({**BODY, "clip": [["a", 1]]}, AS),
+    ({**BODY, "clip": [["a", "0x1p+5000"]]}, AS),
+    ({**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2}, AS),
+    ({**BODY, "clip": "median"}, AS),
+    ({**BODY, "clip": ["history"]}, AS),
+    ({**BODY, "optimizer": {"name": "fedlion"}}, "optimizer"),
+    ({**BODY, "optimizer": {"name": "fedavg", "eta": (1.0).hex()}}, "optimizer"),
+    ({**BODY, "top_k": "0.5"}, "top_k"),
+    ({**BODY, "top_k": "0x1p+5000"}, "top_k"),
+]
 
 
-SAYS = {
-    "version 5": "version 5, this flhe reads",
-    "clip in decimal": "clip must be thresholds",
-    "clip by number": "clip must be thresholds",
-    "a field more": "1 unknown fields",
-}
-"""What some of them are refused with, for the guards that others would stand in for."""
-
-
-@pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_terms(name: str) -> None:
-    with pytest.raises(ProtocolError, match=SAYS.get(name)):
-        Terms.from_bytes(canonical.dumps(MALFORMED[name]))
+@pytest.mark.parametrize(("body", "message"), MALFORMED, ids=str)
+def test_malformed_terms(body: Any, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        Terms.from_bytes(canonical.dumps(body))
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"bits": 33},
-        {"bits": 0},
-        {"preset": "lwr-512"},
-        {"scheme": "eshe"},
-        {"scheme": "sash", "bits": 30},
-        {"scheme": "sash", "top_k": (0.5).hex()},
-        {"scheme": "sash", "clip": "history"},
-        {"clip": (0.0).hex()},
-        {"top_k": "nan"},
-        {"top_k": "inf"},
-        {"top_k": (0.0).hex()},
-        {"top_k": (1.5).hex()},
-        {"top_k": (0.5).hex(), "warmup": -1},
-    ],
-    ids=str,
+    "change", [{"bits": 33}, {"scheme": "eshe"}, {"top_k": "nan"}, {"clip": (0.0).hex()}], ids=str
 )
 def test_well_formed_terms_that_cannot_work(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

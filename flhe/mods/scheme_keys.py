@@ -1,0 +1,99 @@
+"""Stages by which the members of a new epoch come to the keys of a scheme's own.
+
+One key pair for all: `flhe.keys.agreement.key_pair`. Or ESHE's, a key for each member:
+`flhe.keys.agreement.joint`. Of those, once everybody has confirmed, and before a member draws a key, it
+erases the ones of the epoch before: from then on nobody here opens what was sealed for another set of
+senders. (Dealt keys are for one set only.) Its model stays, and so does the update that is under way:
+it is encrypted again, for those that are left.
+"""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flhe.errors import ProtocolError
+from flhe.keys.agreement import dealt, joint, key_pair
+from flhe.keys.agreement.epoch import finish
+from flhe.keys.agreement.states import Confirmed
+from flhe.mods import records
+from flhe.mods.stages import App, Stopwatch, reply
+from flhe.node.node import Node
+from flhe.schemes.base import Scheme
+from flhe.schemes.esafl.scheme import Eshe
+from flhe.training.terms import Terms
+
+
+def make_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Make the pair, as the member of the lowest rank, and seal it for the others."""
+    with (watch := Stopwatch()):
+        state, scheme, terms, confirms = _pair(node, record)
+        state, envelope = key_pair.make(state, confirms, scheme, terms.hash())
+        node.save_agreement(state)
+    return reply(watch, envelope=envelope)
+
+
+def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Take the pair that another member made, and try it out."""
+    with (watch := Stopwatch()):
+        state, scheme, terms, confirms = _pair(node, record)
+        made = records.field(record, "key-pair", bytes)
+        node.save_agreement(key_pair.take(state, confirms, made, scheme, terms.hash()))
+    return reply(watch)
+
+
+def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Draw a key, and send it under the masks of all pairs."""
+    with (watch := Stopwatch()):
+        state, scheme, terms, confirms = _joint(node, record)
+        if scheme.keys != "joint":
+            raise ProtocolError("asked to draw a key, and keys are dealt here")
+        finish(state, confirms)  # or anybody could have keys erased
+        node.erase_keys()
+        state, envelope = joint.share(state, confirms, scheme, terms.hash())
+        node.save_agreement(state)
+    return reply(watch, envelope=envelope)
+
+
+def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Add up everybody's keys, or take those that were dealt, and say what the sum is called."""
+    with (watch := Stopwatch()):
+        state, scheme, terms, confirms = _joint(node, record)
+        if scheme.keys == "dealt":
+            key = dealt.load(node.policy.dealt_key, state, scheme)
+            state, envelope = joint.take(state, confirms, key, scheme, terms.hash())
+            node.erase_keys()
+        else:
+            messages = records.bytes_list(record, "messages")
+            state, envelope = joint.add(state, confirms, messages, scheme, terms.hash())
+        node.save_agreement(state)
+    return reply(watch, envelope=envelope)
+
+
+def _terms(node: Node, record: ConfigRecord) -> Terms:
+    """What the keys are for."""
+    announced = records.field(record, "terms", bytes)
+    node.check_terms(announced)
+    terms = Terms.from_bytes(announced)
+    node.policy.check_terms(terms)
+    return terms
+
+
+def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, Scheme, Terms, list[bytes]]:
+    """Where the agreement stands, what the pair is for, and everyone's confirmation."""
+    terms = _terms(node, record)
+    if not terms.keyed:
+        raise ProtocolError("asked for a key pair, and the scheme has none")
+    state = node.load_agreement(Confirmed)
+    scheme = terms.for_cohort(len(state.members))
+    return state, scheme, terms, records.bytes_list(record, "confirms")
+
+
+def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, Eshe, Terms, list[bytes]]:
+    """Likewise, of a sum of keys."""
+    terms = _terms(node, record)
+    if not terms.joint:
+        raise ProtocolError("asked for a sum of keys, and the scheme has none")
+    state = node.load_agreement(Confirmed)
+    scheme = terms.for_cohort(len(state.members))
+    assert isinstance(scheme, Eshe)
+    return state, scheme, terms, records.bytes_list(record, "confirms")

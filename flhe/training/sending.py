@@ -1,0 +1,251 @@
+"""Sending: from what the app trained to a ciphertext, in three steps.
+
+    draft      old model, trained arrays -> what is to be sent   select, on the client's own disk
+    encode     draft -> integers, and their support             clip, weigh, quantize, permute
+    seal       integers -> ciphertext                           claim, encrypt
+
+A vector is encoded, and NaN refused, before its mask is claimed; the claim is on disk before anything
+is encrypted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.clip import raise_not_finite
+from flhe.coding.extras import CHECK
+from flhe.coding.flatten import Arrays
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
+from flhe.coding.weigh import most_examples
+from flhe.errors import ExamplesError, ProtocolError
+from flhe.keys.roles import sealer_for
+from flhe.schemes.base import Sealer
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.sums.verdict import tagged
+from flhe.training.draft import Draft
+from flhe.training.facts import Facts
+from flhe.training.model import Model
+from flhe.training.noising import add_noise
+from flhe.training.selection import map_of
+from flhe.training.start import UNTOLD
+
+Claim = Callable[[int, int], None]
+"""(round, attempt) -> None once it is on disk; ReuseError when it was there before."""
+
+
+class Sending(Facts):
+    """What a client sends."""
+
+    __slots__ = ()
+
+    def sealer(self, model: Model | None = None) -> Sealer:
+        """This member's sealer: of updates to `model`, or of all that is none."""
+        if model is None:
+            return sealer_for(self.whole, self.epoch, threads=self.threads)
+        scheme, mask = self.scheme_of(model), self.part_of(model)
+        return sealer_for(scheme, self.epoch, mask=mask, threads=self.threads)
+
+    def prepare(self, sealer: Sealer, model: Model, slot: Slot, mode: str) -> None:
+        """Compute a dense round's masks ahead of time; meant for another thread."""
+        sealer.prepare(slot, self._lanes(model), mode)
+
+    def encode(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        digest: bytes,
+    ) -> Plain:
+        """Encode what training changed, or a gradient, in a round of one stage.
+
+        Parameters
+        ----------
+        old : Model
+            The global model that the app started from.
+        trained : mapping of str to NDArray
+            The app's arrays after training; where the terms say that gradients are sent, those in
+            place of the floats, under the same names.
+        examples : int
+            How many examples it trained on.
+        metrics : mapping of str to float
+            Training metrics; those that the terms do not name stay here.
+        digest : bytes
+            `digest(old)`.
+
+        Raises
+        ------
+        ProtocolError
+            Arrays that do not match the layout; noise, which a draft has, once.
+        NotFiniteError
+            NaN or infinity.
+        ClippedError
+            Too many clipped values.
+        ExamplesError
+            An example count that cannot be weighed.
+        """
+        if self.terms.noise is not None:
+            raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
+        codec = self.terms.codec()
+        extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
+        gradients = self.terms.sends == "gradient"
+        parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
+        state = codec.recall(self.layout, old.memory)
+        encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
+        return self._sent_only(encoded, old)
+
+    def _extras(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        check: int = 0,
+    ) -> NDArray[np.int64]:
+        integers = self.layout.integer_change(trained, old.masters)
+        weight = examples if self.terms.weighted else min(examples, 1)
+        most = most_examples(self.epoch.size)
+        if not 0 <= weight <= most:
+            raise ExamplesError(f"the app reported a number of examples that is not 0 to {most}")
+        if self.terms.noise is not None and weight > max(self.terms.max_examples, 1):
+            raise ExamplesError(
+                "noise is made for updates that weigh max_examples at most, and this node has more "
+                "examples: raise max_examples in the strategy"
+            )
+        extras = self.terms.extras(self.layout)
+        return extras.encode(weight, metrics, integers.tolist(), check)
+
+    def draft(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        round_: int,
+        residual: NDArray[np.float32] | None,
+        told: bytes = UNTOLD,
+    ) -> Draft:
+        """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
+
+        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send,
+        `told` the hash of what the app was told.
+        """
+        codec = self.terms.codec()
+        extras = self._extras(old, trained, examples, metrics)
+        gradients = self.terms.sends == "gradient"
+        change, _ = self.layout.change(trained, old.masters, gradients=gradients)
+        state = codec.recall(self.layout, old.memory)
+        if not self.terms.sparse:
+            if self.terms.noise is not None:
+                # Here, and once: what is encrypted again is the same, noise and all.
+                add_noise(self, old, change)
+            if not np.all(np.isfinite(change)):
+                raise_not_finite()
+            base = old.fingerprint()
+            return Draft(round_, old.history, change, extras, base=base, told=told)
+        _, *rest = state.local
+        selected, after = codec.select(
+            Plain(change, extras), State(state.shared, (residual, *rest))
+        )
+        return Draft(
+            round_,
+            old.history,
+            selected.values,
+            extras,
+            selected.coords,
+            after.local[0],
+            old.fingerprint(),
+            told,
+        )
+
+    def encode_draft(
+        self, draft: Draft, model: Model, state: State, slot: Slot, digest: bytes
+    ) -> tuple[Plain, Support | None]:
+        """A draft as integers, and which coordinates they are of as the server knows them.
+
+        Parameters
+        ----------
+        model : Model
+            What the draft starts from.
+        draft : Draft
+            What is to be sent.
+        state : State
+            From `fit`.
+        slot : Slot
+            The attempt that it is sent in.
+        digest : bytes
+            Keyed digest of the model that the draft starts from.
+        """
+        if self.maps(model):
+            codec = self.terms.map_codec()
+            encoded, _ = codec.encode(draft.plain(), codec.init(self.layout))
+        else:
+            codec = self.terms.codec(self.permutation(slot))
+            encoded, _ = codec.finish(draft.plain(), state)
+        support = None
+        if encoded.coords is not None:
+            support = Support.of(encoded.coords, self.layout.floats)
+        # The check depends on the support; until here its digits were zero.
+        quantize = Quantize(self.terms.bits)
+        check = np.array([self.check_of(digest, self.epoch.rank, support)], np.int64)
+        digits = slice(CHECK * quantize.limbs, (CHECK + 1) * quantize.limbs)
+        extras = encoded.extras.copy()
+        extras[digits] = quantize.split(check)
+        return self._sent_only(encoded._replace(extras=extras), model), support
+
+    def _sent_only(self, encoded: Plain, model: Model) -> Plain:
+        """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
+        if not self._selects(model) or self.terms.clear:
+            return encoded
+        coords = self.mask(model).coords
+        values = np.zeros_like(encoded.values)
+        values[coords] = encoded.values[coords]
+        return encoded._replace(values=values)
+
+    def support(self, draft: Draft, slot: Slot) -> Support:
+        """Which coordinates a draft has, as the server is told in one attempt."""
+        assert draft.coords is not None
+        coords = draft.coords
+        if (permutation := self.permutation(slot)) is not None:
+            coords = np.sort(permutation.forward(coords))
+        return Support.of(coords, self.layout.floats)
+
+    def seal(
+        self,
+        sealer: Sealer,
+        encoded: Plain,
+        slot: Slot,
+        claim: Claim,
+        mode: str = "",
+        support: Support | None = None,
+    ) -> Sealed:
+        """Encrypt an encoded update, tagged; `claim` is called first and must have reached the disk."""
+        whole = tagged(encoded, self.tags(slot), self.epoch.rank, self.terms.bits, support)
+        claim(slot.round, slot.attempt)
+        return sealer.encrypt(whole, slot, mode=mode, support=support)
+
+    # --- in the round for the map ---
+
+    def map_of(self, found: Arrays) -> NDArray[np.float32]:
+        """A member's sensitivities, by the model's names, as they are added up; see `map_of`."""
+        return map_of(self.terms.select, self.layout, found)
+
+    def map_of_change(self, model: Model, trained: Arrays) -> NDArray[np.float32]:
+        """How much training changed each value, as such maps are added up; errors as `encode`."""
+        gradients = self.terms.sends == "gradient"
+        change, _ = self.layout.change(trained, model.masters, gradients=gradients)
+        return self.terms.select.normalized(change, reuse=True)
+
+    def draft_map(
+        self, model: Model, values: NDArray[np.float32], round_: int, told: bytes = UNTOLD
+    ) -> Draft:
+        """A map, shape (layout.floats,), as it is encrypted, however often it is asked for."""
+        zeros = [0] * self.layout.integers
+        extras = self.terms.extras(self.layout).encode(1, {}, zeros)
+        base = model.fingerprint()
+        return Draft(round_, model.history, values, extras, base=base, told=told)

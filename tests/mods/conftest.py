@@ -1,0 +1,21 @@
+"""Groups that tests of nodes begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mods.harness import Group
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Group:
+    """Three sites that have agreed on keys."""
+    return Group(tmp_path).agree()
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Group:
+    """Four of them."""
+    return Group(tmp_path, 4).agree()

@@ -1,0 +1,173 @@
+"""What the app gets to see, and what of its answers leaves the node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from flhe.mods import records, stages
+from tests.mods.apps import Replies
+from tests.mods.harness import (
+    TERMS,
+    App,
+    Group,
+    answer,
+    arrays,
+    refused,
+    update,
+    wire,
+)
+
+PATIENTS = replace(TERMS, metrics=("loss", "patients"))
+
+
+def test_the_app_sees_a_plain_fedavg_message(group: Group) -> None:
+    site = group.sites[0]
+    more = {
+        "more": records.from_numpy({"x": np.ones(3)}),
+        "flhe.x": ConfigRecord({"a": 1}),
+        "flhe.sum.9": records.from_numpy({"x": np.ones(3)}),
+        "flhe.metrics": MetricRecord({"a": 1}),
+    }
+    update(group.ask(site, extra=more))
+    answer(group.evaluate(site, extra=more))
+    # A server that sends other arrays later, or under the model's name, changes nothing.
+    other = {name: np.asarray(a + a.dtype.type(1)) for name, a in arrays().items()}
+    update(group.ask(site, attempt=1, extra={"arrays": records.from_numpy(other)}))
+    assert len(site.app.seen) == 3
+    for seen in site.app.seen:
+        assert set(seen) == {"arrays", "config"}
+        assert dict(seen["config"]) == {"lr": 0.1}
+        for name, array in records.to_numpy(seen["arrays"]).items():
+            np.testing.assert_array_equal(array, arrays()[name])
+            assert array.dtype == arrays()[name].dtype
+
+
+def test_a_node_without_a_model_that_is_sent_none(group: Group) -> None:
+    site = group.sites[0]
+    for record, code in ((ConfigRecord({"a": 1}), 1019), (records.from_pieces([b"x"]), 1014)):
+        refused(group.ask(site, extra={"arrays": record}), code)
+    assert not site.app.seen
+    update(group.ask(site))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.complex64, np.uint64, "U3", "datetime64[s]"])
+def test_a_model_that_does_not_average(group: Group, dtype: Any) -> None:
+    odd = records.from_numpy({"w": np.zeros(3, dtype)})
+    refused(group.ask(group.sites[0], extra={"arrays": odd}), 1017)
+
+
+def test_a_pickled_model_is_not_loaded(group: Group) -> None:
+    evil = records.from_numpy({"w": np.zeros(3)})
+    data = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
+    data = data.ljust(127) + b"\n" + b"cos\nsystem\n(S'false'\ntR."
+    evil["w"] = type(evil["w"])("object", (1,), "numpy.ndarray", data)
+    assert group.ask(group.sites[0], extra={"arrays": evil}).has_error()
+    assert not group.sites[0].app.seen
+
+
+# --- what leaves ---
+
+
+def everything(content: RecordDict) -> RecordDict:
+    """An app that answers with all it has."""
+    content["patients"] = ConfigRecord({"names": ["Ada", "Grace"], "age": 4711})
+    content["flhe.means.1"] = ConfigRecord({"age": 4711})
+    metrics = content["metrics"]
+    assert isinstance(metrics, MetricRecord)
+    metrics.update({"losses": [0.1, 0.2, 0.3], "accuracy": [1.5, 2.5], "patients": 4711})
+    return content
+
+
+def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group) -> None:
+    site = group.sites[0]
+    site.app = Replies(everything, examples=37)
+    site.allow(flhe_metrics="loss,accuracy,patients,losses", flhe_counts=True)
+    reply = group.ask(site)
+    assert set(reply.content) == {records.REPLY, records.UPDATE}
+    told = "v step resent told header envelope digest history receipt crypto-s"
+    assert set(answer(reply)) == {*told.split()}
+    assert answer(reply)["step"] == "update"
+    sent = wire(reply).replace(update(reply).data.tobytes(), b"")
+    for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
+        assert secret not in sent
+    assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
+
+
+def test_what_of_an_evaluation_leaves(group: Group) -> None:
+    site = group.sites[0]
+    site.app = Replies(everything, eval_loss=0.25, val_acc=0.5, **{"test-loss": 1})
+    reply = group.evaluate(site)
+    assert set(reply.content) == {records.REPLY, "metrics"}
+    left = {"loss": 0.5, "eval_loss": 0.25, "val_acc": 0.5, "test-loss": 1}
+    assert dict(reply.content["metrics"]) == left
+    assert b"4711" not in wire(reply)
+    assert b"num-examples" not in wire(reply)
+
+
+@pytest.mark.parametrize(
+    ("value", "examples"),
+    [(True, 4711), (False, 4711), ("true", 4711), (1, 4711), ("yes", 4711), (True, [47, 11])],
+)
+def test_example_counts_leave_for_true_alone(group: Group, value: Any, examples: Any) -> None:
+    site = group.sites[0]
+    site.app = App(examples=examples)
+    site.allow(flhe_counts=value)
+    reply = group.evaluate(site)
+    leaves = value is True and examples == 4711  # a list of counts never does
+    if type(value) is not bool:  # a slip of the pen is refused, whichever way it was meant
+        refused(reply, 1017)
+    else:
+        assert ("num-examples" in reply.content["metrics"]) == leaves
+    assert (b"4711" in wire(reply)) == leaves
+
+
+def test_counts_are_no_key_to_other_metrics(tmp_path: Path) -> None:
+    """The server names the weight; a node that lets counts leave did not mean any metric."""
+    group = Group(tmp_path, 3, replace(TERMS, weight_key="patients")).agree()
+    site = group.sites[0]
+    site.app = App(patients=4711)
+    site.allow(flhe_counts=True)
+    assert b"4711" not in wire(group.evaluate(site))
+
+
+@pytest.mark.parametrize("teller", [0, 1])
+def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path, teller: int) -> None:
+    """By each member's own list; the teller tells what its own list has, whatever is in the sum."""
+    group = Group(tmp_path, 3, PATIENTS).agree()
+    for rank, site in enumerate(group.sites):
+        site.app = App(patients=99.0 if rank == 2 else 47.0)
+        if rank in (teller, 1):
+            site.allow(flhe_metrics="loss,patients")
+    total = group.total()
+    means = dict(group.evaluate(group.sites[0], total).content["flhe.means.1"])
+    told = {"patients": pytest.approx(47.0)} if teller == 0 else {}
+    assert means == {"loss": pytest.approx(0.5, abs=1e-4), **told}
+    assert "flhe.means.1" not in group.evaluate(group.sites[2], total).content
+
+
+def test_a_metric_that_is_not_finite_is_left_out(group: Group) -> None:
+    for site in group.sites:
+        site.app = App(loss=float("nan"))
+    reply = group.evaluate(group.sites[0], group.total())
+    assert dict(reply.content["flhe.means.1"]) == {}
+
+
+def test_a_node_with_more_than_max_examples(
+    group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as much as under FedAvg, and its log says that its threshold is lower."""
+    monkeypatch.setattr(stages, "_said", set())
+    counts, steps = (40, 4711, 60), (0.25, 0.015625, 0.125)  # TERMS has max_examples=100
+    for site, examples, step in zip(group.sites, counts, steps, strict=True):
+        site.app = App(examples=examples, step=step)
+    group.evaluate(group.sites[0], group.total())
+    after = group.sites[0].model.masters
+    mean = np.average(steps, weights=counts)
+    assert after["w"] - arrays()["w"] == pytest.approx(mean, abs=1e-5)
+    assert "4711" not in caplog.text

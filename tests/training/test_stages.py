@@ -1,0 +1,268 @@
+"""Rounds of several stages: drafts, supports, and the sum that thresholds are fitted on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.coding.base import COUNT
+from flhe.coding.extras import CHECK
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support
+from flhe.errors import FlheError, ProtocolError, QuorumError, ReuseError
+from flhe.schemes.sealed import Sealed
+from flhe.training import mean_squares
+from flhe.training.due import RANGES, SUM
+from flhe.training.mean_squares import encode
+from flhe.training.model import Model
+from flhe.training.session import Session
+from tests.training.rounds import (
+    KINDS,
+    TERMS,
+    OneOpening,
+    Staged,
+    drifted,
+    encoded,
+    group,
+    sessions,
+    stage,
+    start,
+    with_slot,
+)
+
+MASKINGS = [("double", ""), ("single", ""), ("adaptive", "double"), ("adaptive", "single")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("masking", "mode"), MASKINGS)
+def test_all_members_open_one_model_of_a_staged_round(kind: str, masking: Any, mode: str) -> None:
+    played = stage(4, kind, masking, mode=mode)
+    total = played.total(0, 1, 3)
+    assert bool(total.supports) == played.first.terms.sparse
+    opened = played.opened_by_all(total)
+    sent = np.zeros((3, played.model.layout.floats))
+    for row, rank in zip(sent, (0, 1, 3), strict=True):
+        draft = played.drafts[rank]
+        row[slice(None) if draft.coords is None else draft.coords] = draft.values
+    mean = np.delete(sent.mean(axis=0), [14])  # a variance, which may not become negative
+    moved = [
+        np.ravel(opened.masters[name].astype(np.float64) - played.model.masters[name])
+        for name in ("w", "half", "empty")
+    ]
+    atol = 1e-2 if "history" in kind else 5e-3
+    np.testing.assert_allclose(np.concatenate(moved), mean, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
+    """A model off the disk, with its memory, opens the next round as the others do."""
+    played = stage(3, kind)
+    first = played.open()
+    stored = Model.from_bytes(encoded(first))
+    assert encoded(stored) == encoded(first)
+    remembers = {n for n, word in (("clip", "history"), ("topk", "sparse")) if word in kind}
+    assert {name.split(".")[0] for name in first.memory} == remembers
+    again = Staged(played.sessions, first, 2, [draft.residual for draft in played.drafts])
+    assert (again.ranges is not None) == ("exchange" in kind)
+    total, digest = again.total(0, 1), played.first.digest(stored)
+    alike = again.open(total, 2, stored, digest=digest)
+    assert encoded(alike) == encoded(again.open(total))
+    if first.memory:
+        with pytest.raises(ProtocolError):
+            again.open(total, 2, dataclasses.replace(first, memory={}))
+
+
+def test_which_rounds_have_stages() -> None:
+    for kind, terms in {"dense": {}, **KINDS}.items():
+        session = sessions(dataclasses.replace(TERMS, **terms))[0]
+        found = session.staged(start()), session.needs_ranges(start())
+        assert found == (kind != "dense", "history" in kind or "exchange" in kind)
+    for kind, ranges in (("dense, history", False), ("dense, exchange", True)):
+        played = stage(3, kind)
+        after = played.open()
+        assert (played.first.staged(after), played.first.needs_ranges(after)) == (ranges, ranges)
+
+
+# --- the sum of mean squares ---
+
+
+@pytest.mark.parametrize("kind", ["sparse, exchange", "dense, exchange", "dense, history"])
+def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[str]) -> None:
+    played, records = stage(3, kind), list[tuple[int, bytes, str]]()
+    assert played.ranges is not None
+    log.clear()
+
+    def record(*what: Any) -> None:
+        log.append("record")
+        records.append(what)
+
+    played.open(record=record)
+    assert log == ["record", "decrypt", "record", "decrypt"]
+    assert records == [(1, played.ranges.digest(), RANGES), (1, played.total().digest(), SUM)]
+
+
+def test_a_second_sum_of_mean_squares_is_never_decrypted(log: list[str]) -> None:
+    played, record = stage(4, "sparse, exchange"), OneOpening()
+    played.fit(played.ranges, record)
+    retry = stage(4, "sparse, exchange", attempt=1)
+    log.clear()
+    for other in (played.sum_of(played.squares[:3]), retry.ranges):
+        with pytest.raises(ReuseError):
+            played.fit(other, record)
+    assert log == []
+    played.fit(played.ranges, record)
+    assert log == ["decrypt"]
+    assert played.open(played.total(0, 1, 2), record=record).round == 1
+
+
+def test_mean_squares_of_an_earlier_attempt_will_do() -> None:
+    """Its sum may be recorded already, so the next attempt has to go by it."""
+    again = stage(3, "sparse, exchange", attempt=1)
+    again.ranges = stage(3, "sparse, exchange").ranges
+    again.encrypt()
+    assert again.open(again.total(0, 2), rank=1).round == 1
+
+
+def of(**change: Any) -> Callable[[Staged], Sealed]:
+    return lambda played: dataclasses.replace(played.sum_of(played.squares), **change)
+
+
+def slot(**change: Any) -> Callable[[Staged], Sealed]:
+    return lambda played: with_slot(played.sum_of(played.squares), **change)
+
+
+SOME = Support.of(np.array([0, 3], np.uint32), 15)
+NO_SUM = "refused|does not hold|another model"
+NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
+    "none": (lambda p: None, "missing"),
+    "too few": (lambda p: p.squares[0], "none of fewer than 2"),
+    "a part as a sum": (
+        lambda p: dataclasses.replace(p.squares[0], senders=(0, 1, 2)),
+        NO_SUM,
+    ),
+    "other senders": (of(senders=(0, 1)), NO_SUM),
+    "the sum of updates": (lambda p: p.total(), "belongs to another"),
+    "another round": (slot(round=0), "model is at round 0"),
+    "a later round": (lambda p: Staged(p.sessions, p.model, 2).ranges, "belongs to another"),
+    "another history": (slot(history=bytes(32)), "another history"),
+    "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
+    "another scheme": (of(scheme="eshe"), "another scheme"),
+    "cut short": (lambda p: of(data=p.squares[0].data[:-1])(p), "cut short"),
+    "a mode that is none": (of(mode="triple"), "mode"),
+    "another length": (lambda p: of(length=p.squares[0].length - 1)(p), "another length"),
+    "sparse": (of(supports=(SOME,) * 3), "sparse"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_THESE)
+def test_mean_squares_that_are_not_this_rounds(name: str, log: list[str]) -> None:
+    change, message = NOT_THESE[name]
+    played = stage(3, "sparse, exchange")
+    ranges = change(played)
+    log.clear()
+    error: type[FlheError] = QuorumError if name == "too few" else ProtocolError
+    with pytest.raises(error, match=message):
+        played.fit(ranges)
+    assert log == (["decrypt"] if message == NO_SUM else [])
+
+
+def test_mean_squares_that_are_not_due() -> None:
+    exchange, fixed = stage(3, "sparse, exchange"), stage(3, "sparse")
+    with pytest.raises(ProtocolError, match="needs none"):
+        fixed.fit(exchange.ranges)
+    with pytest.raises(ProtocolError, match="belongs to another"):
+        fixed.open(ranges=exchange.ranges)
+
+
+@pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
+def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
+    played = stage(3, "sparse, exchange")
+    other = Staged(played.sessions, drifted(played.model))
+    squares = [(other if rank in odd else played).squares[rank] for rank in range(3)]
+    with pytest.raises(ProtocolError, match="slot"):
+        played.sum_of(squares)
+    right = played.squares[0].slot
+    with pytest.raises(ProtocolError):
+        played.fit(played.sum_of([dataclasses.replace(part, slot=right) for part in squares]))
+
+
+@pytest.mark.parametrize(("more", "message"), [(1, "one part from each"), (0, "another model")])
+def test_mean_squares_of_a_member_that_lies(more: int, message: str) -> None:
+    """Of its count, with the check to match, or of the model alone; its tags are right."""
+    played = stage(3, "sparse, exchange")
+    liar, model, digest = played.first, played.model, played.first.digest(played.model)
+    quantize = Quantize(liar.terms.bits)
+    plain = encode(liar, model, played.drafts[0], digest)
+    told = quantize.join(plain.extras.astype(np.int64))
+    told[COUNT] += more
+    told[CHECK] += liar.check_of(digest) if more else 1
+    lie = plain._replace(extras=quantize.split(told))
+    part = liar.seal(liar.sealer(), lie, liar.ranges_slot(model, 1, 0), lambda *_: None)
+    with pytest.raises(ProtocolError, match=message):
+        played.fit(played.sum_of([part, *played.squares[1:]]))
+
+
+def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = stage(3, "sparse, exchange")
+    honest = mean_squares.open_verified
+    monkeypatch.setattr(mean_squares, "open_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
+    with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
+        played.fit(played.ranges)
+
+
+def test_updates_clipped_otherwise_do_not_add_up() -> None:
+    """The sum that thresholds were fitted on is in the slot."""
+    one = stage(4, "sparse, exchange")
+    other = stage(4, "sparse, exchange", rangers=(0, 1, 2))
+    assert one.slot != other.slot
+    with pytest.raises(ProtocolError, match="slot"):
+        one.sum_of([*one.parts[:2], other.parts[2]])
+    for ranges in (other.ranges, None):
+        with pytest.raises(ProtocolError):
+            one.open(one.total(0, 1, 2), ranges=ranges)
+
+
+# --- supports ---
+
+
+def test_supports_of_another_model_are_refused() -> None:
+    played = stage(3, "sparse")
+    total = played.total()
+    longer = tuple(Support.of(support.coords, 16) for support in total.supports)
+    with pytest.raises(ProtocolError, match="of another model"):
+        played.open(dataclasses.replace(total, supports=longer))
+
+
+@pytest.mark.parametrize("masking", ["double", "single"])
+def test_two_supports_swapped_are_refused(masking: Any) -> None:
+    rng = np.random.default_rng(7)
+    apart = [np.float32(1 / 32) * rng.permutation(15).astype(np.float32) for _ in range(3)]
+    played = stage(3, "sparse, in the clear", masking, residuals=apart)
+    total = played.total()
+    assert len(set(total.supports)) == 3
+    assert played.open(total).round == 1
+    for order in ((1, 0, 2), (0, 2, 1), (2, 0, 1)):
+        lie = dataclasses.replace(total, supports=tuple(total.supports[i] for i in order))
+        with pytest.raises(ProtocolError, match="refused"):
+            played.open(lie)
+
+
+def test_the_order_of_coordinates_is_a_secret_of_the_attempt() -> None:
+    played = stage(3, "sparse")
+    model, coords = played.model, np.arange(15, dtype=np.uint32)
+    slots = [played.first.slot(model, r, a) for r, a in ((1, 0), (1, 1), (2, 0))]
+    orders = set()
+    for slot in slots:
+        seen = {bytes(s.permutation(slot).forward(coords)) for s in played.sessions}  # type: ignore[union-attr]
+        assert len(seen) == 1  # one for all members
+        orders |= seen
+    other = dataclasses.replace(group()[0], group_key=bytes(32))
+    session = Session(other, played.first.terms, model.layout)
+    orders.add(bytes(session.permutation(slots[0]).forward(coords)))  # type: ignore[union-attr]
+    assert len(orders) == 4
+    for kind in ("sparse, in the clear", "dense, history"):
+        assert stage(3, kind).first.permutation(slots[0]) is None
