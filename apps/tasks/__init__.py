@@ -25,14 +25,10 @@ def task_named(name: str) -> Task:
         from flhe_app.tasks.digits import DIGITS
 
         return DIGITS
-    if name in ("cifar10", "fashion-mnist"):
-        from flhe_app.tasks.vision import CIFAR10, FASHION_MNIST
-
-        return CIFAR10 if name == "cifar10" else FASHION_MNIST
     if name in TASKS:
-        from flhe_app.tasks.workloads import WORKLOADS
+        from flhe_app.tasks.workloads import VISION, WORKLOADS
 
-        return WORKLOADS[name]
+        return (VISION | WORKLOADS)[name]
     raise ConfigError(f"task={name!r} is unknown; use one of {', '.join(TASKS)}")
 
 

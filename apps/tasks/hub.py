@@ -1,7 +1,8 @@
-"""Data sets that flwr-datasets fetches: only where download=true says so."""
+"""Data sets in a directory, or fetched by flwr-datasets: only where download=true says so."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,13 @@ def fetched(task: str, name: str, root: Path | None) -> Any:
             f"task={task!r}: {name} could not be fetched ({type(error).__name__}); it takes a network: "
             "or put the files into a directory and name that with --data-dir"
         ) from error
+
+
+def only_one(task: str, found: Sequence[Path]) -> Path | None:
+    """Return the file of a data directory; None where there is none, ConfigError for several."""
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ConfigError(
+            f"task={task!r}: the data directory holds {names}; name one of them with --data-dir"
+        )
+    return found[0] if found else None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.hub import fetched
+from flhe_app.tasks.hub import fetched, only_one
 
 TEST_EVERY = 10
 """Of a set that comes without a test half, every so-manyth image is in it: all writers are."""
@@ -71,16 +71,9 @@ class Images:
                 f"and name that directory with --data-dir (data-dir in the run config){self._or()}"
             )
         root = Path(data_dir).expanduser() if data_dir else None
-        if root is not None and not self._in_folder(root):
-            found = self._in_files(root)
-            if len(found) > 1:
-                names = ", ".join(path.name for path in found)
-                raise ConfigError(
-                    f"task={task!r}: the data directory holds {names}; name one of them with "
-                    "--data-dir"
-                )
-            if found:
-                return self._from_file(task, found[0])
+        found = [] if root is None or self._in_folder(root) else self._in_files(root)
+        if (file := only_one(task, found)) is not None:
+            return self._from_file(task, file)
         if not self.hub:
             assert root is not None
             return Data(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.hub import fetched
+from flhe_app.tasks.hub import fetched, only_one
 
 LENGTH = 80
 """Characters of a window, LEAF's."""
@@ -83,13 +83,7 @@ class Text:
         if root.suffix == ".txt":
             return root
         texts = sorted(root.glob("*.txt"))
-        found = [path for path in texts if self.stem in path.name.lower()] or texts
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found)
-            raise ConfigError(
-                f"task={task!r}: the data directory holds {names}; name one of them with --data-dir"
-            )
-        return found[0] if found else None
+        return only_one(task, [p for p in texts if self.stem in p.name.lower()] or texts)
 
     @staticmethod
     def _from_file(task: str, path: Path) -> Data:
