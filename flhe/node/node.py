@@ -203,14 +203,17 @@ class Node(Updates):
 
     def _session(self) -> tuple[bytes, bytes] | None:
         """Epoch and terms; None before there are any, and where they are damaged."""
-        data = self._kept("session")
-        if data is None:
-            return None
         try:
-            kept = StoredSession.from_bytes(data)
+            return self._read_session()
         except ProtocolError as error:  # as good as none: the group agrees anew
             log_failure(self.store, "session", error)
             return None
+
+    def _read_session(self) -> tuple[bytes, bytes] | None:
+        data = self._kept("session")
+        if data is None:
+            return None
+        kept = StoredSession.from_bytes(data)
         return kept.epoch, kept.terms
 
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
