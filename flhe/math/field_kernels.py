@@ -86,30 +86,6 @@ def mul(a, b):
 
 
 @njit
-def add(a, b, out):
-    """Sums into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = plus(a[i], b[i])
-
-
-@njit
-def subtract(a, b, out):
-    """Differences a - b into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = minus(a[i], b[i])
-
-
-@njit
-def times(a, b, out):
-    """Products into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = mul(a[i], b[i])
-
-
-@njit
 def powers(base, out):
     """1, base, base**2, ... into out (count,)."""
     power = np.uint64(1)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring import Elements, Q
+from flhe.math.ring import Q
+from flhe.math.ring_arrays import Elements
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random

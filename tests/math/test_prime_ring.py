@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math import prime_kernels, prime_ring
-from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes, quotient, root
+from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes, root
 from flhe.math.ring import Q, Ring
+from flhe.math.ring_arrays import quotient
 from tests.reference.field import at
 from tests.reference.field import product as by_definition
 
