@@ -85,15 +85,6 @@ def mul(a, b):
     return reduced(high, np.uint64(np.uint64(two << _WORD) | np.uint64(low & _E)))
 
 
-@njit
-def powers(base, out):
-    """1, base, base**2, ... into out (count,)."""
-    power = np.uint64(1)
-    for i in range(out.size):
-        out[i] = power
-        power = mul(power, base)
-
-
 # --- rounding from Z_Q to Z_p, p = 2**32 ---
 
 _HALF = np.uint64(1 << 63)

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.math import ring_arrays
-from flhe.math.ring_arrays import Elements, Polynomials, Tables
+from flhe.math.ring_arrays import Elements, Polynomials, Tables, elementwise
 
 Q = (1 << 64) - (1 << 32) + 1
 """The Goldilocks prime."""
@@ -46,34 +45,25 @@ def check(elements: Elements) -> None:
 
 def add(a: Elements, b: Elements) -> Elements:
     """Sums, element by element; shapes as numpy broadcasts them."""
-    return _elementwise("add", a, b)
+    return elementwise("add", a, b, None)
 
 
 def subtract(a: Elements, b: Elements) -> Elements:
     """Differences a - b, element by element; shapes as numpy broadcasts them."""
-    return _elementwise("subtract", a, b)
-
-
-def _elementwise(name: str, a: Elements, b: Elements) -> Elements:
-    from flhe.math import prime_kernels
-
-    a, b = (np.ascontiguousarray(x, np.uint64) for x in np.broadcast_arrays(a, b))
-    out = np.empty(a.shape, np.uint64)
-    getattr(prime_kernels, name)(a.reshape(-1), b.reshape(-1), None, out.reshape(-1))
-    return out
+    return elementwise("subtract", a, b, None)
 
 
 def times(a: Elements, b: Elements) -> Elements:
     """Products, element by element; shapes as numpy broadcasts them."""
-    return ring_arrays.times(a, b, None)
+    return elementwise("times", a, b, None)
 
 
 def powers(base: int, count: int) -> Elements:
     """1, base, base**2, ..., shape (count,)."""
-    from flhe.math import field_kernels
+    from flhe.math import prime_kernels
 
     out = np.empty(count, np.uint64)
-    field_kernels.powers(np.uint64(base % Q), out)
+    prime_kernels.powers(np.uint64(base % Q), np.uint64(0), None, out)
     return out
 
 

@@ -86,14 +86,14 @@ class Tables:
         return out
 
 
-def times(a: Elements, b: Elements, modulus: Modulus) -> Elements:
-    """Products, element by element; shapes as numpy broadcasts them."""
+def elementwise(name: str, a: Elements, b: Elements, modulus: Modulus) -> Elements:
+    """Sums ("add"), differences or products ("times"); shapes as numpy broadcasts them."""
     from flhe.math import prime_kernels
 
     a, b = (np.ascontiguousarray(x, np.uint64) for x in np.broadcast_arrays(a, b))
     out, flat = np.empty(a.shape, np.uint64), b.reshape(-1)
-    parts = quotients(flat, modulus)
-    prime_kernels.times(a.reshape(-1), flat, parts, modulus, out.reshape(-1))
+    parts = (quotients(flat, modulus),) if name == "times" else ()
+    getattr(prime_kernels, name)(a.reshape(-1), flat, *parts, modulus, out.reshape(-1))
     return out
 
 
@@ -165,7 +165,7 @@ class Polynomials:
 
     def multiply(self, a: Elements, b: Elements) -> Elements:
         """Products modulo x**n + 1; shapes (..., n) as numpy broadcasts them."""
-        return self.inverse(times(self.forward(a), self.forward(b), self._modulus))
+        return self.inverse(elementwise("times", self.forward(a), self.forward(b), self._modulus))
 
     def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
         """The polynomials a_j s.

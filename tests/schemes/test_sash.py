@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.spaces import Integers
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prg import AesCtr
 from flhe.math.ring import Q, add
 from flhe.schemes.presets import BAR, DEFAULT_SASH, SASH, SashPreset, sash_preset
 from flhe.schemes.sash.generator import Shprg, public_key
 from flhe.schemes.sash.scheme import MAX_COHORT, Sash, SashOpener, SashSealer, guard_bits, most_bits
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, drawn
+from tests.scripted import PyCryptodome
 
 NOTHING = np.empty(0, np.int32)
 Lanes = NDArray[np.int32]
@@ -287,5 +287,5 @@ def test_masks_are_the_same_from_anywhere_on_any_threads(preset: str) -> None:
     some = (0, 1, generator.step - 1, generator.step, generator.step + 1, named.dimension + 2)
     for part in (size for size in some if size <= length):
         assert np.array_equal(generator.expand(seed, part), whole[:part])
-    other = Shprg(named, public_key(named, SLOT), AesCtr("pycryptodome"))
+    other = Shprg(named, public_key(named, SLOT), PyCryptodome())
     assert np.array_equal(other.expand(seed, length), whole)
