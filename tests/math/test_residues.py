@@ -469,6 +469,10 @@ def test_a_malformed_order_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("data", [MALFORMED["not CBOR"], order(q=b"\x0c")])
 def test_a_worker_leaves_with_a_code_and_says_nothing(data: bytes) -> None:
     command = [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker"]
-    done = subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
-    found = (done.returncode, done.stdout, done.stderr)
-    assert found == (residue_worker.REFUSED, residue_worker.READY, b"")
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(data)
+        process.stdin.flush()
+        assert process.wait(60) == residue_worker.REFUSED
+        assert process.stdout.read() == residue_worker.READY
+        assert process.stderr.read() == b""
