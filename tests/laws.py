@@ -43,6 +43,7 @@ from flhe.schemes.presets import sash_preset
 from flhe.schemes.sash.generator import ROWS, Seed
 from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
+from tests.scripted import BACKENDS
 
 KEY = bytes(range(100, 132))
 OTHER_KEY = bytes(range(32))
@@ -192,7 +193,7 @@ class SeedReader:
 def _flashe_roles(
     cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, masking: Any
 ) -> Roles:
-    scheme, prg = Flashe(cohort, bits, masking), AesCtr(backend)
+    scheme, prg = Flashe(cohort, bits, masking), BACKENDS[backend]()
     sealers = [FlasheSealer(scheme, key, rank, prg, threads) for rank in range(cohort)]
     return Roles(scheme, [*sealers], FlasheOpener(scheme, key, prg, threads))
 
@@ -213,7 +214,7 @@ def _flashe(bits: int, masking: str) -> SchemeCase:
 def _sash_roles(
     cohort: int, key: bytes, threads: int, backend: Any, replay: bool, **how: Any
 ) -> Roles:
-    scheme, prg = Sash(cohort, **how), AesCtr(backend)
+    scheme, prg = Sash(cohort, **how), BACKENDS[backend]()
     sealers = [SashSealer(scheme, r, prg, threads, source(replay, key, r)) for r in range(cohort)]
     reader = SeedReader(
         sealers,
@@ -286,7 +287,7 @@ def _paillier(bits: int) -> SchemeCase:
 def _eshe_roles(
     cohort: int, key: bytes, threads: int, backend: Any, replay: bool, *, bits: int, ring: str
 ) -> Roles:
-    scheme, prg = Eshe(cohort, bits, ring, "round"), AesCtr(backend)
+    scheme, prg = Eshe(cohort, bits, ring, "round"), BACKENDS[backend]()
     n = scheme.sizes.n
     sealers = [
         EsheSealer(scheme, KEY, r, None, prg, threads, source(replay, key, r))
@@ -326,7 +327,7 @@ def ckks_key(key: bytes, ring: str) -> CkksSecret:
 def _ckks_roles(
     cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, ring: str
 ) -> Roles:
-    secret, prg = ckks_key(key, ring), AesCtr(backend)
+    secret, prg = ckks_key(key, ring), BACKENDS[backend]()
     scheme = Ckks(cohort, bits, ring)
     scheme = dataclasses.replace(scheme, public=secret.public(scheme.sizes))
     sealers = [CkksSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)]

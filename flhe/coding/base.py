@@ -11,7 +11,7 @@ back a *tentative* state, to be kept only when the client finds itself among the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -56,10 +56,13 @@ class State:
 
 @runtime_checkable
 class Codec(Protocol):
-    """One step of an encoding."""
+    """One step of an encoding, with what most of them do where nothing else is said."""
+
+    __slots__ = ()
 
     def init(self, layout: Layout) -> State:
-        """State before the first round."""
+        """State before the first round: none."""
+        return State()
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Encode one client's vector; the state is tentative."""
@@ -71,7 +74,8 @@ class Codec(Protocol):
         """Space of the output for inputs in `space`; MisfitError where they do not go together."""
 
     def lanes(self, extras: int, layout: Layout) -> int:
-        """How many integers carry `extras` exact numbers after this step."""
+        """How many integers carry `extras` exact numbers after this step: as many."""
+        return extras
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
@@ -81,3 +85,16 @@ class Codec(Protocol):
 
         `inner` is the error of the sum that this step is given to decode.
         """
+        return inner
+
+    def check_cohort(self, cohort: int) -> None:
+        """MisfitError for more senders than the step takes: any number is fine."""
+        return
+
+    def memory(self, shared: Any) -> dict[str, NDArray[np.float64]]:
+        """What all readers share and must outlive the process, by name: nothing."""
+        return {}
+
+    def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
+        """Inverse of `memory`; what is each client's own starts anew. ProtocolError if malformed."""
+        return self.init(layout)

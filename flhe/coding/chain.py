@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding import fused
 from flhe.coding.base import Codec, Plain, State
 from flhe.coding.clip import Clip
-from flhe.coding.flatten import Layout
+from flhe.coding.flatten import Layout, joined
+from flhe.coding.fused import Fused
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.spaces import Reals, Space
@@ -34,7 +34,7 @@ from flhe.errors import ConfigError, MisfitError, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Codec):
     """Several codecs as one; `chain` builds it.
 
     Parameters
@@ -47,6 +47,8 @@ class Chain:
 
     codecs: tuple[Codec, ...]
     fuse: bool = True
+    _steps: tuple[tuple[int, Codec | Fused], ...] = field(init=False, repr=False, compare=False)
+    """What runs, and which codec's state it works on."""
 
     def __post_init__(self) -> None:
         if not self.codecs:
@@ -57,6 +59,12 @@ class Chain:
         if twice := next((k for k in kinds if kinds.count(k) > 1), None):
             raise MisfitError(f"chain(): {twice} stands in it twice; once is enough")
         object.__setattr__(self, "codecs", tuple(self._informed(c) for c in self.codecs))
+        steps: list[tuple[int, Codec | Fused]] = list(enumerate(self.codecs))
+        for at in range(len(steps) - 2 if self.fuse else 0):
+            match self.codecs[at : at + 3]:
+                case (Clip() as clip, Weigh() as weigh, Quantize() as quantize):
+                    steps[at : at + 3] = [(at, Fused(clip, weigh, quantize))]
+        object.__setattr__(self, "_steps", tuple(steps))
 
     def _check_sparse(self) -> None:
         for at, codec in enumerate(self.codecs):
@@ -99,8 +107,7 @@ class Chain:
 
     def init(self, layout: Layout) -> State:
         """A tuple of the codecs' states."""
-        states = [c.init(layout) for c in self.codecs]
-        return State(tuple(s.shared for s in states), tuple(s.local for s in states))
+        return _joined([c.init(layout) for c in self.codecs])
 
     def out(self, space: Space) -> Space:
         """Space of the last codec's output; MisfitError where two neighbours do not fit."""
@@ -117,9 +124,7 @@ class Chain:
     def check_cohort(self, cohort: int) -> None:
         """Whatever any of the codecs has to say about the number of senders."""
         for codec in self.codecs:
-            check = getattr(codec, "check_cohort", None)
-            if check is not None:
-                check(cohort)
+            codec.check_cohort(cohort)
 
     def error(
         self, layout: Layout, count: int, inner: float = 0.0, state: State | None = None
@@ -141,38 +146,35 @@ class Chain:
 
     def needs_ranges(self, state: State) -> bool:
         """Whether `fitted` must come before `finish` in the round that starts from `state`."""
-        at = self._adaptive
-        return at is not None and _clip(self.codecs[at]).needs_ranges(state.shared[at])
+        return any(clip.needs_ranges(state.shared[at]) for at, clip in self._adaptive)
 
     def statistics(self, selected: Plain, state: State) -> NDArray[np.int64]:
         """What one sender adds to the ranges, of what `select` gave: shape (2 L,); see `Clip`."""
-        at = self._fitting
-        return _clip(self.codecs[at]).statistics(selected, state.shared[at])
+        at, clip = self._fitting
+        return clip.statistics(selected, state.shared[at])
 
     def fitted(self, sums: NDArray[np.int64], count: int, state: State) -> State:
         """With the thresholds that summed `statistics` of `count` senders give; see `Clip`."""
-        at = self._fitting
-        fit = _clip(self.codecs[at]).fitted(sums, count, state.shared[at])
+        at, clip = self._fitting
+        fit = clip.fitted(sums, count, state.shared[at])
         return State((*state.shared[:at], fit, *state.shared[at + 1 :]), state.local)
 
     @property
-    def _adaptive(self) -> int | None:
-        """Where an adaptive Clip stands."""
-        clips = (i for i, c in enumerate(self.codecs) if isinstance(c, Clip) and c.adaptive)
-        return next(clips, None)
+    def _adaptive(self) -> list[tuple[int, Clip]]:
+        """Where an adaptive Clip stands, and what it is: one at most."""
+        return [(i, c) for i, c in enumerate(self.codecs) if isinstance(c, Clip) and c.adaptive]
 
     @property
-    def _fitting(self) -> int:
-        if (at := self._adaptive) is None:
+    def _fitting(self) -> tuple[int, Clip]:
+        if not (found := self._adaptive):
             raise ConfigError("this chain has no thresholds to fit; Clip.history() or .exchange()")
-        return at
+        return found[0]
 
     def memory(self, state: State) -> dict[str, NDArray[np.float64]]:
         """What all readers share and must outlive the process, by name."""
         known: dict[str, NDArray[np.float64]] = {}
-        for codec, shared in zip(self.codecs, state.shared, strict=True):
-            if isinstance(codec, Clip | TopK):
-                known |= codec.memory(shared)
+        for codec, own in zip(self.codecs, state.shared, strict=True):
+            known |= codec.memory(own)
         return known
 
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
@@ -183,12 +185,7 @@ class Chain:
         ProtocolError
             Malformed, or of codecs that this chain does not have.
         """
-        state = _joined(
-            [
-                c.recall(layout, memory) if isinstance(c, Clip | TopK) else c.init(layout)
-                for c in self.codecs
-            ]
-        )
+        state = _joined([c.recall(layout, memory) for c in self.codecs])
         if set(memory) - set(self.memory(state)):
             raise ProtocolError("the model remembers what the codecs of these terms do not know")
         return state
@@ -215,15 +212,8 @@ class Chain:
     def finish(self, selected: Plain, state: State) -> tuple[Plain, State]:
         """The second half of `encode`, of what `select` gave."""
         plain, states = selected, _states(state)
-        at = 1 if self.sparse else 0
-        while at < len(self.codecs):
-            match self.codecs[at : at + 3]:
-                case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
-                    plain = fused.encode(clip, weigh, quantize, plain, states[at].shared)
-                    at += 3
-                case (codec, *_):
-                    plain, states[at] = codec.encode(plain, states[at])
-                    at += 1
+        for at, step in self._steps[1 if self.sparse else 0 :]:
+            plain, states[at] = step.encode(plain, states[at])
         return plain, _joined(states)
 
     def encode_parts(
@@ -237,46 +227,25 @@ class Chain:
 
         What runs as one pass (`fused`) never holds it as a whole.
         """
-        match self.codecs:
-            case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
-                layers = state.shared[0]
-                plain = fused.encode_parts(clip, weigh, quantize, parts, length, extras, layers)
-                return plain, state
-        values = np.empty(length, np.float32)
-        at = 0
-        for part in parts:
-            values[at : at + part.size] = part
-            at += part.size
-        return self.encode(Plain(values, extras), state)
+        match self._steps:
+            case ((_, Fused() as fused),):
+                return fused.encode_parts(parts, length, extras, state.shared[0]), state
+        return self.encode(Plain(joined(parts, length), extras), state)
 
     def decode(
         self, total: Plain, senders: Sequence[int], state: State, *, reuse: bool = False
     ) -> tuple[Plain, State]:
         """Decode through all codecs, last first; with `reuse`, `total.values` may be overwritten."""
         states = _states(state)
-        at = len(self.codecs)
-        while at > 0:
-            match self.codecs[max(at - 3, 0) : at]:
-                case (Clip() as clip, Weigh() as weigh, Quantize() as quantize) if self.fuse:
-                    at -= 3
-                    total, layers = fused.decode(
-                        clip, weigh, quantize, total, senders, states[at].shared, reuse=reuse
-                    )
-                    states[at] = State(layers)
-                case (*_, codec):
-                    at -= 1
-                    total, states[at] = codec.decode(total, senders, states[at])
+        for at, step in reversed(self._steps):
+            how = {"reuse": reuse} if isinstance(step, Fused) else {}
+            total, states[at] = step.decode(total, senders, states[at], **how)
         return total, _joined(states)
 
 
 def chain(*codecs: Codec) -> Chain:
     """Codecs in the order of encoding, checked for fit here and now."""
     return Chain(codecs)
-
-
-def _clip(codec: Codec) -> Clip:
-    assert isinstance(codec, Clip)
-    return codec
 
 
 def _states(state: State) -> list[State]:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import WEIGHT, Plain, State
+from flhe.coding.base import WEIGHT, Codec, Plain, State
 from flhe.coding.flatten import Layout
 from flhe.coding.spaces import Reals, Space
 from flhe.coding.squares import Layers, Segments
@@ -58,7 +58,7 @@ Rule = Literal["fixed", "history", "exchange"]
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Clip(Codec):
     """Clip to [-alpha, alpha], then divide by alpha.
 
     Parameters

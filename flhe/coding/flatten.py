@@ -149,11 +149,7 @@ class Layout:
         RangeError
             An integer changed by 2**31 or more.
         """
-        floats = np.empty(self.floats, np.float32)
-        at = 0
-        for part in self.float_change(new, old, gradients=gradients):
-            floats[at : at + part.size] = part
-            at += part.size
+        floats = joined(self.float_change(new, old, gradients=gradients), self.floats)
         return floats, self.integer_change(new, old)
 
     def float_change(
@@ -272,6 +268,16 @@ class Layout:
                     "model's own shapes and types"
                 )
             yield e, array
+
+
+def joined(parts: Iterable[NDArray[np.float32]], length: int) -> NDArray[np.float32]:
+    """Parts of a vector of `length` as a whole, shape (length,)."""
+    out = np.empty(length, np.float32)
+    at = 0
+    for part in parts:
+        out[at : at + part.size] = part
+        at += part.size
+    return out
 
 
 def layout_of(arrays: Arrays) -> Layout:

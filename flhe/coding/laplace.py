@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.clip import AT_ALPHA, raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, AesCtr
+from flhe.math.prg import BLOCK, CHUNK, AesCtr, drawn, words
 from flhe.wire.record import Form, Record
 
 if TYPE_CHECKING:
@@ -80,10 +80,6 @@ class Laplace(Record):
         """g: a power of two."""
         return math.ldexp(1.0, math.frexp(self.scale)[1] - 1 - GRID_BITS)
 
-    def parameters(self) -> dict[str, Any]:
-        """Scale and scope: public."""
-        return {"name": "laplace", "scale": self.scale, "scope": self.scope}
-
     def add(
         self,
         values: NDArray[np.float32],
@@ -130,9 +126,7 @@ class Laplace(Record):
                 "in one piece"
             )
         runs = self._runs(values.size, alpha)
-        key = random(32)
-        if len(key) != 32:
-            raise ConfigError(f"the random source gave {len(key)} bytes, 32 were asked for")
+        key = drawn(random, 32)
         kept = None if spare is None else values[spare]
         beyond = sum(self._add(values[a:b], threshold, key, a) for a, b, threshold in runs)
         if spare is not None:
@@ -162,15 +156,14 @@ class Laplace(Record):
 
         steps, most = self.scale / self.grid, float(math.floor(alpha / self.grid))
         edge = alpha * float(AT_ALPHA)
-        # Fixed counter block. Safe because the key is fresh for this vector, and every value has a
-        # block of its own: no block makes two samples.
-        stream = AesCtr().stream(key, 0, start)
-        words = np.empty((min(_PIECE, values.size) + 1) * BLOCK // 8, np.uint64)
+        scratch = np.empty(2 * min(_PIECE, values.size) + 3, np.uint64)
         beyond = 0
         for at in range(0, values.size, _PIECE):
             part = values[at : at + _PIECE]
             if not np.all(np.isfinite(part)):
                 raise_not_finite()
-            stream.into(words.view(np.uint8), BLOCK * part.size)
-            beyond += laplace_kernels.add(words, part, alpha, edge, self.grid, steps, most)
+            # Fixed counter block. Safe because the key is fresh for this vector, and every value has
+            # a block of its own: no block makes two samples.
+            pairs = words(AesCtr(), key, 2 * (start + at), 2 * part.size, scratch)
+            beyond += laplace_kernels.add(pairs, part, alpha, edge, self.grid, steps, most)
         return beyond

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
-from flhe.coding.flatten import Layout
+from flhe.coding.base import Codec, Plain, State
 from flhe.coding.spaces import Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
@@ -28,7 +27,7 @@ from flhe.math.permutation import Permutation
 
 
 @dataclass(frozen=True, slots=True)
-class Permute:
+class Permute(Codec):
     """Permute coordinates; decode by the inverse.
 
     Parameters
@@ -43,21 +42,9 @@ class Permute:
         """Only that it is there; never the key."""
         return {"name": "permute"}
 
-    def init(self, layout: Layout) -> State:
-        """No state."""
-        return State()
-
     def out(self, space: Space) -> Space:
         """The same space, reals or integers: values do not change."""
         return space
-
-    def lanes(self, extras: int, layout: Layout) -> int:
-        """Extras pass unchanged."""
-        return extras
-
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
-        """None of its own."""
-        return inner
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Images of the coordinates, ascending, and their values of any dtype, shape (k,).

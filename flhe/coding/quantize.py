@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Codec, Plain, State
 from flhe.coding.flatten import Layout
 from flhe.coding.spaces import Integers, Reals, Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
@@ -42,7 +42,7 @@ class NearestRounding:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantize:
+class Quantize(Codec):
     """Quantize to `bits` bits, sign included.
 
     Parameters
@@ -88,10 +88,6 @@ class Quantize:
     def parameters(self) -> dict[str, Any]:
         """Bits; how a client rounds is its own business."""
         return {"name": "quantize", "bits": self.bits}
-
-    def init(self, layout: Layout) -> State:
-        """No state."""
-        return State()
 
     def out(self, space: Space) -> Integers:
         """Integers of `bits` bits; refuses inputs that may exceed 1."""

@@ -144,11 +144,13 @@ class Slots:
         list of mpz
             One for each batch, in (-2^(capacity - 2), 2^(capacity - 2)).
         """
-        from flhe.math import slot_kernels
+        from flhe.math import kernels
 
-        offset = self._offset()
-        rows = np.empty((self.batches(values.size), self._bytes), np.uint8)
-        slot_kernels.pack(values, self.width, self.per, rows)
+        offset, halves, count = self._offset(), self._halves(), self.batches(values.size)
+        held = np.zeros((count, self.per), np.int64)
+        held.reshape(-1)[: values.size] = values
+        rows = np.zeros((count, self._bytes), np.uint8)
+        kernels.pack_rows(held, halves, self.width, rows)
         return [number - offset for number in from_rows(rows)]
 
     def lift(self, numbers: Sequence[Big], tops: Sequence[int]) -> list[Big]:
@@ -180,7 +182,7 @@ class Slots:
         ProtocolError
             Another number of batches than such vectors have, or a count beyond the cohort.
         """
-        from flhe.math import slot_kernels
+        from flhe.math import kernels
 
         batches = self.batches(length)
         if len(numbers) != batches:
@@ -191,12 +193,14 @@ class Slots:
         shifted = [number + offset for number in numbers]
         high = sum(number >= top for number in shifted)
         low = sum(number < 0 for number in shifted)
-        out: NDArray[Any] = np.empty(length, self.dtype)
+        held, halves = np.empty((batches, self.per), np.int64), self._halves()
         rows = to_rows((s % top for s in shifted), self._bytes, batches)
-        above, below, strays = slot_kernels.unpack(
-            rows, self.width, self.per, count * self.bound, out
-        )
-        return Digits(out, int(high + above), int(low + below), strays, count)
+        kernels.unpack_rows(rows, halves, self.width, held)
+        flat, limit = held.reshape(-1), count * self.bound
+        above = high + np.count_nonzero(flat > limit)
+        below = low + np.count_nonzero(flat < -limit)
+        strays = np.count_nonzero(flat[length:])
+        return Digits(flat[:length].astype(self.dtype), int(above), int(below), int(strays), count)
 
     def unpack(
         self, numbers: Sequence[Big], length: int, count: int
@@ -210,6 +214,10 @@ class Slots:
     @property
     def _bytes(self) -> int:
         return (self.width * self.per + 7) // 8
+
+    def _halves(self) -> NDArray[np.uint64]:
+        """Half a slot's range for each slot: what makes fields of digits, and digits of fields."""
+        return np.full(self.per, 1 << (self.width - 1), np.uint64)
 
     def _offset(self) -> Big:
         """Half a slot's range in every slot: what makes fields of digits."""

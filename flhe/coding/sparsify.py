@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Codec, Plain, State
 from flhe.coding.clip import raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.coding.spaces import Reals, Space
@@ -65,7 +65,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TopK:
+class TopK(Codec):
     """Keep the share `ratio` of every layer, the largest by magnitude.
 
     Parameters
@@ -108,14 +108,6 @@ class TopK:
         if not isinstance(space, Reals):
             raise MisfitError(f"TopK takes reals, got {space}; put it before Quantize")
         return Reals(math.inf)
-
-    def lanes(self, extras: int, layout: Layout) -> int:
-        """Extras pass unchanged."""
-        return extras
-
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
-        """That of the sum of what was chosen: all else is no error, it stays in senders' residuals."""
-        return inner
 
     def share(self, rounds: int) -> Fraction:
         """Share of values kept after `rounds` opened rounds, exactly as written."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flhe.coding.base import COUNT, WEIGHT, Plain, State
+from flhe.coding.base import COUNT, WEIGHT, Codec, Plain, State
 from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Layout
 from flhe.coding.spaces import Reals, Space
@@ -29,7 +30,7 @@ def most_examples(cohort: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Weigh:
+class Weigh(Codec):
     """Scale by n / max_examples; decode to the weighted mean.
 
     Parameters
@@ -55,10 +56,6 @@ class Weigh:
         """The bound."""
         return {"name": "weigh", "max_examples": self.max_examples}
 
-    def init(self, layout: Layout) -> State:
-        """No state."""
-        return State()
-
     def out(self, space: Space) -> Reals:
         """The same reals: weights are at most 1."""
         if not isinstance(space, Reals):
@@ -73,15 +70,11 @@ class Weigh:
                 f"at most {most_examples(cohort)} fit"
             )
 
-    def lanes(self, extras: int, layout: Layout) -> int:
-        """Extras pass unchanged."""
-        return extras
-
     def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
         """The sum's error spread over the least weight that `count` clients have, one each."""
         return inner * self.max_examples / count + 2.0**-22
 
-    def factor(self, plain: Plain) -> np.float32:
+    def factor(self, extras: NDArray[Any]) -> np.float32:
         """Return n / max_examples, 1 at most: `Clip` has done the rest of it.
 
         Raises
@@ -89,9 +82,9 @@ class Weigh:
         ExamplesError
             n is below 1, or above max_examples where no Clip has scaled the values.
         """
-        if plain.extras.size <= WEIGHT:
+        if extras.size <= WEIGHT:
             raise RangeError("Weigh needs the count and the weight in extras")
-        n = int(plain.extras[WEIGHT])
+        n = int(extras[WEIGHT])
         if n < 1:
             raise ExamplesError("the app reported no training examples; a weight must be positive")
         if n > self.max_examples and not self.scaled:
@@ -123,7 +116,7 @@ class Weigh:
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, float32 out, shape (length,)."""
-        return plain._replace(values=plain.values * self.factor(plain)), state
+        return plain._replace(values=plain.values * self.factor(plain.extras)), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
         """Sum in, weighted mean out."""

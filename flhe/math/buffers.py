@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from typing import Any
@@ -44,13 +43,16 @@ def give_back_large() -> bool:
     what it uses. For a server's own process only: whatever makes and drops large arrays all the time,
     as training does, then waits for fresh pages each time. Other C libraries are left alone.
     """
-    try:
-        return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, SMALL))
-    except (AttributeError, OSError, TypeError):  # not glibc
-        return False
+    return _of_libc("mallopt", _M_MMAP_THRESHOLD, SMALL)
 
 
 def give_back() -> None:
     """Give what is free back to the system, once; what comes after is allocated as before."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
-        ctypes.CDLL(None).malloc_trim(0)
+    _of_libc("malloc_trim", 0)
+
+
+def _of_libc(name: str, *arguments: int) -> bool:
+    try:
+        return bool(getattr(ctypes.CDLL(None), name)(*arguments))
+    except (AttributeError, OSError, TypeError):  # not glibc
+        return False

@@ -6,22 +6,16 @@ is used. Unsigned indices keep numba from testing for negative ones.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
 
-_lowest: Any = trailing_zeros
-"""Number of the lowest set bit."""
-
-_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+from flhe.math.field_kernels import njit
+from flhe.math.sparse_kernels import lowest
 
 _BLOCK = 1024
 """Coordinates that are permuted at a time: they stay in a core's first cache."""
 
 
-@_njit
+@njit
 def scatter(coords, values, out):
     """Write values to out[coords]; false unless coordinates ascend and lie within."""
     before = np.int64(-1)
@@ -34,14 +28,14 @@ def scatter(coords, values, out):
     return True
 
 
-@_njit
+@njit
 def place(items, ranks, out):
     """Put every item at its rank."""
     for i in range(items.size):
         out[ranks[i]] = items[i]
 
 
-@_njit
+@njit
 def shuffle(picks, table):
     """Fisher-Yates: swap the last place with place picks[last], and so on down to the second."""
     for last in range(table.size - 1, 0, -1):
@@ -49,7 +43,7 @@ def shuffle(picks, table):
         table[last], table[pick] = table[pick], table[last]
 
 
-@_njit
+@njit
 def _rounds(left, right, rows, columns, tables, first):
     for r in range(tables.shape[0]):
         table = tables[r]
@@ -63,7 +57,7 @@ def _rounds(left, right, rows, columns, tables, first):
                 left[i] = min(x, np.uint32(x - rows))
 
 
-@_njit
+@njit
 def feistel(coords, length, rows, columns, tables, first, out):
     """Alternating Feistel network over Z_rows x Z_columns, walked until it lands below `length`.
 
@@ -91,7 +85,7 @@ def feistel(coords, length, rows, columns, tables, first, out):
                 target[i] = np.uint32(np.uint32(one[0] * columns) + other[0])
 
 
-@_njit
+@njit
 def gaps_of(coords, length, gaps):
     """Coordinates skipped before each; false unless they ascend and lie below `length`."""
     following = np.int64(0)
@@ -104,7 +98,7 @@ def gaps_of(coords, length, gaps):
     return fits
 
 
-@_njit
+@njit
 def rice_bits(gaps, parameter):
     """Bits that Rice coding with `parameter` takes."""
     total = np.uint64(gaps.size) * np.uint64(parameter + 1)
@@ -113,7 +107,7 @@ def rice_bits(gaps, parameter):
     return np.int64(total)
 
 
-@_njit
+@njit
 def rice_write(gaps, parameter, words):
     """Each gap as gap >> parameter zeros, a one, and its low bits; `words` has one word to spare."""
     p = np.uint64(parameter)
@@ -130,7 +124,7 @@ def rice_write(gaps, parameter, words):
         at += p + np.uint64(1)
 
 
-@_njit
+@njit
 def rice_read(words, nbits, parameter, length, coords):
     """Inverse of `rice_write`; gives the number of bits read, or -1 for what codes no such set.
 
@@ -151,7 +145,7 @@ def rice_read(words, nbits, parameter, length, coords):
             if (w << np.uint64(6)) >= end:
                 return -1
             word = words[w]
-        stop = (w << np.uint64(6)) + np.uint64(_lowest(word))
+        stop = (w << np.uint64(6)) + np.uint64(lowest(word))
         zeros = stop - at
         at = stop + one
         if at + p > end:

@@ -85,39 +85,6 @@ def mul(a, b):
     return reduced(high, np.uint64(np.uint64(two << _WORD) | np.uint64(low & _E)))
 
 
-@njit
-def add(a, b, out):
-    """Sums into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = plus(a[i], b[i])
-
-
-@njit
-def subtract(a, b, out):
-    """Differences a - b into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = minus(a[i], b[i])
-
-
-@njit
-def times(a, b, out):
-    """Products into out; all (count,)."""
-    wide()
-    for i in range(out.size):
-        out[i] = mul(a[i], b[i])
-
-
-@njit
-def powers(base, out):
-    """1, base, base**2, ... into out (count,)."""
-    power = np.uint64(1)
-    for i in range(out.size):
-        out[i] = power
-        power = mul(power, base)
-
-
 # --- rounding from Z_Q to Z_p, p = 2**32 ---
 
 _HALF = np.uint64(1 << 63)

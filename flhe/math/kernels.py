@@ -23,19 +23,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from flhe.math import COLUMNS
-
-_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+from flhe.math.field_kernels import njit
 
 
 def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
     """Kernels for one word size. `word(...)` around each step keeps numba from widening."""
     columns = COLUMNS
 
-    @_njit
+    @njit
     def pack(values, mask, bits, out):
         field = word(~word(0)) >> word(wide - bits)
         carry = np.zeros(columns, out.dtype)
@@ -67,7 +65,7 @@ def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any
                         o_k[c] = word(carry[c] | word(x << s))
                         carry[c] = word(x >> t)
 
-    @_njit
+    @njit
     def unpack(data, mask, bits, out):
         up = word(wide - bits)
         down = signed(wide - bits)
@@ -94,7 +92,7 @@ def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any
                         x = word(word(word(d_k[c] >> s) | word(d_n[c] << t)) + mr[c])
                         o_r[c] = signed(signed(word(x << up)) >> down)
 
-    @_njit
+    @njit
     def add(total, part, bits, tops):
         carry = np.zeros(columns, total.dtype)
         for block in range(total.size // (bits * columns)):
@@ -123,7 +121,7 @@ pack32, unpack32, add32 = _build(np.uint32, np.int32, 32)
 pack64, unpack64, add64 = _build(np.uint64, np.int64, 64)
 
 
-@_njit
+@njit
 def pack_rest(values, mask, bits, out):
     """Bit string of (values + mask) mod 2**bits into bytes `out`, which must be zero."""
     at = 0
@@ -140,7 +138,7 @@ def pack_rest(values, mask, bits, out):
             left -= take
 
 
-@_njit
+@njit
 def unpack_rest(data, mask, bits, out):
     """Inverse of `pack_rest` for negated masks; values come out signed."""
     at = 0
@@ -160,7 +158,21 @@ def unpack_rest(data, mask, bits, out):
         out[i] = np.int64(np.int64(x) >> np.int64(64 - bits))
 
 
-@_njit
+@njit
+def pack_rows(values, mask, bits, out):
+    """`pack_rest` of every row, all with one mask."""
+    for row in range(out.shape[0]):
+        pack_rest(values[row], mask, bits, out[row])
+
+
+@njit
+def unpack_rows(data, mask, bits, out):
+    """`unpack_rest` of every row, all with one mask."""
+    for row in range(out.shape[0]):
+        unpack_rest(data[row], mask, bits, out[row])
+
+
+@njit
 def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
     """floor(clip(x / bound, -1, 1) * weight * levels + u), u uniform; returns how many were not within.
 
@@ -181,7 +193,7 @@ def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
     return outside
 
 
-@_njit
+@njit
 def dequantize(total, factor, bound, out):
     """float32(total * factor); returns how many integers lie outside [-bound, bound]."""
     beyond = np.int32(0)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prime_ring import quotient
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring_arrays import Elements, quotient
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,23 @@
 """Prg: a keystream by AES-256 in counter mode, addressed by stream and position.
 
 Stream `j` under a key is AES-256-CTR with the counter block starting at be64(j) | be64(0). Position
-is counted in 16-byte blocks, so any part of a stream can be made on any thread. The two backends give
-the same bytes: OpenSSL, through `cryptography`, is the default; PyCryptodome is what FLASHE's paper
-uses (Sec. 5.2) and checks the first.
+is counted in 16-byte blocks, so any part of a stream can be made on any thread. OpenSSL computes it,
+through `cryptography`.
 """
 
 from __future__ import annotations
 
 import functools
 import secrets
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring import Elements, Q
+from flhe.math.ring import Q
+from flhe.math.ring_arrays import Elements
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -30,8 +31,6 @@ _ZEROS = bytes(1 << 18)
 CHUNK = len(_ZEROS)
 """Bytes that one call of `into` may ask for."""
 
-Backend = Literal["openssl", "pycryptodome"]
-
 
 class Stream(Protocol):
     """One keystream, read forwards."""
@@ -43,14 +42,8 @@ class Stream(Protocol):
 class Prg(Protocol):
     """A family of keystreams."""
 
-    name: str
-
     def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
         """Stream `number` (below 2**64) under a 32-byte key, from 16-byte block `block` on."""
-
-
-def _counter(number: int, block: int) -> bytes:
-    return number.to_bytes(8, "big") + block.to_bytes(8, "big")
 
 
 @functools.cache
@@ -63,52 +56,23 @@ def _openssl() -> tuple[Any, Any, Any]:
     return Cipher, AES256, CTR
 
 
-class _OpenSslStream:
+class _AesStream:
     __slots__ = ("_encryptor",)
 
     def __init__(self, key: bytes, number: int, block: int) -> None:
         cipher, aes256, ctr = _openssl()
+        counter = number.to_bytes(8, "big") + block.to_bytes(8, "big")
         # The counter block is fixed by (number, block). Safe because every key is derived for one
         # purpose and one slot, and a stream under it is only ever a mask for that slot.
-        self._encryptor = cipher(aes256(key), ctr(_counter(number, block))).encryptor()
+        self._encryptor = cipher(aes256(key), ctr(counter)).encryptor()
 
     def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
         self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], out.data)
 
 
-class _PyCryptodomeStream:
-    __slots__ = ("_cipher",)
-
-    def __init__(self, key: bytes, number: int, block: int) -> None:
-        from Crypto.Cipher import AES
-
-        # Fixed counter block: see _OpenSslStream.
-        self._cipher = AES.new(
-            key, AES.MODE_CTR, nonce=number.to_bytes(8, "big"), initial_value=block
-        )
-
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        self._cipher.encrypt(memoryview(_ZEROS)[:nbytes], output=out.data[:nbytes])
-
-
+@dataclass(frozen=True, slots=True)
 class AesCtr:
-    """AES-256-CTR on a chosen backend.
-
-    Parameters
-    ----------
-    backend : "openssl" or "pycryptodome"
-        Who computes it. The bytes are the same.
-    """
-
-    __slots__ = ("name",)
-
-    def __init__(self, backend: Backend = "openssl") -> None:
-        if backend not in ("openssl", "pycryptodome"):
-            raise ConfigError(f"AesCtr({backend!r}): backend is 'openssl' or 'pycryptodome'")
-        self.name: str = backend
-
-    def __repr__(self) -> str:
-        return f"AesCtr({self.name!r})"
+    """AES-256-CTR."""
 
     def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
         """Stream `number` under a 32-byte key, from 16-byte block `block` on."""
@@ -116,8 +80,34 @@ class AesCtr:
             raise ConfigError(f"AesCtr: key of {len(key)} bytes, AES-256 takes 32")
         if not (0 <= number < 1 << 64 and 0 <= block < 1 << 64):
             raise ConfigError("AesCtr: stream number and block must fit 64 bits")
-        kind = _OpenSslStream if self.name == "openssl" else _PyCryptodomeStream
-        return kind(key, number, block)
+        return _AesStream(key, number, block)
+
+
+def words(
+    prg: Prg, key: bytes, start: int, count: int, scratch: Elements | None = None
+) -> Elements:
+    """Words start, start + 1, ... of stream 0, little-endian: uint64 (count,).
+
+    They lie in `scratch` if it is given, uint64, at least count + 3. Who makes words all the time
+    saves fresh pages by that.
+    """
+    # An AES block holds two words: where the first word is the second of its two, skip one.
+    block, skip = divmod(start, BLOCK // 8)
+    size = skip + count + BLOCK // 8  # `into` wants a block to spare
+    held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
+    stream = prg.stream(key, 0, block)
+    data, nbytes = held.view(np.uint8), 8 * (skip + count)
+    for at in range(0, nbytes, CHUNK):
+        stream.into(data[at:], min(CHUNK, nbytes - at))
+    return held[skip : skip + count]
+
+
+def drawn(random: Random, count: int) -> bytes:
+    """So many bytes of a random source; ConfigError where it gives another number of them."""
+    data = random(count)
+    if len(data) != count:  # fewer would be secrets that are short, or repeat
+        raise ConfigError(f"the random source gave {len(data)} bytes, {count} were asked for")
+    return data
 
 
 class Rounding(Protocol):
@@ -196,18 +186,10 @@ class FieldElements:
         first, count, n : int
             Which blocks, and elements in each.
         scratch : NDArray, optional
-            uint64, at least count * n + 3: what comes back lies in there. Who makes blocks all the
-            time saves fresh pages by that.
+            uint64, at least count * n + 3: what comes back lies in there; see `words`.
         """
-        # An AES block holds two words: where the first word is the second of its two, skip one.
-        start, skip = divmod(first * n, BLOCK // 8)
-        size = skip + count * n + BLOCK // 8  # `into` wants a block to spare
-        words = np.empty(size, np.uint64) if scratch is None else scratch[:size]
-        stream = self._prg.stream(self._key, 0, start)
-        data, nbytes = words.view(np.uint8), 8 * (skip + count * n)
-        for at in range(0, nbytes, CHUNK):
-            stream.into(data[at:], min(CHUNK, nbytes - at))
-        out = words[skip : skip + count * n].reshape(count, n)
+        held = words(self._prg, self._key, first * n, count * n, scratch)
+        out: Elements = held.reshape(count, n)
         if self._mask != _ONES:
             out &= np.uint64(self._mask)
         if out.size and int(out.max()) >= self._modulus:
@@ -239,13 +221,11 @@ def random_elements(count: int, random: Random = secrets.token_bytes) -> Element
     ConfigError
         A random source that gives another number of bytes than it was asked for.
     """
-    out = _words(random(8 * count), count)
+
+    def fresh(count: int) -> Elements:
+        return np.frombuffer(drawn(random, 8 * count), "<u8").astype(np.uint64)
+
+    out = fresh(count)
     while (useless := np.flatnonzero(out >= Q)).size:
-        out[useless] = _words(random(8 * useless.size), useless.size)
+        out[useless] = fresh(useless.size)
     return out
-
-
-def _words(data: bytes, count: int) -> Elements:
-    if len(data) != 8 * count:  # fewer would be secrets that are short, or repeat
-        raise ConfigError(f"the random source gave {len(data)} bytes, {8 * count} were asked for")
-    return np.frombuffer(data, "<u8").astype(np.uint64)

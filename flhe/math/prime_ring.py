@@ -8,20 +8,17 @@ canonical; shapes and types are looked at.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.math.ring_arrays import Elements, Elementwise, check_rows, target
+from flhe.math.ring_arrays import Polynomials, Tables, quotient
 
 MAX_DIMENSION = 1 << 15
 
 MAX_BITS = 63
 """Of a modulus: twice a residue fits a word."""
-
-_WORD = 1 << 64
 
 _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 """No composite below 3 * 10**23 passes Miller-Rabin to all of these (Sorenson and Webster, 2017)."""
@@ -105,53 +102,17 @@ def _dimension(n: int) -> bool:
     return 2 <= n <= MAX_DIMENSION and not n & (n - 1)
 
 
-def quotient(w: int, q: int) -> np.uint64:
-    """floor(w 2**64 / q), with which `prime_kernels.mul` multiplies by w."""
-    return np.uint64(w * _WORD // q)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """Roots of a transform and their quotients, stage by stage, as `prime_kernels` reads them."""
-
-    roots: Elements
-    parts: Elements
-    inverse_roots: Elements
-    inverse_parts: Elements
-
-
 @functools.cache
-def _tables(n: int, q: int) -> _Tables:
-    """A factor x**(2 t) - w**(2 e) splits into x**t - w**e and x**t + w**e, as in `ring`."""
+def _tables(n: int, q: int) -> Tables:
     from flhe.math import prime_kernels
-    from flhe.math.ring_kernels import TILE
 
-    base = root(q, 2 * n)
-    w = np.empty(2 * n, np.uint64)
+    base, w = root(q, 2 * n), np.empty(2 * n, np.uint64)
     prime_kernels.powers(np.uint64(base), quotient(base, q), np.uint64(q), w)
-    exponents = np.array([n], np.int64)
-    stages, back = [], []
-    while exponents.size < n:
-        halves = exponents // 2
-        repeated = np.resize(halves, max(halves.size, min(TILE, n // 2)))
-        stages.append(w[repeated])
-        back.append(w[-repeated % (2 * n)])
-        exponents = np.column_stack([halves, halves + n]).ravel()
-    roots, inverse_roots = np.concatenate(stages), np.concatenate(back[::-1])
-    return _Tables(roots, _quotients(roots, q), inverse_roots, _quotients(inverse_roots, q))
-
-
-def _quotients(w: Elements, q: int) -> Elements:
-    from flhe.math import prime_kernels
-
-    unit, out = _WORD % q, np.empty(w.shape, np.uint64)
-    inverse = np.uint64(pow(q, -1, _WORD))
-    prime_kernels.quotients(w, np.uint64(q), np.uint64(unit), quotient(unit, q), inverse, out)
-    return out
+    return Tables.of(w, np.uint64(q))
 
 
 @dataclass(frozen=True, slots=True)
-class PrimeRing(Elementwise):
+class PrimeRing(Polynomials):
     """Z_q[x] / (x**n + 1).
 
     A transform holds a polynomial's values at the odd powers of `root(q, 2 n)`, in the order in which
@@ -168,7 +129,7 @@ class PrimeRing(Elementwise):
 
     n: int
     q: int
-    _held: _Tables = field(init=False, repr=False, compare=False)
+    _held: Tables = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not _dimension(self.n):
@@ -182,77 +143,3 @@ class PrimeRing(Elementwise):
                 f"modulo {2 * self.n}; see ntt_primes"
             )
         object.__setattr__(self, "_held", _tables(self.n, self.q))
-
-    def forward(self, x: Elements) -> Elements:
-        """Transforms of polynomials, uint64 (..., n), as a new array."""
-        from flhe.math import prime_kernels
-
-        check_rows(self.n, x)
-        tables, out, rows = self._held, np.empty(x.shape, np.uint64), self._rows(x)
-        prime_kernels.forward(rows, tables.roots, tables.parts, self._q, self._rows(out))
-        return out
-
-    def inverse(self, x_hat: Elements) -> Elements:
-        """Polynomials whose transforms are `x_hat`, uint64 (..., n), as a new array."""
-        from flhe.math import prime_kernels
-
-        check_rows(self.n, x_hat)
-        tables, out, rows = self._held, np.empty(x_hat.shape, np.uint64), self._rows(x_hat)
-        roots, parts = tables.inverse_roots, tables.inverse_parts
-        scale, part = self._scale
-        prime_kernels.inverse(rows, roots, parts, scale, part, self._q, self._rows(out))
-        return out
-
-    def multiply(self, a: Elements, b: Elements) -> Elements:
-        """Products modulo x**n + 1; shapes (..., n) as numpy broadcasts them."""
-        return self.inverse(self._times(self.forward(a), self.forward(b)))
-
-    def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
-        """The polynomials a_j s.
-
-        Parameters
-        ----------
-        s_hat : NDArray
-            uint64 (n,): transform of s.
-        a_hat : NDArray
-            uint64 (blocks, n): transforms of a_1, a_2, ...
-        out : NDArray, optional
-            uint64 (blocks, n), to be written.
-        """
-        from flhe.math import prime_kernels
-
-        out = target(self.n, s_hat, a_hat, out, np.uint64)
-        tables, s = self._held, np.empty(self.n, np.uint64)
-        scale, part = self._scale
-        prime_kernels.scaled(np.ascontiguousarray(s_hat), scale, part, self._q, s)
-        roots, parts = tables.inverse_roots, tables.inverse_parts
-        prime_kernels.products(s, _quotients(s, self.q), a_hat, roots, parts, self._q, out)
-        return out
-
-    def _kernel(self, name: str) -> Callable[[Elements, Elements, Elements], None]:
-        from flhe.math import prime_kernels
-
-        kernel, q = getattr(prime_kernels, name), self._q
-        return lambda x, y, out: kernel(x, y, q, out)
-
-    @property
-    def _q(self) -> np.uint64:
-        return np.uint64(self.q)
-
-    @property
-    def _scale(self) -> tuple[np.uint64, np.uint64]:
-        """1 / n and its quotient."""
-        scale = pow(self.n, -1, self.q)
-        return np.uint64(scale), quotient(scale, self.q)
-
-    def _times(self, a: Elements, b: Elements) -> Elements:
-        from flhe.math import prime_kernels
-
-        a, b = (np.ascontiguousarray(x) for x in np.broadcast_arrays(a, b))
-        out, flat = np.empty(a.shape, np.uint64), b.reshape(-1)
-        parts = _quotients(flat, self.q)
-        prime_kernels.times(a.reshape(-1), flat, parts, self._q, out.reshape(-1))
-        return out
-
-    def _rows(self, x: Elements) -> Elements:
-        return np.ascontiguousarray(x).reshape(-1, self.n)

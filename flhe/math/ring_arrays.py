@@ -1,8 +1,8 @@
-"""Arrays of ring elements, as `flhe.math.ring` and `flhe.math.prime_ring` take and give them."""
+"""What `flhe.math.ring` and `flhe.math.prime_ring` have in common: transforms, products and sums."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,87 +12,213 @@ from flhe.errors import ConfigError
 
 Elements = NDArray[np.uint64]
 
+Modulus = np.uint64 | None
+"""As kernels take it: None for the Goldilocks field."""
 
-def check_rows(n: int, x: Elements) -> None:
-    """ConfigError unless x is uint64 (..., n)."""
-    if x.shape[-1:] != (n,) or x.dtype != np.uint64:
-        raise ConfigError(
-            f"a ring of dimension {n}: got {x.dtype} {x.shape}, takes uint64 (..., {n})"
-        )
+_WORD = 1 << 64
 
 
-def target(
-    n: int, k_hat: Elements, a_hat: Elements, out: NDArray[Any] | None, dtype: Any
-) -> NDArray[Any]:
-    """Where the products of k and a_j go: `out`, or a new array of that type, shape (blocks, n).
+def quotient(w: int, q: int) -> np.uint64:
+    """floor(w 2**64 / q), with which `prime_kernels.mul` multiplies by w."""
+    return np.uint64(w * _WORD // q)
 
-    Parameters
-    ----------
-    n : int
-        Dimension.
-    k_hat : NDArray
-        uint64 (n,).
-    a_hat : NDArray
-        uint64 (blocks, n).
-    out : NDArray, optional
-        (blocks, n) of type `dtype`.
 
-    Raises
-    ------
-    ConfigError
-        Arrays of other shapes or types.
-    """
-    check_rows(n, k_hat)
-    check_rows(n, a_hat)
-    if out is None:
-        out = np.empty(a_hat.shape, dtype)
-    if (k_hat.ndim, a_hat.ndim) != (1, 2) or (out.shape, out.dtype) != (a_hat.shape, dtype):
-        raise ConfigError(
-            f"a ring of dimension {n}: {out.dtype} {out.shape} for {a_hat.shape} and {k_hat.shape}, "
-            f"takes uint64 (n,) and (blocks, n), and {np.dtype(dtype)} (blocks, n) for the products"
-        )
+def quotients(w: Elements, modulus: Modulus) -> Elements:
+    """`quotient` of each; without a modulus nothing reads them, and they are what is given."""
+    from flhe.math import prime_kernels
+
+    if modulus is None:
+        return w
+    q, out = int(modulus), np.empty(w.shape, np.uint64)
+    unit, inverse = _WORD % q, np.uint64(pow(q, -1, _WORD))
+    prime_kernels.quotients(w, modulus, np.uint64(unit), quotient(unit, q), inverse, out)
     return out
 
 
-class Elementwise:
-    """Sums and differences of arrays of one shape, element by element, whatever the shape is.
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Roots of a transform modulo x**n - c, as `ring_kernels` reads them.
 
-    All of them raise ConfigError for arrays of two shapes, or types but uint64.
+    Parameters
+    ----------
+    roots, parts : NDArray
+        uint64, stage by stage, and their quotients.
+    inverse_roots, inverse_parts : NDArray
+        uint64, their inverses, last stage first, and the quotients of those.
+    order : NDArray
+        int64 (n,): where the values at w**0 or w**1, w**2 or w**3, ... lie, w a root of order 2 n.
+    """
+
+    roots: Elements
+    parts: Elements
+    inverse_roots: Elements
+    inverse_parts: Elements
+    order: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, w: Elements, modulus: Modulus, *, cyclic: bool = False) -> Tables:
+        """For x**n + 1, or x**n - 1 if `cyclic`, of the powers 0 to 2 n - 1 of a root of order 2 n.
+
+        A factor x**(2 t) - w**(2 e) splits into x**t - w**e and x**t + w**e, whose constant is
+        w**(e + n). So stages are lists of exponents, halved from one to the next.
+        """
+        from flhe.math.ring_kernels import TILE
+
+        n = w.size // 2
+        exponents = np.array([0 if cyclic else n], np.int64)
+        stages, back = [], []
+        while exponents.size < n:
+            halves = exponents // 2
+            repeated = np.resize(halves, max(halves.size, min(TILE, n // 2)))
+            stages.append(w[repeated])
+            back.append(w[-repeated % (2 * n)])
+            exponents = np.column_stack([halves, halves + n]).ravel()
+        roots, inverses = np.concatenate(stages), np.concatenate(back[::-1])
+        parts, inverse_parts = (quotients(table, modulus) for table in (roots, inverses))
+        return cls(roots, parts, inverses, inverse_parts, np.argsort(exponents))
+
+    def forward(self, x: Elements, modulus: Modulus) -> Elements:
+        """Transforms of polynomials, uint64 (..., n), as a new array."""
+        from flhe.math import ring_kernels
+
+        out, rows = np.empty(x.shape, np.uint64), _rows(x)
+        ring_kernels.forward(rows, self.roots, self.parts, modulus, _rows(out))
+        return out
+
+
+def elementwise(name: str, a: Elements, b: Elements, modulus: Modulus) -> Elements:
+    """Sums ("add"), differences or products ("times"); shapes as numpy broadcasts them."""
+    from flhe.math import prime_kernels
+
+    a, b = (np.ascontiguousarray(x, np.uint64) for x in np.broadcast_arrays(a, b))
+    out, flat = np.empty(a.shape, np.uint64), b.reshape(-1)
+    parts = (quotients(flat, modulus),) if name == "times" else ()
+    getattr(prime_kernels, name)(a.reshape(-1), flat, *parts, modulus, out.reshape(-1))
+    return out
+
+
+class Polynomials:
+    """A ring of polynomials modulo x**n + 1: what its two kinds share.
+
+    Sums and differences are of arrays of one shape, element by element, whatever the shape is. They
+    raise ConfigError for arrays of two shapes, or types but uint64.
     """
 
     __slots__ = ()
 
-    def _kernel(self, name: str) -> Callable[[Elements, Elements, Elements], None]:
-        """The kernel "add" or "subtract": two arrays and where the result goes, (count,) each."""
+    n: int
+    _held: Tables
+
+    @property
+    def q(self) -> int:
+        """The modulus."""
         raise NotImplementedError
+
+    @property
+    def _modulus(self) -> Modulus:
+        return np.uint64(self.q)
 
     def add(self, x: Elements, y: Elements) -> Elements:
         """Sums, as a new array."""
-        return _run(self._kernel("add"), x, y, np.empty(x.shape, np.uint64))
+        return self._run("add", x, y, np.empty(x.shape, np.uint64))
 
     def subtract(self, x: Elements, y: Elements) -> Elements:
         """Differences x - y, as a new array."""
-        return _run(self._kernel("subtract"), x, y, np.empty(x.shape, np.uint64))
+        return self._run("subtract", x, y, np.empty(x.shape, np.uint64))
 
     def add_into(self, total: Elements, part: Elements) -> None:
         """Add `part` to `total`, which must lie in one piece."""
-        _run(self._kernel("add"), total, part, total)
+        self._run("add", total, part, total)
 
     def subtract_into(self, total: Elements, part: Elements) -> None:
         """Take `part` from `total`, which must lie in one piece."""
-        _run(self._kernel("subtract"), total, part, total)
+        self._run("subtract", total, part, total)
+
+    def _run(self, name: str, x: Elements, y: Elements, out: Elements) -> Elements:
+        from flhe.math import prime_kernels
+
+        if x.shape != y.shape or not x.dtype == y.dtype == np.uint64:
+            raise ConfigError(
+                f"elements of a ring: got {x.dtype} {x.shape} and {y.dtype} {y.shape}, takes uint64 "
+                "of one shape"
+            )
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise ConfigError("elements of a ring: what is written to must lie in one piece")
+        flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
+        getattr(prime_kernels, name)(flat, other, self._modulus, out.reshape(-1))
+        return out
+
+    def forward(self, x: Elements) -> Elements:
+        """Transforms of polynomials, uint64 (..., n), as a new array."""
+        self._check(x)
+        return self._held.forward(x, self._modulus)
+
+    def inverse(self, x_hat: Elements) -> Elements:
+        """Polynomials whose transforms are `x_hat`, uint64 (..., n), as a new array."""
+        from flhe.math import ring_kernels
+
+        self._check(x_hat)
+        tables, out = self._held, np.empty(x_hat.shape, np.uint64)
+        roots, parts, scale = tables.inverse_roots, tables.inverse_parts, self._scale
+        ring_kernels.inverse(_rows(x_hat), roots, parts, *scale, self._modulus, _rows(out))
+        return out
+
+    def multiply(self, a: Elements, b: Elements) -> Elements:
+        """Products modulo x**n + 1; shapes (..., n) as numpy broadcasts them."""
+        return self.inverse(elementwise("times", self.forward(a), self.forward(b), self._modulus))
+
+    def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
+        """The polynomials a_j s.
+
+        Parameters
+        ----------
+        s_hat : NDArray
+            uint64 (n,): transform of s.
+        a_hat : NDArray
+            uint64 (blocks, n): transforms of a_1, a_2, ...
+        out : NDArray, optional
+            uint64 (blocks, n), to be written.
+        """
+        return self._products(s_hat, a_hat, None, out, np.uint64)
+
+    def _products(
+        self,
+        s_hat: Elements,
+        a_hat: Elements,
+        rounding: bool | None,
+        out: NDArray[Any] | None,
+        dtype: Any,
+    ) -> NDArray[Any]:
+        from flhe.math import prime_kernels, ring_kernels
+
+        self._check(s_hat)
+        self._check(a_hat)
+        if out is None:
+            out = np.empty(a_hat.shape, dtype)
+        if (s_hat.ndim, a_hat.ndim) != (1, 2) or (out.shape, out.dtype) != (a_hat.shape, dtype):
+            raise ConfigError(
+                f"a ring of dimension {self.n}: {out.dtype} {out.shape} for {a_hat.shape} and "
+                f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {np.dtype(dtype)} (blocks, n) "
+                "for the products"
+            )
+        tables, q, s = self._held, self._modulus, np.empty(self.n, np.uint64)
+        prime_kernels.scaled(np.ascontiguousarray(s_hat), *self._scale, q, s)
+        roots, parts = tables.inverse_roots, tables.inverse_parts
+        ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
+        return out
+
+    @property
+    def _scale(self) -> tuple[np.uint64, np.uint64]:
+        """1 / n and its quotient."""
+        scale = pow(self.n, -1, self.q)
+        return np.uint64(scale), quotient(scale, self.q)
+
+    def _check(self, x: Elements) -> None:
+        if x.shape[-1:] != (self.n,) or x.dtype != np.uint64:
+            raise ConfigError(
+                f"a ring of dimension {self.n}: got {x.dtype} {x.shape}, takes uint64 (..., {self.n})"
+            )
 
 
-def _run(
-    kernel: Callable[[Elements, Elements, Elements], None], x: Elements, y: Elements, out: Elements
-) -> Elements:
-    if x.shape != y.shape or not x.dtype == y.dtype == np.uint64:
-        raise ConfigError(
-            f"elements of a ring: got {x.dtype} {x.shape} and {y.dtype} {y.shape}, takes uint64 of "
-            "one shape"
-        )
-    if not (out.flags.c_contiguous and out.flags.writeable):
-        raise ConfigError("elements of a ring: what is written to must lie in one piece")
-    flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
-    kernel(flat, other, out.reshape(-1))
-    return out
+def _rows(x: Elements) -> Elements:
+    return np.ascontiguousarray(x, np.uint64).reshape(-1, x.shape[-1])

@@ -1,24 +1,25 @@
-"""Compiled number-theoretic transforms, and the masks that SASH makes with them.
+"""Compiled number-theoretic transforms over primes and the Goldilocks field, and SASH's masks.
 
 A transform goes through two buffers, in one geometry for all stages (Pease, 1968): going forward, a
 stage takes elements i and i + n/2 and puts their two results side by side, at 2 i and 2 i + 1; the
 inverse goes the same way back. So all loops are long, and what they load and store are neighbours.
 Before stage s the low s bits of a place say which of the 2**s factors it belongs to: the roots of a
 stage repeat with that period. In the tables they are repeated until there are TILE of them, or as many
-as butterflies.
+as butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.field_kernels import minus, mul, nearest, njit, plus, rounded, times, wide
+from flhe.math import prime_kernels as prime
+from flhe.math.field_kernels import mul, nearest, njit, plus, rounded, wide
 
 TILE = 128
 
 
 @njit
-def _split(x, y, roots):
+def _split(x, y, roots, parts, q):
     """One stage forward: residues modulo factors, (n,), into those modulo the two halves of each."""
     wide()
     half = x.size // 2
@@ -29,13 +30,13 @@ def _split(x, y, roots):
         both = y[2 * at : 2 * (at + size)]
         for j in range(size):
             a = first[j]
-            b = mul(second[j], roots[j])
-            both[2 * j] = plus(a, b)
-            both[2 * j + 1] = minus(a, b)
+            b = prime.mul(second[j], roots[j], parts[j], q)
+            both[2 * j] = prime.plus(a, b, q)
+            both[2 * j + 1] = prime.minus(a, b, q)
 
 
 @njit
-def _join(x, y, roots):
+def _join(x, y, roots, parts, q):
     """One stage back, but for a factor of 2."""
     wide()
     half = x.size // 2
@@ -47,13 +48,13 @@ def _join(x, y, roots):
         for j in range(size):
             a = both[2 * j]
             b = both[2 * j + 1]
-            first[j] = plus(a, b)
-            second[j] = mul(minus(a, b), roots[j])
+            first[j] = prime.plus(a, b, q)
+            second[j] = prime.mul(prime.apart(a, b, q), roots[j], parts[j], q)
 
 
 @njit
-def forward(rows, roots, out):
-    """Transforms of `rows` (count, n), n >= 2, into `out`; `roots` stage by stage."""
+def forward(rows, roots, parts, q, out):
+    """Transforms of `rows` (count, n), n >= 2, into `out`; roots and quotients stage by stage."""
     n = rows.shape[1]
     half = n // 2
     one = np.empty(n, np.uint64)
@@ -64,7 +65,7 @@ def forward(rows, roots, out):
         factors, at = 1, 0
         while factors < n:
             size = min(max(factors, TILE), half)
-            _split(x, y, roots[at : at + size])
+            _split(x, y, roots[at : at + size], parts[at : at + size], q)
             x, y = y, x
             at += size
             factors *= 2
@@ -72,13 +73,13 @@ def forward(rows, roots, out):
 
 
 @njit
-def _back(x, y, roots):
+def _back(x, y, roots, parts, q):
     """All stages back, but for a factor of n, from x by way of y; returns where the result lies."""
     half = x.size // 2
     factors, at = half, 0
     while factors > 0:
         size = min(max(factors, TILE), half)
-        _join(x, y, roots[at : at + size])
+        _join(x, y, roots[at : at + size], parts[at : at + size], q)
         x, y = y, x
         at += size
         factors //= 2
@@ -86,51 +87,34 @@ def _back(x, y, roots):
 
 
 @njit
-def _scaled(x, factor, out):
-    wide()
-    for i in range(out.size):
-        out[i] = mul(x[i], factor)
-
-
-@njit
-def inverse(rows, roots, scale, out):
+def inverse(rows, roots, parts, scale, scale_quotient, q, out):
     """Inverse of `forward`; `roots` are the inverses in order of use, `scale` is 1 / n."""
     n = rows.shape[1]
     one = np.empty(n, np.uint64)
     two = np.empty(n, np.uint64)
     for r in range(rows.shape[0]):
-        _scaled(rows[r], scale, one)
-        out[r] = _back(one, two, roots)
+        prime.scaled(rows[r], scale, scale_quotient, q, one)
+        out[r] = _back(one, two, roots, parts, q)
+
+
+@njit
+def products(s, s_quotients, a, roots, parts, q, rounding, out):
+    """Inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n).
+
+    Rounded to Z_p, p = 2**32, unless `rounding` is None: out is uint32 then.
+    """
+    n = a.shape[1]
+    one = np.empty(n, np.uint64)
+    two = np.empty(n, np.uint64)
+    for r in range(a.shape[0]):
+        prime.times(a[r], s, s_quotients, q, one)
+        if rounding is None:
+            out[r] = _back(one, two, roots, parts, q)
+        else:
+            rounded(_back(one, two, roots, parts, q), out[r])
 
 
 # --- masks ---
-
-
-@njit
-def ring_masks(k, a, roots, scale, out):
-    """Inverse transforms of a * k, rounded to Z_p: k (n,), a (count, n), out uint32 (count, n)."""
-    n = a.shape[1]
-    one = np.empty(n, np.uint64)
-    two = np.empty(n, np.uint64)
-    scaled = np.empty(n, np.uint64)
-    _scaled(k, scale, scaled)
-    for r in range(a.shape[0]):
-        times(a[r], scaled, one)
-        rounded(_back(one, two, roots), out[r])
-
-
-@njit
-def ring_products(s, a, roots, scale, out):
-    """Inverse transforms of a * s: s (n,), a and out uint64 (count, n)."""
-    n = a.shape[1]
-    one = np.empty(n, np.uint64)
-    two = np.empty(n, np.uint64)
-    scaled = np.empty(n, np.uint64)
-    _scaled(s, scale, scaled)
-    for r in range(a.shape[0]):
-        times(a[r], scaled, one)
-        out[r] = _back(one, two, roots)
-
 
 PIECE_BITS = 22
 RUN = 1024

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import decimal
 import functools
-import math
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
+from flhe.math.prg import CHUNK, AesCtr, Prg, drawn, words
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 SIGMA = 4.53
 """3.2 sqrt(2): between two honest parties, what the other knows leaves noise of 3.2."""
 
-TAIL = 9.0
-"""Samples stay within TAIL sigma."""
+BOUND = 40
+"""Largest magnitude of a sample: 9 sigma, rounded down."""
 
 PRECISION = 63
 """Bits of a word that say a magnitude."""
@@ -41,8 +40,7 @@ PRECISION = 63
 GROUP = 8
 """Table entries that a loop of the kernel compares with; tables are filled up to a multiple."""
 
-_WORD = 8
-_PIECE = CHUNK // _WORD
+_PIECE = CHUNK // 8
 """Samples that are made at a time."""
 
 _DIGITS = 60
@@ -52,12 +50,12 @@ Samples = NDArray[np.int8]
 
 
 @functools.cache
-def _thresholds(sigma: float, bound: int) -> tuple[int, ...]:
-    """Entry k: 2**63 times the probability that a magnitude is at most k, rounded; k below `bound`."""
+def _thresholds() -> tuple[int, ...]:
+    """Entry k: 2**63 times the probability that a magnitude is at most k, rounded; k below BOUND."""
     with decimal.localcontext(decimal.Context(prec=_DIGITS)):
-        width = 2 * decimal.Decimal(repr(sigma)) ** 2
+        width = 2 * decimal.Decimal(repr(SIGMA)) ** 2
         weights = [
-            (2 if k else 1) * (-decimal.Decimal(k * k) / width).exp() for k in range(bound + 1)
+            (2 if k else 1) * (-decimal.Decimal(k * k) / width).exp() for k in range(BOUND + 1)
         ]
         total, below, entries = sum(weights), decimal.Decimal(0), []
         for weight in weights[:-1]:
@@ -67,9 +65,9 @@ def _thresholds(sigma: float, bound: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def _table(sigma: float, bound: int) -> NDArray[np.int64]:
+def _table() -> NDArray[np.int64]:
     """Thresholds less 1, as the kernel compares them, filled up with what no word exceeds."""
-    entries = _thresholds(sigma, bound)
+    entries = _thresholds()
     table = np.full(-(-len(entries) // GROUP) * GROUP, (1 << PRECISION) - 1, np.int64)
     table[: len(entries)] = [t - 1 for t in entries]
     table.flags.writeable = False
@@ -80,37 +78,19 @@ def _table(sigma: float, bound: int) -> NDArray[np.int64]:
 class Gaussian:
     """The discrete Gaussian over the integers, cut at its bound.
 
-    With the default parameters the statistical distance of one sample from the Gaussian over all
-    integers is 2^-59.8: 2^-61.4 is cut off, the rest is thresholds rounded to 63 bits.
-
-    Parameters
-    ----------
-    sigma : float
-        Standard deviation, 0.5 to 20; taken as the decimal number that it prints as.
-    tail : float
-        Where to cut, in units of sigma, 1 to 20; the bound must fit int8.
+    The statistical distance of one sample from the Gaussian over all integers is 2^-59.8: 2^-61.4 is
+    cut off, the rest is thresholds rounded to 63 bits.
     """
-
-    sigma: float = SIGMA
-    tail: float = TAIL
-
-    def __post_init__(self) -> None:
-        fits = 0.5 <= self.sigma <= 20 and 1 <= self.tail <= 20
-        if not fits or self.bound > 127:
-            raise ConfigError(
-                f"Gaussian(sigma={self.sigma}, tail={self.tail}): sigma must be 0.5 to 20, tail 1 to "
-                "20, and their product below 128"
-            )
 
     @property
     def bound(self) -> int:
         """Largest magnitude of a sample."""
-        return math.floor(self.tail * self.sigma)
+        return BOUND
 
     @property
     def thresholds(self) -> tuple[int, ...]:
         """Entry k, for k below `bound`: of 2**63 words, how many give a magnitude of at most k."""
-        return _thresholds(self.sigma, self.bound)
+        return _thresholds()
 
     def draw(self, count: int, random: Random = secrets.token_bytes) -> Samples:
         """Independent samples, int8 (count,).
@@ -126,10 +106,7 @@ class Gaussian:
 
     def noise(self, random: Random = secrets.token_bytes) -> Noise:
         """Samples under a fresh key, for threads that each make a slice of them."""
-        key = random(32)
-        if len(key) != 32:
-            raise ConfigError(f"the random source gave {len(key)} bytes, 32 were asked for")
-        return Noise(key, self)
+        return Noise(drawn(random, 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +117,11 @@ class Noise:
     ----------
     key : bytes
         32 bytes, for these samples alone.
-    gaussian : Gaussian
-        Their distribution.
     prg : Prg
         Who computes the stream.
     """
 
     key: bytes = field(repr=False)
-    gaussian: Gaussian = field(default_factory=Gaussian)
     prg: Prg = field(default_factory=AesCtr, repr=False)
 
     def into(self, start: int, out: Samples) -> None:
@@ -168,16 +142,10 @@ class Noise:
                 f"Noise: samples from {start} on into {out.dtype} {out.shape}, takes a start of at "
                 "least 0 and int8 (count,) in one piece"
             )
-        table = _table(self.gaussian.sigma, self.gaussian.bound)
-        # An AES block holds two words: where the first word is the second of its two, skip one.
-        block, skip = divmod(start, BLOCK // _WORD)
-        # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
-        # every sample has a word of its own: no word is used for two.
-        stream = self.prg.stream(self.key, 0, block)
-        words = np.empty(min(_PIECE, out.size + skip) + BLOCK // _WORD, np.uint64)
-        at = 0
-        while at < out.size:
-            size = min(_PIECE - skip, out.size - at)
-            stream.into(words.view(np.uint8), _WORD * (skip + size))
-            sampling_kernels.sample(words[skip : skip + size], table, out[at : at + size])
-            at, skip = at + size, 0
+        scratch = np.empty(min(_PIECE, out.size) + 3, np.uint64)
+        for at in range(0, out.size, _PIECE):
+            part = out[at : at + _PIECE]
+            # Fixed counter block. Safe because the key is fresh, or derived for these samples alone,
+            # and every sample has a word of its own: no word is used for two.
+            drawn_words = words(self.prg, self.key, start + at, part.size, scratch)
+            sampling_kernels.sample(drawn_words, _table(), part)

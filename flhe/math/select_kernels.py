@@ -5,12 +5,10 @@ Everything releases the GIL and numba is loaded here, so import this module wher
 
 from __future__ import annotations
 
-import numba
-
-_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+from flhe.math.field_kernels import njit
 
 
-@_njit
+@njit
 def apart(values, coords, chosen, rest):
     """`values` at `coords` (ascending, in range) into `chosen`, the others into `rest`, in order."""
     start = 0
@@ -27,7 +25,7 @@ def apart(values, coords, chosen, rest):
         at += 1
 
 
-@_njit
+@njit
 def together(chosen, rest, coords, values):
     """Inverse of `apart`, into `values`."""
     start = 0

@@ -20,7 +20,8 @@ import numpy as np
 from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
 from flhe.math import ring
 from flhe.math.prg import random_elements
-from flhe.math.ring import Elements, Q
+from flhe.math.ring import Q
+from flhe.math.ring_arrays import Elements
 from flhe.wire.secret import Random
 
 
@@ -200,7 +201,7 @@ def _misfits(points: list[int], interpolated: Polynomial, threshold: int) -> lis
     """
     above: Polynomial = [1]
     for point in points:
-        above = _minus(_shifted(above, 1), [c * point % Q for c in above])
+        above = _minus([0, *above], [c * point % Q for c in above])
     below = _trimmed(interpolated)
     factor_above, factor_below = [], [1]
     while 2 * (len(below) - 1) >= len(points) + threshold:
@@ -221,10 +222,6 @@ def _trimmed(a: Polynomial) -> Polynomial:
     while size and not a[size - 1]:
         size -= 1
     return a[:size]
-
-
-def _shifted(a: Polynomial, by: int) -> Polynomial:
-    return [0] * by + a
 
 
 def _minus(a: Polynomial, b: Polynomial) -> Polynomial:

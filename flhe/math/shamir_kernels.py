@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math.field_kernels import minus, mul, njit, plus, wide
+from flhe.math.prime_kernels import times
 
 _ORDER_LESS_TWO = np.uint64((1 << 64) - (1 << 32) - 1)
 
@@ -57,13 +58,6 @@ def _next_quotient(before, coefficient, inverses, out):
 
 
 @njit
-def _scale(row, by):
-    wide()
-    for i in range(row.size):
-        row[i] = mul(row[i], by[i])
-
-
-@njit
 def lagrange(points, inverses, out):
     """The lowest coefficients of a polynomial, as combinations of its values: out (rows, count).
 
@@ -84,7 +78,7 @@ def lagrange(points, inverses, out):
         _next_quotient(before, vanishing[j], inverses, out[j])
         before = out[j]
     for j in range(out.shape[0]):
-        _scale(out[j], weights)
+        times(out[j], weights, weights, None, out[j])
 
 
 @njit

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-_lowest: Any = trailing_zeros
-"""Number of the lowest set bit."""
+from flhe.math.field_kernels import njit
 
-_njit = numba.njit(nogil=True, cache=True, error_model="numpy")
+lowest: Any = trailing_zeros
+"""Number of the lowest set bit."""
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
@@ -33,7 +32,7 @@ _SPREAD = 3.5
 """Standard deviations between the guess and the sample's own threshold."""
 
 
-@_njit
+@njit
 def _popcount(x):
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -41,7 +40,7 @@ def _popcount(x):
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@_njit
+@njit
 def size_of(words):
     """Members of a bitmap."""
     total = 0
@@ -50,7 +49,7 @@ def size_of(words):
     return total
 
 
-@_njit
+@njit
 def _kth(keys, size, rank, width):
     """Key of `rank` (1 is the largest) among keys[:size] of `width` bits; overwrites them."""
     radix = 11 if size > _BLOCK else 6
@@ -78,7 +77,7 @@ def _kth(keys, size, rank, width):
     return found
 
 
-@_njit
+@njit
 def _ranked(bits, rank, otherwise):
     """Magnitude of `rank` among all of `bits`; `otherwise` where no magnitude has that rank."""
     if not 1 <= rank <= bits.size:
@@ -89,7 +88,7 @@ def _ranked(bits, rank, otherwise):
     return _kth(keys, bits.size, rank, 31)
 
 
-@_njit
+@njit
 def _guess(x, old, keep):
     """Magnitudes with, very likely, at least `keep` values above the one and fewer above the other."""
     if x.size <= 2 * _SAMPLE:
@@ -109,19 +108,19 @@ def _guess(x, old, keep):
     return np.int32(low), np.int32(min(high + 1, np.int64(_MAGNITUDE)))
 
 
-@_njit
+@njit
 def _add(x, old, out):
     for i in range(x.size):
         out[i] = x[i] + old[i]
 
 
-@_njit
+@njit
 def _copy(x, out):
     for i in range(x.size):
         out[i] = x[i]
 
 
-@_njit
+@njit
 def _mark(bits, low, halves):
     for h in range(bits.size >> 5):
         chunk = bits[h << 5 : (h << 5) + 32]
@@ -132,7 +131,7 @@ def _mark(bits, low, halves):
         halves[h] = half
 
 
-@_njit
+@njit
 def _add_and_mark(x, old, low, out, bits, words):
     """Add into `out`, and a bitmap of the magnitudes of at least `low`; returns how many they are.
 
@@ -155,7 +154,7 @@ def _add_and_mark(x, old, low, out, bits, words):
     return size_of(words)
 
 
-@_njit
+@njit
 def _threshold(bits, words, low, high, keep, candidates):
     """Magnitude of the `keep`-th largest, -1 where `high` was too low, -2 for NaN or infinity.
 
@@ -169,7 +168,7 @@ def _threshold(bits, words, low, high, keep, candidates):
         word = words[w]
         base = np.uint32(w << 6)
         while word:
-            i = np.uint32(base + np.uint32(_lowest(word)))
+            i = np.uint32(base + np.uint32(lowest(word)))
             word &= word - np.uint64(1)
             key = np.int32(bits[i] & _MAGNITUDE)
             candidates[found] = i
@@ -188,7 +187,7 @@ def _threshold(bits, words, low, high, keep, candidates):
     return np.int64(low) + _kth(unsure, few, rank, width)
 
 
-@_njit
+@njit
 def _take(candidates, threshold, keep, start, coords, values, out, bits):
     """Move the `keep` largest candidates out of `out`; targets have one place more than they fill.
 
@@ -210,7 +209,7 @@ def _take(candidates, threshold, keep, start, coords, values, out, bits):
         written += chosen
 
 
-@_njit
+@njit
 def top_k(x, old, starts, keep, coords, values, out, bits):
     """The keep[l] largest magnitudes of x + old in every layer l; false for NaN or infinity.
 
@@ -247,7 +246,7 @@ def top_k(x, old, starts, keep, coords, values, out, bits):
     return True
 
 
-@_njit
+@njit
 def mark(coords, words):
     """Set the bits of `coords`, which must lie within."""
     for i in range(coords.size):
@@ -255,7 +254,7 @@ def mark(coords, words):
         words[c >> np.uint32(6)] |= np.uint64(1) << np.uint64(c & np.uint32(63))
 
 
-@_njit
+@njit
 def members(words, coords):
     """Members of a bitmap, ascending; `coords` has room for exactly so many."""
     found = 0
@@ -263,12 +262,12 @@ def members(words, coords):
         word = words[w]
         base = np.uint32(w << 6)
         while word:
-            coords[found] = np.uint32(base + np.uint32(_lowest(word)))
+            coords[found] = np.uint32(base + np.uint32(lowest(word)))
             word &= word - np.uint64(1)
             found += 1
 
 
-@_njit
+@njit
 def rank(coords, words, starts, ordered, ranks):
     """`coords` ascending into `ordered`, and into `ranks` the place there of each of them.
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.pack import spread
 from flhe.math.prg import PIECE
-from flhe.math.ring import Q
+from flhe.math.ring import Q, powers
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 
@@ -141,10 +141,9 @@ class _Powers:
 
     @classmethod
     def of(cls, key: int) -> _Powers:
-        from flhe.math import field_kernels, tag_kernels
+        from flhe.math import tag_kernels
 
-        low = np.empty(tag_kernels.BLOCK, np.uint64)
-        field_kernels.powers(np.uint64(key), low)
+        low = powers(key, tag_kernels.BLOCK)
         table, shift = np.empty((len(tag_kernels.LIMBS), low.size), np.int32), 0
         for row, width in zip(table, tag_kernels.LIMBS, strict=True):
             row[:] = (low >> np.uint64(shift)) & np.uint64((1 << width) - 1)
@@ -156,12 +155,11 @@ class _Powers:
         from flhe.math import tag_kernels
 
         step = np.uint64(pow(self.key, tag_kernels.BLOCK, Q))
-        narrow = values.dtype.itemsize <= 4
-        polynomial = tag_kernels.polynomial if narrow else tag_kernels.wide_polynomial
+        pieces = 1 if values.dtype.itemsize <= 4 else 3
         parts: list[int] = []
 
         def work(start: int, stop: int) -> None:
-            found = polynomial(values[start:stop], self.table, step)
+            found = tag_kernels.polynomial(values[start:stop], pieces, self.table, step)
             parts.append(int(found) * pow(self.key, start, Q))
 
         spread(work, values.size, PIECE, threads)
@@ -171,10 +169,9 @@ class _Powers:
         self, values: NDArray[Any], coords: NDArray[np.uint32], floats: int, threads: int
     ) -> int:
         """Sum of values[i] k**coords[i] modulo Q, for coordinates below `floats`."""
-        from flhe.math import field_kernels, tag_kernels
+        from flhe.math import tag_kernels
 
-        high = np.empty(floats // tag_kernels.BLOCK + 1, np.uint64)
-        field_kernels.powers(np.uint64(pow(self.key, tag_kernels.BLOCK, Q)), high)
+        high = powers(pow(self.key, tag_kernels.BLOCK, Q), floats // tag_kernels.BLOCK + 1)
         parts: list[int] = []
 
         def work(start: int, stop: int) -> None:

@@ -17,6 +17,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
 from tests.coding.test_clip import EXTRAS, LAYERS, ONE_LAYER
+from tests.laws import summed
 
 RULES = {"history": Clip.history(), "exchange": Clip.exchange()}
 C8 = aciq.ratio(8)
@@ -42,9 +43,7 @@ def later(codec: Chain, layout: Layout, *mean_squares: float) -> State:
 
 
 def total_of(codec: Chain, state: State, *xs: NDArray[np.float32]) -> Plain:
-    parts = [codec.encode(Plain(x, EXTRAS), state)[0] for x in xs]
-    values = np.sum([p.values for p in parts], axis=0, dtype=np.int32)
-    return Plain(values, np.sum([p.extras for p in parts], axis=0, dtype=np.int32))
+    return summed([codec.encode(Plain(x, EXTRAS), state)[0] for x in xs])
 
 
 @every_rule
@@ -62,31 +61,35 @@ def test_thresholds_are_of_the_senders_mean_squares(rule: str) -> None:
     alphas[1] = alphas[0]  # nothing moved there: the largest of the others
     assert after.shared[0].alphas == tuple(alphas)
     assert codec.codecs[0].segments(after.shared[0]) == ((0, 4, alphas[0]), (4, 6, alphas[2]))
-
-
-@every_rule
-def test_what_was_chosen_is_what_counts(rule: str) -> None:
-    codec = adaptive(rule)
-    state = codec.init(LAYERS)
     chosen = Plain(X[[1, 4, 5]], EXTRAS, np.array([1, 4, 5], np.uint32))
     assert squares.mean(codec.statistics(chosen, state), 1, 3) == [16, 0, 4]
-    none = Plain(X[:0], EXTRAS, np.empty(0, np.uint32))
-    assert codec.statistics(none, state).tolist() == [0] * 6
-    still = codec.fitted(codec.statistics(none, state), 1, state)
-    assert still.shared[0].alphas == (1.0, 1.0, 1.0)
+    none = codec.statistics(Plain(X[:0], EXTRAS, np.empty(0, np.uint32)), state)
+    assert none.tolist() == [0] * 6
+    assert codec.fitted(none, 1, state).shared[0].alphas == (1.0, 1.0, 1.0)
 
 
 @every_way
 def test_history_moves_half_way_with_every_sum(fuse: bool) -> None:
+    """Updates that cancel leave a mean of zero; the thresholds still fit what clients send."""
     codec = adaptive("history", fuse=fuse)
     state = later(codec, LAYERS, 10, 2, 6)
     opened, after = codec.decode(total_of(codec, state, X, -X), (0, 1), state)
     assert opened.extras.tolist() == [2, 6], "the app's own extras are what is left"
+    assert np.abs(opened.values).max() <= codec.error(LAYERS, 2, state=state)
     assert after.shared[0].mean_squares == (11.25, 1.0, 5.0)
     assert after.shared[0].alphas == tuple(C8 * m**0.5 for m in (11.25, 1, 5))
     opened, last = codec.decode(total_of(codec, after, 2 * X), (1,), after)
     assert last.shared[0].mean_squares == (30.625, 0.5, 10.5)
     assert np.abs(opened.values - 2 * X).max() <= codec.error(LAYERS, 1, state=after)
+
+
+@every_way
+def test_exchange_starts_anew_every_round(fuse: bool) -> None:
+    codec = adaptive("exchange", fuse=fuse)
+    state = fitted(codec, LAYERS, 12.5, 1, 4)
+    opened, after = codec.decode(total_of(codec, state, X), (0,), state)
+    assert opened.extras.tolist() == [1, 3]
+    assert after == codec.init(LAYERS)
 
 
 @every_way
@@ -106,37 +109,18 @@ def test_a_round_fitted_on_its_own_mean_squares_tells_them_once(fuse: bool) -> N
     assert not after.shared[0].ranged
 
 
-def test_the_mean_update_would_say_less_than_the_history_does() -> None:
-    """Updates that cancel leave a mean of zero; the thresholds still fit what clients send."""
-    codec = adaptive("history")
-    state = later(codec, LAYERS, 12.5, 1, 4)
-    opened, after = codec.decode(total_of(codec, state, X, -X), (0, 1), state)
-    assert np.abs(opened.values).max() <= codec.error(LAYERS, 2, state=state)
-    assert after.shared[0].mean_squares == (12.5, 0.5, 4)
-
-
-@every_way
-def test_exchange_starts_anew_every_round(fuse: bool) -> None:
-    codec = adaptive("exchange", fuse=fuse)
-    state = fitted(codec, LAYERS, 12.5, 1, 4)
-    opened, after = codec.decode(total_of(codec, state, X), (0,), state)
-    assert opened.extras.tolist() == [1, 3]
-    assert after == codec.init(LAYERS)
-    assert codec.needs_ranges(after)
-
-
 @every_rule
 @every_way
 def test_nothing_is_encoded_without_thresholds(rule: str, fuse: bool) -> None:
     codec = adaptive(rule, fuse=fuse)
-    state = codec.init(LAYERS)
-    for act in (
-        lambda: codec.encode(Plain(X, EXTRAS), state),
-        lambda: codec.encode_parts(iter([X]), 6, EXTRAS, state),
-        lambda: codec.decode(Plain(np.zeros(6, np.int32), Quantize(8).split(EXTRAS)), (0,), state),
+    state, total = codec.init(LAYERS), Plain(np.zeros(6, np.int32), Quantize(8).split(EXTRAS))
+    for act, *arguments in (
+        (codec.encode, Plain(X, EXTRAS), state),
+        (codec.encode_parts, iter([X]), 6, EXTRAS, state),
+        (codec.decode, total, (0,), state),
     ):
         with pytest.raises(ProtocolError, match="ranges come first"):
-            act()
+            act(*arguments)
 
 
 @every_rule
@@ -170,25 +154,56 @@ def test_history_follows_updates_that_outgrow_it(caplog: pytest.LogCaptureFixtur
 
 
 @every_rule
-def test_values_of_one_size_are_within_their_own_spread(rule: str) -> None:
-    codec = adaptive(rule, 2)
-    x = np.full(200, 0.3, np.float32)
-    state = codec.init(ONE_LAYER)
-    state = codec.fitted(codec.statistics(Plain(x, EXTRAS), state), 1, state)
-    assert codec.codecs[0].encode(Plain(x, EXTRAS), State(state.shared[0]))[0].values.max() < 1
-
-
-@every_rule
 @every_way
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_not_finite_is_refused_by_adaptive_rules_too(rule: str, fuse: bool, bad: float) -> None:
     codec = adaptive(rule, fuse=fuse)
-    x = np.zeros(200, np.float32)
-    x[7] = bad
-    with pytest.raises(RangeError, match="NaN or infinity"):
-        codec.statistics(Plain(x, EXTRAS), codec.init(ONE_LAYER))
-    with pytest.raises(RangeError, match="NaN or infinity"):
-        codec.encode(Plain(x, EXTRAS), fitted(codec, ONE_LAYER, 1.0))
+    plain = Plain(np.full(200, bad, np.float32), EXTRAS)
+    for act, state in (
+        (codec.statistics, codec.init(ONE_LAYER)),
+        (codec.encode, fitted(codec, ONE_LAYER, 1.0)),
+    ):
+        with pytest.raises(RangeError, match="NaN or infinity"):
+            act(plain, state)
+
+
+def test_what_the_history_remembers() -> None:
+    codec, exchange, fixed = (
+        adaptive("history"),
+        adaptive("exchange"),
+        chain(Clip(1.0), Quantize(8)),
+    )
+    assert codec.memory(codec.init(LAYERS)) == {}
+    assert codec.recall(LAYERS, {}) == codec.init(LAYERS)
+    state = fitted(codec, LAYERS, 10, 0, 6)
+    memory = codec.memory(state)
+    assert {name: (m.dtype, m.tolist()) for name, m in memory.items()} == {
+        "clip.mean-square": (np.float64, [10, 0, 6])
+    }
+    again = codec.recall(LAYERS, memory)
+    assert (again.shared[0].alphas, again.shared[0].ranged) == (state.shared[0].alphas, False)
+    for other, start in (
+        (exchange, fitted(exchange, LAYERS, 1, 1, 1)),
+        (fixed, fixed.init(LAYERS)),
+    ):
+        assert other.memory(start) == {}
+        with pytest.raises(ProtocolError, match="do not know"):
+            other.recall(LAYERS, memory)
+    with pytest.raises(ProtocolError, match="do not know"):
+        codec.recall(LAYERS, memory | {"clip.other": np.ones(3)})
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        *(np.ones(2), np.ones((3, 1)), np.ones(3, np.float32)),
+        *(np.array([1, bad, 1]) for bad in (np.nan, -1e-9, np.inf, 2.0**32)),
+    ],
+    ids=str,
+)
+def test_a_malformed_memory_is_refused(kept: NDArray[np.float64]) -> None:
+    with pytest.raises(ProtocolError, match="not one mean square for each layer"):
+        adaptive("history").recall(LAYERS, {"clip.mean-square": kept})
 
 
 @every_way
@@ -207,79 +222,24 @@ def test_a_sum_whose_mean_squares_are_impossible_is_refused(fuse: bool) -> None:
         codec.decode(total._replace(extras=quantize.split(extras[:5])), (0,), state)
 
 
-def test_what_the_history_remembers() -> None:
-    codec = adaptive("history")
-    assert codec.memory(codec.init(LAYERS)) == {}
-    assert codec.recall(LAYERS, {}) == codec.init(LAYERS)
-    state = fitted(codec, LAYERS, 10, 0, 6)
-    memory = codec.memory(state)
-    assert list(memory) == ["clip.mean-square"]
-    assert memory["clip.mean-square"].dtype == np.float64
-    assert memory["clip.mean-square"].tolist() == [10, 0, 6]
-    again = codec.recall(LAYERS, memory)
-    assert (again.shared[0].alphas, again.shared[0].ranged) == (state.shared[0].alphas, False)
-    exchange = adaptive("exchange")
-    assert exchange.memory(fitted(exchange, LAYERS, 1, 1, 1)) == {}
-    fixed = chain(Clip(1.0), Quantize(8))
-    assert fixed.memory(fixed.init(LAYERS)) == {}
-    for other in (exchange, fixed):
-        with pytest.raises(ProtocolError, match="do not know"):
-            other.recall(LAYERS, memory)
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        np.ones(2),
-        np.ones((3, 1)),
-        np.ones(3, np.float32),
-        np.array([1, np.nan, 1]),
-        np.array([1, -1e-9, 1]),
-        np.array([1, np.inf, 1]),
-        np.array([1, 2.0**32, 1]),
-    ],
-    ids=str,
-)
-def test_a_malformed_memory_is_refused(kept: NDArray[np.float64]) -> None:
-    with pytest.raises(ProtocolError, match="not one mean square for each layer"):
-        adaptive("history").recall(LAYERS, {"clip.mean-square": kept})
-
-
-def test_a_memory_of_something_else_is_refused() -> None:
-    memory = {"clip.mean-square": np.ones(3), "clip.other": np.ones(3)}
-    with pytest.raises(ProtocolError, match="do not know"):
-        adaptive("history").recall(LAYERS, memory)
-
-
 @every_rule
-def test_bits_come_from_the_quantizer_behind(rule: str) -> None:
+def test_bits_and_lanes_and_errors(rule: str) -> None:
     assert adaptive(rule, 5).codecs[0].parameters() == {"name": "clip", "rule": rule, "bits": 5}
-    with pytest.raises(MisfitError, match=r"put Quantize\(bits\) behind it"):
-        chain(RULES[rule], Weigh(5))
     alone = RULES[rule]
+    with pytest.raises(MisfitError, match=r"put Quantize\(bits\) behind it"):
+        chain(alone, Weigh(5))
     with pytest.raises(ConfigError, match="2 to 32 bits"):
         alone.fitted(np.zeros(6, np.int64), 1, alone.init(LAYERS).shared)
-
-
-@every_rule
-def test_lanes_and_errors_of_adaptive_rules(rule: str) -> None:
-    codec = adaptive(rule, 16)
-    own = 6 if rule == "history" else 0
+    codec, own = adaptive(rule, 16), 6 if rule == "history" else 0
     assert codec.lanes(2, LAYERS) == (2 + own) * 5
-    state = fitted(codec, LAYERS, 10, 2, 6)
-    assert codec.encode(Plain(X, EXTRAS), state)[0].extras.size == codec.lanes(2, LAYERS)
     assert codec.error(LAYERS, 3) == float("inf"), "thresholds are not known ahead"
+    state = fitted(codec, LAYERS, 10, 2, 6)
     same = chain(Clip(max(state.shared[0].alphas)), Weigh(5), Quantize(16))
     assert codec.error(LAYERS, 3, state=state) == same.error(LAYERS, 3)
-
-
-@every_rule
-def test_a_cohort_must_leave_room_for_mean_squares(rule: str) -> None:
-    codec = adaptive(rule)
     codec.check_cohort(2048)
     with pytest.raises(MisfitError, match=r"2049 clients overflows 63 bits; at most 2048 fit"):
         codec.check_cohort(2049)
-    chain(Clip(1.0), Weigh(5), Quantize(8)).check_cohort(2049)
+    same.check_cohort(2049)
 
 
 def test_rules_that_cannot_be() -> None:
@@ -288,8 +248,11 @@ def test_rules_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="give it no bound"):
         Clip(2.0, rule="history")
     fixed = chain(Clip(1.0), Quantize(8))
-    assert not fixed.needs_ranges(fixed.init(LAYERS))
-    with pytest.raises(ConfigError, match="no thresholds to fit"):
-        fixed.statistics(Plain(X, EXTRAS), fixed.init(LAYERS))
-    with pytest.raises(ConfigError, match="no thresholds to fit"):
-        fixed.fitted(np.zeros(6, np.int64), 1, fixed.init(LAYERS))
+    start = fixed.init(LAYERS)
+    assert not fixed.needs_ranges(start)
+    for act in (
+        lambda: fixed.statistics(Plain(X, EXTRAS), start),
+        lambda: fixed.fitted(np.zeros(6, np.int64), 1, start),
+    ):
+        with pytest.raises(ConfigError, match="no thresholds to fit"):
+            act()

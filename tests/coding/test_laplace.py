@@ -116,9 +116,9 @@ def test_magnitudes_are_as_exact_as_the_documentation_says() -> None:
 
 def test_moments_tail_and_chi_square() -> None:
     """Of 4 million samples under a fixed key; the same test tells b = 1.005 from 1."""
-    count = 4_000_000
+    count, laplace = 4_000_000, Laplace(1.0)
     values = np.zeros(count, np.float32)
-    Laplace(1.0).add(values, 2.0**20, fixed)
+    laplace.add(values, 2.0**20, fixed)
     x = values.astype(np.float64)
     assert abs(x.mean()) < 5 * math.sqrt(2 / count)
     assert abs(np.abs(x).mean() - 1) < 5 / math.sqrt(count)
@@ -126,39 +126,23 @@ def test_moments_tail_and_chi_square() -> None:
     beyond = np.count_nonzero(np.abs(x) > 10)
     assert abs(beyond - count * math.exp(-10)) < 5 * math.sqrt(count * math.exp(-10))
     assert 12 < np.abs(x).max() < 25  # a sample of so many has its largest near ln(count) = 15.2
-    edges = np.arange(-8, 8.125, 0.125) + 2**-11  # between two steps of the grid
-    seen = np.histogram(x, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
 
-    def chi_square(scale: float) -> float:
-        upper = np.where(
-            edges < 0, np.exp(edges / scale) / 2, 1 - np.exp(-np.abs(edges) / scale) / 2
+    def chi_square(scale: float, edges: NDArray[np.float64]) -> float:
+        """Standard deviations from what a scale leads to expect between the edges."""
+        seen = np.histogram(x, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
+        tails = np.exp(-np.abs(edges) / scale) / 2
+        expected = count * np.diff(
+            np.concatenate([[0], np.where(edges < 0, tails, 1 - tails), [1]])
         )
-        expected = count * np.diff(np.concatenate([[0], upper, [1]]))
-        return float(((seen - expected) ** 2 / expected).sum())
+        return float(
+            (((seen - expected) ** 2 / expected).sum() - edges.size) / math.sqrt(2 * edges.size)
+        )
 
-    limit = edges.size + 4 * math.sqrt(2 * edges.size)
-    assert chi_square(1.0) < limit
-    assert chi_square(1.005) > limit
-
-
-def test_steps_of_the_grid_are_as_likely_as_they_should_be() -> None:
-    """Around 0, where a mistake in rounding would show: step k holds the samples nearest to it."""
-    count = 4_000_000
-    values = np.zeros(count, np.float32)
-    laplace = Laplace(1.0)
-    laplace.add(values, 2.0**20, fixed)
-    steps = np.rint(values / laplace.grid).astype(np.int64)
-    near = np.abs(steps) <= 20
-    seen = np.bincount(steps[near] + 20, minlength=41)
-    half = laplace.grid / 2
-    expected = np.array(
-        [
-            math.sinh(half) * math.exp(-abs(k) * laplace.grid) if k else 1 - math.exp(-half)
-            for k in range(-20, 21)
-        ]
-    )
-    chi_square = ((seen - count * expected) ** 2 / (count * expected)).sum()
-    assert chi_square < 41 + 4 * math.sqrt(82)
+    far = np.arange(-8, 8.125, 0.125) + 2**-11  # between two steps of the grid
+    near = (np.arange(-20, 22) - 0.5) * laplace.grid  # where a mistake in rounding would show
+    assert chi_square(1.0, far) < 4
+    assert chi_square(1.005, far) > 4
+    assert chi_square(1.0, near) < 4
 
 
 def test_the_two_furthest_inputs_are_told_apart_by_epsilon_and_no_more() -> None:
@@ -227,7 +211,9 @@ def test_naive_noise_has_low_bits_that_tell_the_value() -> None:
 def test_runs_have_thresholds_of_their_own() -> None:
     runs = ((0, 100, 0.5), (100, 260, 2.0), (260, 300, 0.125))
     x = np.linspace(-3, 3, 300, dtype=np.float32)
-    whole = x.copy()
+    spare = np.concatenate([np.arange(0, 90, 7), np.arange(270, 280)]).astype(np.uint32)
+    others = np.setdiff1d(np.arange(300), spare)
+    whole, sparing = x.copy(), x.copy()
     beyond = Laplace(0.01).add(whole, runs, fixed)
     assert beyond == sum(np.count_nonzero(np.abs(x[a:b]) > alpha) for a, b, alpha in runs)
     for first, stop, alpha in runs:
@@ -235,6 +221,9 @@ def test_runs_have_thresholds_of_their_own() -> None:
         Laplace(0.01).add(alone, alpha, fixed)  # the same noise: a position has a block of its own
         assert np.array_equal(alone[first:stop], whole[first:stop])
         assert np.abs(whole[first:stop]).max() <= alpha
+    assert Laplace(0.01).add(sparing, runs, fixed, spare=spare) == beyond
+    assert np.array_equal(sparing[spare], x[spare])
+    assert np.array_equal(sparing[others], whole[others])
 
 
 def test_pieces_make_the_whole() -> None:
@@ -247,22 +236,14 @@ def test_pieces_make_the_whole() -> None:
     assert np.array_equal(whole, parts)
 
 
-def test_values_at_the_threshold_do_not_count_as_beyond() -> None:
-    alpha = 0.1  # float32(0.1) is larger
-    x = np.full(10, alpha, np.float32)
-    assert Laplace(1.0).add(x, alpha) == 0
-    assert Laplace(1.0).add(np.full(10, 0.101, np.float32), alpha) == 10
-
-
-def test_spared_values_stay() -> None:
-    x = np.linspace(-1, 1, 1000, dtype=np.float32)
-    spare = np.concatenate([np.arange(0, 500, 7), np.arange(700, 720)]).astype(np.uint32)
-    others = np.setdiff1d(np.arange(1000), spare)
-    out, whole = x.copy(), x.copy()
-    Laplace(0.01).add(out, 0.5, fixed, spare=spare)
-    Laplace(0.01).add(whole, 0.5, fixed)
-    assert np.array_equal(out[spare], x[spare])
-    assert np.array_equal(out[others], whole[others])
+@pytest.mark.parametrize(
+    ("value", "size", "beyond"),
+    [(0.1, 10, 0), (0.101, 10, 10), (0.0, 0, 0)],  # float32(0.1) is larger than 0.1
+)
+def test_values_at_the_threshold_do_not_count_as_beyond(
+    value: float, size: int, beyond: int
+) -> None:
+    assert Laplace(1.0).add(np.full(size, value, np.float32), 0.1) == beyond
 
 
 def test_every_vector_has_a_key_of_its_own() -> None:
@@ -282,11 +263,6 @@ def test_every_vector_has_a_key_of_its_own() -> None:
     assert not np.array_equal(first, third)
 
 
-def test_nothing_to_noise() -> None:
-    assert Laplace(1.0).add(np.empty(0, np.float32), 1.0) == 0
-    assert Laplace(1.0).add(np.empty(0, np.float32), ()) == 0
-
-
 # --- refusals ---
 
 
@@ -294,50 +270,43 @@ def test_nothing_to_noise() -> None:
 def test_a_scale_that_cannot_work(scale: float) -> None:
     with pytest.raises(ConfigError, match="scale must be"):
         Laplace(scale)
-
-
-def test_a_scope_that_is_none() -> None:
     with pytest.raises(ConfigError, match="scope must be one of clear, all"):
         Laplace(1.0, "some")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite(bad: float) -> None:
-    x = np.zeros(100, np.float32)
-    x[50] = bad
-    with pytest.raises(RangeError, match="NaN or infinity"):
-        Laplace(1.0).add(x, 1.0)
+MOST = MAX_STEPS * Laplace(1e-12).grid
 
 
 @pytest.mark.parametrize(
-    "runs",
+    ("error", "says", "scale", "alpha", "value"),
     [
-        ((0, 50, 1.0),),
-        ((0, 50, 1.0), (60, 100, 1.0)),
-        ((0, 60, 1.0), (50, 100, 1.0)),
-        ((50, 100, 1.0), (0, 50, 1.0)),
-        (),
+        *(
+            (RangeError, "NaN or infinity", 1.0, 1.0, bad)
+            for bad in (math.nan, math.inf, -math.inf)
+        ),
+        *((ConfigError, "threshold", 1.0, bad, 0.5) for bad in (0.0, -1.0, math.nan, math.inf)),
+        (ConfigError, re.escape(f"{MOST:g}"), 1e-12, 2 * MOST, 0.5),
+        (ConfigError, "do not cover", 1.0, (), 0.5),
+        (ConfigError, "do not cover", 1.0, ((0, 50, 1.0),), 0.5),
+        (ConfigError, "do not cover", 1.0, ((0, 50, 1.0), (60, 100, 1.0)), 0.5),
+        (ConfigError, "do not cover", 1.0, ((0, 60, 1.0), (50, 100, 1.0)), 0.5),
+        (ConfigError, "do not cover", 1.0, ((50, 100, 1.0), (0, 50, 1.0)), 0.5),
     ],
 )
-def test_runs_that_leave_values_out(runs: tuple[tuple[int, int, float], ...]) -> None:
+def test_values_and_thresholds_that_cannot_work(
+    error: type[Exception], says: str, scale: float, alpha: Any, value: float
+) -> None:
+    Laplace(1e-12).add(np.zeros(3, np.float32), MOST)
     x = np.full(100, 0.5, np.float32)
-    with pytest.raises(ConfigError, match="do not cover"):
-        Laplace(1.0).add(x, runs)
-    assert np.all(x == 0.5)
+    x[50] = value
+    with pytest.raises(error, match=says):
+        Laplace(scale).add(x, alpha)
+    assert np.all(x[:50] == 0.5)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
-def test_a_threshold_that_cannot_work(alpha: float) -> None:
-    with pytest.raises(ConfigError, match="clipping threshold"):
-        Laplace(1.0).add(np.zeros(3, np.float32), alpha)
-
-
-def test_a_threshold_too_large_for_the_scale() -> None:
-    laplace = Laplace(1e-12)
-    most = MAX_STEPS * laplace.grid
-    laplace.add(np.zeros(3, np.float32), most)
-    with pytest.raises(ConfigError, match=re.escape(f"{most:g}")):
-        laplace.add(np.zeros(3, np.float32), 2 * most)
+def test_a_random_source_that_falls_short() -> None:
+    with pytest.raises(ConfigError, match="31 bytes"):
+        Laplace(1.0).add(np.zeros(4, np.float32), 1.0, lambda size: bytes(31))
 
 
 @pytest.mark.parametrize(
@@ -352,8 +321,3 @@ def test_a_threshold_too_large_for_the_scale() -> None:
 def test_arrays_that_it_does_not_take(values: NDArray[Any]) -> None:
     with pytest.raises(ConfigError, match="takes writable"):
         Laplace(1.0).add(values, 1.0)
-
-
-def test_a_random_source_that_falls_short() -> None:
-    with pytest.raises(ConfigError, match="31 bytes"):
-        Laplace(1.0).add(np.zeros(4, np.float32), 1.0, lambda size: bytes(31))

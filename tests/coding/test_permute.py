@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.coding.base import Plain, State
-from flhe.coding.flatten import Layout
 from flhe.coding.permute import Permute
 from flhe.coding.spaces import Integers, Reals
 from flhe.math.permutation import SMALL, Permutation
@@ -37,7 +36,7 @@ def test_values_go_with_their_coordinates(length: int, key: bytes, seed: int, dt
     rng = np.random.default_rng(seed)
     count = int(rng.integers(0, min(length, 3000) + 1))
     coords = np.sort(rng.permutation(length)[:count]).astype(np.uint32)
-    values = rng.integers(-30_000, 30_000, count).astype(dtype)
+    values = rng.integers(-30_000, 30_000, 2 * count).astype(dtype)[::2]  # not in one piece
     permutation = Permutation(key, length)
     codec = Permute(permutation)
     plain = Plain(values, EXTRAS, coords)
@@ -56,25 +55,17 @@ def test_values_go_with_their_coordinates(length: int, key: bytes, seed: int, dt
         assert np.array_equal(before, after)
 
 
-def test_strided_values_are_taken_as_they_are() -> None:
-    codec = Permute(Permutation(KEY, 10))
-    values = np.arange(8, dtype=np.int32)[::2]
-    encoded, _ = codec.encode(Plain(values, EXTRAS, array([1, 4, 6, 9])), State())
-    opened, _ = codec.decode(encoded, (0,), State())
-    assert opened.values.tolist() == [0, 2, 4, 6]
-
-
-def test_it_must_have_a_permutation() -> None:
+def test_it_must_have_a_permutation_and_a_sparse_update() -> None:
     sparse, dense = Plain(np.ones(1), EXTRAS, array([0])), Plain(np.ones(1), EXTRAS)
-    with pytest.raises(errors.ConfigError, match="session supplies it"):
-        Permute().encode(sparse, State())
-    with pytest.raises(errors.ConfigError, match="session supplies it"):
-        Permute().decode(sparse, (0,), State())
     codec = Permute(Permutation(KEY, 1))
-    with pytest.raises(errors.MisfitError, match="put TopK before it"):
-        codec.encode(dense, State())
-    with pytest.raises(errors.MisfitError, match="put TopK before it"):
-        codec.decode(dense, (0,), State())
+    for step in (lambda c, p: c.encode(p, State()), lambda c, p: c.decode(p, (0,), State())):
+        with pytest.raises(errors.ConfigError, match="session supplies it"):
+            step(Permute(), sparse)
+        with pytest.raises(errors.MisfitError, match="put TopK before it"):
+            step(codec, dense)
+    assert codec.parameters() == Permute().parameters() == {"name": "permute"}
+    assert [codec.out(space) for space in (Integers(7), Reals(2.0))] == [Integers(7), Reals(2.0)]
+    assert repr(codec) == "Permute(permutation=Permutation(key=<32 bytes>, length=1))"
 
 
 @pytest.mark.parametrize("length", [10, SMALL])
@@ -86,14 +77,3 @@ def test_broken_coordinates_are_refused(length: int) -> None:
         codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4, 4])), (0,), State())
     with pytest.raises(errors.ProtocolError, match="one value"):
         codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4])), (0,), State())
-
-
-def test_it_passes_everything_else_on() -> None:
-    codec = Permute(Permutation(KEY, 10))
-    assert codec.parameters() == Permute().parameters() == {"name": "permute"}
-    assert codec.init(Layout(())) == State()
-    assert codec.out(Integers(7)) == Integers(7)
-    assert codec.out(Reals(2.0)) == Reals(2.0)
-    assert codec.lanes(9, Layout(())) == 9
-    assert codec.error(Layout(()), 3, 0.5) == 0.5
-    assert repr(codec) == "Permute(permutation=Permutation(key=<32 bytes>, length=10))"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flhe.coding.flatten import Entry, Layout
@@ -24,29 +24,24 @@ LAYOUT = Layout(
         Entry("fc.bias", (10,), "float64"),
     )
 )
-FLOATS = 106
+
+
+def flat(floats: int, name: str = "w") -> Layout:
+    return Layout((Entry(name, (floats,), "float32"),))
 
 
 @settings(deadline=None)
 @given(st.integers(1, 1000), st.integers(1, 2000))
+@example(100, 30)
 def test_counts_are_the_share_rounded_up(per_mille: int, floats: int) -> None:
-    layout = Layout((Entry("w", (floats,), "float32"),))
-    count = Select(per_mille / 1000).count(layout)
+    count = Select(per_mille / 1000).count(flat(floats))
     assert count == max(1, math.ceil(Fraction(per_mille, 1000) * floats))
 
 
-def test_a_tenth_of_thirty_is_three() -> None:
-    assert Select(0.1).count(Layout((Entry("w", (30,), "float32"),))) == 3
-
-
 @settings(deadline=None)
-@given(
-    st.lists(st.integers(-5, 5), min_size=1, max_size=60),
-    st.floats(0.01, 1.0),
-)
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=60), st.floats(0.01, 1.0))
 def test_a_map_selects_the_largest_of_equals_the_first(sums: list[int], ratio: float) -> None:
-    layout = Layout((Entry("w", (len(sums),), "float32"),))
-    select = Select(ratio)
+    select, layout = Select(ratio), flat(len(sums))
     found = select.of_map(np.array(sums, np.int32), layout)
     order = sorted(range(len(sums)), key=lambda i: (-sums[i], i))
     assert found.coords.tolist() == sorted(order[: select.count(layout)])
@@ -54,13 +49,13 @@ def test_a_map_selects_the_largest_of_equals_the_first(sums: list[int], ratio: f
 
 
 def test_a_random_selection_is_the_same_for_all_and_spread_evenly() -> None:
-    layout = Layout((Entry("w", (100_000,), "float32"),))
+    layout = flat(100_000)
     found = Select(0.1, "random").fixed(layout)
     assert found == Select(0.1, "random").fixed(layout)
     assert found.count == 10_000
     tenths = np.bincount(found.coords // 10_000, minlength=10)
     assert ((tenths - 1000) ** 2 / 900).sum() < 40  # 9 degrees of freedom: p = 1e-5
-    other = Select(0.1, "random").fixed(Layout((Entry("v", (100_000,), "float32"),)))
+    other = Select(0.1, "random").fixed(flat(100_000, "v"))
     assert np.intersect1d(found.coords, other.coords).size < 1300
     more = Select(0.2, "random").fixed(layout)
     assert set(found.coords.tolist()) < set(more.coords.tolist())
@@ -86,34 +81,23 @@ def test_layers_by_name(pattern: str, runs: list[tuple[int, int]]) -> None:
     assert select.count(LAYOUT) == len(expected)
 
 
-@pytest.mark.parametrize("pattern", ["nothing", "steps", "Conv"])
-def test_layers_that_are_not_there_are_named(pattern: str) -> None:
-    for ask in (Select.count, Select.fixed):
-        with pytest.raises(ConfigError, match=r"'conv\.weight', 'conv\.bias'"):
-            ask(Select(rule=f"layers:{pattern}"), LAYOUT)
-
-
 @pytest.mark.parametrize(
     "pattern",
     [
-        "",
-        "(",
-        "[",
-        "x" * 257,
-        "(a+)+$",
-        "(aa|a)" * 42 + "b",
-        "(conv|fc)",
-        "(a|aa)*",
-        "(?=a)",
-        "(?P<n>a)",
-        r"(a)\1",
-        "a{1,99}(b){2}",
-        "a*b*",
-        "a?a?",
-        r".*.*\w\w\wx",
-        "a?" * 60 + "a" * 60,
-        "(a?){50}",
-        "*",
+        *(
+            "",
+            "(",
+            "[",
+            "*",
+            "x" * 257,
+            "(a+)+$",
+            "(aa|a)" * 42 + "b",
+            "(conv|fc)",
+            "(a|aa)*",
+            "(?=a)",
+        ),
+        *("(?P<n>a)", r"(a)\1", "a{1,99}(b){2}", "a*b*", "a?a?", r".*.*\w\w\wx"),
+        *("a?" * 60 + "a" * 60, "(a?){50}"),
     ],
 )
 def test_patterns_that_may_take_for_ever_are_refused(pattern: str) -> None:
@@ -121,63 +105,68 @@ def test_patterns_that_may_take_for_ever_are_refused(pattern: str) -> None:
         Select(rule=f"layers:{pattern}")
 
 
-def test_names_that_are_too_long_are_refused() -> None:
-    layout = Layout((Entry("a" * 201, (1,), "float32"),))
-    with pytest.raises(ConfigError, match="201 characters"):
-        Select(rule="layers:.*b").fixed(layout)
+LONG = Layout(tuple(Entry("a" * 197 + str(i), (1,), "float32") for i in range(100)))
+MANY = Layout(tuple(Entry(f"{i:0200}", (1,), "float32") for i in range(1400)))
 
 
-def test_the_worst_pattern_that_is_taken_ends() -> None:
-    """In half a second; without a bound on repeats it is hours, and no test would wait for it."""
-    layout = Layout(tuple(Entry("a" * 197 + str(i), (1,), "float32") for i in range(100)))
-    with pytest.raises(ConfigError):
-        Select(rule="layers:.*" + r"\w" * 120 + "x").count(layout)
-    many = Layout(tuple(Entry(f"{i:0200}", (1,), "float32") for i in range(1400)))
-    with pytest.raises(ConfigError, match="280000"):
-        Select(rule="layers:0").count(many)
+@pytest.mark.parametrize(
+    ("pattern", "layout", "says"),
+    [
+        *(
+            (missing, LAYOUT, r"'conv\.weight', 'conv\.bias'")
+            for missing in ("nothing", "steps", "Conv")
+        ),
+        (".*b", flat(1, "a" * 201), "201 characters"),
+        ("0", MANY, "280000"),
+        # In half a second; without a bound on repeats it is hours, and no test would wait for it.
+        (".*" + r"\w" * 120 + "x", LONG, "no array"),
+    ],
+    ids=lambda value: value[:9] if isinstance(value, str) else "",
+)
+def test_layers_that_are_not_there_are_named(pattern: str, layout: Layout, says: str) -> None:
+    for ask in (Select.count, Select.fixed):
+        with pytest.raises(ConfigError, match=says):
+            ask(Select(rule=f"layers:{pattern}"), layout)
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        {"ratio": 0},
-        {"ratio": -0.1},
-        {"ratio": 1.1},
-        {"ratio": math.nan},
-        {"ratio": True},
-        {"ratio": "0.1"},
-        {"rule": "all"},
-        {"rule": "layers"},
-        {"ratio": 0.5, "rule": "layers:fc"},
-        {"rest": "keep"},
+        *({"ratio": bad} for bad in (0, -0.1, 1.1, math.nan, True, "0.1")),
+        *(
+            {"rule": "all"},
+            {"rule": "layers"},
+            {"ratio": 0.5, "rule": "layers:fc"},
+            {"rest": "keep"},
+        ),
     ],
+    ids=str,
 )
 def test_what_cannot_be_selected(how: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"(?i)select"):
         Select(**how)
 
 
-def test_what_is_partial_and_what_is_in_clear() -> None:
-    assert [
-        (s.partial, s.clear, s.mapped)
-        for s in (
-            Select(),
-            Select(1.0, "random", "drop"),
-            Select(0.5),
-            Select(0.5, rest="drop"),
-            Select(0.5, "random"),
-            Select(rule="layers:fc"),
-            Select(0.5, "magnitude"),
-        )
-    ] == [
-        (False, False, False),
-        (False, False, False),
-        (True, True, True),
-        (True, False, True),
-        (True, True, False),
-        (True, True, False),
-        (True, True, True),
-    ]
+@pytest.mark.parametrize(
+    ("select", "partial", "clear", "mapped"),
+    [
+        (Select(), False, False, False),
+        (Select(1.0, "random", "drop"), False, False, False),
+        (Select(0.5), True, True, True),
+        (Select(0.5, rest="drop"), True, False, True),
+        (Select(0.5, "random"), True, True, False),
+        (Select(rule="layers:fc"), True, True, False),
+        (Select(0.5, "magnitude"), True, True, True),
+    ],
+    ids=str,
+)
+def test_what_is_partial_and_what_is_in_clear(
+    select: Select, partial: bool, clear: bool, mapped: bool
+) -> None:
+    assert (select.partial, select.clear, select.mapped) == (partial, clear, mapped)
+
+
+def test_words_for_logs() -> None:
     assert describe(Select(0.1)) == "10% by sensitivity; the rest is in clear"
     assert describe(Select(rule="layers:fc", rest="drop")) == "by layers:fc; the rest is not sent"
     with pytest.raises(ConfigError, match="map"):
@@ -209,19 +198,8 @@ def test_values_at_the_border_of_the_selection_are_told_apart() -> None:
     """A few huge values do not push all others into one step of the quantizer."""
     own = np.linspace(0, 1, 1000, dtype=np.float32)
     own[-3:] = 1e9
-    scaled = Select(0.1).normalized(own)
-    border = scaled[880:920]
+    border = Select(0.1).normalized(own)[880:920]
     assert np.unique(np.rint(border * 32767)).size == 40
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ([np.nan, 1], "NaN or infinity"),
-        ([np.inf, 1], "NaN or infinity"),
-        ([0, 0], "zero everywhere"),
-    ],
-)
-def test_a_map_that_says_nothing_is_refused(bad: list[float], message: str) -> None:
-    with pytest.raises(RangeError, match=message):
-        Select(0.5).normalized(np.array(bad, np.float32))
+    for bad, says in ((np.nan, "NaN or inf"), (np.inf, "NaN or inf"), (0, "zero everywhere")):
+        with pytest.raises(RangeError, match=says):
+            Select(0.5).normalized(np.array([bad, bad], np.float32))

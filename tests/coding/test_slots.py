@@ -66,74 +66,57 @@ def test_sums_of_extremes_are_exact_for_every_cohort(bits: int, capacity: int) -
     for cohort in sorted({*edges, *range(2, 1024, 67)} - {0, 1, 1025}):
         slots = Slots(bound, cohort, capacity)
         assert slots.width <= bits + (cohort - 1).bit_length() + 1
-        length = slots.per + 1
-        lanes = np.full(length, bound, np.int32)
-        lanes[1::2] = -bound
-        lanes[2::5] = 0
-        (one, two) = slots.pack(lanes)
-        top = slots.unpack([one * cohort, two * cohort], length, cohort)
-        assert np.array_equal(top, lanes.astype(np.int64) * cohort)
-        flipped = slots.unpack([-one * cohort, -two * cohort], length, cohort)
-        assert np.array_equal(flipped, -lanes.astype(np.int64) * cohort)
+        lanes = np.full(slots.per + 1, bound, np.int32)
+        lanes[1::2], lanes[2::5] = -bound, 0
+        for times in (cohort, -cohort):
+            total = [number * times for number in slots.pack(lanes)]
+            opened = slots.unpack(total, lanes.size, cohort)
+            assert np.array_equal(opened, lanes.astype(np.int64) * times)
+    bound = (1 << 53) - 1
+    widest, lanes = Slots(bound, 2, capacity), np.array([bound, -bound, 1], np.int64)
+    assert widest.width == MAX_WIDTH
+    opened = widest.unpack([2 * n for n in widest.pack(lanes)], 3, 2)
+    assert opened.tolist() == (2 * lanes).tolist()
 
 
 @pytest.mark.parametrize("by", [1, -1])
-@pytest.mark.parametrize("place", [0, 5, 96])
-def test_one_more_than_senders_can_have_is_an_overflow_with_a_sign(place: int, by: int) -> None:
+@pytest.mark.parametrize("place", [0, 5, 96, None])
+def test_one_more_than_senders_can_have_is_an_overflow_with_a_sign(
+    place: int | None, by: int
+) -> None:
+    """Or a number beyond all slots."""
     slots = Slots(32767, 9, 2047)
-    lanes = np.full(97, by * 32767, np.int32)
-    total = [9 * number + (by << (slots.width * place)) for number in slots.pack(lanes)]
+    total = [9 * number for number in slots.pack(np.full(97, by * 32767, np.int32))]
+    if place is None:
+        total = [gmpy2.mpz(by << 2046)]
+    else:
+        total[0] += by << (slots.width * place)
     with pytest.raises(ProtocolError, match=f"1 {'positive' if by > 0 else 'negative'}: 9 vectors"):
         slots.unpack(total, 97, 9)
 
 
-def test_overflows_of_both_signs_are_counted() -> None:
+def test_what_cannot_have_been_added_is_refused() -> None:
     slots = Slots(7, 4, 2047)
-    width = slots.width
-    total = slots.pack(np.zeros(10, np.int32))
-    total[0] += (8 << width) - (9 << 3 * width) + (15 << 5 * width)
-    with pytest.raises(ProtocolError, match="2 positive and 1 negative: 1 vectors"):
-        slots.unpack(total, 10, 1)
-    assert slots.unpack(total, 10, 4).tolist() == [0, 8, 0, -9, 0, 15, 0, 0, 0, 0]
-
-
-def test_numbers_beyond_all_slots_overflow() -> None:
-    slots = Slots(32767, 9, 2047)
-    for number, sign in ((1 << 2046, "positive"), (-(1 << 2046), "negative")):
-        with pytest.raises(ProtocolError, match=f"1 {sign}"):
-            slots.unpack([gmpy2.mpz(number)], 97, 9)
-
-
-def test_slots_beyond_the_last_value_must_be_empty() -> None:
-    slots = Slots(32767, 9, 2047)
-    total = slots.pack(np.ones(96, np.int32))
-    assert slots.unpack(total, 96, 9).tolist() == [1] * 96
-    total[0] += 1 << (slots.width * 96)
-    with pytest.raises(ProtocolError, match="1 slots beyond the last value are not empty"):
-        slots.unpack(total, 96, 9)
-
-
-def test_wrong_counts_are_refused() -> None:
-    slots = Slots(100, 4, 2047)
-    total = slots.pack(np.ones(3, np.int32))
-    for count in (0, 5, -1):
-        with pytest.raises(ProtocolError, match="slots have room for 1 to 4"):
-            slots.unpack(total, 3, count)
-    with pytest.raises(ProtocolError, match="2 batches, 3 values take 1"):
-        slots.unpack([*total, *total], 3, 1)
+    (total,) = slots.pack(np.zeros(10, np.int32))
+    total += sum(digit << at * slots.width for digit, at in ((8, 1), (-9, 3), (15, 5)))
+    assert slots.unpack([total], 10, 4).tolist() == [0, 8, 0, -9, 0, 15, 0, 0, 0, 0]
+    for batches, length, count, says in (
+        ([total], 10, 1, "2 positive and 1 negative: 1 vectors"),
+        ([total], 5, 4, "1 slots beyond the last value are not empty"),
+        *(([total], 10, count, "slots have room for 1 to 4") for count in (0, 5, -1)),
+        ([total, total], 10, 1, "2 batches, 10 values take 1"),
+    ):
+        with pytest.raises(ProtocolError, match=says):
+            slots.unpack(batches, length, count)
 
 
 @pytest.mark.parametrize(
-    ("bound", "cohort", "capacity"), [(0, 3, 99), (1, 0, 99), (1 << 55, 2, 4000), (100, 2, 9)]
+    ("bound", "cohort", "capacity", "says"),
+    [
+        *((bound, cohort, 99, "both must be positive") for bound, cohort in ((0, 3), (1, 0))),
+        *((*sizes, "a slot takes") for sizes in ((1 << 55, 2, 4000), (100, 2, 9))),
+    ],
 )
-def test_what_cannot_work_is_refused(bound: int, cohort: int, capacity: int) -> None:
-    with pytest.raises(ConfigError):
+def test_what_cannot_work_is_refused(bound: int, cohort: int, capacity: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
         Slots(bound, cohort, capacity)
-
-
-def test_the_widest_that_there_is() -> None:
-    bound = (1 << 53) - 1
-    slots = Slots(bound, 2, 2047)
-    assert slots.width == MAX_WIDTH
-    lanes = np.array([bound, -bound, 1], np.int64)
-    assert slots.unpack([2 * n for n in slots.pack(lanes)], 3, 2).tolist() == (2 * lanes).tolist()

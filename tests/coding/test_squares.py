@@ -44,13 +44,6 @@ def test_the_mean_is_rounded_once(senders: list[list[float]]) -> None:
         assert mean == float(total * UNIT / len(senders))
 
 
-def test_as_many_senders_as_there_is_room_for() -> None:
-    assert MAX_SENDERS >= 1024
-    assert (PART - 1) * MAX_SENDERS < 1 << 63
-    sums = extras(MOST, 0.0) * np.int64(MAX_SENDERS)
-    assert squares.mean(sums, MAX_SENDERS, 2) == [MOST, 0.0]
-
-
 @pytest.mark.parametrize("bad", [-1e-300, LIMIT, 1e300, math.inf, math.nan])
 def test_what_has_no_place_is_refused_and_not_told(bad: float) -> None:
     with pytest.raises(RangeError, match="no mean square below") as caught:
@@ -59,42 +52,37 @@ def test_what_has_no_place_is_refused_and_not_told(bad: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "sums",
-    [[-1, 0], [0, -1], [3 * PART - 2, 0], [0, 3 * PART - 2], [0], [0, 0, 0], [0] * 4, []],
+    ("count", "sums"),
+    [
+        (0, [0, 0]),
+        *((3, sums) for sums in ([-1, 0], [0, -1], [3 * PART - 2, 0], [0, 3 * PART - 2])),
+        *((3, [0] * size) for size in (0, 1, 3, 4)),
+    ],
 )
-def test_sums_that_three_senders_cannot_have(sums: list[int]) -> None:
+def test_sums_that_senders_cannot_have(count: int, sums: list[int]) -> None:
     assert squares.mean(np.array([3 * PART - 3] * 2), 3, 1) == [pytest.approx(LIMIT)]
-    with pytest.raises(ProtocolError, match="3 senders cannot reach"):
-        squares.mean(np.array(sums, np.int64), 3, 1)
-
-
-def test_no_sender_has_no_mean() -> None:
-    with pytest.raises(ProtocolError, match="0 senders"):
-        squares.mean(np.zeros(2, np.int64), 0, 1)
+    assert 1024 <= MAX_SENDERS < (1 << 63) / (PART - 1)
+    most = extras(MOST, 0.0) * np.int64(MAX_SENDERS)
+    assert squares.mean(most, MAX_SENDERS, 2) == [MOST, 0.0]
+    with pytest.raises(ProtocolError, match=f"{count} senders cannot reach"):
+        squares.mean(np.array(sums, np.int64), count, 1)
 
 
 BOUNDS = (0, 3, 3, 4, PIECE + 5, 2 * PIECE + 9, 2 * PIECE + 9)
 
 
 @pytest.mark.parametrize("size", [1000, PIECE - 1, PIECE, PIECE + 1, 10**7])
-def test_a_vector_in_parts(size: int) -> None:
-    x = np.random.default_rng(1).normal(0, 3, BOUNDS[-1]).astype(np.float32)
-    edges = Layers(BOUNDS).edges()
-    tally = Tally(edges)
-    for at in range(0, x.size, size):
+@pytest.mark.parametrize("bounds", [BOUNDS, (0,), (0, 0, 0)], ids=len)
+def test_a_vector_in_parts(bounds: tuple[int, ...], size: int) -> None:
+    x = np.random.default_rng(1).normal(0, 3, bounds[-1]).astype(np.float32)
+    tally = Tally(Layers(bounds).edges())
+    for at in range(0, max(x.size, 1), size):
         tally.add(x[at : at + size])
-    got = squares.mean(tally.extras(), 1, 6)
-    pairs = itertools.pairwise(BOUNDS)
+    got = squares.mean(tally.extras(), 1, len(bounds) - 1)
+    pairs = itertools.pairwise(bounds)
     wanted = [float(np.mean(x[a:b].astype(np.float64) ** 2)) if a < b else 0.0 for a, b in pairs]
     assert got == pytest.approx(wanted, rel=1e-12)
-    assert got[1] == got[5] == 0
-
-
-def test_nothing_at_all() -> None:
-    for bounds in ((0,), (0, 0), (0, 0, 0)):
-        tally = Tally(Layers(bounds).edges())
-        tally.add(np.empty(0, np.float32))
-        assert tally.extras().tolist() == [0] * 2 * (len(bounds) - 1)
+    assert all(g == 0 for g, w in zip(got, wanted, strict=True) if not w)
 
 
 def test_layers_of_what_was_chosen() -> None:

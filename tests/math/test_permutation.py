@@ -26,24 +26,14 @@ def key(i: int) -> bytes:
 # --- what it promises ---
 
 
-@pytest.mark.parametrize("length", range(1, 201))
-def test_short_ones_are_bijections(length: int) -> None:
-    permutation = Permutation(KEY, length)
-    every = np.arange(length, dtype=np.uint32)
-    images = permutation.forward(every)
-    assert sorted(images.tolist()) == every.tolist()
-    assert np.array_equal(permutation.inverse(images), every)
-    assert images.dtype == permutation.inverse(images).dtype == np.uint32
-
-
-@pytest.mark.parametrize("length", [SMALL - 2, SMALL - 1, *LARGE, 1_000_003])
-def test_long_ones_are_bijections(length: int) -> None:
+@pytest.mark.parametrize("length", [*range(1, 201, 3), SMALL - 1, *LARGE, 1_000_003])
+def test_bijections(length: int) -> None:
     permutation = Permutation(KEY, length)
     every = np.arange(length, dtype=np.uint32)
     images = permutation.forward(every)
     assert np.array_equal(np.sort(images), every)
     assert np.array_equal(permutation.inverse(images), every)
-    assert np.array_equal(permutation.forward(permutation.inverse(every)), every)
+    assert images.dtype == permutation.inverse(images).dtype == np.uint32
 
 
 @given(st.integers(1, 2**18), st.binary(min_size=32, max_size=32), st.data())
@@ -67,27 +57,18 @@ def chi_square(counts: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("length", [60_000, 70_000])
-def test_images_of_one_coordinate_are_uniform_over_keys(length: int) -> None:
+def test_images_are_uniform_over_keys_and_over_a_run(length: int) -> None:
     coords = np.array([0, 1, length // 2, length - 1], np.uint32)
-    keys = 600
-    images = np.array([Permutation(key(i), length).forward(coords) for i in range(keys)])
-    for column in images.T:
+    images = np.array([Permutation(key(i), length).forward(coords) for i in range(600)])
+    distances = (images[:, 1].astype(np.int64) - images[:, 0]) % length
+    for column in (*images.T, distances):
         cells = np.bincount(column // (length // 50 + 1), minlength=50)
         assert abs(chi_square(cells)) < 5
-    distances = (images[:, 1].astype(np.int64) - images[:, 0]) % length
-    assert abs(chi_square(np.bincount(distances // (length // 50 + 1), minlength=50))) < 5
-
-
-@pytest.mark.parametrize("length", [60_000, 1_200_000])
-def test_images_of_a_run_are_spread_evenly(length: int) -> None:
-    for i in range(5):
-        run = np.arange(5000, dtype=np.uint32)
-        images = Permutation(key(i), length).forward(run)
-        assert abs(chi_square(np.bincount(images // (length // 100), minlength=100))) < 5
-        low = np.bincount(images % 64, minlength=64)
-        assert abs(chi_square(low)) < 5
-        # Neighbours do not stay neighbours.
-        assert np.count_nonzero(np.abs(np.diff(images.astype(np.int64))) < length // 1000) < 40
+    run = Permutation(KEY, length).forward(np.arange(5000, dtype=np.uint32))
+    assert abs(chi_square(np.bincount(run // (length // 100 + 1), minlength=100))) < 5
+    assert abs(chi_square(np.bincount(run % 64, minlength=64))) < 5
+    # Neighbours do not stay neighbours.
+    assert np.count_nonzero(np.abs(np.diff(run.astype(np.int64))) < length // 1000) < 40
 
 
 def test_all_permutations_of_a_few_come_up() -> None:
@@ -99,15 +80,6 @@ def test_all_permutations_of_a_few_come_up() -> None:
         counts[orders.setdefault(order, len(orders))] += 1
     assert len(orders) == 24
     assert abs(chi_square(counts)) < 5
-
-
-@pytest.mark.parametrize("length", [1000, 100_000])
-def test_keys_differ(length: int) -> None:
-    every = np.arange(length, dtype=np.uint32)
-    images = [Permutation(key(i), length).forward(every) for i in range(6)]
-    for i, one in enumerate(images):
-        for other in images[:i]:
-            assert np.count_nonzero(one == other) < 15
 
 
 # --- exact uniform values ---
@@ -153,16 +125,16 @@ def test_coordinates_beyond_the_length_are_refused(length: int) -> None:
     assert permutation.forward(np.empty(0, np.uint32)).size == 0
 
 
-@pytest.mark.parametrize("secret", [b"", bytes(31), bytes(33), "0" * 32, None])
-def test_keys_that_are_none_are_refused(secret: object) -> None:
-    with pytest.raises(errors.ConfigError, match="32 bytes"):
-        Permutation(secret, 5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("length", [-1, MAX_LENGTH + 1])
-def test_impossible_lengths_are_refused(length: int) -> None:
-    with pytest.raises(errors.ConfigError, match="length"):
-        Permutation(KEY, length)
+@pytest.mark.parametrize(
+    ("secret", "length", "says"),
+    [
+        *((secret, 5, "32 bytes") for secret in (b"", bytes(31), bytes(33), "0" * 32, None)),
+        *((KEY, length, "length") for length in (-1, MAX_LENGTH + 1)),
+    ],
+)
+def test_what_makes_no_permutation(secret: object, length: int, says: str) -> None:
+    with pytest.raises(errors.ConfigError, match=says):
+        Permutation(secret, length)  # type: ignore[arg-type]
 
 
 def test_it_does_not_show_its_key() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FaultError
-from flhe.math import BLOCK, LANES
+from flhe.math import LANES
 from flhe.schemes.batchcrypt import lanes, powers
 from flhe.schemes.batchcrypt.lanes import Lanes
 from flhe.schemes.batchcrypt.powers import powmod_all, steps
@@ -42,12 +42,6 @@ PRIMES = {
     "limbs of ones, five": 2**2203 - 1,
 }
 EACH_PRIME = pytest.mark.parametrize("p", PRIMES.values(), ids=PRIMES)
-
-
-def test_those_are_primes() -> None:
-    assert all(gmpy2.is_prime(p) for p in PRIMES.values())
-    blocks = [Lanes(p).limbs // BLOCK for p in PRIMES.values()]
-    assert blocks == [1, 1, 1, 1, 2, 2, 2, 3, 3, 5]
 
 
 # --- products in lanes ---
@@ -123,22 +117,16 @@ def test_products_are_exact_for_all_that_it_may_hold(p: int) -> None:
 def test_lanes_take_their_own_entries_of_a_table() -> None:
     p = PRIMES["limbs of ones, two blocks"]
     arithmetic = Lanes(p)
+    limbs, mask = arithmetic.limbs, (1 << 52) - 1
     entries = [[(secrets.randbelow(p), secrets.randbelow(p)) for _ in range(5)] for _ in range(3)]
-    limbs = arithmetic.limbs
-    table = np.array(
-        [
-            [[half >> 52 * k & (1 << 52) - 1 for half in e for k in range(limbs)] for e in row]
-            for row in entries
-        ],
-        np.uint64,
-    )
+    words = [[[h >> 52 * k & mask for h in e for k in range(limbs)] for e in r] for r in entries]
     digits = np.array([[0, 1, 2, 3, 4, 4, 0, 1], [4] * 8, [3, 1, 4, 1, 0, 2, 2, 2]], np.int64)
     slots = arithmetic.slots(3)
     start = [mpz(secrets.randbelow(p * p)) for _ in range(LANES)]
     arithmetic.put(slots[1], start)
     arithmetic.put_one(slots[2])
     program = np.array([(1, 1, -1), (1, 1, -2), (1, 1, -3), (1, 1, 2)], np.int64)
-    arithmetic.run(program, slots, table, digits)
+    arithmetic.run(program, slots, np.array(words, np.uint64), digits)
     inverse = pow(1 << 52 * limbs, -3, p * p)
     for lane, number in enumerate(arithmetic.get(slots[1], LANES)):
         expected = start[lane] * inverse
@@ -146,6 +134,7 @@ def test_lanes_take_their_own_entries_of_a_table() -> None:
             x, y = entries[row][digits[row, lane]]
             expected = expected * (x + p * y) % p**2
         assert number == expected
+    assert repr(Lanes(2**127 - 1)) == "Lanes(<127 bits>)"
 
 
 # --- powers ---
@@ -203,25 +192,13 @@ def test_order_and_threads(count: int, threads: int) -> None:
     assert powmod_all(bases, 10**9, p, threads) == expected
 
 
-def test_thousands_by_two_ways() -> None:
-    p = next_prime(secrets.randbits(1024) | 3 << 1022)
-    bases = [mpz(coprime(p)) for _ in range(2000)]
-    exponent = secrets.randbits(60) | 1 << 59
-    expected = gmpy2.powmod_base_list(bases, exponent, mpz(p) ** 2)
-    assert powmod_all(bases, exponent, p, 2) == expected
-
-
 def test_which_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     long = PRIMES["of 3072 bits"]
-    monkeypatch.setattr(lanes, "available", lambda: True)
-    assert powers.fits(long, powers.FEW)
-    assert not powers.fits(long, powers.FEW - 1)
-    assert not powers.fits(2**127 - 1, 1000)
-    monkeypatch.setattr(lanes, "available", lambda: False)
-    assert not powers.fits(long, 1000)
-
-
-def test_the_environment_can_switch_lanes_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ((long, powers.FEW), (long, powers.FEW - 1), (2**127 - 1, 1000))
+    for there, taken in ((True, [True, False, False]), (False, [False] * 3)):
+        monkeypatch.setattr(lanes, "available", lambda there=there: there)
+        assert [powers.fits(*one) for one in asked] == taken
+    monkeypatch.undo()
     monkeypatch.setenv("FLHE_IFMA", "0")
     assert not lanes.available.__wrapped__()
 
@@ -282,7 +259,3 @@ def test_a_multiple_of_p_hides_no_fault() -> None:
     p = next_prime(2**300)
     with pytest.raises(FaultError):
         powmod_all([*range(2, 20), 5 * p], p - 1, p)
-
-
-def test_nothing_secret_is_shown() -> None:
-    assert repr(Lanes(2**127 - 1)) == "Lanes(<127 bits>)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -22,7 +21,6 @@ from tests.reference.field import product as by_definition
 EDGES = [0, 1, 2, P - 2, P - 1, P, P + 1, Q // 2, Q // 2 + 1, 2**63 - 1, 2**63, 2**63 + 1]
 EDGES += [Q - x for x in (P + 1, P, P - 1, 2, 1)]
 ELEMENTS = st.one_of(st.sampled_from(EDGES), st.integers(0, Q - 1))
-RINGS = [1024, 2048, 4096, 8192]
 
 
 def array(numbers: list[int]) -> NDArray[np.uint64]:
@@ -48,18 +46,9 @@ def test_operations_are_those_of_integers(pairs: list[tuple[int, int]]) -> None:
     assert ring.add(a, b).tolist() == [(x + y) % Q for x, y in pairs]
     assert ring.subtract(a, b).tolist() == [(x - y) % Q for x, y in pairs]
     assert ring.times(a, b).tolist() == [x * y % Q for x, y in pairs]
-
-
-def test_shapes_broadcast_and_arguments_stay() -> None:
-    a = array(polynomial(12, 1)).reshape(3, 4)
-    b = array(polynomial(8, 2))[::2]
-    before = a.copy(), b.copy()
-    expected = [[x * y % Q for x, y in zip(row, b.tolist(), strict=True)] for row in a.tolist()]
-    assert ring.times(a, b).tolist() == expected
-    one_more = [[(x + 1) % Q for x in row] for row in a.T.tolist()]
-    assert ring.add(a.T, array([1])).tolist() == one_more
-    assert np.array_equal(a, before[0])
-    assert np.array_equal(b, before[1])
+    assert ring.times(a[:, None], b[:3]).tolist() == [
+        [x * y % Q for y in b[:3].tolist()] for x in a.tolist()
+    ]
 
 
 def test_powers_and_roots() -> None:
@@ -85,36 +74,6 @@ def test_rounding_is_the_definition(xs: list[int]) -> None:
 # --- transforms ---
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16, 32, 64, 128, 256, 512, *RINGS])
-def test_products_are_exact(n: int) -> None:
-    on = Ring(n)
-    extremes = [Q - 1] * n
-    sparse = [0] * n
-    sparse[0], sparse[n // 2], sparse[n - 1] = Q - 1, 1, P
-    for a, b in [
-        (polynomial(n, 1), polynomial(n, 2)),
-        (extremes, extremes),
-        (extremes, polynomial(n, 3)),
-        (sparse, sparse),
-        (sparse, polynomial(n, 4)),
-        ([0] * n, extremes),
-    ]:
-        assert on.multiply(array(a), array(b)).tolist() == by_definition(a, b, Q)
-
-
-@pytest.mark.parametrize("n", [2, 4, 16, 1024, 2048, 8192])
-def test_there_and_back(n: int) -> None:
-    on = Ring(n)
-    x = array(polynomial(3 * n, 5)).reshape(3, 1, n)
-    x[1] = Q - 1
-    before = x.copy()
-    assert np.array_equal(on.inverse(on.forward(x)), x)
-    assert np.array_equal(on.forward(on.inverse(x)), x)
-    assert np.array_equal(x, before)
-    assert np.array_equal(on.forward(x)[2, 0], on.forward(x[2, 0]))
-    assert np.array_equal(on.inverse(x[::-2])[0], on.inverse(x[2]))
-
-
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 128, 1024, 2**16])
 def test_evaluate_is_in_natural_order(n: int) -> None:
     x = polynomial(2 * n, 7)
@@ -126,36 +85,27 @@ def test_evaluate_is_in_natural_order(n: int) -> None:
 
 
 def test_arrays_that_are_refused() -> None:
-    on, x = Ring(8), array([1] * 8)
-    for wrong in (x[:4], x.astype(np.int64), array([1] * 16)):
-        for step in (on.forward, on.inverse):
-            with pytest.raises(errors.ConfigError):
-                step(wrong)
-        with pytest.raises(errors.ConfigError):
-            on.masks(wrong, x.reshape(1, 8))
-        with pytest.raises(errors.ConfigError):
-            on.masks(x, wrong.reshape(1, -1))
-    for out in (np.empty((2, 8), np.uint32), np.empty((1, 8), np.uint64)):
-        with pytest.raises(errors.ConfigError):
-            on.masks(x, x.reshape(1, 8), out)
-    with pytest.raises(errors.ConfigError):
-        on.masks(x, x)
-    with pytest.raises(errors.ConfigError):
-        on.masks(x.reshape(1, 8), x.reshape(1, 8))
-    with pytest.raises(errors.ConfigError):
+    x = array([1] * 8)
+    rows = x.reshape(1, 8)
+    with pytest.raises(errors.ConfigError, match="must be a power of two up to"):
         ring.evaluate(np.zeros(1 << 17, np.uint64))
-    for k, rows, lanes in [
+    for k, a, lanes in [
         (x, x, np.uint32([0])),
-        (x[:7], x.reshape(1, 8), np.uint32([0])),
-        (x, x.reshape(1, 8), np.uint32([0, 0])),
-        (x, x.reshape(1, 8), np.uint64([0])),
-        (x.astype(np.int64), x.reshape(1, 8), np.uint32([0])),
-        (x.reshape(1, 8), x.reshape(1, 8), np.uint32([0])),
+        (x[:7], rows, np.uint32([0])),
+        (x, rows, np.uint32([0, 0])),
+        (x, rows, np.uint64([0])),
+        (x.astype(np.int64), rows, np.uint32([0])),
+        (rows, rows, np.uint32([0])),
     ]:
-        with pytest.raises(errors.ConfigError):
-            ring.lwr_masks(k, rows, lanes)
-    with pytest.raises(errors.RangeError):
+        with pytest.raises(errors.ConfigError, match="lwr_masks: got"):
+            ring.lwr_masks(k, a, lanes)
+    for n in (0, 1, 3, 1 << 14):
+        with pytest.raises(errors.ConfigError, match="2 to 8192"):
+            Ring(n)
+    with pytest.raises(errors.RangeError, match="are uint64"):
         ring.check(x.astype(np.int64))
+    with pytest.raises(errors.RangeError, match="is not below"):
+        ring.check(array([Q]))
 
 
 # --- masks ---
@@ -173,21 +123,12 @@ def test_ring_masks_are_the_definition(n: int) -> None:
     assert made.tolist() == [[nearest(x) for x in by_definition(row, k, Q)] for row in a.tolist()]
 
 
-def test_ring_masks_do_not_depend_on_how_they_are_cut() -> None:
-    on, n, blocks = Ring(1024), 1024, 23
-    k_hat = on.forward(array(polynomial(n, 10)))
-    whole = on.masks(k_hat, FieldElements(AesCtr(), KEY).blocks(0, blocks, n))
-    for size in (1, 4, 9):
-        out = np.zeros((blocks, n), np.uint32)
-
-        def work(start: int, out: NDArray[np.uint32] = out, size: int = size) -> None:
-            part = out[start : start + size]
-            a_hat = FieldElements(AesCtr(), KEY).blocks(start, len(part), n)
-            assert on.masks(k_hat, a_hat, part) is part
-
-        with ThreadPoolExecutor(3) as pool:
-            list(pool.map(work, range(0, blocks, size)))
-        assert np.array_equal(out, whole)
+def test_ring_masks_are_written_where_they_are_to_go() -> None:
+    on = Ring(1024)
+    k_hat, a_hat = array(polynomial(1024, 10)), FieldElements(AesCtr(), KEY).blocks(0, 5, 1024)
+    out = np.zeros((5, 1024), np.uint32)
+    assert on.masks(k_hat, a_hat[2:4], out[2:4]).base is out
+    assert np.array_equal(out[2:4], on.masks(k_hat, a_hat)[2:4])
 
 
 @pytest.mark.parametrize("parties", [1, 2, 3, 10, 50])
@@ -222,11 +163,10 @@ def test_matrix_masks_are_the_definition(mu: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int32])
-@pytest.mark.parametrize("size", [0, 1, 5, 16, 100, 2047])
+@pytest.mark.parametrize("size", [0, 5, 2047])
 def test_values_are_masked(dtype: type, size: int) -> None:
-    bits = np.iinfo(dtype).bits
-    rng = np.random.default_rng(size)
-    values = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), size, dtype)
+    info, rng = np.iinfo(dtype), np.random.default_rng(size)
+    values = rng.integers(info.min, info.max, size, dtype, endpoint=True)
     masks = rng.integers(0, P, size, np.uint32)
     for shift in (0, 4, 10, 31):
         out = np.empty(size, np.uint32)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math.prg import FieldElements, Prg
-from flhe.math.prime_ring import quotient
+from flhe.math.ring_arrays import quotient
 from flhe.packages import absent
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.seal_format import MAGIC, SealFormat, Words

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flhe.math import prime_kernels
-from flhe.math.prime_ring import quotient
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring_arrays import Elements, quotient
 
 
 def scaled(x: Elements, factor: int, q: int) -> Elements:
