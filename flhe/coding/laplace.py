@@ -32,7 +32,7 @@ from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.clip import AT_ALPHA, raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, AesCtr, drawn, words
+from flhe.math.prg import AesCtr, drawn, words
 from flhe.wire.record import Form, Record
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ GRID_BITS = 10
 
 MAX_STEPS = 1 << 50
 """Largest threshold, in steps of the grid: sums with noise stay exact in float64."""
-
-_PIECE = CHUNK // BLOCK
-"""Samples that are made at a time."""
 
 Scope = Literal["clear", "all"]
 
@@ -156,14 +153,12 @@ class Laplace(Record):
 
         steps, most = self.scale / self.grid, float(math.floor(alpha / self.grid))
         edge = alpha * float(AT_ALPHA)
-        scratch = np.empty(2 * min(_PIECE, values.size) + 3, np.uint64)
         beyond = 0
-        for at in range(0, values.size, _PIECE):
-            part = values[at : at + _PIECE]
+        # Fixed counter block. Safe because the key is fresh for this vector, and every value has a
+        # block of its own: no block makes two samples.
+        for at, pairs in words(AesCtr(), key, 2 * start, 2 * values.size):
+            part = values[at // 2 : (at + pairs.size) // 2]
             if not np.all(np.isfinite(part)):
                 raise_not_finite()
-            # Fixed counter block. Safe because the key is fresh for this vector, and every value has
-            # a block of its own: no block makes two samples.
-            pairs = words(AesCtr(), key, 2 * (start + at), 2 * part.size, scratch)
             beyond += laplace_kernels.add(pairs, part, alpha, edge, self.grid, steps, most)
         return beyond

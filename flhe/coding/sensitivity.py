@@ -123,13 +123,29 @@ def sensitivity(
         raise ConfigError(f'sensitivity: of={of!r}, must be "labels" or "inputs"')
     if probes is not None and probes < 1:
         raise ConfigError(f"sensitivity: probes={probes}, must be at least 1, or None for all")
-    torch = _torch()
+    how = of, None if of == "labels" else probes, random
+    total, count = _summed(model, loss, batches, how, classes, chunk, device, progress)
+    return _mean(model, total, count, of)
+
+
+def _summed(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[tuple[Inputs, Tensor]],
+    how: tuple[Of, int | None, torch.Generator | None],
+    classes: int | None,
+    chunk: int | None,
+    device: torch.device | str | None,
+    progress: Progress | None,
+) -> tuple[Weights, int]:
+    """Sum over all samples, of those weights that have one, and how many samples there are."""
+    torch, (of, probes, random) = _torch(), how
     if random is None:
         random = torch.Generator().manual_seed(secrets.randbits(63))
     total: Weights = {}
     count, expected = 0, operator.length_hint(batches)
     with _evaluating(model), torch.enable_grad():
-        job = _job(model, loss, device, of, None if of == "labels" else probes, random)
+        job = _job(model, loss, device, of, probes, random)
         for done, (inputs, targets) in enumerate(batches, 1):
             if len(targets):
                 ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
@@ -141,14 +157,17 @@ def sensitivity(
                 count += len(targets)
             if progress is not None:
                 progress(done, max(expected, done), "sensitivity")
+    return total, count
+
+
+def _mean(model: nn.Module, total: Weights, count: int, of: Of) -> dict[str, Tensor]:
     if not count:
         raise ConfigError("sensitivity: the batches hold no samples; give at least one")
-    for part in total.values():
-        if not bool(torch.isfinite(part).all()):
-            raise RangeError(
-                "the sensitivity holds NaN or infinity; look for them in the model's parameters and "
-                "in its inputs"
-            )
+    if not all(bool(part.isfinite().all()) for part in total.values()):
+        raise RangeError(
+            "the sensitivity holds NaN or infinity; look for them in the model's parameters and "
+            "in its inputs"
+        )
     if not any(bool(part.any()) for part in total.values()):
         raise ConfigError(
             f"sensitivity: no gradient depends on the {of}. Give a loss that can be differentiated "
@@ -157,7 +176,7 @@ def sensitivity(
     return {
         name: total[name].div(count).cpu()
         if name in total
-        else torch.zeros_like(_widened(parameter.detach()), device="cpu")
+        else _torch().zeros_like(_widened(parameter.detach()), device="cpu")
         for name, parameter in model.named_parameters()
     }
 

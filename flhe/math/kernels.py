@@ -29,7 +29,7 @@ from flhe.math import COLUMNS
 from flhe.math.field_kernels import njit
 
 
-def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
+def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any]:
     """Kernels for one word size. `word(...)` around each step keeps numba from widening."""
     columns = COLUMNS
 
@@ -92,6 +92,13 @@ def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any
                         x = word(word(word(d_k[c] >> s) | word(d_n[c] << t)) + mr[c])
                         o_r[c] = signed(signed(word(x << up)) >> down)
 
+    return pack, unpack
+
+
+def _adding(word: type[Any]) -> Any:
+    """Kernel "add" for one word size."""
+    columns = COLUMNS
+
     @njit
     def add(total, part, bits, tops):
         carry = np.zeros(columns, total.dtype)
@@ -114,11 +121,12 @@ def _build(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any
                     carry[c] = word(1) if total_low < low else word(0)
                     a_k[c] = word(total_low ^ word(word(x ^ y) & top))
 
-    return pack, unpack, add
+    return add
 
 
-pack32, unpack32, add32 = _build(np.uint32, np.int32, 32)
-pack64, unpack64, add64 = _build(np.uint64, np.int64, 64)
+pack32, unpack32 = _packing(np.uint32, np.int32, 32)
+pack64, unpack64 = _packing(np.uint64, np.int64, 64)
+add32, add64 = _adding(np.uint32), _adding(np.uint64)
 
 
 @njit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,23 +84,23 @@ class AesCtr:
         return _AesStream(key, number, block)
 
 
-def words(
-    prg: Prg, key: bytes, start: int, count: int, scratch: Elements | None = None
-) -> Elements:
-    """Words start, start + 1, ... of stream 0, little-endian: uint64 (count,).
+def words(prg: Prg, key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
+    """Words start, start + 1, ... of stream 0, little-endian, as many as fit a cache at a time.
 
-    They lie in `scratch` if it is given, uint64, at least count + 3. Who makes words all the time
-    saves fresh pages by that.
+    Gives how many came before, and uint64 (some,), which the next ones overwrite: an even number of
+    them from an even start on.
     """
     # An AES block holds two words: where the first word is the second of its two, skip one.
     block, skip = divmod(start, BLOCK // 8)
-    size = skip + count + BLOCK // 8  # `into` wants a block to spare
-    held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
-    stream = prg.stream(key, 0, block)
-    data, nbytes = held.view(np.uint8), 8 * (skip + count)
-    for at in range(0, nbytes, CHUNK):
-        stream.into(data[at:], min(CHUNK, nbytes - at))
-    return held[skip : skip + count]
+    stream, most, at = prg.stream(key, 0, block), CHUNK // 8, 0
+    held = np.empty(
+        min(most, skip + count) + BLOCK // 8, np.uint64
+    )  # `into` wants a block to spare
+    while at < count:
+        size = min(most - skip, count - at)
+        stream.into(held.view(np.uint8), 8 * (skip + size))
+        yield at, held[skip : skip + size]
+        at, skip = at + size, 0
 
 
 def drawn(random: Random, count: int) -> bytes:
@@ -186,10 +187,18 @@ class FieldElements:
         first, count, n : int
             Which blocks, and elements in each.
         scratch : NDArray, optional
-            uint64, at least count * n + 3: what comes back lies in there; see `words`.
+            uint64, at least count * n + 3: what comes back lies in there. Who makes blocks all the
+            time saves fresh pages by that.
         """
-        held = words(self._prg, self._key, first * n, count * n, scratch)
-        out: Elements = held.reshape(count, n)
+        # All at once, in place: see `words`.
+        start, skip = divmod(first * n, BLOCK // 8)
+        size = skip + count * n + BLOCK // 8
+        held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
+        stream = self._prg.stream(self._key, 0, start)
+        data, nbytes = held.view(np.uint8), 8 * (skip + count * n)
+        for at in range(0, nbytes, CHUNK):
+            stream.into(data[at:], min(CHUNK, nbytes - at))
+        out = held[skip : skip + count * n].reshape(count, n)
         if self._mask != _ONES:
             out &= np.uint64(self._mask)
         if out.size and int(out.max()) >= self._modulus:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, AesCtr, Prg, drawn, words
+from flhe.math.prg import AesCtr, Prg, drawn, words
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -39,9 +39,6 @@ PRECISION = 63
 
 GROUP = 8
 """Table entries that a loop of the kernel compares with; tables are filled up to a multiple."""
-
-_PIECE = CHUNK // 8
-"""Samples that are made at a time."""
 
 _DIGITS = 60
 """Decimal digits of the weights: three times as many as the thresholds have."""
@@ -142,10 +139,7 @@ class Noise:
                 f"Noise: samples from {start} on into {out.dtype} {out.shape}, takes a start of at "
                 "least 0 and int8 (count,) in one piece"
             )
-        scratch = np.empty(min(_PIECE, out.size) + 3, np.uint64)
-        for at in range(0, out.size, _PIECE):
-            part = out[at : at + _PIECE]
-            # Fixed counter block. Safe because the key is fresh, or derived for these samples alone,
-            # and every sample has a word of its own: no word is used for two.
-            drawn_words = words(self.prg, self.key, start + at, part.size, scratch)
-            sampling_kernels.sample(drawn_words, _table(), part)
+        # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
+        # every sample has a word of its own: no word is used for two.
+        for at, part in words(self.prg, self.key, start, out.size):
+            sampling_kernels.sample(part, _table(), out[at : at + part.size])

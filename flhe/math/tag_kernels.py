@@ -61,31 +61,33 @@ def _block(x, count, table):
 
 
 @njit
-def polynomial(values, pieces, table, step):
+def polynomial(values, split, table, step):
     """Sum of values[i] k**i modulo Q, canonical.
 
-    `values` are signed integers, shape (n,), of 32 bits at most if `pieces` is 1; of 64 if it is 3: 31
-    bits of them, the next 31, and the rest. `table` is int32, shape (3, BLOCK), the pieces of k**0 to
-    k**(BLOCK - 1); `step` is k**BLOCK.
+    `values` are signed integers, shape (n,): of 32 bits at most where `split` is None; of 64 where it
+    is True, taken as 31 bits, the next 31, and the rest. `table` is int32, (3, BLOCK), the pieces of
+    k**0 to k**(BLOCK - 1); `step` is k**BLOCK.
     """
     x = np.empty((3, BLOCK), np.int32)
+    low = x[0]
     total = np.uint64(0)
     power = np.uint64(1)
     for start in range(0, values.size, BLOCK):
         part = values[start : start + BLOCK]
         count = part.size
-        if pieces == 1:
+        piece = np.uint64(0)
+        if split is None:
             for i in range(count):
-                x[0, i] = part[i]
+                low[i] = part[i]
+            piece = _block(low, count, table)
         else:
             for i in range(count):
                 value = np.int64(part[i])
                 x[0, i] = value & _LOW
                 x[1, i] = (value >> 31) & _LOW
                 x[2, i] = value >> 62
-        piece = np.uint64(0)
-        for row in range(pieces - 1, -1, -1):
-            piece = plus(_block(x[row], count, table), mul(piece, _HALF))
+            for row in range(2, -1, -1):
+                piece = plus(_block(x[row], count, table), mul(piece, _HALF))
         total = plus(mul(piece, power), total)
         power = mul(power, step)
     return total

@@ -155,11 +155,11 @@ class _Powers:
         from flhe.math import tag_kernels
 
         step = np.uint64(pow(self.key, tag_kernels.BLOCK, Q))
-        pieces = 1 if values.dtype.itemsize <= 4 else 3
+        split = True if values.dtype.itemsize > 4 else None
         parts: list[int] = []
 
         def work(start: int, stop: int) -> None:
-            found = tag_kernels.polynomial(values[start:stop], pieces, self.table, step)
+            found = tag_kernels.polynomial(values[start:stop], split, self.table, step)
             parts.append(int(found) * pow(self.key, start, Q))
 
         spread(work, values.size, PIECE, threads)

@@ -114,37 +114,6 @@ def test_magnitudes_are_as_exact_as_the_documentation_says() -> None:
 # --- the distribution ---
 
 
-def test_moments_tail_and_chi_square() -> None:
-    """Of 4 million samples under a fixed key; the same test tells b = 1.005 from 1."""
-    count, laplace = 4_000_000, Laplace(1.0)
-    values = np.zeros(count, np.float32)
-    laplace.add(values, 2.0**20, fixed)
-    x = values.astype(np.float64)
-    assert abs(x.mean()) < 5 * math.sqrt(2 / count)
-    assert abs(np.abs(x).mean() - 1) < 5 / math.sqrt(count)
-    assert abs((x**2).mean() - 2) < 5 * math.sqrt(20 / count)
-    beyond = np.count_nonzero(np.abs(x) > 10)
-    assert abs(beyond - count * math.exp(-10)) < 5 * math.sqrt(count * math.exp(-10))
-    assert 12 < np.abs(x).max() < 25  # a sample of so many has its largest near ln(count) = 15.2
-
-    def chi_square(scale: float, edges: NDArray[np.float64]) -> float:
-        """Standard deviations from what a scale leads to expect between the edges."""
-        seen = np.histogram(x, np.concatenate([[-np.inf], edges, [np.inf]]))[0]
-        tails = np.exp(-np.abs(edges) / scale) / 2
-        expected = count * np.diff(
-            np.concatenate([[0], np.where(edges < 0, tails, 1 - tails), [1]])
-        )
-        return float(
-            (((seen - expected) ** 2 / expected).sum() - edges.size) / math.sqrt(2 * edges.size)
-        )
-
-    far = np.arange(-8, 8.125, 0.125) + 2**-11  # between two steps of the grid
-    near = (np.arange(-20, 22) - 0.5) * laplace.grid  # where a mistake in rounding would show
-    assert chi_square(1.0, far) < 4
-    assert chi_square(1.005, far) > 4
-    assert chi_square(1.0, near) < 4
-
-
 def test_the_two_furthest_inputs_are_told_apart_by_epsilon_and_no_more() -> None:
     alpha, scale, count = 1.0, 2.0, 1_000_000
     low, high = np.full(count, -alpha, np.float32), np.full(count, alpha, np.float32)

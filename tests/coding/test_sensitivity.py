@@ -206,29 +206,6 @@ def test_weights_that_share_a_gradient_or_have_none(chunk: int | None) -> None:
     assert not found["unused"].any()
 
 
-def test_linear_models_by_hand() -> None:
-    """By labels, d/dy_c (dl/dw_jd) = x_d (softmax_j - [j = c]).
-
-    By inputs, for half of e^2, e = w x + b - y: d/dx_j (dl/dw_i) = w_j x_i + [i = j] e, and w for b.
-    """
-    model = nn.Linear(5, 4)
-    found = sensitivity(model, functional.cross_entropy, [(X, INDICES)])
-    softmax = model(X).detach().softmax(1)
-    norms = (softmax[:, :, None] - torch.eye(4)).norm(dim=2)  # sample, output
-    assert_close(found["bias"], norms.mean(0))
-    assert_close(found["weight"], (norms[:, :, None] * X.abs()[:, None]).mean(0))
-
-    def half(output: Tensor, target: Tensor) -> Tensor:
-        return functional.mse_loss(output, target) / 2
-
-    model, inputs, targets = nn.Linear(3, 1), random(5, 11, 3), random(6, 11, 1)
-    found = sensitivity(model, half, [(inputs, targets)], of="inputs", probes=None)
-    w, errors = model.weight.detach()[0], (model(inputs) - targets).detach()
-    jacobians = inputs[:, :, None] * w + torch.eye(3) * errors[:, :, None]
-    assert_close(found["weight"][0], jacobians.norm(dim=2).mean(0))
-    assert_close(found["bias"], w.norm()[None])
-
-
 # --- what does not matter ---
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.math import ring, ring_kernels
-from flhe.math.prg import AesCtr, FieldElements, random_elements
+from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Q, Ring, root_of_unity
 from tests.reference.field import P, at, nearest
 from tests.reference.field import product as by_definition
@@ -30,10 +30,6 @@ def array(numbers: list[int]) -> NDArray[np.uint64]:
 def polynomial(n: int, seed: int) -> list[int]:
     draws = random.Random(seed)
     return [draws.randrange(Q) for _ in range(n)]
-
-
-def centred(lanes: NDArray[np.uint32]) -> NDArray[np.int32]:
-    return lanes.view(np.int32)
 
 
 # --- the field ---
@@ -129,26 +125,6 @@ def test_ring_masks_are_written_where_they_are_to_go() -> None:
     out = np.zeros((5, 1024), np.uint32)
     assert on.masks(k_hat, a_hat[2:4], out[2:4]).base is out
     assert np.array_equal(out[2:4], on.masks(k_hat, a_hat)[2:4])
-
-
-@pytest.mark.parametrize("parties", [1, 2, 3, 10, 50])
-@pytest.mark.parametrize("form", ["ring", "matrix"])
-def test_masks_are_almost_homomorphic(form: str, parties: int) -> None:
-    n, amount = 256, 8
-    a = FieldElements(AesCtr(), KEY).blocks(0, amount, n)
-
-    def masks(k: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        if form == "ring":
-            return Ring(n).masks(Ring(n).forward(k), a).ravel()
-        out = np.empty(amount, np.uint32)
-        return ring.lwr_masks(k, a, out)
-
-    seeds = [random_elements(n) for _ in range(parties)]
-    total = seeds[0]
-    for seed in seeds[1:]:
-        total = ring.add(total, seed)
-    summed = np.sum([masks(seed) for seed in seeds], axis=0, dtype=np.uint32)
-    assert np.abs(centred(summed - masks(total)).astype(np.int64)).max() <= (parties + 1) // 2
 
 
 @pytest.mark.parametrize("mu", [1, 7, 64, 736, 1023, 1024, 1025, 2500])

@@ -50,32 +50,6 @@ def test_words_at_every_threshold() -> None:
     assert out[4:6].tolist() == [40, -40]
 
 
-# --- the distribution ---
-
-
-def test_moments_tail_and_chi_square() -> None:
-    """Of 4 million samples under a fixed key; the same test tells sigma 4.55 from 4.53."""
-    count = 4_000_000
-    x = Gaussian().draw(count, lambda size: KEY[:size]).astype(np.float64)
-    variance = 4.53**2
-    assert abs(x.mean()) < 5 * math.sqrt(variance / count)
-    assert abs((x**2).mean() - variance) < 5 * variance * math.sqrt(2 / count)
-    assert abs((x**4).mean() - 3 * variance**2) < 5 * variance**2 * math.sqrt(96 / count)
-    assert np.abs(x).max() <= 40
-    edge = 19  # what lies further out is counted as one
-    seen = np.bincount(np.clip(x, -edge, edge).astype(np.int64) + edge, minlength=2 * edge + 1)
-
-    def chi_square(sigma: str) -> float:
-        one = [float(p) for p in probabilities(sigma)]
-        half = [p / 2 for p in one[1:edge]] + [sum(one[edge:]) / 2]
-        expected = count * np.array([*half[::-1], one[0], *half])
-        return float(((seen - expected) ** 2 / expected).sum())
-
-    degrees = 2 * edge
-    assert chi_square("4.53") < degrees + 4 * math.sqrt(2 * degrees)
-    assert chi_square("4.55") > degrees + 4 * math.sqrt(2 * degrees)
-
-
 # --- where samples come from ---
 
 

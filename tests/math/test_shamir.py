@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
 from flhe.math.shamir import Shamir
@@ -65,17 +64,6 @@ def test_any_threshold_of_them_and_more_give_the_secrets(
     everyone = data.draw(st.permutations(range(scheme.members)))
     ranks = everyone[: data.draw(st.integers(scheme.threshold, scheme.members))]
     assert np.array_equal(scheme.combine(ranks, shares[ranks], count), secrets)
-
-
-@settings(deadline=None, max_examples=30)
-@given(SCHEMES, st.integers(1, 20), st.integers(1, 6))
-def test_sums_of_shares_give_the_sum(scheme: Shamir, count: int, dealers: int) -> None:
-    secrets = [random_elements(count) for _ in range(dealers)]
-    total, shares = array([0] * count), np.zeros((scheme.members, scheme.width(count)), np.uint64)
-    for secret in secrets:
-        total, shares = ring.add(total, secret), ring.add(shares, scheme.share(secret))
-    found = scheme.combine(range(scheme.members), shares, count)
-    assert np.array_equal(found, total)
 
 
 @settings(deadline=None, max_examples=60)
