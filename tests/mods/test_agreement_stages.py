@@ -55,6 +55,11 @@ def before_confirms(group: Group) -> Message:
     return group.ask(group.sites[0])
 
 
+def too_few(group: Group) -> Message:
+    hellos = group.hellos()  # which put the sites in order
+    return group.sites[0].ask("share", **group.stage(messages=hellos[:2]))
+
+
 OUT_OF_ORDER: dict[str, tuple[Callable[[Group], Message], int]] = {
     "confirm without share": (
         lambda g: g.sites[0].ask("confirm", **g.stage(messages=g.hellos())),
@@ -65,10 +70,7 @@ OUT_OF_ORDER: dict[str, tuple[Callable[[Group], Message], int]] = {
     "a round before everybody confirmed": (before_confirms, 1020),
     "of another epoch": (lambda g: g.agree().ask(g.sites[0], epoch=bytes(16)), 1020),
     "no checkpoint to verify": (lambda g: g.agree().ask(g.sites[0], "verify"), 1014),
-    "too few members": (
-        lambda g: g.sites[0].ask("share", **g.stage(messages=g.hellos()[:2])),
-        1011,
-    ),
+    "too few members": (too_few, 1011),
 }
 
 
