@@ -77,7 +77,8 @@ def _paillier(options: Options, progress: Progress) -> Shown:
 
     given = _given(options, key_bits="key_bits", count="values", repeats="repeats")
     rows = paillier.measure(**given, progress=progress)
-    return Shown([paillier.table(rows)], paillier.to_data(rows), 100)
+    table = paillier.table(rows, **_given(options, key_bits="key_bits"))
+    return Shown([table], paillier.to_data(rows), 100)
 
 
 WHAT: dict[str, Callable[[Options, Progress], Shown]] = {

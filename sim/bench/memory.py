@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,8 +36,6 @@ CLIENTS = 3
 
 TIMEOUT_S = 1800.0
 """Longest time for one measurement."""
-
-LOOK_S = 0.1
 
 NODE_BYTES = 200 << 20
 """What a SuperNode holds, with the process that starts its clients, when idle."""
@@ -114,7 +113,7 @@ def memory(
 
     def step(what: str) -> None:
         if progress is not None:
-            progress(next(steps), 3 * (rounds + 1), what)
+            progress(next(steps), 2 * (rounds + 1) + 1, what)
 
     return [
         server_memory(FEW, values, rounds, step=lambda what: step(f"{FEW} nodes: {what}")),
@@ -198,39 +197,33 @@ def process_memory(
         It failed, or took longer than `timeout` seconds.
     """
     from flhe_app import launch
-    from flhe_app.processes import Children, describe_exit
+    from flhe_app.processes import describe_exit
 
     began = time.monotonic()
-    step("starting")
+    step("at work")
     with tempfile.TemporaryDirectory(
         prefix="flhe-", dir=launch.short_tmp(), ignore_cleanup_errors=True
     ) as name:
         scratch = Path(name)
-        log, result = scratch / "output.log", scratch / "result.jsonl"
-        log.touch(mode=0o600)
-        command = [sys.executable, "-m", "flhe_lab.bench.one_process"]
-        command += [str(values), str(clients), str(rounds), str(scratch), str(result)]
-        children = Children(launch.environment(scratch / "home", scratch), scratch)
-        tail = launch.Tail(result)
-        found: dict[str, int] = {}
+        environment = launch.environment(scratch / "home", scratch)
+        command = [sys.executable, "-m", "flhe_lab.bench.one_process", str(values)]
+        command += [str(clients), str(rounds), str(scratch)]
         try:
-            process = children.start(command, log=log, cwd=scratch)
-            while not found:
-                ended = process.poll() is not None
-                for line in tail.lines():
-                    event = json.loads(line)
-                    if "round" in event:
-                        step(f"round {event['round']} is over")
-                    else:
-                        found = event
-                if ended and not found:
-                    why = launch.last_exception(log) or describe_exit(process.returncode)
-                    raise FlheError(f"the federation in one process failed: {why}")
-                if time.monotonic() - began > timeout:
-                    raise FlheError(f"the federation in one process took more than {timeout:g} s")
-                time.sleep(LOOK_S)
-        finally:
-            children.stop()
+            done = subprocess.run(  # noqa: S603  our own module
+                command,
+                cwd=scratch,
+                env=environment,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise FlheError(f"the federation in one process took more than {timeout:g} s") from None
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").split("\n")
+        why = next(filter(None, reversed(lines)), describe_exit(done.returncode))
+        raise FlheError(f"the federation in one process failed: {why}")
+    found = json.loads(done.stdout.splitlines()[-1])
     seconds = time.monotonic() - began
     return Memory("process", clients, values, rounds, found["idle"], found["peak"], seconds)
 

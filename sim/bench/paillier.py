@@ -22,34 +22,23 @@ Source: Paillier (EUROCRYPT 1999); Damgård, Jurik, Nielsen (2010); Brickell, Go
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
 from flhe_lab.bench.host import machine
-from flhe_lab.bench.paillier_ways import YARDSTICK, Group, Tricks
+from flhe_lab.bench.paillier_ways import YARDSTICK, Tricks
 from flhe_lab.bench.phe import KEY_BITS
-from flhe_lab.bench.turns import Progress, Times
-from flhe_lab.bench.turns import measure as measured
+from flhe_lab.bench.turns import Measured, Progress
+from flhe_lab.bench.turns import measure as in_turns
 
 COUNT = 2048
 """Ciphertexts over which tables are shared: about 300,000 values."""
 
 REPEATS = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Seconds a ciphertext."""
-
-    name: str
-    group: Group
-    count: int
-    threads: int
-    key_bits: int
-    seconds: Times
+Rows = dict[tuple[str, str], Measured]
+"""(encrypt or decrypt, name) -> what it took."""
 
 
 def measure(
@@ -58,19 +47,8 @@ def measure(
     *,
     repeats: int = REPEATS,
     progress: Progress | None = None,
-) -> list[Row]:
-    """Time all of them, in turns.
-
-    Parameters
-    ----------
-    key_bits : int
-        |n|: 2048, 3072 or 4096.
-    count : int
-        Ciphertexts that share tables.
-    repeats : int
-        Turns that count.
-    progress : callable, optional
-        Told what is running.
+) -> Rows:
+    """Time all of them, in turns; a modulus of `key_bits` bits, `count` ciphertexts that share tables.
 
     Raises
     ------
@@ -79,57 +57,55 @@ def measure(
     FlheError
         A wrong result.
     """
-    tricks = Tricks(key_bits, count)
-    ways = tricks.all()
-    found = measured([tricks.contender(way) for way in ways], repeats, progress)
-    return [
-        Row(way.name, way.group, way.count, way.threads, key_bits, each.times[way.group])
-        for way, each in zip(ways, found.values(), strict=True)
-    ]
+    found = in_turns(Tricks(key_bits, count).all(), repeats, progress)
+    return {key_of(each): each for each in found.values()}
 
 
-def ratios(rows: Sequence[Row]) -> dict[tuple[Group, str], float]:
-    """How many times faster than phe each row is, by minima."""
-    phe = {row.group: row.seconds.min for row in rows if row.name == YARDSTICK}
-    return {(row.group, row.name): phe[row.group] / row.seconds.min for row in rows}
+def key_of(found: Measured) -> tuple[str, str]:
+    """What it does, and its name."""
+    group, _, name = found.contender.name.partition(": ")
+    return group, name
 
 
-def shared(rows: Sequence[Row]) -> int:
-    """Ciphertexts that share tables."""
-    return max(row.count for row in rows if row.group == "encrypt")
+def times_phe(rows: Rows, key: tuple[str, str]) -> float:
+    """How many times faster than phe a row is, by minima."""
+    group, _ = key
+    return rows[group, YARDSTICK].times[group].min / rows[key].times[group].min
 
 
-def to_data(rows: Sequence[Row]) -> dict[str, Any]:
+def to_data(rows: Rows) -> dict[str, Any]:
     """What was measured and how, as JSON values."""
-    by = ratios(rows)
     return {
         "machine": machine(),
-        "key_bits": rows[0].key_bits,
-        "count": shared(rows),
         "unit": "seconds a ciphertext; times_phe: minimum of phe's to minimum of this",
-        "rows": [{**asdict(row), "times_phe": by[row.group, row.name]} for row in rows],
+        "rows": [
+            {
+                "name": key[1],
+                "group": key[0],
+                "count": round(1 / each.contender.projection),
+                "threads": each.contender.threads,
+                "seconds": asdict(each.times[key[0]]),
+                "times_phe": times_phe(rows, key),
+            }
+            for key, each in rows.items()
+        ],
     }
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Rows, key_bits: int = KEY_BITS) -> Table:
     """Milliseconds a ciphertext, and how many times faster than phe."""
-    by = ratios(rows)
+    shared = max(round(1 / each.contender.projection) for each in rows.values())
     out = Table(
-        title=f"Paillier, {rows[0].key_bits} bits, ms a ciphertext; tables shared by "
-        f"{shared(rows):,}",
+        title=f"Paillier, {key_bits} bits, ms a ciphertext; tables shared by {shared:,}",
         caption=f"{YARDSTICK}: python-paillier with gmpy2, raw_encrypt, raw_decrypt; ratios of minima",
     )
     for heading in ("", "min", "median", "than phe"):
         out.add_column(heading, justify="right" if heading else "left")
     for group in ("encrypt", "decrypt"):
-        chosen = [row for row in rows if row.group == group]
+        out.add_section()
         out.add_row(f"[bold]{group}[/bold]")
-        for row in chosen:
-            out.add_row(
-                row.name,
-                f"{1e3 * row.seconds.min:.3f}",
-                f"{1e3 * row.seconds.median:.3f}",
-                f"{by[row.group, row.name]:.2f}x",
-                end_section=row is chosen[-1],
-            )
+        for key in (key for key in rows if key[0] == group):
+            seconds = rows[key].times[group]
+            shown = (f"{1e3 * each:.3f}" for each in (seconds.min, seconds.median))
+            out.add_row(key[1], *shown, f"{times_phe(rows, key):.2f}x")
     return out

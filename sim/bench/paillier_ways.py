@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -23,42 +23,13 @@ from flhe.schemes.batchcrypt.powers import FEW, fits
 from flhe.schemes.batchcrypt.residue_pool import draw
 from flhe.schemes.batchcrypt.residues import exponent_bits, in_lanes
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, Paillier, PaillierSealer
-from flhe.schemes.sealed import Slot
-from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.contender import SLOT, Contender
 from flhe_lab.bench.phe import library
-
-Group = Literal["encrypt", "decrypt"]
 
 COHORT = 9
 YARDSTICK = "phe"
-
-
-@dataclass(frozen=True, slots=True)
-class Trick:
-    """One way to do it.
-
-    Parameters
-    ----------
-    name : str
-        Name of the row.
-    group : "encrypt" or "decrypt"
-        What it does.
-    count : int
-        Ciphertexts in one turn.
-    work : callable
-        Gives `count` ciphertexts, or decrypts as many; what it gives is checked.
-    threads : int
-        Processors that it has.
-    before : callable, optional
-        What precedes each turn and is not timed.
-    """
-
-    name: str
-    group: Group
-    count: int
-    work: Callable[[], Sequence[Big]]
-    threads: int = 1
-    before: Callable[[], object] | None = None
+Work = Callable[[], Sequence[Big]]
+"""Gives ciphertexts, or decrypts some."""
 
 
 class Tricks:
@@ -93,50 +64,53 @@ class Tricks:
         self._phe = public, library().PaillierPrivateKey(public, self.key.p, self.key.q)
         self._ready: PaillierSealer | None = None
 
-    def all(self) -> list[Trick]:
-        """Yardstick first, then from the print to what flhe does."""
+    def all(self) -> list[Contender]:
+        """Yardstick first, "encrypt: phe", then from the print to what flhe does."""
         return [*self._encrypting(), *self._decrypting()]
 
-    def contender(self, trick: Trick) -> Contender:
-        """It, timed a ciphertext; what its last turn gave is checked."""
+    def trick(
+        self, group: str, name: str, count: int, work: Work, threads: int = 1, before: Any = None
+    ) -> Contender:
+        """One way to do it, timed a ciphertext of `count`; what its last turn gave is checked."""
         last: Sequence[Big] = []
 
-        def work() -> None:
+        def kept() -> None:
             nonlocal last
-            last = trick.work()
+            last = work()
 
         def error() -> float:
-            self.check(trick, last)
+            self.check(group, name, last)
             return 0.0
 
         return Contender(
-            f"{trick.group}: {trick.name}",
-            {trick.group: work},
+            f"{group}: {name}",
+            {group: kept},
             error=error,
-            projection=1 / trick.count,
-            before=trick.before,
-            threads=trick.threads,
+            projection=1 / count,
+            before=before,
+            threads=threads,
         )
 
-    def check(self, trick: Trick, found: Sequence[Big]) -> None:
+    def check(self, group: str, name: str, found: Sequence[Big]) -> None:
         """Raise FlheError unless it is what it should be."""
-        if trick.group == "encrypt":
+        if group == "encrypt":
             found = Crt(self.key.p, self.key.q).decrypt(found[:2])
         batch, n = self._scheme().batch, self.n
         # What lies above the slots is a batch's tag, which flhe alone makes.
         slots, _ = batch.lower([m - n if 2 * m > n else m for m in found])
         if any(m != self._batch for m in slots):
-            raise FlheError(f"{trick.name}: a wrong result; its times mean nothing")
+            raise FlheError(f"{name}: a wrong result; its times mean nothing")
 
-    def _encrypting(self) -> list[Trick]:
+    def _encrypting(self) -> list[Contender]:
         g, n, count = gmpy(), self.n, self.count
         base = g.powmod(self.key.h, n, self._square)
         halves = [(p * p, base % (p * p)) for p in (self.p, self.q)]
         bits = exponent_bits(n)
         exponents = [n % (p * (p - 1)) for p in (self.p, self.q)]
+        encrypt = partial(self.trick, "encrypt")
 
-        def many(name: str, size: int, residue: Callable[[], Big]) -> Trick:
-            return Trick(name, "encrypt", size, lambda: self._all(residue() for _ in range(size)))
+        def many(name: str, size: int, residue: Callable[[], Big]) -> Contender:
+            return encrypt(name, size, lambda: self._all(residue() for _ in range(size)))
 
         def by_python() -> Big:
             r = secrets.randbelow(int(n))
@@ -154,9 +128,7 @@ class Tricks:
 
         public, message = self._phe[0], int(self.message)
         tricks = [
-            Trick(
-                YARDSTICK, "encrypt", 16, lambda: [public.raw_encrypt(message) for _ in range(16)]
-            ),
+            encrypt(YARDSTICK, 16, lambda: [public.raw_encrypt(message) for _ in range(16)]),
             many("textbook, Python's pow", 1, by_python),
             many("textbook, GMP", 16, self._textbook),
             many("CRT", 16, by_crt),
@@ -174,17 +146,17 @@ class Tricks:
         one, two = ("thread", "threads") if by_lanes else ("process", "processes")
         return [
             *tricks,
-            Trick("flhe: tables made, verified", "encrypt", count, self._drawn(0)),
-            Trick(f"flhe: on 1 {one} beside", "encrypt", count, self._drawn(1)),
-            Trick(f"flhe: on 2 {two}", "encrypt", count, self._drawn(2), 2),
-            Trick("flhe: drawn ahead, batched", "encrypt", count, self._seal, 1, self._prepare),
+            encrypt("flhe: tables made, verified", count, self._drawn(0)),
+            encrypt(f"flhe: on 1 {one} beside", count, self._drawn(1)),
+            encrypt(f"flhe: on 2 {two}", count, self._drawn(2), 2),
+            encrypt("flhe: drawn ahead, batched", count, self._seal, 1, self._prepare),
         ]
 
-    def _drawn(self, workers: int) -> Callable[[], Sequence[Big]]:
+    def _drawn(self, workers: int) -> Work:
         key = self.key
         return lambda: self._all(draw(key.p, key.q, key.h, self.count, workers))
 
-    def _by_table(self, name: str, kind: type[Any], by_lanes: bool) -> Trick:
+    def _by_table(self, name: str, kind: type[Any], by_lanes: bool) -> Contender:
         """Over tables that were made before; on one thread, unverified."""
         bits, size = exponent_bits(self.n), min(self.count, 256)
         tables = []
@@ -199,14 +171,14 @@ class Tricks:
             pairs = zip(*(table.powers(rows, 1) for table in tables), strict=True)
             return self._all(self._join(x, y) for x, y in pairs)
 
-        return Trick(f"DJN, CRT, {name}", "encrypt", size, work)
+        return self.trick("encrypt", f"DJN, CRT, {name}", size, work)
 
-    def _decrypting(self) -> list[Trick]:
+    def _decrypting(self) -> list[Contender]:
         g, p, q, n = gmpy(), self.p, self.q, self.n
         secret = math.lcm(int(p) - 1, int(q) - 1)
         undo = pow(secret, -1, int(n))
         crt, private = Crt(self.key.p, self.key.q), self._phe[1]
-        c = self.ciphertext
+        c, decrypt = self.ciphertext, partial(self.trick, "decrypt")
         back = g.invert(p, q)
         known = [(a, a * a, g.invert(-b, a)) for a, b in ((p, q), (q, p))]
 
@@ -218,24 +190,17 @@ class Tricks:
             x, y = ((g.powmod(c, a - 1, aa) - 1) // a * h_a % a for a, aa, h_a in known)
             return x + p * ((y - x) * back % q)
 
-        def ours(name: str, size: int, threads: int = 1) -> Trick:
-            return Trick(
-                f"flhe: CRT, verified, {name}",
-                "decrypt",
-                size,
-                lambda: crt.decrypt([c] * size, threads),
-                threads,
-            )
+        def ours(name: str, size: int, threads: int = 1) -> Contender:
+            work = partial(crt.decrypt, [c] * size, threads)
+            return decrypt(f"flhe: CRT, verified, {name}", size, work, threads)
 
         many = 256 if fits(self.key.p, 256) else 32
         where = "eight lanes" if many == 256 else "GMP"
         tricks = [
-            Trick(
-                YARDSTICK, "decrypt", 32, lambda: [private.raw_decrypt(int(c)) for _ in range(32)]
-            ),
-            Trick("textbook, Python's pow", "decrypt", 1, lambda: textbook(pow)),
-            Trick("textbook, GMP", "decrypt", 1, lambda: textbook(g.powmod)),
-            Trick("CRT", "decrypt", 32, lambda: [unverified() for _ in range(32)]),
+            decrypt(YARDSTICK, 32, lambda: [private.raw_decrypt(int(c)) for _ in range(32)]),
+            decrypt("textbook, Python's pow", 1, lambda: textbook(pow)),
+            decrypt("textbook, GMP", 1, lambda: textbook(g.powmod)),
+            decrypt("CRT", 32, lambda: [unverified() for _ in range(32)]),
             ours("GMP", FEW - 1),  # so few are never computed in lanes
         ]
         if many == 256:
@@ -254,16 +219,13 @@ class Tricks:
     def _scheme(self) -> Paillier:
         return Paillier(COHORT, 16, self.key.public.bits, self.key.public)
 
-    def _slot(self) -> Slot:
-        # Always the same: no exponent is derived from it, each encryption draws fresh ones.
-        return Slot(0, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
-
     def _prepare(self) -> None:
         self._ready = PaillierSealer(self._scheme(), self.key, bytes(32), 0)
-        self._ready.prepare(self._slot(), self._values.size)
+        # No exponent is derived from the slot: each encryption draws fresh ones.
+        self._ready.prepare(SLOT, self._values.size)
 
     def _seal(self) -> Sequence[Big]:
         assert self._ready is not None
         plain = Plain(self._values, np.empty(0, np.int64))
-        sealed = self._ready.encrypt(plain, self._slot())
+        sealed = self._ready.encrypt(plain, SLOT)
         return from_rows(sealed.data.reshape(self.count, -1))

@@ -1,0 +1,257 @@
+"""`flhe bench`: turns, rows, tables and the command around them."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flhe.cli import app
+from flhe.errors import ConfigError, FlheError
+from flhe_lab.bench import Contender, Laps, Measured, Setting, Times, figures, measure, memory
+from flhe_lab.bench import times as timing
+from flhe_lab.bench.memory import Memory
+from flhe_lab.bench.paillier import table as paillier_table
+from flhe_lab.bench.paillier_ways import Tricks
+from flhe_lab.bench.table import matrix_note, table
+
+SMALL = Setting(values=20_000, cohort=5, dropouts=1)
+
+
+def stub(name: str = "stub", **known: object) -> Contender:
+    return Contender(name, {"encrypt": lambda: None}, **known)  # type: ignore[arg-type]
+
+
+def test_a_sample_is_projected_and_laps_are_believed() -> None:
+    seconds = iter([9.0, 0.5, 0.25, 0.75])  # the first turn warms up
+
+    def work() -> Laps:
+        now = next(seconds)
+        return Laps(encrypt=now, decrypt=2 * now)
+
+    found = measure([Contender("sampled", {"both": work}, projection=250.0)], 3)["sampled"]
+    assert found.times == {"encrypt": Times(62.5, 125.0), "decrypt": Times(125.0, 250.0)}
+    assert found.repeats == 3
+
+
+def test_all_take_turns_as_often_as_they_may() -> None:
+    seen: list[str] = []
+
+    def one(name: str, most: int) -> Contender:
+        work = {"encrypt": lambda: seen.append(name)}
+        return Contender(name, work, max_repeats=most, before=lambda: seen.append("ready"))
+
+    found = measure([one("a", 9), one("b", 2), one("c", 1)], 3)
+    turns = ["a b", "a b c", "a b", "a"]
+    assert seen == [each for turn in turns for who in turn.split() for each in ("ready", who)]
+    assert [each.repeats for each in found.values()] == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("contenders", "repeats", "error", "says"),
+    [
+        ([stub()], 0, ConfigError, "--repeats 0"),
+        ([stub(), stub()], 1, FlheError, "one name"),
+        ([stub(error=lambda: 0.5)], 1, FlheError, "its times mean nothing"),
+        ([stub(error=lambda: float("nan"))], 1, FlheError, "its times mean nothing"),
+    ],
+)
+def test_what_cannot_be_measured(
+    contenders: list[Contender], repeats: int, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        measure(contenders, repeats)
+
+
+# --- rows and tables ---
+
+
+def ran(*words: str, file: Path | None = None) -> str:
+    more = [] if file is None else ["--json", str(file)]
+    result = CliRunner().invoke(app, ["bench", *words, *more])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_json_is_as_documented(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    ran("flashe", "esafl", "--values", "5000", "--repeats", "1", file=file)
+    found = json.loads(file.read_text())
+    assert set(found) == {"machine", "rows"}
+    names = ["flashe", "esafl", "esafl rns-8192", "openssl-aes-ctr", "numpy-add-f32"]
+    assert [row["name"] for row in found["rows"]][:5] == names
+    fields = (
+        *("name", "kind", "values", "cohort", "dropouts", "threads", "encrypt_s", "add_s"),
+        *("decrypt_s", "upload_bytes", "bytes_per_value", "max_error", "note"),
+    )
+    for row in found["rows"]:
+        assert tuple(row) == fields
+        assert row["kind"] in {"scheme", "peer", "limit"}
+        assert row["encrypt_s"] is None or set(row["encrypt_s"]) == {"min", "median"}
+
+
+def test_sash_is_timed_with_its_parts_and_the_papers_form() -> None:
+    rows = timing.bench(["sash"], Setting(4000, 6, 2), repeats=1)
+    parts = ["sash", "sash mask", "sash lwr-736", "sash mask lwr-736"]
+    assert [*rows][:5] == [*parts, "openssl-aes-ctr"]
+    assert "the mask (" in matrix_note(rows)
+    assert matrix_note({"sash": rows["sash"]}) == ""
+    assert rows["sash mask"].contender.kind == "part"
+
+
+def test_the_table_fits_a_terminal_of_80() -> None:
+    slow, quick = Times(36_144.6, 36_144.6), Times(0.9999, 0.9999)
+    names = ["phe-3072 a value, projected", "tenseal-ckks-8192-60-40-40"]
+    rows = {}
+    for name in (*names, "openssl-aes-ctr", "numpy-add-f32"):
+        times = {"encrypt": slow if name == names[0] else quick, "add": quick, "decrypt": quick}
+        kind: Any = "peer" if name in names else "limit"
+        contender = Contender(name, {}, kind, upload_bytes=7_720_000_000)
+        rows[name] = Measured(contender, times, 1e-10, 1)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table(rows, Setting(10**7)))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    words = set(text.split())
+    assert {word for name in names for word in name.split()} <= words
+    assert {"36,145", "999.900", "36,148x", "7720.00", "772.00", "1.0e-10", "error"} <= words
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [(["rot13"], "unknown scheme"), (["flower", "sash"], "name it alone")]
+)
+def test_what_is_unknown_or_not_alone(words: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *words])
+    assert result.exit_code != 0
+    assert says in " ".join(result.output.split())
+
+
+# --- flower, paillier, memory ---
+
+
+def test_beside_flower(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    output = ran("flower", "--quick", "--values", "500", file=file)
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["SASH", "Flower SecAgg+, all others"] * 3
+    assert [row["server_s"] is None for row in rows] == [False] * 5 + [True]
+    assert [row["projected"] for row in rows] == [False, True] * 3
+    assert output.count("x") >= 5
+
+
+def test_ways_to_compute_paillier(tmp_path: Path) -> None:
+    pytest.importorskip("phe")
+    file = tmp_path / "tricks.json"
+    ran("paillier", "--key-bits", "2048", "--values", "3", "--repeats", "1", file=file)
+    rows = {(row["group"], row["name"]): row for row in json.loads(file.read_text())["rows"]}
+    assert rows["encrypt", "phe"]["times_phe"] == 1
+    for (group, name), row in rows.items():
+        assert 0 < row["seconds"]["min"] <= row["seconds"]["median"]
+        same = rows[group, "phe"]["seconds"]["min"] / row["seconds"]["min"]
+        assert row["times_phe"] == pytest.approx(same), name
+
+
+def test_all_ways_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By decryption as it is printed, which none of the timed ways is checked by."""
+    pytest.importorskip("phe")
+    gmpy2 = pytest.importorskip("gmpy2")
+    tricks, kept = Tricks(2048, 6), list[tuple[str, str, Any]]()
+    n, order = int(tricks.n), (int(tricks.p) - 1) * (int(tricks.q) - 1)
+    slots, seen, check = tricks._scheme().batch, set[Any](), tricks.check
+    monkeypatch.setattr(tricks, "check", lambda *each: kept.append(each))
+    for way in tricks.all():
+        way.turn()
+        way.checked()
+        assert len(kept[-1][2]) == round(1 / way.projection) or "textbook" in way.name
+    monkeypatch.undo()
+    for group, name, found in kept:
+        check(group, name, found)
+        if group == "decrypt":
+            assert all(m == tricks.message for m in found)
+            continue
+        for c in found:
+            opened = (gmpy2.powmod(c, order, n * n) - 1) // n * pow(order, -1, n) % n
+            # Above the slots, `batched` has a tag.
+            (low,), _ = slots.lower([opened - n if 2 * opened > n else opened])
+            assert low % n == tricks.message
+            assert (opened == tricks.message) is ("batched" not in name)
+        assert seen.isdisjoint(found)  # each draws afresh
+        seen |= {*found}
+    wrong = (1 + (tricks.message + 1) * n) * tricks._textbook() % (n * n)
+    with pytest.raises(FlheError, match="its times mean nothing"):
+        measure([tricks.trick("encrypt", "x", 1, lambda: [wrong])], 1)
+    with pytest.raises(ConfigError, match="--count 0"):
+        Tricks(2048, 0)
+
+
+def test_ratios_are_to_phe_within_a_group() -> None:
+    rows = {}
+    for group, name, least in (("encrypt", "phe", 0.03), ("encrypt", "fast", 0.001)):
+        contender = Contender(f"{group}: {name}", {}, projection=1 / 4)
+        rows[group, name] = Measured(contender, {group: Times(least, least)}, None, 1)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(paillier_table(rows))
+    assert "30.00x" in console.export_text()
+
+
+def test_memory_by_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[dict[str, Any]] = []
+    found = [
+        Memory("server", 3, 1_000, 2, 100_000, 108_000, 70.0),
+        Memory("server", 20, 1_000, 2, 100_000, 110_000, 300.0),
+        Memory("process", 3, 10_000, 2, 200_000, 440_000, 40.0),
+    ]
+
+    def measured(progress: Any, **sizes: int) -> list[Memory]:
+        progress(0, 9, "3 nodes: starting")
+        given.append(sizes)
+        return found
+
+    monkeypatch.setattr(memory, "memory", measured)
+    out = tmp_path / "out.json"
+    for more in ([], ["--values", "5000", "--cohort", "4", "--repeats", "1"]):
+        text = ran("memory", *more, file=out)
+        assert "ServerApp" in text
+        assert "1.25x" in text
+    assert given == [{}, {"values": 5000, "nodes": 4, "rounds": 1}]
+    told = json.loads(out.read_text())
+    assert told["growth"] == pytest.approx(1.25)
+    assert [row["above_idle_bytes"] for row in told["memory"]] == [8_000, 10_000, 240_000]
+    assert memory.growth(found[1:]) is None
+    assert found[2].models == 6
+
+
+# --- figures ---
+
+
+def test_data_lie_beside_a_figure_and_some_can_go_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    beside = figures.save_data(tmp_path / "x.png", "flhe x", 3, {"rows": [1]})
+    assert json.loads(beside.read_text()) == {"format": "flhe x", "version": 3, "rows": [1]}
+    for name, says in (("a.pdf", "a figure is a .png"), ("no/a.png", "there is no directory")):
+        with pytest.raises(ConfigError, match=says):
+            figures.check(tmp_path / name)
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(ConfigError, match=r"a\.json: cannot be written \(Is a directory\)"):
+        figures.save_data(tmp_path / "a.png", "x", 1, {})
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(ConfigError, match=r"b\.png: cannot be written"):
+        figures.save(figures.new(1, 1), tmp_path / "b.png")
+    real = builtins.__import__
+
+    def none(name: str, *rest: Any) -> Any:
+        if name == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", none)
+    with pytest.raises(ConfigError, match=r"pip install 'matplotlib>="):
+        figures.check(tmp_path / "a.png")
