@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server import LegacyContext
+from flwr.server.workflow import constant
+from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, FlheError
@@ -45,28 +60,26 @@ class Round:
     dropouts: int = 0
 
     def __post_init__(self) -> None:
-        if self.clients < 3 or self.values < 1:
-            raise ConfigError(
-                f"Round: {self.clients} clients, {self.values} values: at least 3 and 1"
-            )
         shares = self.num_shares
-        if not 3 <= shares <= self.clients or (shares < self.clients and shares % 2 == 0):
-            raise ConfigError(
-                f"Round(num_shares={shares}): 3 to {self.clients}, odd or all of them"
-            )
+        if self.values < 1 or not 3 <= shares <= self.clients:
+            raise ConfigError(f"{self}: at least 3 shares, as many clients, and 1 value")
+        if shares < self.clients and shares % 2 == 0:
+            raise ConfigError(f"{self}: shares are odd, or of all")
         if not 2 <= self.threshold < shares:
-            raise ConfigError(f"Round(threshold={self.threshold}): 2 to {shares - 1}")
+            raise ConfigError(f"{self}: a threshold of 2 to {shares - 1}")
         if not 0 <= self.dropouts <= self.clients - self.threshold:
-            raise ConfigError(
-                f"Round(dropouts={self.dropouts}): {self.threshold} of {self.clients} "
-                "clients must remain"
-            )
+            raise ConfigError(f"{self}: {self.threshold} clients must remain")
 
     @property
     def gone(self) -> frozenset[int]:
         """Node ids of the clients that drop out, spread evenly."""
         step = self.clients / max(self.dropouts, 1)
         return frozenset(FIRST + int(i * step) for i in range(self.dropouts))
+
+    @property
+    def stayed(self) -> list[int]:
+        """Node ids of the others."""
+        return [n for n in range(FIRST, FIRST + self.clients) if n not in self.gone]
 
     def update(self, node: int) -> NDArray[np.float32]:
         """What a client uploads, shape (values,): Gaussian, sigma 0.02, always the same."""
@@ -76,78 +89,65 @@ class Round:
     def mean(self) -> NDArray[np.float64]:
         """What the server must arrive at, shape (values,)."""
         total = np.zeros(self.values)
-        for node in range(FIRST, FIRST + self.clients):
-            if node not in self.gone:
-                total += self.update(node)
-        return total / (self.clients - self.dropouts)
+        for node in self.stayed:
+            total += self.update(node)
+        return total / len(self.stayed)
 
 
 class Client:
     """One client: Flower's mod around a training function that trains nothing."""
 
     def __init__(self, setting: Round, node: int) -> None:
-        from flwr.app import Context, RecordDict
-
         self._setting = setting
         self._context = Context(1, node, {}, RecordDict(), {})
-        self._update: NDArray[np.float32] | None = None
         self.seconds = 0.0
 
     def handle(self, message: Any) -> Any:
         """Give the message to the mod; its seconds add up, training's are not among them."""
-        from flwr.app import ConfigRecord, RecordDict
-        from flwr.client.mod import secaggplus_mod
-
         # The mod takes fields out of what it is given, and the workflow gives all clients one record.
         records: dict[str, Any] = dict(message.content)
         for name, found in message.content.config_records.items():
             records[name] = ConfigRecord(dict(found), False)
         message.content = RecordDict(records)
-        trained = self._train if self._collects(message) else None
-        reply = trained(message) if trained is not None else None
+        trained: Any = None
+        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
+            update = ndarrays_to_parameters([self._setting.update(self._context.node_id)])
+            result = FitRes(Status(Code.OK, ""), update, EXAMPLES, {})
+            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
         began = time.perf_counter()
-        out = secaggplus_mod(message, self._context, lambda _msg, _ctx: reply)  # type: ignore[arg-type, return-value]
+        out = secaggplus_mod(message, self._context, lambda _msg, _ctx: trained)
         self.seconds += time.perf_counter() - began
         return out
 
-    @staticmethod
-    def _collects(message: Any) -> bool:
-        from flwr.common.secure_aggregation.secaggplus_constants import (
-            RECORD_KEY_CONFIGS,
-            Key,
-            Stage,
-        )
 
-        stage = message.content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
-        return bool(stage == Stage.COLLECT_MASKED_VECTORS)
-
-    def _train(self, message: Any) -> Any:
-        from flwr.app import Message
-        from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
-        from flwr.compat.common import recorddict_compat as compat
-
-        update = self._setting.update(self._context.node_id)
-        result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([update]), EXAMPLES, {})
-        return Message(compat.fitres_to_recorddict(result, False), reply_to=message)
+Replies = Callable[[Iterable[Any]], list[Any]]
+"""Messages -> their replies."""
 
 
 class Grid:
-    """Hands each message to its client's mod; clients that dropped out answer with an error.
+    """Of Flower's Grid the one method that the workflow calls."""
 
-    Of Flower's Grid it has the one method that the workflow calls.
-    """
-
-    def __init__(self, clients: dict[int, Client], gone: frozenset[int]) -> None:
-        self.clients = clients
-        self.replies: list[Any] = []
-        self._gone = gone
-        self._stage = 0
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Any:
         """All replies at once."""
-        from flwr.app import Error, Message
-
         del timeout
+        return self._replies(messages)
+
+
+class Clients:
+    """Hands each message to its client's mod; clients that dropped out answer with an error."""
+
+    def __init__(self, setting: Round) -> None:
+        nodes = range(FIRST, FIRST + setting.clients)
+        self.clients = {node: Client(setting, node) for node in nodes}
+        self.replies: list[Any] = []
+        self._gone = setting.gone
+        self._stage = 0
+
+    def __call__(self, messages: Iterable[Any]) -> list[Any]:
+        """Replies of one stage."""
         self._stage += 1
         self.replies = []
         for message in messages:
@@ -157,18 +157,6 @@ class Grid:
             else:
                 self.replies.append(self.clients[node].handle(message))
         return self.replies
-
-
-class Recorded:
-    """Replies that came before."""
-
-    def __init__(self, replies: list[Any]) -> None:
-        self._replies = replies
-
-    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Any:
-        """The replies, whatever was sent."""
-        del messages, timeout
-        return self._replies
 
 
 class _Proxy:
@@ -182,24 +170,15 @@ class Strategy:
     """What the workflow calls of a strategy; keeps the mean that it hands over."""
 
     def __init__(self, setting: Round) -> None:
-        self._setting = setting
+        self._nodes = range(FIRST, FIRST + setting.clients)
         self.found: NDArray[np.float64] = np.empty(0)
 
-    def configure_fit(self, round_: int, parameters: Any, manager: Any) -> list[Any]:
+    def configure_fit(self, _round: int, parameters: Any, _manager: Any) -> list[Any]:
         """Every client, no instructions."""
-        from flwr.common import FitIns
+        return [(_Proxy(node), FitIns(parameters, {})) for node in self._nodes]
 
-        del round_, manager
-        nodes = range(FIRST, FIRST + self._setting.clients)
-        return [(_Proxy(node), FitIns(parameters, {})) for node in nodes]
-
-    def aggregate_fit(
-        self, round_: int, results: Any, failures: Any
-    ) -> tuple[None, dict[str, Any]]:
+    def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
         """All results have one and the same mean."""
-        from flwr.common import parameters_to_ndarrays
-
-        del round_, failures
         if results:
             (self.found,) = parameters_to_ndarrays(results[0][1].parameters)
         return None, {}
@@ -213,42 +192,27 @@ class _Manager:
 
 def context_for(setting: Round) -> tuple[Any, Strategy]:
     """A LegacyContext, and the strategy in it."""
-    from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
-    from flwr.server import LegacyContext
-    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
-    from flwr.supercore.task_identity import TaskIdentity
-
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
     state = RecordDict()
-    state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
-    state.array_records[MAIN_PARAMS_RECORD] = ArrayRecord([np.zeros(1, np.float32)])
-    strategy = Strategy(setting)
+    round_ = ConfigRecord({constant.Key.CURRENT_ROUND: 1})
+    state.config_records[constant.MAIN_CONFIGS_RECORD] = round_
+    arrays = ArrayRecord([np.zeros(1, np.float32)])
+    state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
+    strategy: Any = Strategy(setting)
+    manager: Any = _Manager()
     context = Context(1, 0, {}, state, {})
-    made: Any = LegacyContext(context, strategy=strategy, client_manager=_Manager())  # type: ignore[arg-type]
-    return made, strategy
+    return LegacyContext(context, strategy=strategy, client_manager=manager), strategy
 
 
 def message_to(node: int, fields: dict[str, Any]) -> Any:
     """A message of the workflow to a client."""
-    from flwr.app import ConfigRecord, Message, RecordDict
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
-
     content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord(fields, False)})
     return Message(content=content, dst_node_id=node, message_type="train", group_id="1")
 
 
 def configs_of(message: Any) -> Any:
     """The workflow's fields of a message."""
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
-
     return message.content.config_records[RECORD_KEY_CONFIGS]
-
-
-def workflow_state() -> Any:
-    """A fresh state of the workflow."""
-    from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
-
-    return WorkflowState()
 
 
 def need(done: bool) -> None:

@@ -26,20 +26,32 @@ import time
 from typing import Any
 
 import numpy as np
+from flwr.app import Message
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
+from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
+from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_public_key,
+    generate_key_pairs,
+    private_key_to_bytes,
+    public_key_to_bytes,
+)
 
 from flhe.errors import FlheError
 from flhe_lab.bench.contender import Laps
 from flhe_lab.bench.flower_parts import (
     FIRST,
     Client,
+    Clients,
     Grid,
-    Recorded,
     Round,
     configs_of,
     context_for,
     message_to,
     need,
-    workflow_state,
 )
 from flhe_lab.bench.host import quiet
 
@@ -65,11 +77,8 @@ class FlowerSecAgg:
     projected = False
 
     def __init__(self, setting: Round) -> None:
-        from flwr.server.workflow import SecAggPlusWorkflow
-
         self.setting = setting
-        self.seconds: dict[int, float] = {}
-        self._workflow = SecAggPlusWorkflow(
+        work: Any = SecAggPlusWorkflow(
             setting.num_shares,
             setting.threshold,
             max_weight=MAX_WEIGHT,
@@ -77,32 +86,23 @@ class FlowerSecAgg:
             quantization_range=LEVELS,
             modulus_range=MODULUS,
         )
+        self._workflow = work
         self._context, self._strategy = context_for(setting)
-        clients = range(FIRST, FIRST + setting.clients)
-        self._grid = Grid({node: Client(setting, node) for node in clients}, setting.gone)
-        self._state = workflow_state()
-        work: Any = self._workflow
+        clients, state = Clients(setting), WorkflowState()
+        grid, stages = Grid(clients), (work.setup_stage, work.share_keys_stage)
         with quiet():
-            for stage in (
-                work.setup_stage,
-                work.share_keys_stage,
-                work.collect_masked_vectors_stage,
-            ):
-                need(stage(self._grid, self._context, self._state))
-            kept = copy.deepcopy(self._state)
-            need(work.unmask_stage(self._grid, self._context, self._state))
+            for stage in (*stages, work.collect_masked_vectors_stage):
+                need(stage(grid, self._context, state))
+            self._state = copy.deepcopy(state)
+            need(work.unmask_stage(grid, self._context, state))
         self._check()
-        self._state = kept
-        self._replies = self._grid.replies
-        self.seconds = {node: client.seconds for node, client in self._grid.clients.items()}
+        self._replies = clients.replies
+        self._seconds = [clients.clients[node].seconds for node in setting.stayed]
 
     def client(self) -> Laps:
         """Seconds of one client that stayed, all stages; each call gives another client's."""
-        stayed = [node for node in self.seconds if node not in self.setting.gone]
-        node = stayed[0]
-        seconds = self.seconds.pop(node)
-        self.seconds[node] = seconds  # to the end of the line
-        return Laps(client=seconds)
+        self._seconds.append(self._seconds.pop(0))
+        return Laps(client=self._seconds[-1])
 
     def server(self) -> Laps:
         """Seconds of `unmask_stage` on the replies that were collected."""
@@ -148,19 +148,6 @@ class Projection:
 
 def _lone_client(setting: Round) -> float:
     """One real client, whose neighbours made keys and nothing else."""
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
-        encrypt,
-        generate_shared_key,
-    )
-    from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
-    from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
-    from flwr.supercore.primitives.asymmetric import (
-        bytes_to_public_key,
-        generate_key_pairs,
-        private_key_to_bytes,
-        public_key_to_bytes,
-    )
-
     client = Client(setting, FIRST)
 
     def tell(stage: str, fields: dict[str, Any]) -> Any:
@@ -215,14 +202,6 @@ class _Parts:
     """`unmask_stage` for a few owners of shares, of whom the others know nothing."""
 
     def __init__(self, setting: Round, shares: int) -> None:
-        from flwr.common.secure_aggregation.crypto.shamir import create_shares
-        from flwr.server.workflow import SecAggPlusWorkflow
-        from flwr.supercore.primitives.asymmetric import (
-            generate_key_pairs,
-            private_key_to_bytes,
-            public_key_to_bytes,
-        )
-
         self._setting = setting
         self._workflow = SecAggPlusWorkflow(setting.num_shares, setting.threshold)
         pair = generate_key_pairs()
@@ -236,11 +215,8 @@ class _Parts:
 
     def run(self, stayed: int, gone: int) -> float:
         """Seconds with so many owners that stayed and that are gone."""
-        from flwr.app import Message
-        from flwr.common.secure_aggregation.secaggplus_constants import Key
-
         owners = self._nodes[: stayed + gone]
-        state = workflow_state()
+        state = WorkflowState()
         state.sampled_node_ids = set(owners)
         state.active_node_ids = set(owners[:stayed])
         state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
@@ -265,7 +241,7 @@ def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> floa
     state = copy.deepcopy(state)
     with quiet():
         began = time.perf_counter()
-        done = workflow.unmask_stage(Recorded(replies), context, state)
+        done = workflow.unmask_stage(Grid(lambda _messages: replies), context, state)
         seconds = time.perf_counter() - began
     need(done)
     return seconds

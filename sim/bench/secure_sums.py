@@ -121,16 +121,6 @@ class Sides(Protocol):
         """Seconds from the last answer to the sum; raises FlheError if it is not the sum."""
 
 
-def contender(name: str, sides: Sides, *, max_repeats: int = MANY) -> Contender:
-    """Both sides, in turn."""
-    return Contender(
-        name,
-        {"client": sides.client, "server": sides.server},
-        max_repeats=max_repeats,
-        projected=("server",) if sides.projected else (),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Maker:
     """How to make one that takes part.
@@ -143,11 +133,21 @@ class Maker:
         Setting -> its sides, or None where it has no point.
     max_repeats : int
         Repeats beyond which waiting for it teaches nothing.
+    serves : bool
+        Whether its server takes part.
     """
 
     name: str
     make: Callable[[Setting], Sides | None]
     max_repeats: int = MANY
+    serves: bool = True
+
+    def contender(self, sides: Sides) -> Contender:
+        """Both sides, in turn."""
+        work = {"client": sides.client, "server": sides.server}
+        projected = ("server",) if sides.projected else ()
+        phases = work if self.serves else {"client": sides.client}
+        return Contender(self.name, phases, max_repeats=self.max_repeats, projected=projected)
 
 
 def _secagg(setting: Setting) -> Sides:
@@ -174,26 +174,36 @@ def _sash_plus(setting: Setting) -> Sides | None:
     return SashNeighbours(setting, DEGREE) if setting.clients > DEGREE + 1 else None
 
 
-def _flower(setting: Setting) -> Sides:
-    """On DEGREE neighbours; whole while all are neighbours and few."""
+def flowers(setting: Setting, shares: int, threshold: int, *, whole: bool) -> Sides:
+    """Flower's SecAgg+ among `shares` clients each, run whole or projected from its parts."""
     from flhe_lab.bench.flower_parts import Round
     from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
+    asked = Round(setting.clients, setting.values, shares, threshold, setting.dropouts)
+    return FlowerSecAgg(asked) if whole else Projection(asked)
+
+
+def _flower(setting: Setting) -> Sides:
+    """On DEGREE neighbours; whole while all are neighbours and few."""
     shares = min(DEGREE + 1, setting.clients)
-    asked = Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
-    return FlowerSecAgg(asked) if setting.clients <= WHOLE else Projection(asked)
+    return flowers(setting, shares, shares // 2 + 1, whole=setting.clients <= WHOLE)
+
+
+def _flower_parts(setting: Setting) -> Sides:
+    """By its parts, also where it could be run whole."""
+    shares = min(DEGREE + 1, setting.clients)
+    return flowers(setting, shares, shares // 2 + 1, whole=False)
 
 
 SASH, SASH_PLUS = Maker("SASH", _sash), Maker("SASH+", _sash_plus)
 SECAGG, SECAGG_PLUS = Maker("SecAgg", _secagg), Maker("SecAgg+", _secagg_plus)
 FLOWERS = Maker("SecAgg+ of Flower", _flower, max_repeats=1)
-MAKERS = (SASH, SASH_PLUS, SECAGG, SECAGG_PLUS, FLOWERS)
+FLOWERS_PARTS = Maker(FLOWERS.name, _flower_parts, max_repeats=1)
 
 
 def timed(
     setting: Setting,
-    makers: Sequence[Maker] = MAKERS,
-    *,
+    makers: Sequence[Maker],
     repeats: int,
     progress: Progress | None = None,
 ) -> dict[str, Measured]:
@@ -212,5 +222,5 @@ def timed(
             progress(0, repeats + 1, f"{maker.name}, {setting.clients} clients: making it ready")
         sides = maker.make(setting)
         if sides is not None:
-            taking.append(contender(maker.name, sides, max_repeats=maker.max_repeats))
+            taking.append(maker.contender(sides))
     return measure(taking, repeats, progress)

@@ -63,7 +63,7 @@ class PaperBatch:
     Parameters
     ----------
     cohort : int
-        N, 2 or more; the layout knows nothing of it, but `advance` does.
+        N, 2 or more; the layout knows nothing of it.
     bits : int
         r: bits of one value without its sign, 1 to 32.
     padding : int
@@ -109,15 +109,6 @@ class PaperBatch:
     def slots(self, key_bits: int) -> int:
         """Values that one plaintext of `key_bits` bits holds."""
         return (key_bits - 1) // self.slot_bits
-
-    def quantize(self, x: NDArray[np.float64], alpha: float, *, advance: bool = False) -> Integers:
-        """Clip to [-alpha, alpha] and map it to integers, to nearest, shape of `x`.
-
-        With `advance`, integers range over [-N alpha, N alpha] (Sec. 4.3, advance scaling).
-        """
-        reach = alpha * (self.cohort if advance else 1)
-        clipped = np.clip(x, -alpha, alpha)
-        return np.rint(clipped / reach * self.largest).astype(np.int64)
 
     def encode(self, values: Integers) -> int:
         """The long integer of one batch, shape (slots,); the first value lies lowest.

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
+from flhe_lab.bench.host import quiet as silent
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
-    from torch import Tensor, nn
+    from torch import nn
 
     from flhe_app.tasks.base import Data, Task
     from flhe_lab.papers.learning import Setting
@@ -52,8 +52,6 @@ def allowing(home: Path) -> dict[str, Any]:
         "flhe-server-reads": True,
         "flhe-unpermuted": True,
         "flhe-key-bits": 2048,
-        "flhe-min-select": 0.0,
-        "flhe-select-rules": "sensitivity,magnitude,random,layers",
     }
 
 
@@ -96,7 +94,7 @@ class Learners:
         from flhe.mods import HEMod
         from flhe_app.tasks import base
 
-        app = ClientApp(mods=[HEMod(sensitivity=self._sensitive)] if encrypted else [])
+        app = ClientApp(mods=[HEMod()] if encrypted else [])
         setting = self._setting
 
         @app.train()
@@ -136,17 +134,6 @@ class Learners:
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         return model
 
-    def _sensitive(self, message: Message, context: Context) -> dict[str, Tensor]:
-        """The map that says what is encrypted, where a scheme encrypts a part."""
-        from torch.nn import functional
-
-        from flhe.coding.sensitivity import sensitivity
-
-        mine = self._parts[int(context.node_config["partition-id"])].train
-        pairs = (mine.images, mine.labels)
-        batches = zip(*(half.split(self._setting.batch_size) for half in pairs), strict=True)  # type: ignore[no-untyped-call]
-        return sensitivity(self._received(message), functional.cross_entropy, batches, of="inputs")
-
 
 EVALUATED = 128
 """Examples that are scored at a time: the logits of more windows of text than that take memory."""
@@ -154,17 +141,15 @@ EVALUATED = 128
 
 @contextmanager
 def quiet(threads: int) -> Iterator[None]:
-    """So many torch threads for each client that trains, and no word from Flower but warnings."""
+    """So many torch threads for each client that trains, and no word from Flower but errors."""
     import torch
 
     import flhe.strategies  # noqa: F401  Flower sets its log's level when imported
 
-    logger, before = logging.getLogger("flwr"), torch.get_num_threads()
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        yield
+        with silent():
+            yield
     finally:
         torch.set_num_threads(before)
-        logger.setLevel(level)

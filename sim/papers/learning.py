@@ -7,7 +7,6 @@ encryption's encoding does: clipping, quantization, sparsification.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import tempfile
@@ -27,16 +26,12 @@ Arguments = Mapping[str, Any]
 FLASHE's unless said, and `rounds`, fewer of them than the setting's."""
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
-SPLITS = ("iid", "pieces")
 
 SETTLED = 10
 """Last rounds whose mean accuracy stands for a curve: one round's goes up and down."""
 
 SERIES = ("accuracy", "loss", "bytes_up", "bytes_down", "crypto_s", "round_s")
 """Fields of RoundReport that a curve keeps."""
-
-SUMMED = ("bytes_up", "bytes_down", "crypto_s", "round_s")
-"""Those of a round for the map of what is encrypted: they count with the first round of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +69,16 @@ class Setting:
     split: str = "iid"
 
     def __post_init__(self) -> None:
-        if self.clients < 3:
-            raise ConfigError(f"clients={self.clients}: an encrypted federation has 3 or more")
-        least = {"rounds": 1, "local_epochs": 1, "batch_size": 1, "images": 0, "seed": 0}
-        for name, bound in {**least, "test_images": 0, "batches": 0}.items():
+        least = {"clients": 3, "rounds": 1, "local_epochs": 1, "batch_size": 1, "images": 0}
+        for name, bound in {**least, "seed": 0, "test_images": 0, "batches": 0}.items():
             if getattr(self, name) < bound:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be {bound} or more")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ConfigError(f"learning_rate={self.learning_rate}: must be finite and positive")
-        for name, known in (("optimizer", ("sgd", "adam", "rmsprop")), ("split", SPLITS)):
+        for name, known in (
+            ("optimizer", ("sgd", "adam", "rmsprop")),
+            ("split", ("iid", "pieces")),
+        ):
             if getattr(self, name) not in known:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(known)}"
@@ -95,25 +91,17 @@ class Curve:
 
     Parameters
     ----------
-    arguments : dict or None
-        As of `Arguments`, as JSON values; None for plain FedAvg.
     series : dict[str, list]
         One number a round under each name of SERIES, as in RoundReport.
     """
 
     name: str
-    arguments: dict[str, Any] | None
     series: dict[str, list[Any]]
 
     @property
     def rounds(self) -> int:
         """Rounds that it has."""
         return len(self.series["accuracy"])
-
-    @property
-    def settled(self) -> float:
-        """Mean accuracy over the last SETTLED rounds."""
-        return self.settled_after(self.rounds)
 
     def settled_after(self, rounds: int) -> float:
         """Mean accuracy over the last SETTLED of the first `rounds` rounds."""
@@ -126,24 +114,12 @@ class Curve:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "name": self.name,
-            "strategy": "FedAvg" if self.arguments is None else preset_name(self.arguments),
-            "arguments": self.arguments,
-            "settled_accuracy": self.settled,
-            **self.series,
-        }
+        return {"name": self.name, **self.series}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Curve:
         """Read what `to_json` gave."""
-        series = {name: list(found[name]) for name in SERIES}
-        return cls(found["name"], found["arguments"], series)
-
-
-def as_json(arguments: Arguments | None) -> dict[str, Any] | None:
-    """Arguments as JSON values; what has none, such as an optimizer, by its repr."""
-    return None if arguments is None else json.loads(json.dumps(dict(arguments), default=repr))
+        return cls(found["name"], {name: list(found[name]) for name in SERIES})
 
 
 def preset_name(arguments: Arguments) -> str:
@@ -170,7 +146,6 @@ def learn(
     arguments: Arguments | None,
     *,
     workers: int = 1,
-    threads: int = 1,
     on_round: Callable[[RoundReport], None] | None = None,
 ) -> Curve:
     """Run one federation to its end.
@@ -186,10 +161,8 @@ def learn(
     workers : int
         Clients that train at a time. With more than one, FedAvg adds up in the order of arrival, and
         runs of one seed differ in last bits.
-    threads : int
-        Threads of torch, which clients that train at a time share. How many changes last bits too.
     on_round : callable, optional
-        Receives each round's report, without that of a round for a map.
+        Receives each round's report.
 
     Raises
     ------
@@ -203,17 +176,16 @@ def learn(
 
     learners = Learners(task, parts_of(data, setting), setting)
     reports: list[RoundReport] = []
-    mapped = 0
 
     def note(report: RoundReport) -> None:
         if report.survivors != setting.clients or report.accuracy is None:
             there = f"{report.survivors} of {setting.clients} clients, accuracy {report.accuracy}"
             raise FlheError(f"{name}, round {report.round}: {there}; it cannot be compared")
         reports.append(report)
-        if on_round is not None and len(reports) > mapped:
+        if on_round is not None:
             on_round(report)
 
-    with quiet(threads), tempfile.TemporaryDirectory(prefix="flhe-curves-") as scratch:
+    with quiet(1), tempfile.TemporaryDirectory(prefix="flhe-curves-") as scratch:
         grid = InProcessGrid(
             learners.app(encrypted=arguments is not None),
             setting.clients,
@@ -221,28 +193,14 @@ def learn(
             workers=workers,
         )
         try:
-            run = strategy(setting, learners.most, arguments, note)
-            mapped = 0 if arguments is None else int(run.terms.mapped)
-            run.start(
+            strategy(setting, learners.most, arguments, note).start(
                 grid=grid,
                 initial_arrays=learners.initial(),
                 num_rounds=rounds_of(setting, arguments),
             )
         finally:
             grid.close()
-    return Curve(name, as_json(arguments), _series(reports, mapped))
-
-
-def _series(reports: list[RoundReport], mapped: int) -> dict[str, list[Any]]:
-    """By name, a number a round of training."""
-    series = {key: [getattr(report, key) for report in reports] for key in SERIES}
-    if not mapped:
-        return series
-    first = {key: [sum(series[key][: mapped + 1])] for key in SUMMED}
-    return {
-        key: first.get(key, found[mapped : mapped + 1]) + found[mapped + 1 :]
-        for key, found in series.items()
-    }
+    return Curve(name, {key: [getattr(report, key) for report in reports] for key in SERIES})
 
 
 def strategy(setting: Setting, most: int, arguments: Arguments | None, note: Any = None) -> Any:

@@ -16,11 +16,10 @@ from flhe_lab.papers.convergence import Projection, Reported, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as costs_of
-from flhe_lab.tables.evaluation import Costs, Evaluation, papers
+from flhe_lab.tables.evaluation import TOTAL, Costs, Evaluation, Round, papers
 from flhe_lab.tables.learned import NAMES, VALUES
 from flhe_lab.tables.marked import Marked, projected
 from flhe_lab.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED, Cost
-from flhe_lab.tables.rounds import TOTAL, Round
 from flhe_lab.tables.section import Found, Plan, Section, Step
 from flhe_lab.tables.table import Fill, Numbers, Table, section
 

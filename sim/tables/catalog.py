@@ -10,7 +10,6 @@ from flhe_lab.tables.section import Section
 
 MODULES = (
     "headlines",
-    "flashe_costs",
     "flashe_rounds",
     "flashe_masks",
     "batchcrypt_costs",

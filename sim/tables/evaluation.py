@@ -1,7 +1,9 @@
 """A paper's evaluation as tables of rounds: models, among so many clients, on one network.
 
 A line of such a table is one model and who trains it: what an iteration takes, moves, or comes to until
-a model has converged. What is of the paper stands below what is of this machine.
+a model has converged. What is of the paper stands below what is of this machine. A round is made of
+costs that were measured and a network that was not: seconds of work keep their marks, and whatever
+waits for a link is projected, and so is the whole.
 """
 
 from __future__ import annotations
@@ -10,14 +12,75 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flhe_lab.advise.prices import Prices
-from flhe_lab.advise.wan import Wan
+from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.wan import Link, Wan
 from flhe_lab.papers.convergence import Projection, project
-from flhe_lab.tables.learned import VALUES, batch_s, training_step
-from flhe_lab.tables.marked import Marked
+from flhe_lab.tables.learned import NAMES, VALUES, batch_s, training_step
+from flhe_lab.tables.marked import Marked, projected
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.rounds import Round, played, row
 from flhe_lab.tables.section import Found, Plan, Step
 from flhe_lab.tables.table import Fill, Line, Numbers
+
+PARTS = ("training", "encryption", "decryption", "idle")
+"""An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""
+
+TOTAL = "iteration"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as the slowest client sees it.
+
+    Parameters
+    ----------
+    train_s, encrypt_s, decrypt_s : Marked
+        Its own work, as measured or sampled.
+    wait_s : Marked
+        All else, transfer, the server's work and waiting for others: what the papers call idle.
+    total_s : Marked
+        The round.
+    breakdown : Breakdown
+        The model's own account.
+    """
+
+    train_s: Marked
+    encrypt_s: Marked
+    decrypt_s: Marked
+    wait_s: Marked
+    total_s: Marked
+    breakdown: Breakdown
+
+    def parts(self) -> dict[str, Marked]:
+        """PARTS, then TOTAL."""
+        numbers = (self.train_s, self.encrypt_s, self.decrypt_s, self.wait_s, self.total_s)
+        return dict(zip((*PARTS, TOTAL), numbers, strict=True))
+
+
+def work_of(cost: Cost, train_s: float) -> Work:
+    """What the round simulator is asked."""
+    down = cost.upload_bytes if cost.down_bytes is None else cost.down_bytes
+    return Work(
+        train_s,
+        cost.encrypt_s.value,
+        cost.decrypt_s.value,
+        cost.add_s.value,
+        round(cost.upload_bytes.value),
+        round(down.value),
+    )
+
+
+def played(cost: Cost, train_s: Marked, links: Sequence[Link]) -> Round:
+    """Play one round of as many clients as there are links."""
+    whole = typical(simulate(work_of(cost, train_s.value), links))
+    own = whole.train_s + whole.encrypt_s + whole.decrypt_s
+    idle, total = projected(whole.total_s - own), projected(whole.total_s)
+    return Round(train_s, cost.encrypt_s, cost.decrypt_s, idle, total, whole)
+
+
+def row(model: str) -> str:
+    """Name and size, as the papers round it."""
+    return f"{NAMES[model]} ({VALUES[model] / 1e6:.2f}M)"
+
 
 Costs = Callable[[str, Plan, Found], Iterable[Cost]]
 """(model, plan, found) -> everybody's costs at that model."""

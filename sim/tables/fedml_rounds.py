@@ -13,6 +13,7 @@ from typing import Any
 from flhe_lab.advise.wan import named
 from flhe_lab.papers.learners import quiet
 from flhe_lab.tables import phase_costs
+from flhe_lab.tables.evaluation import Round, played
 from flhe_lab.tables.fedml_costs import FEWER
 from flhe_lab.tables.fedml_costs import sampled as sampled_told
 from flhe_lab.tables.fedml_map import FIGURE_5
@@ -33,7 +34,6 @@ from flhe_lab.tables.fedml_threshold import FIGURE_12
 from flhe_lab.tables.learned import batch_seconds
 from flhe_lab.tables.marked import Marked, projected, proportional, sampled
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.rounds import Round, played
 from flhe_lab.tables.section import Found, Plan, Section, Step
 from flhe_lab.tables.table import Line, Table, section
 

@@ -1,26 +1,29 @@
-"""FLASHE, Figures 7, 8, 10 and 11 and Table 4: a round, its traffic, and training to the end."""
+"""FLASHE, Tables 2 and 4, Figures 7, 8, 10 and 11: ciphertexts, rounds, and training to the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flhe_lab.advise import prices, wan
 from flhe_lab.bench import Contender, Setting
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.papers.convergence import Reported, reported
+from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import Evaluation, papers
+from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, papers, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
 from flhe_lab.tables.learned import NAMES as MODEL_NAMES
 from flhe_lab.tables.learned import VALUES
-from flhe_lab.tables.marked import Marked, counted, projected
+from flhe_lab.tables.marked import Marked, counted, projected, published
 from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
+    BFV_VALUES,
     CKKS,
     CKKS_PAPER,
+    CKKS_VALUES,
     FLASHE,
     FLASHE_TENTH,
     PHE,
@@ -30,7 +33,6 @@ from flhe_lab.tables.phase_costs import (
     Cost,
 )
 from flhe_lab.tables.result import Group
-from flhe_lab.tables.rounds import TOTAL, Round, row
 from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.table import Line, Numbers, Table, section
 
@@ -49,6 +51,56 @@ MODES: Mapping[str, str] = {
     "CKKS+bat": "CKKS+batch",
 }
 """As the paper's figures call them -> as its Table 4 does."""
+
+# --- Table 2: peers, with a value and with a batch a ciphertext ---
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """One line of the table: a method's bytes and seconds; None where memory did not suffice."""
+
+    values: int
+    method: str
+    size: float
+    encrypt_s: float
+    decrypt_s: float
+    add_s: float | None = None
+
+
+TABLE_2 = rows("flashe", "table_2", Papers)
+PLAIN_BYTES = dict(rows("flashe", "plaintexts", lambda values, size: (int(values), float(size))))
+NAMES_2 = (PHE, PHE_BATCHED, BFV_VALUES, BFV_PAPER, BFV, CKKS_VALUES, CKKS_PAPER, CKKS, FLASHE)
+"""In the order of the paper's table."""
+
+SIZES = tuple(PLAIN_BYTES)
+TIMES = ("encryption", "decryption", "addition of 10")
+
+
+def size_steps(plan: Plan) -> list[Step]:
+    """One step a size: all contenders in turns."""
+    sizes = SIZES[:2] if plan.quick else SIZES
+    return [phase_costs.step(n, COHORT, NAMES_2, plan, "flashe-table-2") for n in sizes]
+
+
+def _table_2(plan: Plan, found: Found) -> Iterator[Line]:
+    for step, values in zip(size_steps(plan), SIZES, strict=False):
+        row = f"{values:,} values"
+        read = phase_costs.read(found[step.key])
+        yield Line(row, "plain, float32", "ours", _sizes(counted(4 * values), values))
+        for cost in (read[name] for name in NAMES_2):
+            seconds = (cost.encrypt_s, cost.decrypt_s, cost.add_s * (COHORT - 1))
+            times = dict(zip(TIMES, seconds, strict=True))
+            yield Line(row, cost.who, cost.group, {**_sizes(cost.upload_bytes, values), **times})
+        yield Line(row, "plaintext", "paper", _sizes(published(PLAIN_BYTES[values]), values))
+        for line in (line for line in TABLE_2 if line.values == values):
+            told = dict(zip(TIMES, (line.encrypt_s, line.decrypt_s, line.add_s), strict=True))
+            sizes = _sizes(published(line.size), values)
+            yield Line(row, line.method, "paper", {**sizes, **told})
+
+
+def _sizes(size: Marked, values: int) -> Numbers:
+    return {"size": size / 1024, "size of a value": size / values}
+
 
 # --- all values: Figures 7 and 8, Table 4 ---
 
@@ -196,6 +248,7 @@ TABLE_4 = _filled(_ours(costs, _ends), papers(_modes, _paper_ends))
 FIGURE_10 = _filled(_ours(tenth_costs, _parts))
 
 SECTIONS: Sequence[Section] = (
+    section(size_steps, Table("flashe-table-2", _table_2)),
     section(steps, Table("flashe-figure-7", FIGURE_7)),
     section(steps, Table("flashe-figure-8", FIGURE_8)),
     section(steps, Table("flashe-table-4", TABLE_4)),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from flhe_lab.advise.wan import uniform
 from flhe_lab.bench.secure_sums import SECAGG
 from flhe_lab.tables import phase_costs as costs
+from flhe_lab.tables.evaluation import played
 from flhe_lab.tables.learned import batch_s, training_step
 from flhe_lab.tables.marked import Marked
-from flhe_lab.tables.rounds import played
 from flhe_lab.tables.sash_times import ratio_of, ratio_step
 from flhe_lab.tables.section import Found, Plan, Section, Step
 from flhe_lab.tables.table import Line, Table, section

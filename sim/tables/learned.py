@@ -164,7 +164,7 @@ def _apart(curves: Sequence[Curve]) -> str:
     plain, *others = curves
     said = [
         f"{curve.name} {curve.gap(plain):.3f} in {curve.rounds} rounds, "
-        f"{curve.settled - plain.settled_after(curve.rounds):+.4f} over the last"
+        f"{curve.settled_after(curve.rounds) - plain.settled_after(curve.rounds):+.4f} over the last"
         for curve in others
     ]
     return (

@@ -14,17 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flhe.keys.agreement.circle import PACKED_FROM
-from flhe_lab.bench.flower_parts import Round
-from flhe_lab.bench.flower_secagg import Projection
 from flhe_lab.bench.sash_members import SashMembers
 from flhe_lab.bench.secure_sums import (
-    DEGREE,
     FLOWERS,
+    FLOWERS_PARTS,
     SASH,
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
-    Maker,
     Setting,
     timed,
 )
@@ -51,20 +48,9 @@ def many(plan: Plan) -> int:
     return 200 if plan.quick else 500
 
 
-def _parts(setting: Setting) -> Projection:
-    """Flower's by its parts, also where it could be run whole."""
-    shares = min(DEGREE + 1, setting.clients)
-    return Projection(
-        Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
-    )
-
-
-PARTS = Maker(FLOWERS.name, _parts, max_repeats=1)
-
-
 def _point(setting: Setting, plan: Plan) -> Step:
     """Everybody in one setting."""
-    flower = PARTS if plan.quick else FLOWERS
+    flower = FLOWERS_PARTS if plan.quick else FLOWERS
     makers = [SASH, SASH_PLUS, SECAGG, SECAGG_PLUS]
     # Beyond, each takes seconds at a time: left to the long run.
     if not plan.quick or setting.clients <= FEW:
@@ -74,7 +60,7 @@ def _point(setting: Setting, plan: Plan) -> Step:
     repeats = plan.repeats
 
     def work(say: Say) -> dict[str, Any]:
-        found = timed(setting, makers, repeats=repeats, progress=lambda _n, _m, what: say(what))
+        found = timed(setting, makers, repeats, lambda _n, _m, what: say(what))
         return {
             name: {phase: times.min for phase, times in each.times.items()}
             | {"sampled": bool(each.contender.projected)}

@@ -29,18 +29,7 @@ VERDICTS: dict[Verdict, str] = {
 """What each verdict means."""
 
 TEXTS = "corrections.toml"
-MODULES = (
-    "flashe",
-    "sparse",
-    "esafl",
-    "claims",
-    "packing",
-    "batchcrypt",
-    "fedml",
-    "sash",
-    "hours",
-    "tables",
-)
+MODULES = ("flashe", "esafl", "packing", "batchcrypt", "fedml", "sash", "hours", "tables")
 """Modules of this package that have proofs."""
 
 

@@ -1,6 +1,10 @@
-"""Times of secure aggregation: who takes part, and what is checked."""
+"""Times of secure aggregation: who takes part, what is checked, and Flower's SecAgg+ as installed."""
 
 from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,48 +12,44 @@ import pytest
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import loads
-from flhe_lab.bench import Laps
+from flhe_lab.bench import flower_secagg
+from flhe_lab.bench.flower_parts import Round
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
 from flhe_lab.bench.sash_members import SashMembers, checked
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
-    MAKERS,
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
     Maker,
     Setting,
-    contender,
     timed,
 )
 from flhe_lab.variants.secagg import pairwise
 
+WORKFLOW = "flwr.server.workflow.secure_aggregation.secaggplus_workflow"
+MAKERS = {
+    "SASH": SashMembers,
+    "SASH+": lambda setting: SashNeighbours(setting, 6),
+    "SecAgg": lambda setting: Pairwise(setting, None),
+    "SecAgg+": lambda setting: Pairwise(setting, 6),
+}
+
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("kind", ["SecAgg", "SecAgg+", "SASH", "SASH+"])
+@pytest.mark.parametrize("kind", MAKERS)
 def test_sums_are_checked(kind: str, dropout: float) -> None:
-    setting = Setting(9, 300, dropout)
-    if kind == "SASH":
-        made = SashMembers(setting)
-    else:
-        made = SashNeighbours(setting, 6) if kind == "SASH+" else Pairwise(setting, None)
-        if kind == "SecAgg+":
-            made = Pairwise(setting, 6)
-        assert made.plan.graph.complete is (kind == "SecAgg")
-    laps = contender(kind, made).turn()
+    made: Any = MAKERS[kind](Setting(9, 300, dropout))
+    laps = Maker(kind, MAKERS[kind]).contender(made).turn()
     assert {*laps} == {"client", "server"}
     assert min(*laps.values(), made.server()["server"]) > 0  # once more, on the same answers
     expected = made._expected if "SecAgg" in kind else made._uploads.expected
     expected[7] += 1
     with pytest.raises(FlheError, match="the sum is not the sum"):
         made.server()
-
-
-def test_a_sum_is_told_from_another() -> None:
-    assert checked("x", np.arange(3), np.arange(3), 0.5) == Laps(server=0.5)
-    for other in (np.arange(4), np.array([0, 1, 3])):
-        with pytest.raises(FlheError, match="x: the sum is not the sum"):
-            checked("x", np.arange(3), other, 0.5)
+    with pytest.raises(FlheError, match="x: the sum is not the sum"):
+        checked("x", np.arange(3), np.arange(4), 0.5)
 
 
 def test_made_up_members_answer_as_real_ones_would() -> None:
@@ -77,42 +77,120 @@ def test_settings() -> None:
     assert (setting.dropouts, setting.gone) == (3, {3, 6, 9})
     assert setting.senders == (0, 1, 2, 4, 5, 7, 8)
     assert np.array_equal(setting.update(3), setting.update(3))
-    assert not np.array_equal(setting.update(3), setting.update(4))
     for clients in (3, 7, 50, 500):
         for dropout in (0.0, 0.1, 0.3, 1 / 3):
             each = Setting(clients, 1, dropout)
             assert len(each.gone) == each.dropouts
-            assert 0 not in each.gone
-            assert each.gone <= set(range(clients))
+            assert each.gone <= set(range(1, clients))
     for bad in ((2, 1, 0.0), (3, 0, 0.0), (3, 1, 0.5), (9, 1, 0.9), (3, 1, -0.3)):
         with pytest.raises(ConfigError, match="at least 3 clients"):
             Setting(*bad)
 
 
-def test_a_client_opens_what_all_others_sent() -> None:
+def test_a_client_opens_what_all_others_sent_and_has_the_bits_that_there_are() -> None:
     made = SashMembers(Setting(9, 100, 0.2))
-    box = made.circle.box_bytes
-    assert [len(b) for b in made._boxes] == [0] + [box] * (len(made.setting.senders) - 1)
-    made._boxes[3] = bytes(box)
+    made._boxes[3] = bytes(made.circle.box_bytes)
     with pytest.raises(FlheError, match="do not open"):
         made.client()
-
-
-def test_updates_are_cut_to_the_bits_that_there_are() -> None:
-    made = SashMembers(Setting(300, 50))
-    assert made.scheme.bits < 16
-    assert int(np.abs(made._uploads.update(5)).max()) <= made.scheme.space.bound
+    many = SashMembers(Setting(300, 50))
+    assert many.scheme.bits < 16
+    assert int(np.abs(many._uploads.update(5)).max()) <= many.scheme.space.bound
 
 
 def test_who_has_a_point() -> None:
-    assert [maker.name for maker in MAKERS[:3]] == ["SASH", "SASH+", "SecAgg"]
     assert SECAGG_PLUS.make(Setting(101, 10)) is SASH_PLUS.make(Setting(50, 10)) is None
-    flower = [FLOWERS.make(Setting(n, 10)) for n in (5, 51)]
-    assert [each is not None and each.projected for each in flower] == [False, True]
-    projected = [contender("x", each).projected for each in flower if each is not None]
-    assert projected == [(), ("server",)]
-
-
-def test_those_without_a_point_are_left_out() -> None:
+    for clients, projected in ((5, ()), (51, ("server",))):
+        made = FLOWERS.make(Setting(clients, 10))
+        assert made is not None
+        assert FLOWERS.contender(made).projected == projected
     absent = Maker("absent", lambda _: None)
-    assert list(timed(Setting(4, 10), [SECAGG, absent], repeats=1)) == ["SecAgg"]
+    assert list(timed(Setting(4, 10), [SECAGG, absent], 1)) == ["SecAgg"]
+
+
+# --- Flower's ---
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [Round(5, 100, 5, 3), Round(5, 100, 5, 3, 2), Round(6, 100, 3, 2), Round(9, 40, 7, 4, 1)],
+    ids=str,
+)
+def test_the_mean_is_the_mean_of_whoever_stayed(
+    setting: Round, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        done = FlowerSecAgg(setting)
+    assert not [r for r in caplog.records if r.name.startswith("flwr")]
+    assert len(setting.stayed) == setting.clients - setting.dropouts
+    mean = np.mean([setting.update(node) for node in setting.stayed], axis=0)
+    assert done._strategy.found == pytest.approx(mean, abs=2 * 16 / 2**22)
+    assert min(done.server()["server"] for _ in range(2)) > 0  # the state is not used up
+    assert len({done.client()["client"] for _ in setting.stayed}) == len(setting.stayed)
+    monkeypatch.setattr(Round, "mean", lambda self: np.zeros(self.values))
+    with pytest.raises(FlheError, match="mean is off by"):
+        done.server()
+
+
+def test_it_calls_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage of mod and workflow, and nothing in their place."""
+    # By name: the package has a function of the same name as the module.
+    mod = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
+    workflow = importlib.import_module(WORKFLOW)
+    called: list[str] = []
+
+    def note(module: Any, name: str) -> None:
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args: called.append(name) or real(*args))
+
+    for name in ("_setup", "_share_keys", "_collect_masked_vectors", "_unmask"):
+        note(mod, name)
+    for name in ("combine_shares", "pseudo_rand_gen", "dequantize"):
+        note(workflow, name)
+    FlowerSecAgg(Round(4, 10, 4, 2, 1))
+    counts = {"_setup": 4, "_share_keys": 4, "_collect_masked_vectors": 3, "_unmask": 3}
+    counts |= {"combine_shares": 4, "pseudo_rand_gen": 3 + 3, "dequantize": 1}
+    assert {name: called.count(name) for name in set(called)} == counts
+
+
+def test_a_projection_does_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are noise; what they are times of is not. By counting masks and shares instead."""
+    workflow: Any = importlib.import_module(WORKFLOW)
+    setting, cost = Round(8, 50, 8, 4, 2), 0.0
+
+    def costly(name: str, of: Any) -> None:
+        real = getattr(workflow, name)
+
+        def work(*args: Any) -> Any:
+            nonlocal cost
+            cost += of(*args)
+            return real(*args)
+
+        monkeypatch.setattr(workflow, name, work)
+
+    costly("combine_shares", lambda given: len(given) ** 2 * len(given[0]))
+    costly("pseudo_rand_gen", lambda *_: 1000)
+    monkeypatch.setattr(flower_secagg.time, "perf_counter", lambda: cost)
+    whole, projected = (sides(setting).server()["server"] for sides in (FlowerSecAgg, Projection))
+    assert whole == pytest.approx(projected)
+    assert whole > 6 * 1000 + 2 * 7 * 1000
+
+
+def test_a_projection_has_a_real_client() -> None:
+    assert Projection(Round(30, 200, 11, 6, 5)).client()["client"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((2, 10, 2, 2), "at least 3"),
+        ((5, 0, 5, 3), "at least 3"),
+        ((5, 10, 6, 3), "num_shares=6"),
+        ((9, 10, 4, 3), "odd, or of all"),
+        ((5, 10, 5, 5), "threshold=5"),
+        ((5, 10, 5, 1), "threshold=1"),
+        ((5, 10, 5, 3, 3), "clients must remain"),
+    ],
+)
+def test_rounds_that_cannot_be(arguments: tuple[int, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Round(*arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +20,14 @@ from torch import nn
 
 from flhe.errors import ConfigError, FlheError
 from flhe.strategies.report import RoundReport
-from flhe.training.optimizer import ServerOptimizer
 from flhe_app.tasks import base, generated, task_named
 from flhe_app.tasks.base import Data, Examples
-from flhe_lab.papers import learners, learning
-from flhe_lab.papers.learning import Curve, Setting, learn
+from flhe_app.tasks.workloads import WORKLOADS
+from flhe_lab.papers import curves, learners, learning
+from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare, learned
+from flhe_lab.papers.learning import SERIES, Curve, Setting, learn, preset_name, strategy
+from flhe_lab.tables import learned as tables
+from flhe_lab.tables.section import Plan
 
 SMALL = Setting(3, 2, images=40, batch_size=20, learning_rate=0.05, test_images=20)
 DIGITS = task_named("digits")
@@ -57,58 +61,25 @@ def plain(data: Data) -> Curve:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "strategy"),
+    "arguments",
     [
-        ({"bits": 20}, "flashe_fedavg"),
-        ({"scheme": "sash"}, "sash_fedavg"),
-        ({"scheme": "batchcrypt", "key_bits": 2048, "bits": 20, "clip": 1.0}, "batchcrypt_fedavg"),
-        ({"scheme": "esafl", "bits": 20}, "esafl_fedavg"),
-        ({"scheme": "fedml-he", "bits": 20}, "fedml_he_fedavg"),
+        {"bits": 20},
+        {"scheme": "sash"},
+        {"scheme": "batchcrypt", "key_bits": 2048, "bits": 20, "clip": 1.0},
+        {"scheme": "esafl", "bits": 20, "rounds": 1},
+        {"scheme": "fedml-he", "bits": 20},
     ],
     ids=str,
 )
 def test_any_scheme_learns_what_plain_clients_learn(
-    arguments: dict[str, Any], strategy: str, data: Data, plain: Curve
+    arguments: dict[str, Any], data: Data, plain: Curve
 ) -> None:
-    curve = learn("ours", Tiny(), data, SMALL, arguments)
-    assert curve.series["loss"] == pytest.approx(plain.series["loss"], abs=2e-3)
+    heard: list[RoundReport] = []
+    curve = learn("ours", Tiny(), data, SMALL, arguments, workers=2, on_round=heard.append)
+    assert curve.rounds == len(heard) == arguments.get("rounds", 2)
+    assert curve.gap(plain, "loss") < 2e-3
     assert curve.gap(plain) <= 2 / 60  # a test image or two of sixty
-    assert (curve.rounds, curve.to_json()["strategy"]) == (2, strategy)
     assert min(curve.series["crypto_s"]) > 0
-
-
-def test_a_round_for_the_map_counts_with_the_first(data: Data, plain: Curve) -> None:
-    heard: list[int] = []
-    arguments = {"scheme": "fedml-he", "select": 0.3, "weighted": True}
-    with pytest.raises(ConfigError, match="weighted"):
-        learn("weighted", Tiny(), data, SMALL, arguments)
-    del arguments["weighted"]
-    curve = learn(
-        "part", Tiny(), data, SMALL, arguments, on_round=lambda report: heard.append(report.round)
-    )
-    assert heard == [2, 3]
-    assert curve.rounds == 2
-    # All clients hold as many images, so weights change nothing
-    assert curve.series["loss"] == pytest.approx(plain.series["loss"], abs=2e-3)
-    first, second = curve.series["bytes_up"]
-    assert first > 1.5 * second
-
-
-def test_a_curve_may_be_shorter(data: Data, plain: Curve) -> None:
-    curve = learn("short", Tiny(), data, SMALL, {"scheme": "esafl", "rounds": 1})
-    assert curve.rounds == 1
-    assert curve.gap(plain) == abs(curve.series["accuracy"][0] - plain.series["accuracy"][0])
-    assert plain.settled_after(1) == plain.series["accuracy"][0]
-    for rounds in (0, 3, True, "1"):
-        with pytest.raises(ConfigError, match=r"rounds=.*: must be 1 to the setting's 2"):
-            learning.rounds_of(SMALL, {"rounds": rounds})
-
-
-def test_an_unknown_scheme() -> None:
-    with pytest.raises(ConfigError, match="scheme='plain' is unknown; use one of flashe, sash"):
-        learning.strategy(SMALL, 10, {"scheme": "plain"})
-    with pytest.raises(ConfigError, match=r"esafl_fedavg with top_k: .*top_k"):
-        learning.strategy(SMALL, 10, {"scheme": "esafl", "top_k": 0.1})
 
 
 def test_batch_norm_travels(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,23 +92,16 @@ def test_batch_norm_travels(data: Data, monkeypatch: pytest.MonkeyPatch) -> None
         return real(model, examples, **how)
 
     monkeypatch.setattr(base, "evaluate", spy)
-    task = Tiny(norm=True)
     for how in (None, {"bits": 20}):
-        learn("norm", task, data, SMALL, how)
+        learn("norm", Tiny(norm=True), data, SMALL, how)
     assert len(states) == 2 * 2 * 3  # federations, rounds, clients
-    plain, ours = states[:6], states[6:]
-    for server_round in (1, 2):
-        for theirs, mine in zip(
-            plain[3 * server_round - 3 : 3 * server_round],
-            ours[3 * server_round - 3 : 3 * server_round],
-            strict=True,
-        ):
-            counter = mine["1.num_batches_tracked"]
-            assert counter.dtype == torch.int64
-            assert int(counter) == int(theirs["1.num_batches_tracked"]) == 2 * server_round
-            for name in ("1.running_mean", "1.running_var", "1.weight", "2.weight"):
-                assert torch.allclose(mine[name], theirs[name], atol=1e-3)
-            assert float((mine["1.running_var"] - 1).abs().max()) > 0.1  # it has moved
+    for at, (theirs, mine) in enumerate(zip(states[:6], states[6:], strict=True)):
+        counter = mine["1.num_batches_tracked"]
+        assert counter.dtype == torch.int64
+        assert int(counter) == int(theirs["1.num_batches_tracked"]) == 2 * (1 + at // 3)
+        for name in ("1.running_mean", "1.running_var", "1.weight", "2.weight"):
+            assert torch.allclose(mine[name], theirs[name], atol=1e-3)
+        assert float((mine["1.running_var"] - 1).abs().max()) > 0.1  # it has moved
 
 
 def test_text_is_learned_in_pieces() -> None:
@@ -147,81 +111,47 @@ def test_text_is_learned_in_pieces() -> None:
     parts = learners.parts_of(data, setting)
     assert [len(part.train.labels) for part in parts] == [14, 13, 13]
     assert torch.equal(parts[0].train.images, data.train.images[:14])
-    plain, ours = (learn("text", task, data, setting, how) for how in (None, {"bits": 20}))
-    assert ours.series["loss"] == pytest.approx(plain.series["loss"], rel=1e-3)
-    assert plain.series["loss"][0] == pytest.approx(np.log(task.classes), rel=0.1)
+    (loss,) = learn("text", task, data, setting, None).series["loss"]
+    assert loss == pytest.approx(np.log(task.classes), rel=0.1)
 
 
 def test_a_client_holds_no_more_images_than_it_should(data: Data) -> None:
-    parts = learners.parts_of(data, SMALL)
-    assert [len(part.train.labels) for part in parts] == [40] * 3
-    assert [len(part.test.labels) for part in parts] == [20] * 3
-    whole = learners.parts_of(data, replace(SMALL, images=0))
-    assert [len(part.train.labels) for part in whole] == [479] * 3
+    for setting, most in ((SMALL, 40), (replace(SMALL, images=0), 479)):
+        parts = learners.parts_of(data, setting)
+        assert [len(part.train.labels) for part in parts] == [most] * 3
+        assert [len(part.test.labels) for part in parts] == [20] * 3
     with pytest.raises(ConfigError, match="share is 479 training images"):
         learners.parts_of(data, replace(SMALL, images=480))
     with pytest.raises(ConfigError, match="test_images=121: a client's share is 120 test images"):
         learners.parts_of(data, replace(SMALL, test_images=121))
 
 
-def test_coarse_values_are_another_curve_and_clients_may_work_at_a_time(
-    data: Data, plain: Curve
-) -> None:
-    heard: list[RoundReport] = []
-    coarse = learn(
-        "coarse", Tiny(), data, SMALL, {"bits": 4, "clip": 4.0}, workers=2, on_round=heard.append
-    )
-    assert [report.round for report in heard] == [1, 2]
-    assert coarse.series["accuracy"] == [report.accuracy for report in heard]
-    assert coarse.series["loss"] != pytest.approx(plain.series["loss"], abs=1e-4)
-    assert (plain.arguments, coarse.arguments) == (None, {"bits": 4, "clip": 4.0})
-
-
 def test_a_round_without_all_clients_is_no_curve(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class One:
-        terms = SimpleNamespace(mapped=False)
+    def lost(setting: Setting, _most: int, _how: Any, note: Any) -> Any:
+        report = RoundReport(1, 0.5, 1.0, 1, 1, 0.0, 0.1, setting.clients - 1)
+        return SimpleNamespace(start=lambda **_: note(report))
 
-        def __init__(self, setting: Setting, _most: int, _how: Any, note: Any) -> None:
-            self.note, self.clients = note, setting.clients
-
-        def start(self, **_: Any) -> None:
-            self.note(RoundReport(1, 0.5, 1.0, 1, 1, 0.0, 0.1, self.clients - 1))
-
-    monkeypatch.setattr(learning, "strategy", One)
+    monkeypatch.setattr(learning, "strategy", lost)
     with pytest.raises(FlheError, match="x, round 1: 2 of 3 clients"):
         learn("x", Tiny(), data, SMALL, {})
 
 
 def test_a_curve_settles_over_its_last_rounds_and_reads_itself_again() -> None:
-    series = {key: [r / 20 for r in range(1, 13)] for key in learning.SERIES}
-    curve = Curve("x", {"bits": 8}, series)
-    assert curve.settled == pytest.approx(sum(range(3, 13)) / 200)
+    curve = Curve("x", {key: [r / 20 for r in range(1, 13)] for key in SERIES})
+    assert curve.settled_after(12) == pytest.approx(sum(range(3, 13)) / 200)
+    assert curve.settled_after(1) == 1 / 20
     assert Curve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
-    assert Curve("plain", None, series).to_json()["strategy"] == "FedAvg"
-
-
-def test_arguments_are_told_as_json() -> None:
-    found = learning.as_json({"warmup": (0.2, 0.6), "server_optimizer": ServerOptimizer()})
-    assert found is not None
-    assert found["warmup"] == [0.2, 0.6]
-    assert found["server_optimizer"].startswith("ServerOptimizer(")
-    assert learning.as_json(None) is None
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"clients": 2}, "3 or more"),
+        ({"clients": 2}, "clients=2: must be 3 or more"),
         ({"rounds": 0}, "rounds=0"),
-        ({"local_epochs": 0}, "local_epochs=0"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"images": -1}, "images=-1"),
         ({"seed": -1}, "seed=-1"),
         ({"learning_rate": float("nan")}, "learning_rate=nan"),
-        ({"test_images": -1}, "test_images=-1"),
-        ({"batches": -1}, "batches=-1"),
         ({"optimizer": "adamw"}, "optimizer='adamw' is unknown; use one of sgd, adam, rmsprop"),
         ({"split": "dirichlet"}, "split='dirichlet' is unknown; use one of iid, pieces"),
     ],
@@ -230,3 +160,97 @@ def test_arguments_are_told_as_json() -> None:
 def test_settings_that_cannot_be_trained(changed: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Setting(**changed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"scheme": "plain"}, "scheme='plain' is unknown; use one of flashe, sash"),
+        ({"scheme": "esafl", "top_k": 0.1}, r"esafl_fedavg with top_k: .*top_k"),
+        ({"bits": 99}, "99"),
+        *(({"rounds": r}, r"rounds=.*: must be 1 to the setting's 2") for r in (0, 3, True, "1")),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_refused_before_anything_runs(
+    arguments: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = curves.Comparison("FCN", SMALL, (("wrong", arguments),))
+    monkeypatch.setitem(COMPARISONS, "fcn", told)
+    monkeypatch.setattr(curves, "learn", lambda *_, **__: pytest.fail("it runs"))
+    with pytest.raises(ConfigError, match=says):
+        strategy(SMALL, 10, arguments)
+    if "rounds" not in arguments:
+        with pytest.raises(ConfigError, match=says):
+            compare("fcn")
+
+
+# --- the papers' workloads ---
+
+
+def test_every_workload_has_the_schemes_of_its_papers() -> None:
+    assert set(COMPARISONS) == {"fcn", "alexnet", "lstm", "resnet20", "gru", "cnn"}
+    for name, comparison in COMPARISONS.items():
+        presets = [preset_name(arguments) for _, arguments in comparison.runs]
+        batched = name in ("fcn", "alexnet", "lstm")
+        first = ["batchcrypt_fedavg", "esafl_fedavg"] if batched else ["flashe_fedavg"] * 2
+        assert presets[:2] == first
+        assert ("sash_fedavg" in presets) == (name in ("cnn", "resnet20", "lstm"))
+        for _, arguments in comparison.runs:
+            assert strategy(comparison.setting, 100, arguments).terms.bits == 16
+
+
+def test_digits_stand_in_only_where_there_are_no_images(tmp_path: Path) -> None:
+    assert learned("fcn", "").name == learned("fcn", str(tmp_path)).name == "fcn-digits"
+    half = {"x": np.zeros((2, 28, 28), np.uint8), "y": np.arange(2)}
+    both = {f"{key}_{part}": half[key] for key in "xy" for part in ("train", "test")}
+    np.savez(tmp_path / "femnist.npz", **both)
+    assert learned("cnn", str(tmp_path)).name == "cnn"
+    assert learned("gru", str(tmp_path)).name == "gru"
+
+
+def test_a_comparison_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real federations, of a round each on little data."""
+    setting = Setting(3, 3, images=30, test_images=30, optimizer="adam", learning_rate=0.01)
+    small = curves.Comparison("FCN", setting, (curves.ESAFL, curves.SASH))
+    monkeypatch.setitem(COMPARISONS, "fcn", small)
+    heard: list[tuple[int, int, str]] = []
+    plain, *ours = compare("fcn", rounds=1, workers=2, progress=lambda *at: heard.append(at))
+    assert [at[:2] for at in heard] == [(1, 3), (2, 3), (3, 3)]
+    assert heard[0][2] == f"{PLAIN}: accuracy {plain.series['accuracy'][0]:.4f}"
+    assert [curve.name for curve in ours] == ["ESAFL", "SASH"]
+    assert all(curve.gap(plain, "loss") < 0.01 and curve.rounds == 1 for curve in ours)
+
+
+def test_fewer_rounds_shorten_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def invented(name: str, _task: Any, _data: Any, setting: Setting, how: Any, **_: Any) -> None:
+        asked.append((name, curves.rounds_of(setting, how)))
+
+    data = generated(WORKLOADS["lstm"], 4, 0)
+    monkeypatch.setattr(curves, "learn", invented)
+    monkeypatch.setattr(type(WORKLOADS["lstm"]), "load", lambda *_, **__: data)
+    compare("lstm")
+    shorter = ("BatchCrypt, 2048-bit key", 8)
+    assert asked == [(PLAIN, 20), shorter, ("ESAFL", 20), ("SASH", 20)]
+    compare("lstm", rounds=4)
+    assert [rounds for _, rounds in asked[4:]] == [4] * 4
+    with pytest.raises(ConfigError, match="'vgg' is unknown; use one of fcn"):
+        compare("vgg")
+
+
+def test_models_without_data_are_left_out_and_curves_say_how_far_apart_they_lie() -> None:
+    (section,) = tables.SECTIONS
+    names = [step.key.rpartition("-")[0] for step in section.steps(Plan(quick=False))]
+    assert names == ["curves-fcn-digits", "curves-cnn-digits"]
+    accuracies = {PLAIN: [0.1, 0.4, 0.6], "FLASHE": [0.1, 0.5]}
+    found = [
+        Curve(name, {**{key: [0.0] * len(each) for key in SERIES}, "accuracy": each}).to_json()
+        for name, each in accuracies.items()
+    ]
+    data = {step.key: {"task": "digits", "curves": found} for step in section.steps(Plan(True))}
+    (result,) = section.report(Plan(quick=True), data)
+    lines = [(e.x, e.number.value) for e in result.entries if e.what == "accuracy"]
+    assert lines == [(1, 0.1), (2, 0.4), (3, 0.6), (1, 0.1), (2, 0.5)]
+    assert "FLASHE 0.100 in 2 rounds, +0.0500 over the last" in result.notes[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,11 @@ def test_the_headlines_hold() -> None:
     table = (FOLDER / "headlines.md").read_text(encoding="utf-8")
     assert table.count("holds") >= 13
     assert "NOT" not in table
+
+
+def test_every_name_in_the_page_on_fedml_he_exists() -> None:
+    text = (DOCS / "fedml_he.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`(flhe(?:\.\w+)+)`", text))
+    assert len(names) > 15
+    for name in names:
+        pkgutil.resolve_name(name)

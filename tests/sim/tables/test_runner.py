@@ -75,11 +75,14 @@ def test_a_file_that_was_half_written_is_measured_again(tmp_path: Path) -> None:
     assert not list(folder.glob("*.part"))
 
 
-def test_measurements_of_another_machine_are_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "other"), [("processor", "another one"), ("torch", "0.1")])
+def test_measurements_of_another_machine_or_release_are_made_again(
+    name: str, other: str, tmp_path: Path
+) -> None:
     run([Counting(1).section], QUICK, tmp_path)
     path = tmp_path / "results-quick" / "measured" / "step-0.json"
     document = json.loads(path.read_text())
-    document["machine"]["processor"] = "another one"
+    document["machine"][name] = other
     path.write_text(json.dumps(document))
     counting = Counting(1)
     made = run([counting.section], QUICK, tmp_path)
@@ -94,54 +97,36 @@ def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
         store.get("step-0")
 
 
-def test_quick_and_full_do_not_share_measurements(tmp_path: Path) -> None:
-    run([Counting(1).section], QUICK, tmp_path)
-    full = Counting(1)
-    run([full.section], Plan(quick=False), tmp_path)
-    assert full.ran == [0]
-
-
 def test_sections_share_steps(tmp_path: Path) -> None:
-    one, other = Counting(2, "one"), Counting(3, "other")
+    one, other, full = Counting(2, "one"), Counting(3, "other"), Counting(1)
     run([one.section, other.section], QUICK, tmp_path)
     assert (one.ran, other.ran) == ([0, 1], [2])
+    run([full.section], Plan(quick=False), tmp_path)
+    assert full.ran == [0]  # which shares nothing with a quick run
 
 
-def test_one_key_for_two_things_is_refused() -> None:
+def test_one_key_for_two_things_is_refused(tmp_path: Path) -> None:
     a = Section("a", "P", lambda _plan: [Step("k", lambda _say: 1, "this")], lambda _p, _f: [])
     b = Section("b", "P", lambda _plan: [Step("k", lambda _say: 2, "that")], lambda _p, _f: [])
     with pytest.raises(FlheError, match="share key"):
         steps_of([a, b], QUICK)
     with pytest.raises(ConfigError, match="small letters"):
         Step("Not a key", lambda _say: 1, "this")
-
-
-def test_two_results_of_one_name_are_refused(tmp_path: Path) -> None:
     counting = Counting(1)
     with pytest.raises(FlheError, match="one name"):
         run([counting.section, counting.section], QUICK, tmp_path)
 
 
 def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_path: Path) -> None:
-    made = run([Counting(2).section], QUICK, tmp_path)
+    told: list[tuple[int, int, str]] = []
+    made = run([Counting(2).section], QUICK, tmp_path, progress=lambda *at: told.append(at))
+    assert (told[0], told[-1]) == ((0, 2, "step 0"), (1, 2, "step 1: at it"))
     page = made.page.read_text()
     assert LEGEND in page
     assert "| row 1 | we | 1.50 <sup>measured</sup> |" in page
     for ending in ("png", "csv", "md"):
         assert f"results-quick/p-one.{ending}" in page
         assert (tmp_path / "results-quick" / f"p-one.{ending}").stat().st_size > 0
-
-
-def test_progress_is_told_in_estimated_seconds(tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
-    run(
-        [Counting(2).section],
-        QUICK,
-        tmp_path,
-        progress=lambda done, all_, what: told.append((done, all_, what)),
-    )
-    assert told[0] == (0, 2, "step 0")
-    assert told[-1] == (1, 2, "step 1: at it")
 
 
 def test_fresh_measures_what_is_asked_for_and_forgets_nothing_else(tmp_path: Path) -> None:
@@ -174,14 +159,3 @@ def test_a_part_is_measured_and_all_that_is_there_is_shown(tmp_path: Path) -> No
     made = run([one.section], QUICK, tmp_path, others=[*order, never.section])
     assert [result.name for result in made.results] == ["p-other", "p-one"]
     assert never.ran == []
-
-
-def test_measurements_with_other_libraries_are_made_again(tmp_path: Path) -> None:
-    run([Counting(1).section], QUICK, tmp_path)
-    path = tmp_path / "results-quick" / "measured" / "step-0.json"
-    document = json.loads(path.read_text())
-    document["machine"]["torch"] = "0.1"
-    path.write_text(json.dumps(document))
-    counting = Counting(1)
-    run([counting.section], QUICK, tmp_path)
-    assert counting.ran == [0]

@@ -1,0 +1,252 @@
+"""Who takes part in benchmarks and tables: each gives the mean, and counts its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.errors import ConfigError, FlheError, ReuseError
+from flhe.schemes.flashe.masking import expected
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sealed import Sealed
+from flhe_lab.bench import Contender, Setting, Vector
+from flhe_lab.bench.federation import nbytes
+from flhe_lab.bench.mask_counts import CLIENTS, crossover, masks_made, survivors_of
+from flhe_lab.bench.peers import bfv, peers, plain_modulus
+from flhe_lab.bench.phe import phe_batches, phe_keys, phe_peers, phe_values
+from flhe_lab.bench.schemes import MATRIX, SCHEMES, fedml_clear, flashe, sash
+from flhe_lab.bench.sparse import plain_sparse, sparse
+from flhe_lab.bench.times import limits
+from flhe_lab.tables.fedml_measure import bare, fewer, selected
+from flhe_lab.tables.fedml_threshold import threshold_contender
+from flhe_lab.tables.phase_costs import BATCHCRYPT, WHO
+
+for package in ("phe", "gmpy2", "tenseal"):
+    pytest.importorskip(package)
+
+SETTING = Setting(1000, 3)
+KEY = phe_keys(512)
+MAKERS = {name: who.make for name, who in WHO.items() if "clear part" not in name} | {
+    "the paper's SASH": partial(sash, preset=MATRIX),
+    "phe, a value each": partial(phe_values, keys=KEY),
+    "phe, batched": partial(phe_batches, keys=KEY),
+    "TenSEAL, server weighs": bare("server"),
+    "TenSEAL, clients weigh": bare("client"),
+    "a part under TenSEAL": selected(bare("server"), 0.3),
+    "fewer values": fewer(SCHEMES["fedml-he"], 100),
+    "plain tenth": lambda setting, updates: plain_sparse(setting, updates, 0.1)[0],
+    "shared key": lambda setting, updates: threshold_contender(Setting(1000, 2), updates[:2])[0],
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_everybody_gives_the_mean_twice(name: str) -> None:
+    made = MAKERS[name](SETTING, SETTING.updates())
+    for _ in range(2):
+        laps = made.turn()
+        assert {"encrypt", "add", "decrypt"} <= set(laps)
+        assert min(laps.values()) > 0
+        error = made.checked()
+        assert error is not None
+        assert error < 5e-5
+    assert made.upload_bytes
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "plain"])
+def test_a_mean_that_is_not_the_mean_is_an_error(name: str) -> None:
+    setting = Setting(values=900, cohort=3)
+    updates = setting.updates()
+    made = SCHEMES[name](setting, updates)
+    made.turn()
+    for update in updates:  # another vector than the one that was added up
+        update[7] += np.float32(0.5)
+    with pytest.raises(FlheError, match="its times mean nothing"):
+        made.checked()
+
+
+def made(name: str, values: int, cohort: int, dropouts: int = 0) -> Contender:
+    setting = Setting(values, cohort, dropouts)
+    return WHO[name].make(setting, setting.updates())
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "least", "most"),
+    [
+        ("FLASHE", (20_000, 5, 1), 20_000 * 19 / 8, 20_000 * 19 / 8 + 1_000),
+        ("SASH", (4_000, 6, 2), 16_000, 16_000 + 4 * 3 * 10 + 300),
+        ("ESAFL", (20_000, 10, 2), 0.7 * 80_000, 80_600),
+        ("ESAFL, rns-8192", (20_000, 10, 2), 0.7 * 54_000, 54_600),
+        (BATCHCRYPT, (4_000, 9, 2), 29 * 768, 29 * 768 + 300),  # 142 values a ciphertext
+        ("FedML-HE", (60_000, 5), 14 * 4096 * 55 // 8, 15 * 4096 * 55 // 8 + 300),
+        ("FedML-HE's clear part, 90%", (60_000, 5), 54_000 * 19 / 8, 54_000 * 19 / 8),
+        (
+            "FedML-HE, 10% encrypted",
+            (60_000, 5),
+            54_000 * 19 / 8,
+            2 * 28_160 + 54_000 * 19 / 8 + 308,
+        ),
+    ],
+)
+def test_nothing_else_is_uploaded(
+    name: str, sizes: tuple[int, ...], least: float, most: float
+) -> None:
+    assert least <= (made(name, *sizes).upload_bytes or 0) <= most
+
+
+def test_notes_say_what_was_measured() -> None:
+    assert "29 ciphertexts of 142 values" in (made(BATCHCRYPT, 4_000, 9, 2).note or "")
+    assert "in 1 x 64" in (made("ESAFL", 2_000, 10).note or "")
+    # Two runs of senders, two ends each.
+    assert "2 streams to encrypt, 4 to decrypt" in (limits(Setting(2_000, 5, 1))[0].note or "")
+
+
+def test_samples_stand_for_wholes() -> None:
+    setting = Setting(1000, 4, 1)
+    values, batches = phe_peers(setting, setting.updates(), 512)
+    assert (values.projection, values.upload_bytes) == (1000 / 16, 1000 * (128 + 4))
+    # Slots of 19 bits below a tag, 23 of them in 511: 44 ciphertexts.
+    assert (batches.projection, batches.upload_bytes) == (44 / 16, 44 * 128)
+    assert "from 16 ciphertexts to 44, of 23 values" in (batches.note or "")
+    for peer in (values, batches):
+        one, other = ([c.ciphertext(False) for c in part] for part in drawn(peer))
+        assert len(one) == len(other) == 16
+        assert set(one).isdisjoint(other)
+    for name, ring in (("TenSEAL BFV, a value each", 4096), ("TenSEAL CKKS, a value each", 8192)):
+        each = made(name, 160, 10)
+        assert each.projection == 10
+        assert (
+            each.upload_bytes or 0
+        ) > 160 * 2 * ring * 8  # two polynomials, a word a coefficient
+
+
+def drawn(peer: Contender) -> list[Any]:
+    return [peer.phases["encrypt"]() for _ in range(2)]
+
+
+def test_all_peers_by_size() -> None:
+    found = peers(SETTING, SETTING.updates())
+    assert [each.name for each in found] == [
+        "tenseal-ckks-8192-60-40-40",
+        "tenseal-ckks-8192-60-60",
+        "tenseal-bfv-4096-36-36-37",
+        "tenseal-bfv-4096-35-35",
+        "phe-3072 a value, projected",
+        "phe-3072 batched, projected",
+    ]
+    sizes = [each.upload_bytes or 0 for each in found[:4]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("cohort", [2, 10, 1000])
+def test_bfv_moduli_have_room_for_the_sum(cohort: int) -> None:
+    setting = Setting(300, cohort)
+    largest = [np.where(np.arange(300) % 2, 1, -1).astype(np.float32)] * cohort
+    peer = bfv(setting, largest)
+    peer.phases["decrypt"]()
+    assert peer.checked() == 0
+    modulus = plain_modulus(2 * cohort * 32767, 8192)
+    assert modulus > 2 * cohort * 32767
+    assert modulus % 8192 == pow(3, modulus - 1, modulus) == 1
+
+
+def test_the_server_weighs_away_a_level() -> None:
+    server, client = (bare(who)(SETTING, SETTING.updates()) for who in ("server", "client"))
+    assert server.upload_bytes == pytest.approx(client.upload_bytes, rel=0.01)
+    assert (server.sum_bytes or 0) < 0.6 * (server.upload_bytes or 0)
+    assert (client.sum_bytes or 0) > 0.9 * (client.upload_bytes or 0)
+
+
+def test_a_part_that_is_not_the_mean_is_refused() -> None:
+    def wrong(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        return replace(SCHEMES["plain"](setting, updates), error=lambda: 0.01)
+
+    part = selected(wrong, 0.3)(SETTING, SETTING.updates())
+    part.turn()
+    with pytest.raises(FlheError, match="its times mean nothing"):
+        part.checked()
+
+
+def test_bytes_of_parts_add_up() -> None:
+    updates, cipher = SETTING.updates(), bare("server")
+    whole, part = cipher(SETTING, updates), selected(cipher, 0.3)(SETTING, updates)
+    assert part.upload_bytes == pytest.approx((whole.upload_bytes or 0) + 4 * 700, rel=0.01)
+    few = fewer(SCHEMES["plain"], 100)(SETTING, updates)
+    assert (few.upload_bytes, few.sum_bytes) == (400, 400)
+
+
+def test_a_tenth_is_the_largest_of_each() -> None:
+    setting = Setting(3000, 10)
+    updates = setting.updates()
+    plain, sent, union = plain_sparse(setting, updates, 0.1)
+    touched = {i for update in updates for i in np.argsort(-np.abs(update))[:300]}
+    assert (sent.count, union.count) == (300, len(touched))
+    assert plain.upload_bytes == 4 * 300 + len(sent.data)
+    ours = sparse(setting, updates, 0.1)
+    assert (ours.upload_bytes or 0) < (plain.upload_bytes or 0)
+    assert 20 * union.count / 8 < (ours.sum_bytes or 0) < (plain.sum_bytes or 0) + 10 * 300
+
+
+def test_masks_that_were_made_ahead_are_used_and_only_once() -> None:
+    setting = Setting(700, 3)
+    ready = flashe(setting, setting.updates(), ahead=True)
+    ready.phases["prepare"]()
+    sealed = ready.phases["encrypt_prepared"]()
+    with pytest.raises(ReuseError):
+        ready.phases["encrypt_prepared"]()
+    assert isinstance(sealed, Sealed)
+    assert nbytes(sealed) == ready.upload_bytes
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Setting(values=0), "--values 0"),
+        (lambda: Setting(cohort=1), "--cohort 1"),
+        (lambda: Setting(cohort=5, dropouts=4), "two clients must remain"),
+        (lambda: Setting(threads=0), "--threads 0"),
+        (
+            lambda: bfv(Setting(10, 20), Setting(10, 20).updates(), None, 4096, 1_032_193),
+            "sums of --cohort 20 exceed it",
+        ),
+        (lambda: survivors_of(10, 1.0, 1, np.random.default_rng(5)), "at least one must survive"),
+        (lambda: survivors_of(10, -0.5, 1, np.random.default_rng(5)), "at least one must survive"),
+    ],
+)
+def test_what_cannot_be_measured(call: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        call()
+
+
+def test_phe_without_gmp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from phe import util
+
+    monkeypatch.setattr(util, "HAVE_GMP", False)
+    with pytest.raises(ConfigError, match="without gmpy2"):
+        phe_keys(512)
+
+
+def test_what_selecting_leaves_in_clear_is_no_mean() -> None:
+    assert fedml_clear(SETTING, SETTING.updates(), 0.1).checked() is None
+
+
+# --- masks, counted ---
+
+
+@pytest.mark.parametrize("members", [4, 20, 40, 80, 1024])
+def test_the_crossover_is_where_both_maskings_cost_the_same(members: int) -> None:
+    at = crossover(members)
+    assert expected("double", members, at) == pytest.approx(expected("single", members, at))
+    assert crossover(2) == crossover(3) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3, 0.95])
+def test_counts_agree_with_the_theorem(dropout: float) -> None:
+    share, sets = survivors_of(CLIENTS[1], dropout, 400, np.random.default_rng(5))
+    for mode in ("double", "single"):
+        found = masks_made(Flashe(CLIENTS[1], masking=mode), sets)  # type: ignore[arg-type]
+        assert found == pytest.approx(expected(mode, CLIENTS[1], share), abs=1)  # type: ignore[arg-type]

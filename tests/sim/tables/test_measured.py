@@ -1,0 +1,301 @@
+"""What tables are made of: every measurement runs, on little, and is read as it should be."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flhe.errors import ConfigError
+from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe_lab.bench.secure_sums import FLOWERS, SECAGG, Setting
+from flhe_lab.papers import curves
+from flhe_lab.papers.packing import TABLE_3, Packed
+from flhe_lab.tables import (
+    batchcrypt_costs,
+    fedml_map,
+    fedml_measure,
+    fedml_parameters,
+    fedml_rounds,
+    fedml_threshold,
+    flashe_masks,
+    flashe_rounds,
+    learned,
+    phase_costs,
+    sash_times,
+)
+from flhe_lab.tables.chart import draw
+from flhe_lab.tables.esafl_packing import AS_COUNTED, AS_WRITTEN, counts, errors
+from flhe_lab.tables.fedml_published import RESNET_50
+from flhe_lab.tables.flashe_masks import crossing
+from flhe_lab.tables.marked import counted
+from flhe_lab.tables.section import Plan
+
+for package in ("phe", "gmpy2", "tenseal", "torchvision"):
+    pytest.importorskip(package)
+
+QUICK, FULL = Plan(quick=True), Plan(quick=False)
+
+
+def say(_what: str) -> None:
+    """Nobody listens."""
+
+
+def stored(found: Any) -> Any:
+    """As it is read from disk."""
+    return json.loads(json.dumps(found))
+
+
+def test_costs_are_of_one_run_and_keep_their_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    who = phase_costs.WHO
+    sampled = {**who, "plain": replace(who["plain"], sample=200)}
+    monkeypatch.setattr(phase_costs, "WHO", sampled)
+    names = ("plain", "FLASHE", "TenSEAL CKKS, a value each")
+    costs = phase_costs.read(stored(phase_costs.measure(800, 4, names, 1, say)))
+    assert [cost.group for cost in costs.values()] == ["ours", "ours", "peer"]
+    marks = [(cost.encrypt_s.mark, cost.upload_bytes.mark) for cost in costs.values()]
+    assert marks == [("sampled", "sampled"), ("measured", "counted"), ("sampled", "sampled")]
+    assert costs["plain"].upload_bytes.value == 3200
+    twice = costs["FLASHE"].scaled(2.0)
+    assert twice.upload_bytes.value == 2 * costs["FLASHE"].upload_bytes.value
+    assert twice.work_s(3).mark == "sampled"
+    with pytest.raises(ConfigError, match="choose from plain, FLASHE"):
+        phase_costs.step(10, 4, ("nobody",), QUICK)
+
+
+# --- BatchCrypt ---
+
+
+def test_short_keys_are_below_the_policy() -> None:
+    assert batchcrypt_costs.short_key(512).public.bits in (511, 512)
+    with pytest.raises(ConfigError, match="key_bits=1024"):
+        SecretKey.generate(1024)
+
+
+def test_keys_that_are_refused_have_no_batches() -> None:
+    found = stored(batchcrypt_costs.measure_keys(300, 4, 100, 1, say, (512, 2048)))
+    who = (phase_costs.PHE, batchcrypt_costs.ARITHMETIC, batchcrypt_costs.WHOLE)
+    names = [f"{name}|{bits}" for bits in (512, 2048) for name in who]
+    assert list(found) == [name for name in names if name != f"{who[2]}|512"]
+    costs = phase_costs.read(found)
+    sizes = [costs[f"{name}|2048"].upload_bytes.value for name in who]
+    assert sizes == [300 * 516, 300 * 512, 3 * 512]  # 106 of two clients
+    assert costs[f"{who[0]}|512"].group == "peer"
+
+
+def test_narrower_values_take_fewer_ciphertexts() -> None:
+    slots = batchcrypt_costs.slots
+    found = batchcrypt_costs.by_width(
+        stored(batchcrypt_costs.measure_widths(700, 200, 1, say)), 700
+    )
+    for bits, (ours, theirs) in found.items():
+        count = -(-700 // slots(bits).per)
+        assert ours.upload_bytes.value == theirs.upload_bytes.value == count * 512
+        assert ours.upload_bytes.mark == "counted"
+    assert slots(8).per > slots(16).per > slots(32).per
+    ratio = found[8][1].encrypt_s.value / found[16][1].encrypt_s.value
+    assert ratio == pytest.approx(slots(8).batches(700) / slots(16).batches(700))
+
+
+# --- ESAFL ---
+
+
+def test_what_is_counted_is_what_is_encrypted() -> None:
+    tiny = Packed("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
+    rows = {(row["encoding"], row["packed"]): row for row in errors(tiny, 16, 1, say, 64)}
+    same = counts(900, 16, 64)
+    assert [row.ciphertexts for row in same.values()] == [29, 2, 15, 1, 1, 1, 1, 1]
+    for way, row in rows.items():
+        assert same[way].upload_bytes == row["upload_bytes"]
+        # A mean absolute deviation of nine roundings, or of nine times n of them.
+        unit = {AS_WRITTEN: 9 * math.sqrt(2)}.get(way[0], 1) * 2**-15
+        roundings = {AS_COUNTED: 64, AS_WRITTEN: 32}.get(way[0], 1)
+        deviation = unit * math.sqrt(9 * roundings / 12)
+        assert row["error"] == pytest.approx(math.sqrt(2 / math.pi) * deviation, rel=0.5)
+    measured = [row["measured"] for row in rows.values()]
+    assert measured == [32, 32 * 21, 64, 900, 900, 900]
+    assert same["ours, goldilocks-4096", True].upload_bytes == 450 * 8  # two values in eight bytes
+
+
+@pytest.mark.parametrize("model", TABLE_3, ids=lambda m: m.name)
+def test_the_papers_counts_and_traffic_come_out(model: Packed) -> None:
+    for packed, told in enumerate(model.ciphertexts):
+        row = counts(model.values)[AS_COUNTED, bool(packed)]
+        assert row.ciphertexts == told
+        one_way = 2 if (model.name, packed) == ("FCN", 1) else 1
+        assert row.traffic_mb / one_way == pytest.approx(model.traffic[packed], rel=2e-3)
+    assert 8 * model.values / 2**20 == pytest.approx(model.plain_traffic, abs=6e-3)
+
+
+# --- FedML-HE ---
+
+
+def test_an_aggregation_is_measured_and_projected_where_it_is_longer() -> None:
+    taken = fedml_measure.step(2_000, (0.0, 0.1, 1.0), QUICK)
+    whole = fedml_measure.read(found := stored(taken.work(say)), 2_000)
+    ours, tenseals = fedml_measure.ours, fedml_measure.tenseals
+    assert list(whole) == [
+        *("plain", ours(0), ours(0.1), tenseals(0.1)),
+        *(fedml_measure.OURS, fedml_measure.TENSEAL, fedml_measure.FLARE),
+    ]
+    assert whole["plain"].upload_bytes == counted(8_000)
+    assert {fedml_measure.total_s(cost).mark for cost in whole.values()} == {"measured"}
+    sizes = [whole[name].upload_bytes.value for name in (ours(1), fedml_measure.TENSEAL)]
+    assert sizes == sorted(sizes)
+    longer = fedml_measure.read(found, 6_000)[ours(1)]
+    assert longer.add_s.mark == longer.upload_bytes.mark == "sampled"
+    assert longer.add_s.value == pytest.approx(3 * whole[ours(1)].add_s.value)
+
+
+def test_fewer_values_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = fedml_measure.reduced_step(32_000, 16_000, QUICK)
+    assert step.key == "fedml-reduced-2000-1000-quick"
+    found = fedml_measure.read(stored(step.work(say)), 2_000)
+    assert found["plain"].upload_bytes.value == 4_000
+
+
+def test_parameters_keep_within_what_is_secure() -> None:
+    for ring, budget in fedml_parameters.BUDGET.items():
+        for weighs in (True, False):
+            made = fedml_parameters.shortest(ring, 14, server_weighs=weighs)
+            assert made is not None
+            assert sum(made[1]) <= budget
+            assert len(made[1]) == (3 if weighs else 2)
+    for ring, scale, weighs in ((2048, 40, False), (2048, 20, True), (4096, 52, True)):
+        assert fedml_parameters.shortest(ring, scale, server_weighs=weighs) is None
+
+
+def test_a_larger_scale_is_nearer_to_the_mean() -> None:
+    found = stored(fedml_parameters.cost_of_setups(100, 1, say))
+    assert len(found) == len(fedml_parameters.setups()) * 5
+    assert sum("values" not in row for row in found) >= 7  # there are no such primes
+    errors_by = {row["scale"]: row["error"] for row in found if row["ring"] == 8192}
+    assert errors_by[20] > 100 * errors_by[33] > errors_by[40]
+    assert errors_by[33] < 1e-5
+    assert all(row["seconds"] > 0 for row in found if "values" in row)
+
+
+def test_learning_goes_through_ciphertexts() -> None:
+    found = fedml_parameters.accuracy((4096,), (33,), 1, say, examples=20)
+    (one,) = found["encrypted"]
+    assert one["best"] == pytest.approx(found["clear"], abs=0.02)
+    assert 0 < found["clear"] < 1
+
+
+def test_a_shared_key_opens_the_same_mean_by_one_more_message() -> None:
+    found = stored(fedml_threshold.measure(300, 1, say))
+    single, shared = found[fedml_threshold.SINGLE], found[fedml_threshold.THRESHOLD]
+    assert max(row["error"] for row in found.values()) < 1 / 2**15  # no more than rounding
+    assert shared["up"] > single["up"] > 0
+    assert 0 < shared["answer"] < shared["up"]
+
+
+def test_the_map_has_every_parameter_and_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (step,) = fedml_map.FIGURE_5.steps(QUICK)
+    (figure,) = fedml_map.FIGURE_5.report(QUICK, {step.key: stored(step.work(say))})
+    of = {(e.what, e.row): e.number.value for e in figure.entries}
+    count = {layer: of["parameters", layer] for layer in fedml_map.LAYERS}
+    assert sum(count.values()) == 15_826
+    assert sum(of["part of the whole", layer] for layer in count) == pytest.approx(100)
+    tops = sum(of["in the top tenth", layer] * n for layer, n in count.items()) / 15_826
+    assert tops == pytest.approx(10, abs=0.02)
+    draw(figure, tmp_path / "map.png")
+    assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
+
+
+# --- FLASHE ---
+
+
+def test_a_tenth_is_measured() -> None:
+    found = stored(flashe_rounds.measure_tenth(3_000, 1, say))
+    assert found["sent"] == 300 < found["union"]
+    assert list(found["sum_bytes"]) == list(found["rows"])[:2]
+
+
+def test_masks_and_seconds_are_measured_at_each_rate() -> None:
+    points = flashe_masks.measure_dropouts(500, 1, say, clients=(4, 9), rates=(0.0, 0.5))
+    at = [(p["clients"], p["dropout"]) for p in points]
+    assert at == [(4, 0.0), (4, 0.5), (9, 0.0), (9, 5 / 9)]
+    assert all(seconds > 0 for found in points for seconds in found["seconds"].values())
+    assert points[0]["masks"] == {"double": 4, "single": 5}
+    assert points[2]["masks"] == {"double": 4, "single": 10}
+    ahead = flashe_masks.measure_ahead(700, 1, say)
+    assert set(ahead) == {"encrypt", "prepare", "encrypt_prepared", "add", "decrypt", "bytes"}
+
+
+@pytest.mark.parametrize(
+    ("double", "single", "at"),
+    [
+        ((1, 2, 3, 4, 5), (4, 4, 4, 4, 4), 0.3),
+        ((1, 2, 3, 4, 5), (3.5, 3.5, 3.5, 3.5, 3.5), 0.25),
+        ((1, 9, 3, 4, 5), (4, 4, 4, 4.5, 4), 0.3 + 0.1 / 3),  # noise moves it little
+        ((1, 1, 1, 1, 1), (2, 2, 2, 2, 2), None),
+        ((2, 2, 2, 2, 2), (1, 1, 1, 1, 1), None),
+    ],
+)
+def test_lines_cross_where_they_do(double: Any, single: Any, at: float | None) -> None:
+    assert crossing((0.0, 0.1, 0.2, 0.3, 0.4), double, single) == (at and pytest.approx(at))
+
+
+# --- SASH ---
+
+
+def test_a_point_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sash_times, "HEADLINE", Setting(10, 500, 0.3))
+    step = sash_times.ratio_step(QUICK)
+    data = stored(step.work(say))
+    assert set(data) == {"SASH", "SecAgg", FLOWERS.name}  # all are neighbours of all
+    assert data[FLOWERS.name]["sampled"]
+    assert not data["SASH"]["sampled"]
+    data[SECAGG.name] |= {"client": 10.0, "server": 30.0}
+    data["SASH"] |= {"client": 1.0, "server": 1.0}
+    ratio = sash_times.ratio_of(QUICK, {step.key: data}, SECAGG.name)
+    assert (ratio.value, ratio.mark) == (20, "measured")
+    assert sash_times.ratio_of(QUICK, {step.key: data}).mark == "sampled"
+
+
+def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sash_times, "INFLATED", 70)
+    section = sash_times.SECTIONS[-1]
+    (step,) = section.steps(QUICK)
+    data = stored(step.work(say))
+    (result,) = section.report(QUICK, {step.key: data})
+    factors = {(e.row[:3], e.group): e.number for e in result.entries if e.unit == "x"}
+    # 49 shares of 2048 elements, both ways; beyond 64 clients they are packed.
+    assert 2 * 49 * 2048 * 8 < data["50"]["agreement"] < 1.01 * 2 * 49 * (2048 * 8 + 70)
+    assert data["70"]["agreement"] < data["50"]["agreement"] / 10
+    for n in ("50", "70"):
+        moved = data[n]["upload"] + data[n]["agreement"]
+        assert factors[f"{n} ", "ours"] == counted(moved / 2e6)
+    assert factors["70 ", "paper"].value == 2.06
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize("model", ["fcn", "gru"])
+def test_a_batch_is_trained_of_the_size_that_is_told(model: str) -> None:
+    step = learned.training_step(model, QUICK)
+    found = step.work(say)
+    assert found["batch"] == learned.BATCH[model]
+    assert round(found["parameters"], -4) == round(learned.VALUES[model], -4)
+    assert learned.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
+
+
+def test_training_is_of_the_model_that_the_paper_has() -> None:
+    found = fedml_rounds.train_resnet(2, 1, 32)
+    assert found["parameters"] == RESNET_50.values
+    assert found["seconds_per_image"] > 0
+
+
+def test_other_settings_are_other_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = learned.curves_step("fcn", FULL).key
+    told = curves.COMPARISONS["fcn"]
+    other = replace(told, setting=replace(told.setting, rounds=told.setting.rounds + 1))
+    monkeypatch.setitem(curves.COMPARISONS, "fcn", other)
+    assert learned.curves_step("fcn", FULL).key != before
