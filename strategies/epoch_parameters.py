@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from flhe.coding.flatten import Layout
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Slot, from_bytes
 from flhe.strategies.key_agreement import Agreed
@@ -62,7 +62,7 @@ class EpochParameters:
         return self._resolved
 
     @property
-    def circle(self) -> Circle:
+    def circle(self) -> SharingParameters:
         """Public parameters of this epoch's masking-key agreement.
 
         The bound on collusion is what members say of their roster, whose hash they have agreed on;
@@ -70,7 +70,7 @@ class EpochParameters:
         """
         agreed = self.epoch
         members = tuple(sorted(agreed.members.values()))
-        return Circle(
+        return SharingParameters(
             self.ledger.federation,
             agreed.number,
             agreed.roster_hash,
@@ -100,13 +100,13 @@ class EpochParameters:
             ledger.history,
         )
 
-    def ranges_slot(self, start: Start) -> Slot:
+    def mean_squares_slot(self, start: Start) -> Slot:
         """The slot of the mean squares of the round under way, before their sum is known."""
         slot = self.slot(start)
         return replace(slot, layout_hash=ranges_layout(start.layout(self._layout_hash)))
 
     @property
-    def needs_ranges(self) -> bool:
+    def needs_mean_squares(self) -> bool:
         """Whether the round under way begins with mean squares, which are yet to be added."""
         ledger, clip = self.ledger, self.terms.clip
         first = len(ledger.chain) == (2 if self.terms.mapped else 1)

@@ -64,8 +64,8 @@ class Exchange:
             Too few answered a stage before.
         """
         sparse = self.fed.terms.sparse
-        if self.fed.parameters.needs_ranges:
-            nodes = self.add_ranges(replies)
+        if self.fed.parameters.needs_mean_squares:
+            nodes = self.add_mean_squares(replies)
             replies = self._ask("supports" if sparse else "update", nodes, timeout)
         if sparse:
             replies = self._ask("update", self.collect_supports(replies), timeout)
@@ -76,7 +76,7 @@ class Exchange:
         fed.attempt.missing = set(fed.members)
         return fed.grid.send_and_receive(fed.messages("train", stage, nodes), timeout=timeout)
 
-    def add_ranges(self, replies: Iterable[Message]) -> list[int]:
+    def add_mean_squares(self, replies: Iterable[Message]) -> list[int]:
         """Add the mean squares in `replies` and keep their sum; returns the nodes in it.
 
         Raises
@@ -95,7 +95,7 @@ class Exchange:
                 raise ProtocolError(
                     "its mean squares are masked in another mode than they should be"
                 )
-            slot = of_epoch.ranges_slot(updates.start_in(answer))
+            slot = of_epoch.mean_squares_slot(updates.start_in(answer))
             updates.check_part(of_epoch, node, answer, part, slot, length, "ranges")
             of_epoch.whole.add(None, part)  # what is refused here costs its sender alone
             return part

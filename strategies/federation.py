@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import combine, pack
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.schemes.base import Scheme
 from flhe.schemes.sash.scheme import Sash
@@ -146,7 +146,7 @@ class Federation:
         return self.parameters.scheme
 
     @property
-    def circle(self) -> Circle:
+    def circle(self) -> SharingParameters:
         """Public parameters of this epoch's masking-key agreement."""
         return self.parameters.circle
 

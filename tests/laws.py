@@ -33,11 +33,11 @@ from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
 from flhe.schemes.base import Opener, Reader, Scheme, Sealer
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.presets import sash_preset
 from flhe.schemes.sash.generator import ROWS, Seed
@@ -255,11 +255,12 @@ def _paillier_roles(
     cohort: int, key: bytes, threads: int, _: Any, replay: bool, *, bits: int
 ) -> Roles:
     pair = paillier_key(key)
-    scheme = Paillier(cohort, bits, 2048, pair.public)
+    scheme = BatchCrypt(cohort, bits, 2048, pair.public)
     sealers = [
-        PaillierSealer(scheme, pair, key, r, threads, source(replay, key, r)) for r in range(cohort)
+        BatchCryptSealer(scheme, pair, key, r, threads, source(replay, key, r))
+        for r in range(cohort)
     ]
-    return Roles(scheme, [*sealers], PaillierOpener(scheme, pair, key, threads))
+    return Roles(scheme, [*sealers], BatchCryptOpener(scheme, pair, key, threads))
 
 
 def _paillier_secrets(_sealer: Any) -> list[bytes]:
@@ -275,7 +276,7 @@ def _paillier(bits: int) -> SchemeCase:
     return SchemeCase(
         f"batchcrypt-{bits}",
         functools.partial(_paillier_roles, bits=bits),
-        Paillier(3, bits, 2048).batch.per,
+        BatchCrypt(3, bits, 2048).batch.per,
         None,
         True,
         "refused",
@@ -287,16 +288,16 @@ def _paillier(bits: int) -> SchemeCase:
 def _eshe_roles(
     cohort: int, key: bytes, threads: int, backend: Any, replay: bool, *, bits: int, ring: str
 ) -> Roles:
-    scheme, prg = Eshe(cohort, bits, ring, "round"), BACKENDS[backend]()
+    scheme, prg = Esafl(cohort, bits, ring, "round"), BACKENDS[backend]()
     n = scheme.sizes.n
     sealers = [
-        EsheSealer(scheme, KEY, r, None, prg, threads, source(replay, key, r))
+        EsaflSealer(scheme, KEY, r, None, prg, threads, source(replay, key, r))
         for r in range(cohort)
     ]
 
-    def opener(seed: Seed) -> EsheOpener:
+    def opener(seed: Seed) -> EsaflOpener:
         whole = eshe_keys.from_elements(seed, n, cohort)
-        return EsheOpener(scheme, KEY, whole, prg, threads)
+        return EsaflOpener(scheme, KEY, whole, prg, threads)
 
     reader = SeedReader(
         sealers, lambda: eshe_keys.to_elements(eshe_keys.draw_own(n), cohort), opener
@@ -305,7 +306,7 @@ def _eshe_roles(
 
 
 def _eshe(bits: int, ring: str) -> SchemeCase:
-    sizes = Eshe(2, bits, ring).sizes
+    sizes = Esafl(2, bits, ring).sizes
     return SchemeCase(
         f"esafl-{bits}-{ring}",
         functools.partial(_eshe_roles, bits=bits, ring=ring),
@@ -328,17 +329,17 @@ def _ckks_roles(
     cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, ring: str
 ) -> Roles:
     secret, prg = ckks_key(key, ring), BACKENDS[backend]()
-    scheme = Ckks(cohort, bits, ring)
+    scheme = FedmlHe(cohort, bits, ring)
     scheme = dataclasses.replace(scheme, public=secret.public(scheme.sizes))
-    sealers = [CkksSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)]
-    return Roles(scheme, [*sealers], CkksOpener(scheme, secret, key, prg, threads))
+    sealers = [FedmlHeSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)]
+    return Roles(scheme, [*sealers], FedmlHeOpener(scheme, secret, key, prg, threads))
 
 
 def _ckks(bits: int, ring: str) -> SchemeCase:
     return SchemeCase(
         f"fedml-he-{bits}-{ring}",
         functools.partial(_ckks_roles, bits=bits, ring=ring),
-        Ckks(2, bits, ring).sizes.block,
+        FedmlHe(2, bits, ring).sizes.block,
         wrong_key="refused",
         secrets=lambda _: [KEY, KEY[:8], ckks_key(KEY, ring).to_bytes()[-64:-32]],
         redraws=True,
@@ -520,7 +521,7 @@ def _chain(
 
     def start(codec: Chain) -> State:
         state = codec.init(LAYOUT)
-        if not codec.needs_ranges(state):
+        if not codec.needs_mean_squares(state):
             return state
         sizes = {name: stop - start for name, start, stop in LAYOUT.segments()}
         alpha = [0.7 if n.startswith("conv") else BOUNDS.get(n, 1.0) for n in sizes]

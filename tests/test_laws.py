@@ -24,8 +24,8 @@ from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
 from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer, fits
-from flhe.schemes.esafl.scheme import Eshe
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
@@ -518,9 +518,9 @@ def test_roles_are_of_their_protocols(case: SchemeCase) -> None:
 def test_parameters_tell_all_schemes_apart() -> None:
     """They are hashed into the terms: cohort, bits, preset, reader, keys and their names."""
     schemes: list[Scheme] = [case.roles(n).scheme for case in SCHEMES for n in (3, 4)]
-    schemes += [Flashe(3, 16, "adaptive"), Sash(3, 8, unmask="clients"), Ckks(3, 16)]
-    schemes += [Eshe(3, 16, keys=keys) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
-    schemes += [Eshe(3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
+    schemes += [Flashe(3, 16, "adaptive"), Sash(3, 8, unmask="clients"), FedmlHe(3, 16)]
+    schemes += [Esafl(3, 16, keys=keys) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
+    schemes += [Esafl(3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
     assert len({repr(scheme.parameters()) for scheme in schemes}) == len(schemes)
 
 

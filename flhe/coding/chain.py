@@ -144,9 +144,9 @@ class Chain(Codec):
 
     # --- adaptive thresholds ---
 
-    def needs_ranges(self, state: State) -> bool:
+    def needs_mean_squares(self, state: State) -> bool:
         """Whether `fitted` must come before `finish` in the round that starts from `state`."""
-        return any(clip.needs_ranges(state.shared[at]) for at, clip in self._adaptive)
+        return any(clip.needs_mean_squares(state.shared[at]) for at, clip in self._adaptive)
 
     def statistics(self, selected: Plain, state: State) -> NDArray[np.int64]:
         """What one sender adds to the ranges, of what `select` gave: shape (2 L,); see `Clip`."""

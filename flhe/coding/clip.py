@@ -151,7 +151,7 @@ class Clip(Codec):
 
     # --- adaptive rules ---
 
-    def needs_ranges(self, shared: Layers) -> bool:
+    def needs_mean_squares(self, shared: Layers) -> bool:
         """Whether `fitted` must come before the next update is encoded."""
         return shared.alphas is None
 

@@ -16,15 +16,15 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.keys.agreement import joint
 from flhe.keys.agreement.answers import combine
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.states import Epoch
 from flhe.schemes.base import Opener, Scheme, Sealer
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
@@ -43,18 +43,18 @@ def sealer_for(
         assert mask is not None
         inner = sealer_for(scheme.inner, epoch, threads=threads)
         return selective_sealer(scheme, inner, mask, threads=threads)
-    if isinstance(scheme, Ckks):
+    if isinstance(scheme, FedmlHe):
         secret = CkksSecret.from_bytes(_secret(epoch))
-        return CkksSealer(scheme, secret, epoch.group_key, epoch.rank, threads=threads)
+        return FedmlHeSealer(scheme, secret, epoch.group_key, epoch.rank, threads=threads)
     if isinstance(scheme, Flashe):
         return FlasheSealer(scheme, epoch.group_key, epoch.rank, threads=threads)
     if isinstance(scheme, Sash):
         return SashSealer(scheme, epoch.rank, threads=threads)
-    if isinstance(scheme, Paillier):
-        return PaillierSealer(scheme, _secret_key(epoch), epoch.group_key, epoch.rank, threads)
-    if isinstance(scheme, Eshe):
+    if isinstance(scheme, BatchCrypt):
+        return BatchCryptSealer(scheme, _secret_key(epoch), epoch.group_key, epoch.rank, threads)
+    if isinstance(scheme, Esafl):
         key = None if scheme.keys == "round" else joint.key_of(epoch)
-        return EsheSealer(scheme, epoch.group_key, epoch.rank, key, threads=threads)
+        return EsaflSealer(scheme, epoch.group_key, epoch.rank, key, threads=threads)
     raise ConfigError(f"no sealer for scheme {scheme.name!r}")
 
 
@@ -83,18 +83,18 @@ def opener_for(
     if isinstance(scheme, Sash):
         seed = _released(scheme, epoch, total, release)
         return SashOpener(scheme, seed, threads=threads)
-    if isinstance(scheme, Paillier):
-        return PaillierOpener(scheme, _secret_key(epoch), epoch.group_key, threads)
-    if isinstance(scheme, Ckks):
+    if isinstance(scheme, BatchCrypt):
+        return BatchCryptOpener(scheme, _secret_key(epoch), epoch.group_key, threads)
+    if isinstance(scheme, FedmlHe):
         secret = CkksSecret.from_bytes(_secret(epoch))
-        return CkksOpener(scheme, secret, epoch.group_key, threads=threads)
-    if isinstance(scheme, Eshe):
+        return FedmlHeOpener(scheme, secret, epoch.group_key, threads=threads)
+    if isinstance(scheme, Esafl):
         if scheme.keys == "round":
             seed = _released(scheme, epoch, total, release)
             key = eshe_keys.from_elements(seed, scheme.sizes.n, scheme.cohort)
         else:
             key = joint.key_of(epoch).total
-        return EsheOpener(scheme, epoch.group_key, key, threads=threads)
+        return EsaflOpener(scheme, epoch.group_key, key, threads=threads)
     raise ConfigError(f"no opener for scheme {scheme.name!r}")
 
 
@@ -104,19 +104,19 @@ def shares_keys(scheme: Scheme) -> bool:
 
 
 def _released(
-    scheme: Sash | Eshe, epoch: Epoch, total: Sealed, release: Sequence[bytes]
+    scheme: Sash | Esafl, epoch: Epoch, total: Sealed, release: Sequence[bytes]
 ) -> NDArray[np.uint64]:
     """The sum of the senders' keys, out of their answers."""
-    circle = Circle.of(epoch, scheme.elements)
+    circle = SharingParameters.of(epoch, scheme.elements)
     return combine(circle, total.slot, total.senders, release, epoch=epoch)
 
 
 def new_pair(scheme: Scheme, random: Random) -> tuple[bytes, bytes]:
     """A fresh key pair for a scheme that has one: public part, secret part, encoded."""
-    if isinstance(scheme, Paillier):
+    if isinstance(scheme, BatchCrypt):
         key = SecretKey.generate(scheme.key_bits, random)
         return key.public.to_bytes(), key.to_bytes()
-    if isinstance(scheme, Ckks):
+    if isinstance(scheme, FedmlHe):
         secret = CkksSecret.generate(scheme.ring, random)
         return secret.public(scheme.sizes).to_bytes(), secret.to_bytes()
     raise ConfigError(f"scheme {scheme.name!r} has no key pair")
@@ -134,23 +134,23 @@ def check_pair(scheme: Scheme, public: bytes, secret: bytes) -> None:
     sealers: list[Sealer]
     opener: Opener
     group_key = bytes(32)  # of nobody: nothing that is encrypted here leaves this function
-    if isinstance(scheme, Paillier):
+    if isinstance(scheme, BatchCrypt):
         key = SecretKey.from_bytes(secret)
         if key.public != PublicKey.from_bytes(public):
             raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
         key.check(scheme.key_bits)
         tried = replace(scheme, public=key.public)
-        sealers = [PaillierSealer(tried, key, group_key, rank) for rank in range(2)]
-        opener = PaillierOpener(tried, key, group_key)
-    elif isinstance(scheme, Ckks):
+        sealers = [BatchCryptSealer(tried, key, group_key, rank) for rank in range(2)]
+        opener = BatchCryptOpener(tried, key, group_key)
+    elif isinstance(scheme, FedmlHe):
         own = CkksSecret.from_bytes(secret)
         own.check(scheme.ring)
         named = scheme.check_public(public)
         if own.public(scheme.sizes) != named:
             raise ProtocolError("fedml-he: the secret key does not belong to the public context")
         tried = replace(scheme, public=named)
-        sealers = [CkksSealer(tried, own, group_key, rank) for rank in range(2)]
-        opener = CkksOpener(tried, own, group_key)
+        sealers = [FedmlHeSealer(tried, own, group_key, rank) for rank in range(2)]
+        opener = FedmlHeOpener(tried, own, group_key)
     else:
         raise ProtocolError(f"a key pair, and scheme {scheme.name!r} has none")
     # The slot is of no round, for the same reason.

@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.wire.chunk_reader import Buffer, Pieces
+from flhe.wire.chunk_reader import Buffer, ChunkReader
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import As, Hash, within
 from flhe.wire.record import Form, Record
@@ -150,7 +150,7 @@ def unseal_stream(
     Buffers must keep their content until the iterator is at its end. Raises like `unseal`, for the
     head and the first chunk at once, for later chunks when their turn comes.
     """
-    pieces = Pieces(data)
+    pieces = ChunkReader(data)
     aad, head = _split(pieces)
     header = head.header
     for name, value in (expect or {}).items():
@@ -163,10 +163,10 @@ def unseal_stream(
 
 def peek(data: Buffer | Sequence[Buffer]) -> dict[str, Any]:
     """Return the header of a box, unverified: for finding the key, never for deciding anything."""
-    return _split(Pieces(data))[1].header
+    return _split(ChunkReader(data))[1].header
 
 
-def _split(pieces: Pieces) -> tuple[bytes, _Head]:
+def _split(pieces: ChunkReader) -> tuple[bytes, _Head]:
     """Take everything before the first chunk; returns it, and the head in it."""
     start = bytes(pieces.take(len(MAGIC) + 4))
     if start.startswith(FAMILY) and not start.startswith(MAGIC):
@@ -207,7 +207,7 @@ def _encrypt(
     yield cipher.encrypt(_nonce(index, True), b"" if held is None else held, aad)
 
 
-def _decrypt(cipher: AESGCM, aad: bytes, pieces: Pieces, size: int) -> Iterator[bytes]:
+def _decrypt(cipher: AESGCM, aad: bytes, pieces: ChunkReader, size: int) -> Iterator[bytes]:
     """Open chunks of `size` bytes, tag included; keeps none of them."""
     for index in itertools.count():
         last = pieces.left <= size

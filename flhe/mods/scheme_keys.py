@@ -19,7 +19,7 @@ from flhe.mods import records
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.node import Node
 from flhe.schemes.base import Scheme
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.training.terms import Terms
 
 
@@ -88,12 +88,12 @@ def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, Scheme, Terms, l
     return state, scheme, terms, records.bytes_list(record, "confirms")
 
 
-def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, Eshe, Terms, list[bytes]]:
+def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, Esafl, Terms, list[bytes]]:
     """Likewise, of a sum of keys."""
     terms = _terms(node, record)
     if not terms.joint:
         raise ProtocolError("asked for a sum of keys, and the scheme has none")
     state = node.load_agreement(Confirmed)
     scheme = terms.for_cohort(len(state.members))
-    assert isinstance(scheme, Eshe)
+    assert isinstance(scheme, Esafl)
     return state, scheme, terms, records.bytes_list(record, "confirms")

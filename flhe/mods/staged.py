@@ -58,7 +58,7 @@ def begin(
         with follower.watch:
             node.save_draft(draft)
     turn = _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
-    if session.needs_ranges(model) and turn.ranges is None:
+    if session.needs_mean_squares(model) and turn.ranges is None:
         return turn.tell_ranges()
     return turn.tell_support() if session.terms.sparse else turn.tell_update(_mode(record))
 
@@ -117,7 +117,7 @@ class _Turn:
     def tell_ranges(self) -> RecordDict:
         """The draft's mean squares, encrypted."""
         node, session = self.node, self.session
-        slot = session.ranges_slot(
+        slot = session.mean_squares_slot(
             self.model, self.draft.round, self.attempt, told=self.draft.told, digest=self.digest
         )
         output = node.load_output(slot, "ranges")

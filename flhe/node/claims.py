@@ -14,7 +14,7 @@ from typing import Literal
 from flhe.errors import ClaimedError, NoKeyError, ReuseError
 from flhe.keys.agreement import masking
 from flhe.node.folder import Folder
-from flhe.node.high_water_marks import Floor
+from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.stored import StoredNote
 from flhe.schemes.sealed import Slot
 from flhe.training.due import RANGES, SUM
@@ -155,23 +155,23 @@ class Claims(Folder):
 
     # --- which rounds are over ---
 
-    def floor(self) -> Floor:
+    def floor(self) -> HighWaterMarks:
         """Rounds that are over here, in whatever epoch."""
         data = self._kept("floor")
-        return Floor() if data is None else Floor.from_bytes(data)
+        return HighWaterMarks() if data is None else HighWaterMarks.from_bytes(data)
 
-    def _raise_floor(self, epochs: Iterable[bytes], *, masked: bool) -> None:
+    def _raise_marks(self, epochs: Iterable[bytes], *, masked: bool) -> None:
         """Keep what is over in `epochs`, before their marks go with their keys."""
-        marks = Floor()
+        marks = HighWaterMarks()
         for epoch_id in epochs:
             opened = self.store.opened(epoch_id)
             if masked:
                 opened = max(opened, self._signed_in(epoch_id))
-            here = Floor(opened, self.store.ranged(epoch_id), self._claimed_in(epoch_id))
+            here = HighWaterMarks(opened, self.store.ranged(epoch_id), self._claimed_in(epoch_id))
             marks = marks.raised(here)
         self._keep_floor(marks)
 
-    def _keep_floor(self, marks: Floor) -> None:
+    def _keep_floor(self, marks: HighWaterMarks) -> None:
         """Keep that rounds up to these marks are over."""
         before = self.floor()
         after = before.raised(marks)
@@ -208,7 +208,7 @@ class Claims(Folder):
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
         self.store.raise_opened(epoch_id, round_, round_)
-        self._keep_floor(Floor(round_, round_))
+        self._keep_floor(HighWaterMarks(round_, round_))
 
     def note_missed(self, round_: int) -> None:
         """Keep that this node's update was left out of a round's sum: its receipts say so."""

@@ -19,7 +19,7 @@ MAX_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Floor(Record):
+class HighWaterMarks(Record):
     """Rounds that are over.
 
     Parameters
@@ -46,9 +46,9 @@ class Floor(Record):
     ranged: U32 = 0
     reached: U32 = 0
 
-    def raised(self, other: Floor) -> Floor:
+    def raised(self, other: HighWaterMarks) -> HighWaterMarks:
         """The higher of both, mark by mark."""
-        return Floor(
+        return HighWaterMarks(
             max(self.opened, other.opened),
             max(self.ranged, other.ranged),
             max(self.reached, other.reached),

@@ -134,7 +134,7 @@ class Node(Updates):
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
-        self._raise_floor(old, masked=terms.masked)
+        self._raise_marks(old, masked=terms.masked)
         floor = self.floor()
         opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
@@ -157,7 +157,7 @@ class Node(Updates):
             try:
                 agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
             except (ProtocolError, NoKeyError):
-                self._raise_floor([epoch_id], masked=True)
+                self._raise_marks([epoch_id], masked=True)
                 self.store.erase_epoch(epoch_id)
                 continue
             if agreed.scheme_secret:
@@ -256,7 +256,7 @@ class Node(Updates):
         """Give up this federation: its keys and updates are destroyed, the model stays."""
         self.drop_agreement()
         epochs = self._epochs()
-        self._raise_floor(epochs, masked=True)
+        self._raise_marks(epochs, masked=True)
         for epoch_id in epochs:
             self.store.erase_epoch(epoch_id)
         for name in _SECRETS:

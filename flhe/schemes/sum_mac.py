@@ -45,7 +45,7 @@ TAG_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SumTags:
+class SumMac:
     """The tags of one slot.
 
     Parameters

@@ -21,13 +21,13 @@ from flhe.errors import AlteredError, ProtocolError
 from flhe.schemes.base import Opener
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.sum_mac import SumTags
+from flhe.schemes.sum_mac import SumMac
 
 NAMES = ("first tag", "second tag")
 
 
 def tagged(
-    encoded: Plain, tags: SumTags | None, rank: int, bits: int, support: Support | None = None
+    encoded: Plain, tags: SumMac | None, rank: int, bits: int, support: Support | None = None
 ) -> Plain:
     """An encoded vector with tags of the member of `rank` behind the extras, if there are any."""
     if tags is None:
@@ -36,7 +36,7 @@ def tagged(
 
 
 def open_verified(
-    opener: Opener, tags: SumTags | None, bits: int, total: Sealed, values: int
+    opener: Opener, tags: SumMac | None, bits: int, total: Sealed, values: int
 ) -> NDArray[Any]:
     """What a sum holds, without the tags: signed values, then extras.
 
@@ -44,7 +44,7 @@ def open_verified(
     ----------
     opener : Opener
         For this sum.
-    tags : SumTags or None
+    tags : SumMac or None
         Of its slot; None where its members have none.
     bits : int
         Bits of one value.

@@ -19,7 +19,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.math.permutation import Permutation
 from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.sum_mac import SumTags
+from flhe.schemes.sum_mac import SumMac
 from flhe.training.model import Model
 from flhe.training.selection import fixed_mask
 from flhe.training.start import UNTOLD, fitted_layout, ranges_layout, start_layout
@@ -106,7 +106,7 @@ class Facts:
             layout_hash = fitted_layout(layout_hash, ranges.digest())
         return replace(self.place(model, round_, attempt), layout_hash=layout_hash)
 
-    def ranges_slot(
+    def mean_squares_slot(
         self,
         model: Model,
         round_: int,
@@ -142,11 +142,11 @@ class Facts:
             mac.update(chunk)
         return mac.digest()
 
-    def tags(self, slot: Slot) -> SumTags | None:
+    def tags(self, slot: Slot) -> SumMac | None:
         """Tags of one sum; None where these terms have none."""
         if not self.terms.tagged:
             return None
-        return SumTags(self.epoch.group_key, slot, self.layout.floats, self.threads)
+        return SumMac(self.epoch.group_key, slot, self.layout.floats, self.threads)
 
     def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
@@ -194,12 +194,12 @@ class Facts:
 
     # --- what is fitted on earlier sums ---
 
-    def needs_ranges(self, model: Model) -> bool:
+    def needs_mean_squares(self, model: Model) -> bool:
         """Whether a round from `model` begins with a sum of mean squares."""
         if self.maps(model):
             return False
         codec = self.terms.codec()
-        return codec.needs_ranges(codec.recall(self.layout, model.memory))
+        return codec.needs_mean_squares(codec.recall(self.layout, model.memory))
 
     def staged(self, model: Model) -> bool:
         """Whether a round from `model` has more than one stage, or may have to be encrypted again.
@@ -211,4 +211,4 @@ class Facts:
         """
         terms = self.terms
         once = terms.noise is not None or self.maps(model)
-        return terms.sparse or terms.joint or once or self.needs_ranges(model)
+        return terms.sparse or terms.joint or once or self.needs_mean_squares(model)

@@ -76,14 +76,14 @@ def fit(
     """
     codec = session.terms.codec()
     state = codec.recall(session.layout, model.memory)
-    if not session.needs_ranges(model):
+    if not session.needs_mean_squares(model):
         if ranges is not None:
             raise ProtocolError("a sum of mean squares in a round that needs none")
         return state
     if ranges is None:
         raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
     slot = ranges.slot
-    expected = session.ranges_slot(model, round_, slot.attempt, told=told, digest=base)
+    expected = session.mean_squares_slot(model, round_, slot.attempt, told=told, digest=base)
     check_slot(model, slot, expected)
     lanes_due = session.terms.range_lanes(session.layout)
     check_shape(ranges, session.whole, lanes_due, session.epoch.roster.min_opening, sparse=False)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from flhe.errors import ConfigError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.keys import PublicKey, check_key_bits
-from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, Paillier
+from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.keys import CkksPublic
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, eshe_preset, sash_preset
 from flhe.schemes.sash.scheme import Sash
@@ -107,12 +107,12 @@ def build(terms: Terms, cohort: int, public: bytes) -> Scheme:
         key = PublicKey.from_bytes(public) if public else None
         if key is not None:
             key.check(terms.key_bits)
-        return Paillier(cohort, terms.bits, terms.key_bits, key)
+        return BatchCrypt(cohort, terms.bits, terms.key_bits, key)
     if terms.scheme == "sash":
         return Sash(cohort, terms.bits, terms.preset, terms.unmask)
     if terms.scheme == "fedml-he":
         pair = CkksPublic.from_bytes(public) if public else None
-        return Ckks(cohort, terms.bits, terms.ckks_ring, pair)
+        return FedmlHe(cohort, terms.bits, terms.ckks_ring, pair)
     if terms.scheme == "esafl":
-        return Eshe(cohort, terms.bits, terms.ring, terms.keys, public)
+        return Esafl(cohort, terms.bits, terms.ring, terms.keys, public)
     return Flashe(cohort, terms.bits, terms.masking)

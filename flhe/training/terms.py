@@ -27,8 +27,8 @@ from flhe.math.permutation import Permutation
 from flhe.schemes import sum_mac as sum_tags
 from flhe.schemes.base import Reader, Scheme, fits
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
-from flhe.schemes.esafl.scheme import Eshe, Keys
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.esafl.scheme import Esafl, Keys
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe, Masking
 from flhe.schemes.presets import DEFAULT_CKKS, DEFAULT_ESHE, DEFAULT_SASH
 from flhe.schemes.sash.scheme import Sash, Unmask
@@ -111,7 +111,7 @@ class Terms(Record):
     preset : str
         Parameters of SASH's generator; see `flhe.schemes.presets`.
     key_bits : int
-        BatchCrypt: length of Paillier's modulus; see `Paillier`.
+        BatchCrypt: length of Paillier's modulus; see `BatchCrypt`.
     advance : bool
         BatchCrypt: advance scaling (Sec. 4.3). `bits` then has room for the sum of all members, so each
         of them quantizes with ceil(log2 N) bits less and a slot is as many bits narrower.
@@ -122,7 +122,7 @@ class Terms(Record):
         ESAFL: parameters of its ring; see `flhe.schemes.presets`.
     keys : "joint", "round" or "dealt"
         ESAFL: where keys come from. Members make them once an epoch, or agree on fresh ones in
-        each round, or are dealt them offline; see `Eshe`.
+        each round, or are dealt them offline; see `Esafl`.
     ckks_ring : str
         FedML-HE: parameters of CKKS; see `flhe.schemes.presets`.
     select : Select
@@ -174,8 +174,8 @@ class Terms(Record):
         # Also what has no effect under this scheme, for the same reason.
         Flashe(2, 16, self.masking)
         Sash(2, 0, self.preset, self.unmask)
-        Eshe(2, 16, self.ring, self.keys)
-        Ckks(2, 16, self.ckks_ring)
+        Esafl(2, 16, self.ring, self.keys)
+        FedmlHe(2, 16, self.ckks_ring)
         select_terms.check(self)
         scheme_terms.check_terms(self)
         self.for_cohort(2)
@@ -194,7 +194,7 @@ class Terms(Record):
         if self.bits != 0 or not 2 <= cohort <= MAX_COHORT:
             return self
         if self.scheme == "esafl":
-            return replace(self, bits=Eshe(cohort, 0, self.ring).bits)
+            return replace(self, bits=Esafl(cohort, 0, self.ring).bits)
         if self.scheme == "sash":
             return replace(self, bits=Sash(cohort, 0, self.preset, self.unmask).bits)
         return self

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 Buffer = bytes | bytearray | memoryview
 
 
-class Pieces:
+class ChunkReader:
     """A cursor over one buffer or several; they must keep their content until it is at the end.
 
     Attributes

@@ -13,7 +13,7 @@ import numpy as np
 
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
-from flhe.keys.agreement.circle import PACKED_FROM, Circle
+from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
 from flhe_lab.bench import Contender
 from flhe_lab.bench.sash_members import SashMembers
@@ -47,7 +47,7 @@ class Sharing(SashMembers):
 
     def _upload(self) -> None:
         self._elements = self._wanted
-        self.circle = Circle.of(self._epoch, self._wanted)
+        self.circle = SharingParameters.of(self._epoch, self._wanted)
         self._seeds = random_elements(self._wanted)
 
     @property

@@ -25,9 +25,9 @@ from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
 from flhe.coding.support import HEADER, MAX_PARAMETER
 from flhe.schemes.base import Scheme
-from flhe.schemes.batchcrypt.scheme import Paillier
-from flhe.schemes.esafl.scheme import Eshe
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.sealed import Sealed
@@ -198,16 +198,16 @@ def units(point: Point) -> float:
     if point.name not in (who.BATCHCRYPT, who.FEDML):
         return float(point.values)
     scheme, lanes = point.scheme
-    if isinstance(scheme, Paillier):
+    if isinstance(scheme, BatchCrypt):
         return float(scheme.batch.batches(lanes))
-    assert isinstance(scheme, Ckks)
+    assert isinstance(scheme, FedmlHe)
     return float(scheme.sizes.count(lanes))
 
 
 def _coefficients(point: Point) -> float:
     """Of all limbs; what a last one that is not full takes is not rounded up."""
     scheme, _ = point.scheme
-    assert isinstance(scheme, Eshe)
+    assert isinstance(scheme, Esafl)
     slots = scheme.sizes.slots
     return point.values / slots.per * len(slots.moduli)
 
@@ -224,7 +224,9 @@ def extra(point: Point, phase: str) -> float:
     streams = sum(map(len, telescoped(survivors, "double")))
     scheme, lanes = point.scheme
     inner = scheme.inner if isinstance(scheme, Selective) else scheme
-    return float(streams * (inner.sizes.count(lanes) if isinstance(inner, Ckks) else point.values))
+    return float(
+        streams * (inner.sizes.count(lanes) if isinstance(inner, FedmlHe) else point.values)
+    )
 
 
 _STREAMED = (who.FLASHE, who.FLASHE_TENTH, who.FEDML, who.FEDML_TENTH)
@@ -248,9 +250,9 @@ def _ragged(scheme: Scheme, lanes: int) -> int:
         return _ragged(scheme.inner, lanes) + _behind(scheme.packing, scheme.rest)
     if isinstance(scheme, Flashe):
         return _behind(scheme.packing, lanes)
-    if isinstance(scheme, Ckks):
+    if isinstance(scheme, FedmlHe):
         return _behind(Packing(scheme.sizes.bits), scheme.sizes.count(lanes))
-    if isinstance(scheme, Eshe) and scheme.limbs.bits < 64:  # words of 64 bits are not packed
+    if isinstance(scheme, Esafl) and scheme.limbs.bits < 64:  # words of 64 bits are not packed
         slots = scheme.sizes.slots
         return len(slots.moduli) * _behind(Packing(scheme.limbs.bits), slots.count(lanes))
     return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flhe.errors import FlheError
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
@@ -173,7 +173,7 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
     """With masking keys that all share with all."""
     members, senders = demand.clients, len(survivors_of(demand.clients, demand.dropouts))
     elements = offer.terms.elements(members)
-    circle = Circle(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
+    circle = SharingParameters(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
     cost = speed.agreement(members, elements)
     signatures = circle.thresholds.threshold * SIGNATURE
     answer = circle.share_bytes + SIGNATURE

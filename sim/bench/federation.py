@@ -19,7 +19,7 @@ from flhe.coding.extras import Extras
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import FlheError
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.sum_mac import SumTags
+from flhe.schemes.sum_mac import SumMac
 from flhe.training.terms import Terms
 from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector, averaging
 
@@ -40,7 +40,7 @@ def nbytes(sealed: Sealed) -> int:
 
 
 def verified(
-    tags: SumTags,
+    tags: SumMac,
     lanes: NDArray[Any],
     total: Sealed,
     bits: int,
@@ -185,5 +185,5 @@ class Federation:
             **known,
         )
 
-    def _tags(self, setting: Setting) -> SumTags | None:
-        return SumTags(self.key, SLOT, setting.values, setting.threads) if self.key else None
+    def _tags(self, setting: Setting) -> SumMac | None:
+        return SumMac(self.key, SLOT, setting.values, setting.threads) if self.key else None

@@ -16,7 +16,7 @@ from flhe.coding.base import Plain
 from flhe.errors import FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, combine
-from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, about, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, about, statement
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import pack_elements, seal_share
 from flhe.math import ring
@@ -87,7 +87,7 @@ class SashMembers(Members):
         self.scheme = Sash(setting.clients)
         self._elements = self.scheme.parameters_of_prg.dimension
         self._upload()
-        self.circle = Circle.of(self._epoch, self._elements)
+        self.circle = SharingParameters.of(self._epoch, self._elements)
         self._agree()
 
     def _upload(self) -> None:

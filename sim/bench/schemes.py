@@ -159,23 +159,23 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
     Who drops out does so before keys are agreed on: the cohort is that of the survivors.
     """
-    from flhe.schemes.esafl.keys import EsheKey, Total, draw_own
-    from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+    from flhe.schemes.esafl.keys import EsaflKey, Total, draw_own
+    from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 
     mine, threads = [updates[j] for j in setting.survivors], setting.threads
     terms = terms_of("esafl", ring=ring_name).resolved(len(mine))
     scheme = terms.for_cohort(len(mine))
-    assert isinstance(scheme, Eshe)
+    assert isinstance(scheme, Esafl)
     sizes, key = scheme.sizes, secrets.token_bytes(32)
     owns = [draw_own(sizes.n) for _ in mine]
     s: Total = np.add.reduce(owns, dtype=np.int32)
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer = EsheSealer(scheme, key, rank, EsheKey(owns[rank], s), threads=threads)
+        sealer = EsaflSealer(scheme, key, rank, EsaflKey(owns[rank], s), threads=threads)
         return sealer.encrypt(encoded, SLOT)
 
     def opened(total: Sealed) -> Any:
-        return EsheOpener(scheme, key, s, threads=threads).decrypt(total)
+        return EsaflOpener(scheme, key, s, threads=threads).decrypt(total)
 
     return Federation(terms, scheme, seal, opened, key).contender(
         _named("esafl", ring_name, DEFAULT_ESHE),
@@ -194,23 +194,25 @@ def batchcrypt(setting: Setting, updates: Sequence[Vector], key_bits: int = 0) -
     from flhe.schemes.batchcrypt.keys import SecretKey
     from flhe.schemes.batchcrypt.scheme import (
         DEFAULT_KEY_BITS,
-        Paillier,
-        PaillierOpener,
-        PaillierSealer,
+        BatchCrypt,
+        BatchCryptOpener,
+        BatchCryptSealer,
     )
 
     key_bits, threads = key_bits or DEFAULT_KEY_BITS, setting.threads
     terms, key = terms_of("batchcrypt", key_bits=key_bits), SecretKey.generate(key_bits)
     scheme = terms.for_cohort(setting.cohort, public=key.public.to_bytes())
-    assert isinstance(scheme, Paillier)
+    assert isinstance(scheme, BatchCrypt)
     # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
     group_key = bytes(32)
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        return PaillierSealer(scheme, key, group_key, rank, threads=threads).encrypt(encoded, SLOT)
+        return BatchCryptSealer(scheme, key, group_key, rank, threads=threads).encrypt(
+            encoded, SLOT
+        )
 
     def opened(total: Sealed) -> Any:
-        return PaillierOpener(scheme, key, group_key, threads=threads).decrypt(total)
+        return BatchCryptOpener(scheme, key, group_key, threads=threads).decrypt(total)
 
     slots = scheme.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))
@@ -232,22 +234,22 @@ def fedml_terms(share: float) -> Terms:
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
     from flhe.schemes.fedml_he.keys import CkksSecret
-    from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+    from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
     from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 
     terms, layout, threads = fedml_terms(share), layout_of(setting.values), setting.threads
     whole = terms.for_cohort(setting.cohort)
-    assert isinstance(whole, Ckks)
+    assert isinstance(whole, FedmlHe)
     secret, key = CkksSecret.generate(whole.ring), secrets.token_bytes(32)
     whole = replace(whole, public=secret.public(whole.sizes))
     scheme: Any = terms.selective(whole, layout)
     part = isinstance(scheme, Selective)
-    opener: Any = CkksOpener(whole, secret, key, threads=threads)
+    opener: Any = FedmlHeOpener(whole, secret, key, threads=threads)
     if part:
         opener = SelectiveOpener(scheme, opener, terms.select.fixed(layout), threads)
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer: Any = CkksSealer(whole, secret, key, rank, threads=threads)
+        sealer: Any = FedmlHeSealer(whole, secret, key, rank, threads=threads)
         if part:
             sealer = SelectiveSealer(scheme, sealer, terms.select.fixed(layout), threads)
         sealed: Sealed = sealer.encrypt(encoded, SLOT)

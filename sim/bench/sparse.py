@@ -19,7 +19,7 @@ from flhe.schemes.flashe import masking
 from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.sum_mac import SumTags
+from flhe.schemes.sum_mac import SumMac
 from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector, averaging
 from flhe_lab.bench.federation import layout_of, terms_of, uploads, verified
 
@@ -31,7 +31,7 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
     layout = layout_of(values)
     scheme = Flashe(setting.cohort, terms.bits, terms.masking)
     key, order = secrets.token_bytes(32), secrets.token_bytes(32)
-    tags = SumTags(key, SLOT, values, threads)
+    tags = SumMac(key, SLOT, values, threads)
     extras, residual = Extras().encode(EXAMPLES, {}, []), np.zeros(values, np.float32)
 
     def selected(rank: int) -> tuple[Plain, Plain, Support]:

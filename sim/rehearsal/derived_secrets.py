@@ -18,8 +18,8 @@ from flhe.errors import FlheError
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Epoch
 from flhe.schemes.base import Scheme
-from flhe.schemes.esafl.scheme import Eshe
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import MODES, Flashe
 from flhe.schemes.sealed import MAX_HEADER, Slot
 from flhe.wire import canonical
@@ -145,10 +145,10 @@ def _of_scheme(scheme: Scheme, group_key: bytes, slot: Slot) -> Iterator[bytes]:
     if isinstance(scheme, Flashe):
         for mode in MODES:
             yield hkdf(group_key, "flashe", *context, mode, scheme.lane_bits)
-    elif isinstance(scheme, Ckks):
+    elif isinstance(scheme, FedmlHe):
         sizes = scheme.sizes
         for j in range(scheme.cohort + 1):
             yield hkdf(group_key, "ckks-a", *context, j, sizes.n, sizes.q)
-    elif isinstance(scheme, Eshe):
+    elif isinstance(scheme, Esafl):
         for limb in range(len(scheme.sizes.slots.moduli)):
             yield hkdf(group_key, "eshe-a", *context, scheme.ring, limb)

@@ -29,9 +29,9 @@ from flhe.coding.support import Support
 from flhe.errors import FlheError
 from flhe.math.bigint import gmpy
 from flhe.schemes.base import Scheme
-from flhe.schemes.batchcrypt.scheme import Paillier
-from flhe.schemes.esafl.scheme import Eshe
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash, SashOpener
 from flhe.schemes.sealed import Sealed
@@ -126,18 +126,18 @@ def _opened(scheme: Scheme, sealed: Sealed) -> Integers | None:
     if isinstance(scheme, Selective):
         inside, _ = scheme.split(sealed)
         found = _opened(scheme.inner, inside)
-    elif isinstance(scheme, Paillier):
+    elif isinstance(scheme, BatchCrypt):
         found = _trivial_paillier(scheme, sealed)
-    elif isinstance(scheme, Ckks):
+    elif isinstance(scheme, FedmlHe):
         found = _unmasked_ckks(scheme, sealed)
-    elif isinstance(scheme, Eshe):
+    elif isinstance(scheme, Esafl):
         found = _keyless_eshe(scheme, sealed)
     elif isinstance(scheme, Sash):
         found = SashOpener(scheme, np.zeros(scheme.elements, np.uint64)).decrypt(sealed)
     return found
 
 
-def _keyless_eshe(scheme: Eshe, sealed: Sealed) -> Integers:
+def _keyless_eshe(scheme: Esafl, sealed: Sealed) -> Integers:
     """Under a key of zeros a residue is p e + m, whatever `a` is; what holds more noise is refused."""
     scheme.check(sealed)
     slots = scheme.sizes.slots
@@ -148,7 +148,7 @@ def _keyless_eshe(scheme: Eshe, sealed: Sealed) -> Integers:
     return slots.lower(residues, sealed.length, len(sealed.senders))[0]
 
 
-def _trivial_paillier(scheme: Paillier, sealed: Sealed) -> Integers | None:
+def _trivial_paillier(scheme: BatchCrypt, sealed: Sealed) -> Integers | None:
     """(1 + m n) r^n with r = 1: who knows n divides by it."""
     n = gmpy().mpz(scheme.public.n) if scheme.public is not None else None
     numbers = scheme._numbers(sealed)
@@ -159,7 +159,7 @@ def _trivial_paillier(scheme: Paillier, sealed: Sealed) -> Integers | None:
     return scheme.batch.digits(slots, sealed.length, len(sealed.senders)).values
 
 
-def _unmasked_ckks(scheme: Ckks, sealed: Sealed) -> Integers | None:
+def _unmasked_ckks(scheme: FedmlHe, sealed: Sealed) -> Integers | None:
     """Under masks of zero every key opens a block, and slots lie on the grid."""
     from flhe.schemes.fedml_he.keys import CkksSecret
     from flhe.schemes.fedml_he.seal_blocks import Blocks

@@ -18,7 +18,7 @@ from flhe.schemes.batchcrypt.crt import Crt
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.residue_pool import draw
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT, Contender, Setting, Vector
 from flhe_lab.bench.federation import uploads
@@ -116,7 +116,7 @@ def batches(
     Beside `flhe_lab.bench.schemes.batchcrypt`, which has the 16 bits of terms, weights and metrics are
     left out. Of an update, only the first `sample` values are encrypted.
     """
-    scheme = Paillier(setting.cohort, bits, key.public.bits, key.public)
+    scheme = BatchCrypt(setting.cohort, bits, key.public.bits, key.public)
     slots = scheme.batch
     whole = slots.batches(setting.values)
     run = min(-(-sample // slots.per), whole)
@@ -127,11 +127,11 @@ def batches(
 
     def seal(rank: int) -> Sealed:
         scaled = np.rint(samples[rank].astype(np.float64) * scale).astype(np.int32)
-        sealer = PaillierSealer(scheme, key, KEY, rank)
+        sealer = BatchCryptSealer(scheme, key, KEY, rank)
         return sealer.encrypt(Plain(scaled, np.empty(0, np.int64)), SLOT)
 
     def opened(total: Sealed) -> Vector:
-        sums = PaillierOpener(scheme, key, KEY).decrypt(total)
+        sums = BatchCryptOpener(scheme, key, KEY).decrypt(total)
         return (sums / (scale * len(samples))).astype(np.float32)
 
     return uploads(

@@ -38,8 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.schemes.esafl.keys import EsheKey, Total, draw_own
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.esafl.keys import EsaflKey, Total, draw_own
+from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 from flhe.schemes.presets import DEFAULT_ESHE, ESHE
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT
@@ -129,7 +129,7 @@ def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[tuple[st
         some = packing.plaintexts(values)
         rows.append(Row(name, bits, packed, some, some * n * ESHE[PAPERS_RING].log_q // 8))
     for ring in (PAPERS_RING, *RINGS):
-        scheme = Eshe(COHORT, bits, ring)
+        scheme = Esafl(COHORT, bits, ring)
         n_here, name = scheme.sizes.n, f"ours, {ring}"
         if ring == PAPERS_RING:
             nbytes = scheme.limbs.nbytes(values)
@@ -183,19 +183,19 @@ def _papers_error(packing: PaperPacking, count: int) -> float:
 
 
 def _our_error(count: int, bits: int, ring: str) -> float:
-    scheme = Eshe(COHORT, bits, ring)
+    scheme = Esafl(COHORT, bits, ring)
     levels = scheme.space.bound
     group_key, exact = bytes(32), np.zeros(count)  # it guards nothing but random numbers
     owns = [draw_own(scheme.sizes.n) for _ in range(COHORT)]
     s: Total = np.add.reduce(owns, dtype=np.int32)
     total: Sealed | None = None
     for j, values in enumerate(_updates(count)):
-        sealer = EsheSealer(scheme, group_key, j, EsheKey(owns[j], s))
+        sealer = EsaflSealer(scheme, group_key, j, EsaflKey(owns[j], s))
         plain = Plain(np.rint(values * levels).astype(np.int32), NOTHING)
         total = scheme.add(total, sealer.encrypt(plain, SLOT))
         exact += values
     assert total is not None
-    opened = EsheOpener(scheme, group_key, s).decrypt(total) / levels
+    opened = EsaflOpener(scheme, group_key, s).decrypt(total) / levels
     return float(np.abs(opened - exact).mean())
 
 

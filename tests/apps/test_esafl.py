@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.ring import Q
 from flhe.node.store import Store
-from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.esafl.keys import EsaflKey
 from flhe_app import client_app
 from flhe_app.dropouts import victim
 from flhe_app.settings import Settings
@@ -61,7 +61,7 @@ class Run(Federated):
             for epoch_id in store.epochs():
                 secret = Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_secret
                 if secret:
-                    key = EsheKey.from_bytes(secret)
+                    key = EsaflKey.from_bytes(secret)
                     found |= {f"own {node}": key.own, f"sum {node}": key.total}
         return found
 

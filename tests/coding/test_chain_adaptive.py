@@ -50,11 +50,11 @@ def total_of(codec: Chain, state: State, *xs: NDArray[np.float32]) -> Plain:
 def test_thresholds_are_of_the_senders_mean_squares(rule: str) -> None:
     codec = adaptive(rule)
     state = codec.init(LAYERS)
-    assert codec.needs_ranges(state)
+    assert codec.needs_mean_squares(state)
     parts = [codec.statistics(Plain(x, EXTRAS), state) for x in (X, 3 * X)]
     after = codec.fitted(parts[0] + parts[1], 2, state)
-    assert not codec.needs_ranges(after)
-    assert codec.needs_ranges(state), "the state before is left alone"
+    assert not codec.needs_mean_squares(after)
+    assert codec.needs_mean_squares(state), "the state before is left alone"
     means = (62.5, 0.0, 20.0)
     assert after.shared[0].mean_squares == means
     alphas = [C8 * m**0.5 for m in means]
@@ -249,7 +249,7 @@ def test_rules_that_cannot_be() -> None:
         Clip(2.0, rule="history")
     fixed = chain(Clip(1.0), Quantize(8))
     start = fixed.init(LAYERS)
-    assert not fixed.needs_ranges(start)
+    assert not fixed.needs_mean_squares(start)
     for act in (
         lambda: fixed.statistics(Plain(X, EXTRAS), start),
         lambda: fixed.fitted(np.zeros(6, np.int64), 1, start),

@@ -44,7 +44,7 @@ def build(
 def started(codec: Chain, layout: Layout, plain: Plain) -> State:
     """The state in which `plain` may be encoded, thresholds fitted on it alone."""
     state = codec.init(layout)
-    if not codec.needs_ranges(state):
+    if not codec.needs_mean_squares(state):
         return state
     selected, _ = codec.select(plain, state)
     return codec.fitted(codec.statistics(selected, state), 1, state)

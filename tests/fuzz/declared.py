@@ -18,7 +18,7 @@ from flhe.coding.select import Select
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.high_water_marks import Floor
+from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
 from flhe.node.stored import StoredNote
 from flhe.training.client_optimizer import ClientOptimizer
@@ -48,7 +48,7 @@ def _more() -> list[Record]:
         Roster.first_use(ROSTER.publics),
         Limits(min_select=0.25, counts=False, min_members=4),
         *(KeyFile(b"epoch", "1-2"), KeyFile(b"epoch", "1-2", (3, 1, 2), 2, 3)),
-        *(Floor(), Floor(3, 2, 400)),
+        *(HighWaterMarks(), HighWaterMarks(3, 2, 400)),
         *(dealt_shares(0), agreed(0)[0], StoredNote(bytes(32), b"", "double", bytes(32))),
         dealt.deal(ROSTER, "rns-4096", random=source("dealt"))[IDS[0].public],
         Terms(clip={"w": 0.5, "b": 0.25}, top_k=0.1, optimizer=ServerOptimizer("fedadam")),

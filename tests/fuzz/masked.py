@@ -13,7 +13,7 @@ import numpy as np
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, check_answer, combine
 from flhe.keys.agreement.circle import UNMASK, about
-from flhe.keys.agreement.masking import Circle
+from flhe.keys.agreement.masking import SharingParameters
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import open_share, seal_share
 from tests.fuzz.decoders import ANY, NEVER, Decoder
@@ -49,8 +49,8 @@ def agreed(rank: int) -> tuple[masking.Agreed, bytes]:
     return masking.agree(EPOCHS[rank], IDS[rank], dealt(rank), ALL, _boxes(rank), ELEMENTS)
 
 
-def _circle() -> Circle:
-    return Circle.of(EPOCHS[0], ELEMENTS)
+def _circle() -> SharingParameters:
+    return SharingParameters.of(EPOCHS[0], ELEMENTS)
 
 
 def _signatures() -> list[bytes]:

@@ -16,10 +16,10 @@ from flhe.keys.agreement import epoch, joint, key_pair, pairs
 from flhe.keys.agreement import messages as envelopes
 from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
-from flhe.schemes.batchcrypt.scheme import Paillier
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, replaced, source
@@ -103,9 +103,9 @@ def _liar_shares(contribution: bytes) -> None:
 
 # --- key pairs and sums of keys ---
 
-PAILLIER = Paillier(SIZE, 16, 2048)
-CKKS = Ckks(SIZE, 16, "2048")
-ESHE = Eshe(SIZE)
+PAILLIER = BatchCrypt(SIZE, 16, 2048)
+CKKS = FedmlHe(SIZE, 16, "2048")
+ESHE = Esafl(SIZE)
 
 
 @functools.cache

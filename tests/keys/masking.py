@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
-from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, statement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
@@ -72,7 +72,7 @@ class Told:
 
     identities: tuple[Identity, ...]
     epochs: tuple[Epoch, ...]
-    circle: Circle
+    circle: SharingParameters
     slot: Slot
     seeds: list[NDArray[np.uint64]]
     dealt: list[Dealt]
@@ -155,7 +155,7 @@ def play(
         else Dealt(slot, (b"",) * size, b"")
         for rank in range(size)
     ]
-    circle = Circle.of(epochs[0], elements)
+    circle = SharingParameters.of(epochs[0], elements)
     told = Told(identities, epochs, circle, slot, seeds, dealt, chosen, {}, {})
     for rank in chosen if agreeing is None else agreeing:
         agreed, told.signatures[rank] = told.agree(rank, chosen, told.inbox(rank))

@@ -11,15 +11,15 @@ import pytest
 from flhe.errors import ProtocolError
 from flhe.keys.roles import check_pair, new_pair
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks
 
 pytest.importorskip("tenseal")
 
-SCHEME = Ckks(3)
+SCHEME = FedmlHe(3)
 
 
-def pair(scheme: Ckks = SCHEME) -> tuple[bytes, bytes]:
+def pair(scheme: FedmlHe = SCHEME) -> tuple[bytes, bytes]:
     return new_pair(scheme, secrets.token_bytes)
 
 
@@ -45,7 +45,7 @@ def test_a_pair_that_no_honest_member_makes_is_refused() -> None:
     public, secret = pair()
     other_public, other_secret = pair()
     zeros = CkksSecret("4096", np.zeros(4096, np.int8))
-    elsewhere = Ckks(3, ring="8192")
+    elsewhere = FedmlHe(3, ring="8192")
     bad = {
         "another's secret": (public, other_secret),
         "another's public": (other_public, secret),

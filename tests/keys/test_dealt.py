@@ -15,8 +15,8 @@ from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.agreement.epoch import Confirmed
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
-from flhe.schemes.esafl.keys import EsheKey
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.keys import EsaflKey
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire.canonical import dumps, loads
 from tests.keys.agreement import confirmed, roster_of, sites
 
@@ -57,18 +57,18 @@ def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
     smaller = dealt.deal(ROSTER, RING, [IDS[0].public])
     other_roster = dataclasses.replace(ROSTER, collusion=0)
     cases = [
-        (FILES[IDS[1].public], Eshe(5), "another site"),
-        (own, Eshe(5, ring="rns-4096"), "another ring"),
-        (dealt.deal(other_roster, RING)[IDS[2].public], Eshe(5), "another roster"),
-        (smaller[IDS[2].public], Eshe(5), "dealt to 4 sites, and 5 take part"),
+        (FILES[IDS[1].public], Esafl(5), "another site"),
+        (own, Esafl(5, ring="rns-4096"), "another ring"),
+        (dealt.deal(other_roster, RING)[IDS[2].public], Esafl(5), "another roster"),
+        (smaller[IDS[2].public], Esafl(5), "dealt to 4 sites, and 5 take part"),
     ]
     for i, (file, scheme, why) in enumerate(cases):
         with pytest.raises(ConfigError, match=why):
             dealt.load(written(tmp_path / str(i), file), state, scheme)
     fewer = state_of(1, IDS[1:])
     with pytest.raises(ConfigError, match="dealt to 5 sites, and 4 take part"):
-        dealt.load(written(tmp_path / "all", own), fewer, Eshe(4))
-    key = dealt.load(written(tmp_path / "four", smaller[IDS[2].public]), fewer, Eshe(4))
+        dealt.load(written(tmp_path / "all", own), fewer, Esafl(4))
+    key = dealt.load(written(tmp_path / "four", smaller[IDS[2].public]), fewer, Esafl(4))
     assert not np.array_equal(key.own, own.key.own)  # no s_i is in two sums
 
 
@@ -85,11 +85,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("garbage", "no file of"),
     ):
         with pytest.raises(ConfigError, match=says) as caught:
-            dealt.load(tmp_path / name, state, Eshe(5))
+            dealt.load(tmp_path / name, state, Esafl(5))
         assert str(tmp_path) not in str(caught.value)
     with pytest.raises(ConfigError, match="set flhe-dealt-key"):
-        dealt.load(None, state, Eshe(5))
-    key = dealt.load(tmp_path / "key", state, Eshe(5))
+        dealt.load(None, state, Esafl(5))
+    key = dealt.load(tmp_path / "key", state, Esafl(5))
     assert np.array_equal(key.own, own.key.own)
 
 
@@ -103,7 +103,7 @@ def test_too_few_or_strange_members() -> None:
 
 
 BODY = loads(FILES[IDS[0].public].to_bytes(), dealt.MAX_FILE, "")
-ZERO = EsheKey(np.zeros(4096, np.int8), FILES[IDS[0].public].key.total)
+ZERO = EsaflKey(np.zeros(4096, np.int8), FILES[IDS[0].public].key.total)
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "members out of order": ({"members": BODY["members"][::-1]}, "members that ascend"),
     "a member twice": ({"members": [*BODY["members"], BODY["members"][-1]]}, "that ascend"),

@@ -17,14 +17,14 @@ from flhe.keys.agreement import joint
 from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
-from flhe.schemes.esafl.keys import EsheKey, draw_own
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.keys import EsaflKey, draw_own
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire.canonical import dumps
 from tests.keys import agreement
 
 SIZE = 4
 IDS = agreement.sites(SIZE)
-SCHEME = Eshe(SIZE)
+SCHEME = Esafl(SIZE)
 N = SCHEME.sizes.n
 TERMS = bytes(range(32))
 RUN = 77
@@ -228,7 +228,7 @@ def test_members_that_were_told_different_shares_name_different_sums() -> None:
         joint.announced(m, IDS[r].public, RUN, 0, made.epoch.id, TERMS)
         for r, m in enumerate((left, right))
     ]
-    hashes = {Eshe(SIZE, key_id=name).parameters()["key_id"] for name in names}
+    hashes = {Esafl(SIZE, key_id=name).parameters()["key_id"] for name in names}
     assert len(hashes) == 2  # so their slots differ, and nobody adds their ciphertexts
 
 
@@ -244,7 +244,7 @@ def test_a_second_sum_in_one_agreement_is_refused() -> None:
 
 
 def test_other_terms_start_over() -> None:
-    made, wider = once(), Eshe(SIZE, ring="rns-8192")
+    made, wider = once(), Esafl(SIZE, ring="rns-8192")
     for step in (
         lambda: joint.share(made.states[0], made.confirms, SCHEME, bytes(32)),
         lambda: joint.add(made.states[0], made.confirms, made.messages, SCHEME, bytes(32)),
@@ -294,7 +294,7 @@ def test_keys_that_were_dealt_take_no_joint() -> None:
     owns = [draw_own(N) for _ in range(SIZE)]
     total = np.sum(owns, axis=0, dtype=np.int32)
     done = [
-        joint.take(state, confirms, EsheKey(own, total), SCHEME, TERMS)
+        joint.take(state, confirms, EsaflKey(own, total), SCHEME, TERMS)
         for state, own in zip(states, owns, strict=True)
     ]
     epochs = [finish(state, confirms) for state, _ in done]
@@ -303,7 +303,7 @@ def test_keys_that_were_dealt_take_no_joint() -> None:
     ternary = np.zeros(N, np.int8)
     ternary[:64] = 1
     with pytest.raises(ProtocolError, match="too small, too few or too large"):
-        joint.take(states[0], confirms, EsheKey(ternary, total), SCHEME, TERMS)
+        joint.take(states[0], confirms, EsaflKey(ternary, total), SCHEME, TERMS)
     made = once()
     with pytest.raises(ProtocolError, match="keys were drawn in this key agreement"):
-        joint.take(made.states[0], made.confirms, EsheKey(owns[0], total), SCHEME, TERMS)
+        joint.take(made.states[0], made.confirms, EsaflKey(owns[0], total), SCHEME, TERMS)

@@ -13,13 +13,13 @@ from flhe.keys.agreement import key_pair
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
-from flhe.schemes.batchcrypt.scheme import Paillier
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import dumps, loads
 from tests.keys import agreement
 
 IDS = agreement.sites(3)
-SCHEME = Paillier(3, 16, 2048)
+SCHEME = BatchCrypt(3, 16, 2048)
 TERMS = bytes(range(32))
 RUN = 77
 
@@ -151,7 +151,7 @@ def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.M
 def test_a_key_that_does_not_fit_the_terms_is_refused() -> None:
     states, confirms, _, message = made()
     with pytest.raises(ProtocolError, match="2048 bits, the terms say 3072"):
-        take(1, message, Paillier(3, 16, 3072))
+        take(1, message, BatchCrypt(3, 16, 3072))
     with pytest.raises(ProtocolError, match="has none"):
         take(1, message, Flashe(3))
     with pytest.raises(ConfigError, match="no key pair"):

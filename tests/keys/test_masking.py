@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError, RangeError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer, pack, unpack
-from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, statement
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
@@ -46,7 +46,7 @@ ELSEWHERE = {name: replace(six().slot, **{name: FOREIGN[name]}) for name in FORE
 def test_any_t_answers_give_the_sum_and_fewer_give_none(
     size: int, collusion: int, sealed: bool
 ) -> None:
-    least = Circle.of(group(size, collusion)[1][0], 5).thresholds.min_set
+    least = SharingParameters.of(group(size, collusion)[1][0], 5).thresholds.min_set
     for chosen in {tuple(range(size)), tuple(range(size - least, size))}:
         told = play(size, collusion, chosen)
         answers = {rank: told.release(rank, sealed=sealed) for rank in chosen}
@@ -86,7 +86,7 @@ def test_whoever_survives_signs_and_answers(data: st.DataObject) -> None:
     size = data.draw(st.integers(3, 9))
     collusion = data.draw(st.integers(0, size - 3))
     ranks = st.sampled_from(range(size))
-    least = Circle.of(group(size, collusion)[1][0], 1).thresholds.min_set
+    least = SharingParameters.of(group(size, collusion)[1][0], 1).thresholds.min_set
     chosen = data.draw(st.lists(ranks, min_size=least, unique=True))
     told = play(size, collusion, chosen, elements=data.draw(st.integers(1, 20)))
     some = st.lists(st.sampled_from(chosen), min_size=told.threshold, unique=True)

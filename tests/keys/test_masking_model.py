@@ -19,7 +19,7 @@ import pytest
 from flwr.app import Message
 
 from flhe.keys.agreement.answers import check_answer
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.shares import open_share
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.wire import files
@@ -195,7 +195,7 @@ class Node:
     def share(self, survivors: Set, attempt: int) -> bytes:
         """The sum of this member's shares, opened one by one."""
         name = self.slots[attempt].digest()
-        total = [0] * Circle.of(self.group.epoch(0), 2048).sharing.width(2048)
+        total = [0] * SharingParameters.of(self.group.epoch(0), 2048).sharing.width(2048)
         for u in survivors:
             plain = bytes(self.group.dealt(u).own)
             if u != self.rank:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.identity import Identity
@@ -81,7 +81,7 @@ def test_vector(case: dict[str, Any]) -> None:
             how: dict[str, Any] = {"sealed": sealed, "random": salt}
             said = masking.release(epoch, identity, agreed, *shown, elements, **how)
             assert said.hex() == case[name][survivors.index(rank)]
-    circle = Circle.of(epoch, elements)
+    circle = SharingParameters.of(epoch, elements)
     for reader, name in ((None, "answers"), (epoch, "sealed")):
         found = combine(circle, slot, survivors, unhex(case[name]), epoch=reader)
         assert np.array_equal(found, numbers(case["sum"]))
@@ -100,7 +100,7 @@ def test_vector_of_a_large_group(case: dict[str, Any]) -> None:
     assert (bytes(agreed.share).hex(), signature.hex()) == (case["share"], case["signature"])
     shares = [np.frombuffer(data, "<u8") for data in unhex(case["answer_shares"].values())]
     ranks, stacked = [int(r) for r in case["answer_shares"]], np.stack(shares).astype(np.uint64)
-    found = Circle.of(epoch, elements).sharing.combine(ranks, stacked, elements)
+    found = SharingParameters.of(epoch, elements).sharing.combine(ranks, stacked, elements)
     assert np.array_equal(found, numbers(case["sum"]))
 
 
@@ -118,7 +118,7 @@ def test_vector_that_must_fail(bad: dict[str, Any]) -> None:
             *me, agreed, bad["signers"], unhex(bad["signatures"]), elements, **how
         ),
         "combine": lambda: combine(
-            Circle.of(epoch, elements), slot, bad["survivors"], unhex(bad["answers"])
+            SharingParameters.of(epoch, elements), slot, bad["survivors"], unhex(bad["answers"])
         ),
     }
     with pytest.raises(errors.FlheError) as caught:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flwr.app import Message
 
-from flhe.keys.agreement.circle import CONSIST, Circle, statement
+from flhe.keys.agreement.circle import CONSIST, SharingParameters, statement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
@@ -39,8 +39,8 @@ class Masked(Group):
         """(round, attempt, rank) -> shares by the rank of their receiver."""
 
     @property
-    def circle(self) -> Circle:
-        return Circle.of(self.epoch(0), ELEMENTS)
+    def circle(self) -> SharingParameters:
+        return SharingParameters.of(self.epoch(0), ELEMENTS)
 
     def epoch(self, rank: int) -> Epoch:
         """The keys on a site's disk; there must be one epoch."""

@@ -11,7 +11,7 @@ import pytest
 
 from flhe.errors import StoreError
 from flhe.mods import he_mod, records
-from flhe.node.high_water_marks import Floor
+from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
 from flhe.node.policy import Policy
 from flhe.node.store import Store
@@ -160,9 +160,9 @@ def test_what_says_which_rounds_are_over_is_never_guessed(group: Group) -> None:
     answer(group.evaluate(site, group.total()))
     group.renew()
     answer(group.ask(site, round_=2))
-    assert Floor.from_bytes((site.run / "floor").read_bytes()) == Floor(1, 0, 1)
+    assert HighWaterMarks.from_bytes((site.run / "floor").read_bytes()) == HighWaterMarks(1, 0, 1)
     with pytest.raises(StoreError):
-        Floor.from_bytes(canonical.dumps([2, 1, 0, 1]))
+        HighWaterMarks.from_bytes(canonical.dumps([2, 1, 0, 1]))
     (site.run / "floor").write_bytes(b"junk")
     refused(group.ask(site, round_=2, attempt=1), 1015)
     assert "which rounds are over is damaged" in site.log

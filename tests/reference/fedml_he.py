@@ -80,7 +80,7 @@ class FedmlHeBook(Book):
     Parameters
     ----------
     n, q_bits, per, scale_bits : int
-        Dimension, bits of the modulus, values in a slot, logarithm of the scale: `Ckks.sizes` proves
+        Dimension, bits of the modulus, values in a slot, logarithm of the scale: `FedmlHe.sizes` proves
         that there is room for the noise, which is no matter of arithmetic.
     key : tuple of int
         The secret key's coefficients.

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
-from flhe.schemes.esafl.keys import EsheKey, draw_own, from_elements
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.esafl.keys import EsaflKey, draw_own, from_elements
+from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sash.generator import public_key
@@ -127,28 +127,28 @@ class EsaflKind(Kind):
         key = {"group_key": bytes.fromhex(case["group_key"])} if "group_key" in case else {}
         return EsaflBook(**given(case, "ring", "keys"), **key)
 
-    def scheme(self, case: Case) -> Eshe:
+    def scheme(self, case: Case) -> Esafl:
         key_id = bytes.fromhex(case.get("key_id", ""))
-        return Eshe(case["cohort"], case["bits"], case["ring"], case["keys"], key_id)
+        return Esafl(case["cohort"], case["bits"], case["ring"], case["keys"], key_id)
 
-    def sealer(self, case: Case, scheme: Eshe, rank: int) -> EsheSealer:
+    def sealer(self, case: Case, scheme: Esafl, rank: int) -> EsaflSealer:
         group_key = self.book(case).group_key
         if "own" in case:
             own, total = self._drawn(case["own"]), self._drawn(case["total"])
-            key = None if own is None or total is None else EsheKey(own.astype(np.int8), total)
-            return EsheSealer(scheme, group_key, rank, key)
+            key = None if own is None or total is None else EsaflKey(own.astype(np.int8), total)
+            return EsaflSealer(scheme, group_key, rank, key)
         n, seeds, key = scheme.sizes.n, (esafl.noise_seed(rank),), None
         if case["keys"] == "round":
             seeds = (esafl.key_seed(rank), *seeds)
         else:
             total = self._total(range(case["cohort"]), n)
-            key = EsheKey(np.array(esafl.own(rank, n), np.int8), total)
-        return EsheSealer(scheme, group_key, rank, key, random=giving(*seeds))
+            key = EsaflKey(np.array(esafl.own(rank, n), np.int8), total)
+        return EsaflSealer(scheme, group_key, rank, key, random=giving(*seeds))
 
-    def opener(self, case: Case, scheme: Eshe, ranks: Sequence[int]) -> EsheOpener:
+    def opener(self, case: Case, scheme: Esafl, ranks: Sequence[int]) -> EsaflOpener:
         drawn = self._drawn(case.get("total"))
         total = self._total(ranks, scheme.sizes.n) if drawn is None else drawn
-        return EsheOpener(scheme, self.book(case).group_key, total, threads=2)
+        return EsaflOpener(scheme, self.book(case).group_key, total, threads=2)
 
     def any_set(self, case: Case) -> bool:
         return bool(case["keys"] == "round")
@@ -170,7 +170,7 @@ class EsaflKind(Kind):
     def steps(self, case: Case) -> Steps:
         if case["at"] == "key":
             yield "key"
-            return EsheKey.from_bytes(bytes.fromhex(case["file"]))
+            return EsaflKey.from_bytes(bytes.fromhex(case["file"]))
         if case["at"] == "elements":
             yield "elements"
             told = np.frombuffer(bytes.fromhex(case["elements"]), "<u8").astype(np.uint64)
@@ -227,15 +227,15 @@ class BatchCryptKind(Kind):
         """The vectors'."""
         return SecretKey(batchcrypt.pair().p, batchcrypt.pair().q)
 
-    def scheme(self, case: Case) -> Paillier:
-        return Paillier(case["cohort"], case["bits"], 2048, self.key().public)
+    def scheme(self, case: Case) -> BatchCrypt:
+        return BatchCrypt(case["cohort"], case["bits"], 2048, self.key().public)
 
-    def sealer(self, case: Case, scheme: Paillier, rank: int) -> PaillierSealer:
+    def sealer(self, case: Case, scheme: BatchCrypt, rank: int) -> BatchCryptSealer:
         tape = Tape(self.book(case).tapes[rank])
-        return PaillierSealer(scheme, self.key(), batchcrypt.GROUP_KEY, rank, random=tape)
+        return BatchCryptSealer(scheme, self.key(), batchcrypt.GROUP_KEY, rank, random=tape)
 
-    def opener(self, case: Case, scheme: Paillier, ranks: Sequence[int]) -> PaillierOpener:
-        return PaillierOpener(scheme, self.key(), batchcrypt.GROUP_KEY)
+    def opener(self, case: Case, scheme: BatchCrypt, ranks: Sequence[int]) -> BatchCryptOpener:
+        return BatchCryptOpener(scheme, self.key(), batchcrypt.GROUP_KEY)
 
     def judge(self, case: Case, wire: Wire, slot: Case) -> None:
         self.book(case | {"slot": slot}).open(wire)
@@ -263,16 +263,16 @@ class FedmlHeKind(Kind):
         key = case["key"]
         return unpacked_key(bytes.fromhex(key), int(case["ring"])) if isinstance(key, str) else key
 
-    def scheme(self, case: Case) -> Ckks:
-        return Ckks(case["cohort"], case["bits"], case["ring"])
+    def scheme(self, case: Case) -> FedmlHe:
+        return FedmlHe(case["cohort"], case["bits"], case["ring"])
 
-    def sealer(self, case: Case, scheme: Ckks, rank: int) -> CkksSealer:
+    def sealer(self, case: Case, scheme: FedmlHe, rank: int) -> FedmlHeSealer:
         key = CkksSecret(scheme.ring, np.array(self.key(case), np.int8))
-        return CkksSealer(scheme, key, fedml_he.GROUP_KEY, rank)
+        return FedmlHeSealer(scheme, key, fedml_he.GROUP_KEY, rank)
 
-    def opener(self, case: Case, scheme: Ckks, ranks: Sequence[int]) -> CkksOpener:
+    def opener(self, case: Case, scheme: FedmlHe, ranks: Sequence[int]) -> FedmlHeOpener:
         key = CkksSecret(scheme.ring, np.array(self.key(case), np.int8))
-        return CkksOpener(scheme, key, fedml_he.GROUP_KEY)
+        return FedmlHeOpener(scheme, key, fedml_he.GROUP_KEY)
 
     def about(self, both: Both) -> Case:
         told: Any = both.scheme.parameters()

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Q, Ring
-from flhe.schemes.esafl.keys import EsheKey, draw_own
-from flhe.schemes.esafl.scheme import Eshe, EsheSealer
+from flhe.schemes.esafl.keys import EsaflKey, draw_own
+from flhe.schemes.esafl.scheme import Esafl, EsaflSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.derive import hkdf
 from flhe_lab.papers.esafl import Poly, multiply, times_ones
@@ -182,7 +182,7 @@ class Ours:
     n = 4096
 
     def __init__(self) -> None:
-        self.scheme = Eshe(3)
+        self.scheme = Esafl(3)
         self.owns = [draw_own(self.n) for _ in range(3)]
         self.total = np.sum(self.owns, axis=0, dtype=np.int32)
         self.group_key = secrets.token_bytes(32)
@@ -191,8 +191,8 @@ class Ours:
         rng = np.random.default_rng(4)  # test data only
         self.plain = [Plain(rng.integers(-bound, bound + 1, length), NOTHING) for _ in range(3)]
 
-    def sealer(self, rank: int) -> EsheSealer:
-        return EsheSealer(self.scheme, self.group_key, rank, EsheKey(self.owns[rank], self.total))
+    def sealer(self, rank: int) -> EsaflSealer:
+        return EsaflSealer(self.scheme, self.group_key, rank, EsaflKey(self.owns[rank], self.total))
 
     def blocks(self, sealed: Sealed) -> list[Poly]:
         """Residues: a whole block, and 50 of a second one."""

@@ -19,7 +19,7 @@ from flhe.math.prg import AesCtr
 from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.masks import Masks
-from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.seal_format import to_seal_order
 from flhe.schemes.fedml_he.sizes import LARGEST, ROOM, CkksSizes, sizes_for
@@ -37,17 +37,17 @@ def key(number: int = 0, ring: str = RING) -> CkksSecret:
     return KEYS[number, ring]
 
 
-def scheme_for(cohort: int, bits: int = 16, ring: str = RING) -> Ckks:
-    plain = Ckks(cohort, bits, ring)
+def scheme_for(cohort: int, bits: int = 16, ring: str = RING) -> FedmlHe:
+    plain = FedmlHe(cohort, bits, ring)
     return dataclasses.replace(plain, public=key(0, ring).public(plain.sizes))
 
 
-def part(scheme: Ckks, rank: int, values: Any, extras: Any = ()) -> Sealed:
-    sealer = CkksSealer(scheme, key(0, scheme.ring), KEY, rank)
+def part(scheme: FedmlHe, rank: int, values: Any, extras: Any = ()) -> Sealed:
+    sealer = FedmlHeSealer(scheme, key(0, scheme.ring), KEY, rank)
     return sealer.encrypt(Plain(values, np.array(extras, np.int32)), SLOT)
 
 
-def total_of(scheme: Ckks, vectors: Iterable[Any], extras: Any = ()) -> Sealed:
+def total_of(scheme: FedmlHe, vectors: Iterable[Any], extras: Any = ()) -> Sealed:
     total = None
     for rank, values in enumerate(vectors):
         total = scheme.add(total, part(scheme, rank, values, extras))
@@ -55,8 +55,8 @@ def total_of(scheme: Ckks, vectors: Iterable[Any], extras: Any = ()) -> Sealed:
     return total
 
 
-def opener(scheme: Ckks) -> CkksOpener:
-    return CkksOpener(scheme, key(0, scheme.ring), KEY)
+def opener(scheme: FedmlHe) -> FedmlHeOpener:
+    return FedmlHeOpener(scheme, key(0, scheme.ring), KEY)
 
 
 # --- sums ---
@@ -133,7 +133,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
     scheme = scheme_for(cohort)
     bound = scheme.space.bound
     values = np.random.default_rng(1).integers(-bound, bound + 1, 1000).astype(np.int32)
-    sealer, total = CkksSealer(scheme, key(), KEY, 0), None
+    sealer, total = FedmlHeSealer(scheme, key(), KEY, 0), None
     for rank in range(cohort):
         sealer.rank = rank
         sealer._used.clear()
@@ -157,7 +157,7 @@ def coefficients(sizes: CkksSizes, slots: np.ndarray) -> np.ndarray:
 
 
 def test_dither_is_uniform_and_never_the_same_twice() -> None:
-    sizes = Ckks(2, ring=RING).sizes
+    sizes = FedmlHe(2, ring=RING).sizes
     first = Dither.of(sizes, AesCtr(), secrets.token_bytes)
     again = Dither.of(sizes, AesCtr(), secrets.token_bytes)
     slots = [first.blocks(0, 3), again.blocks(0, 3)]
@@ -179,7 +179,7 @@ def test_dither_is_uniform_and_never_the_same_twice() -> None:
 
 def test_dither_takes_roundings_off_the_cosines() -> None:
     """One value and else zeros: alone its roundings add up in some slot, with dither they do not."""
-    sizes, repeats = Ckks(2, ring=RING).sizes, 200
+    sizes, repeats = FedmlHe(2, ring=RING).sizes, 200
     slots = np.zeros((60, sizes.n // 2))
     slots[:, 0] = np.arange(1, 61)
     exact, weights = coefficients(sizes, slots), cosines(sizes.n)
@@ -201,14 +201,14 @@ def test_a_key_is_the_one_that_the_public_part_names() -> None:
     scheme = scheme_for(3)
     total = total_of(scheme, [np.ones(9, np.int32)])
     with pytest.raises(ProtocolError, match="not the sum of what its senders encrypted"):
-        CkksOpener(dataclasses.replace(scheme, public=None), key(1), KEY).decrypt(total)
+        FedmlHeOpener(dataclasses.replace(scheme, public=None), key(1), KEY).decrypt(total)
     with pytest.raises(ConfigError, match="not the one that the public part names"):
-        CkksOpener(scheme, key(1), KEY)
+        FedmlHeOpener(scheme, key(1), KEY)
     with pytest.raises(ConfigError, match="of ring '4096'"):
-        CkksSealer(scheme, key(0, "4096"), KEY, 0)
+        FedmlHeSealer(scheme, key(0, "4096"), KEY, 0)
 
 
-def with_added(scheme: Ckks, total: Sealed, slot: int, steps: float) -> Sealed:
+def with_added(scheme: FedmlHe, total: Sealed, slot: int, steps: float) -> Sealed:
     """What a relay can do: add a number to a slot of the first block, with public parameters only."""
     sizes = scheme.sizes
     angles = pow(3, slot, 2 * sizes.n) * np.arange(sizes.n) % (2 * sizes.n) * (np.pi / sizes.n)

@@ -16,14 +16,14 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
 from flhe.schemes.fedml_he.masks import Masks
-from flhe.schemes.fedml_he.ring import Ckks, CkksOpener, CkksSealer
+from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.seal_blocks import Blocks, minor_version
 from flhe.schemes.fedml_he.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
 from flhe.schemes.fedml_he.sizes import FLOATS
 from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, SLOT, whole
 
-SCHEME = Ckks(2, 20)
+SCHEME = FedmlHe(2, 20)
 """Its modulus has 56 bits, which leaves room for the second prime that TenSEAL wants."""
 
 
@@ -72,7 +72,7 @@ def test_tenseal_decrypts_what_we_encrypt() -> None:
     total, sums = None, np.zeros(3 * sizes.block, np.int64)
     for rank in range(2):
         values = rng.integers(-(2**19) + 1, 2**19, sums.size).astype(np.int32)
-        sealer = CkksSealer(SCHEME, their_key(), KEY, rank)
+        sealer = FedmlHeSealer(SCHEME, their_key(), KEY, rank)
         total = SCHEME.add(total, sealer.encrypt(whole(values), SLOT))
         sums += values
     assert total is not None
@@ -165,7 +165,7 @@ def test_the_server_refuses_another_ring_and_anything_unexpected() -> None:
     public = key.public(SCHEME.sizes)
     contexts = [
         theirs().serialize(save_public_key=False, save_relin_keys=True),
-        key.public(Ckks(20, 20).sizes).context,
+        key.public(FedmlHe(20, 20).sizes).context,
         public.context[:-1],
         public.context + b"\x20\x01",
         public.context + b"\x2a\x02hi",
@@ -196,7 +196,7 @@ def test_keys_are_read_back_and_no_two_encode_alike(ring: str) -> None:
     assert np.array_equal(again.coefficients, key.coefficients)
     assert again.to_bytes() == key.to_bytes()
     assert again.key_id == key.key_id != other.key_id
-    public = key.public(Ckks(3, 16, ring).sizes)
+    public = key.public(FedmlHe(3, 16, ring).sizes)
     assert CkksPublic.from_bytes(public.to_bytes()) == public
     with pytest.raises(ProtocolError, match="not '"):
         key.check("2048" if ring == "4096" else "4096")
@@ -251,7 +251,7 @@ def test_keys_that_nobody_drew_are_refused() -> None:
 
 def test_nothing_secret_is_shown() -> None:
     key = CkksSecret.generate("4096")
-    sealer, opener = CkksSealer(SCHEME, key, KEY, 0), CkksOpener(SCHEME, key, KEY)
+    sealer, opener = FedmlHeSealer(SCHEME, key, KEY, 0), FedmlHeOpener(SCHEME, key, KEY)
     masks = Masks.of(SCHEME.sizes, KEY, SLOT, (0,), AesCtr())
     shown = "".join(map(repr, (key, sealer, opener, masks, Blocks.of(SCHEME.sizes, key))))
     assert "array" not in shown
@@ -267,4 +267,4 @@ def test_other_versions_of_tenseal_are_named() -> None:
     with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
         sizes.seal.polynomials(older, zstd)
     with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
-        SealFormat(sizes.n, Ckks(2, 8).sizes.q).polynomials(fresh, zstd)
+        SealFormat(sizes.n, FedmlHe(2, 8).sizes.q).polynomials(fresh, zstd)

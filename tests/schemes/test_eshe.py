@@ -15,28 +15,28 @@ from flhe.errors import ProtocolError, ReuseError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import add
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.keys import EsheKey, check_own, draw_own
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.esafl.keys import EsaflKey, check_own, draw_own
+from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 from tests.laws import KEY, SLOT, whole
 
 
 @functools.cache
-def keys(cohort: int, dimension: int) -> tuple[EsheKey, ...]:
+def keys(cohort: int, dimension: int) -> tuple[EsaflKey, ...]:
     """What the members of an epoch hold."""
     owns = [draw_own(dimension) for _ in range(cohort)]
     total: NDArray[np.int32] = np.sum(owns, axis=0, dtype=np.int32)
-    return tuple(EsheKey(own, total) for own in owns)
+    return tuple(EsaflKey(own, total) for own in owns)
 
 
-def sealer(scheme: Eshe, rank: int, **how: Any) -> EsheSealer:
-    return EsheSealer(scheme, KEY, rank, keys(scheme.cohort, scheme.sizes.n)[rank], **how)
+def sealer(scheme: Esafl, rank: int, **how: Any) -> EsaflSealer:
+    return EsaflSealer(scheme, KEY, rank, keys(scheme.cohort, scheme.sizes.n)[rank], **how)
 
 
-def opener(scheme: Eshe, **how: Any) -> EsheOpener:
-    return EsheOpener(scheme, KEY, keys(scheme.cohort, scheme.sizes.n)[0].total, **how)
+def opener(scheme: Esafl, **how: Any) -> EsaflOpener:
+    return EsaflOpener(scheme, KEY, keys(scheme.cohort, scheme.sizes.n)[0].total, **how)
 
 
-def vectors(scheme: Eshe, length: int) -> NDArray[np.int32]:
+def vectors(scheme: Esafl, length: int) -> NDArray[np.int32]:
     rng, bound = np.random.default_rng(1), scheme.space.bound
     return rng.integers(-bound, bound + 1, (scheme.cohort, length)).astype(np.int32)
 
@@ -57,7 +57,7 @@ def test_the_worked_example() -> None:
 
 def test_a_lasting_key_is_no_seed() -> None:
     with pytest.raises(ReuseError, match="there is no key"):
-        sealer(Eshe(3), 0).take_seed(SLOT)
+        sealer(Esafl(3), 0).take_seed(SLOT)
 
 
 def test_keys_that_fall_are_refused() -> None:
@@ -79,7 +79,7 @@ def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
 @pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192"])
 def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
     """Also where it is the last residue of the last limb that is wrong."""
-    scheme = Eshe(3, 16, ring)
+    scheme = Esafl(3, 16, ring)
     xs = vectors(scheme, (2 * PIECE + 5) * scheme.sizes.slots.per)
     one, other, bad = (sealer(scheme, i).encrypt(whole(x), SLOT) for i, x in enumerate(xs))
     total, good = scheme.add(scheme.add(None, one), other), bad.data.copy()
@@ -98,7 +98,7 @@ def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
 
 @pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192", "paper-32768"])
 def test_lengths_around_the_borders_of_pieces(ring: str) -> None:
-    scheme = Eshe(2, 16, ring)
+    scheme = Esafl(2, 16, ring)
     per = scheme.sizes.slots.per
     step = max(PIECE, scheme.sizes.n) * per
     for length in (0, 1, per, step - 1, step, step + 1, 2 * step + per + 1):

@@ -15,8 +15,8 @@ from flhe.coding.coefficients import Coefficients
 from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.keys.agreement import joint
 from flhe.math.ring import Q
-from flhe.schemes.esafl.keys import EsheKey
-from flhe.schemes.esafl.scheme import Eshe, EsheOpener, EsheSealer
+from flhe.schemes.esafl.keys import EsaflKey
+from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
 from flhe.schemes.presets import ESHE
 from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.corrections.esafl import odd, printed
@@ -190,7 +190,7 @@ def test_an_even_q_is_refused(ours: Ours, moduli: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("ring", ESHE)
 def test_p_and_q_have_no_common_factor(ring: str) -> None:
-    slots = Eshe(9, ring=ring).sizes.slots
+    slots = Esafl(9, ring=ring).sizes.slots
     assert math.gcd(slots.q, 1 << slots.log_p) == 1
 
 
@@ -220,9 +220,9 @@ def test_the_papers_keys_are_refused(ours: Ours, weight: int) -> None:
     s = np.sum(keys, axis=0, dtype=np.int32)
     for own, total in ((keys[0], s), (keys[0], ours.total), (ours.owns[0], s)):
         with pytest.raises(ProtocolError, match="too small, too few or too large"):
-            EsheSealer(ours.scheme, ours.group_key, 0, EsheKey(own, total))
+            EsaflSealer(ours.scheme, ours.group_key, 0, EsaflKey(own, total))
     with pytest.raises(ProtocolError, match="too small, too few or too large"):
-        EsheOpener(ours.scheme, ours.group_key, s).decrypt(_sum(ours, range(3)))
+        EsaflOpener(ours.scheme, ours.group_key, s).decrypt(_sum(ours, range(3)))
 
 
 def test_the_sum_of_two_keys_leaves_the_width_that_the_tables_rate(ours: Ours) -> None:
@@ -244,7 +244,7 @@ def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
 
 
 def test_a_key_opens_the_sum_of_all_and_no_other(ours: Ours) -> None:
-    opener = EsheOpener(ours.scheme, ours.group_key, ours.total)
+    opener = EsaflOpener(ours.scheme, ours.group_key, ours.total)
     exact = np.sum([p.values for p in ours.plain], axis=0)
     assert np.array_equal(opener.decrypt(_sum(ours, range(3))), exact)
     with pytest.raises(ProtocolError, match="sums of all only"):
@@ -256,7 +256,7 @@ def test_a_key_opens_the_sum_of_all_and_no_other(ours: Ours) -> None:
 
 def test_no_two_sums_have_one_key() -> None:
     """Members who lose one of them agree anew, and draw anew; within an agreement there is one sum."""
-    scheme, terms = Eshe(3), bytes(32)
+    scheme, terms = Esafl(3), bytes(32)
     drawn = []
     for number in range(2):
         states, confirms = confirmed(number)

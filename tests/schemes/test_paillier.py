@@ -16,7 +16,7 @@ from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.math.bigint import from_rows, random_blum_prime, to_rows
 from flhe.schemes.batchcrypt import residue_pool
 from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, SecretKey, check_key_bits
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierOpener, PaillierSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
@@ -27,15 +27,15 @@ def pair(number: int = 0) -> SecretKey:
     return SecretKey.generate(2048)
 
 
-SCHEME = Paillier(3, 16, 2048, pair().public)
+SCHEME = BatchCrypt(3, 16, 2048, pair().public)
 
 
-def sealer(rank: int = 0, threads: int = 1) -> PaillierSealer:
-    return PaillierSealer(SCHEME, pair(), KEY, rank, threads)
+def sealer(rank: int = 0, threads: int = 1) -> BatchCryptSealer:
+    return BatchCryptSealer(SCHEME, pair(), KEY, rank, threads)
 
 
 def opened(sealed: Sealed, threads: int = 1) -> list[int]:
-    return PaillierOpener(SCHEME, pair(), KEY, threads).decrypt(sealed).tolist()
+    return BatchCryptOpener(SCHEME, pair(), KEY, threads).decrypt(sealed).tolist()
 
 
 # --- python-paillier ---
@@ -155,14 +155,14 @@ def test_lengths_that_are_not_built(bits: object) -> None:
 
 
 def test_a_key_of_another_scheme_is_refused() -> None:
-    other = Paillier(3, 16, 2048, pair(1).public)
-    for role in (PaillierOpener, functools.partial(PaillierSealer, rank=0)):
+    other = BatchCrypt(3, 16, 2048, pair(1).public)
+    for role in (BatchCryptOpener, functools.partial(BatchCryptSealer, rank=0)):
         with pytest.raises(ConfigError, match="does not belong"):
             role(other, pair(), KEY)
     with pytest.raises(ConfigError, match="2048 bits"):
-        Paillier(3, 16, 3072, pair().public)
+        BatchCrypt(3, 16, 3072, pair().public)
     with pytest.raises(ConfigError, match="no public key"):
-        Paillier(3, 16, 2048).add(None, sealer().encrypt(whole([]), SLOT))
+        BatchCrypt(3, 16, 2048).add(None, sealer().encrypt(whole([]), SLOT))
 
 
 # --- powers ---

@@ -15,7 +15,7 @@ from flhe.coding.base import Plain
 from flhe.math.ring import Q
 from flhe.schemes import sum_mac as sum_tags
 from flhe.schemes.sealed import Slot
-from flhe.schemes.sum_mac import SumTags
+from flhe.schemes.sum_mac import SumMac
 from flhe.wire.derive import hkdf
 from tests.laws import KEY, OTHER_KEY, OTHER_SLOTS, SLOT
 
@@ -23,8 +23,8 @@ BITS = 16
 FLOATS = 40
 
 
-def tags(key: bytes = KEY, floats: int = FLOATS, slot: Slot = SLOT, threads: int = 1) -> SumTags:
-    return SumTags(key, slot, floats, threads)
+def tags(key: bytes = KEY, floats: int = FLOATS, slot: Slot = SLOT, threads: int = 1) -> SumMac:
+    return SumMac(key, slot, floats, threads)
 
 
 def plain(seed: int, count: int = FLOATS, extras: int = 15, dtype: Any = np.int16) -> Plain:
@@ -33,7 +33,7 @@ def plain(seed: int, count: int = FLOATS, extras: int = 15, dtype: Any = np.int1
     return Plain(drawn[:count], drawn[count:])
 
 
-def made(one: Plain, rank: int, bits: int, by: SumTags) -> NDArray[Any]:
+def made(one: Plain, rank: int, bits: int, by: SumMac) -> NDArray[Any]:
     """The digits of one sender's tags."""
     tagged = by.tagged(one, rank, bits)
     assert tagged.values is one.values
@@ -41,7 +41,7 @@ def made(one: Plain, rank: int, bits: int, by: SumTags) -> NDArray[Any]:
     return tagged.extras[one.extras.size :]
 
 
-def fits(total: Plain, digits: NDArray[Any], senders: list[int], by: SumTags) -> tuple[bool, ...]:
+def fits(total: Plain, digits: NDArray[Any], senders: list[int], by: SumMac) -> tuple[bool, ...]:
     """Whether each tag of a sum is that of its senders."""
     whole = total._replace(extras=np.concatenate([total.extras, digits]))
     plain, found = by.matching(whole, senders, BITS)
@@ -139,7 +139,7 @@ def test_a_tag_that_changed(change: int) -> None:
 
 @pytest.mark.parametrize("tau", [0, Q - 1])
 def test_the_smallest_and_the_largest_tags_match(monkeypatch: pytest.MonkeyPatch, tau: int) -> None:
-    monkeypatch.setattr(SumTags, "_masks", lambda self, rank, bound: [tau, tau])
+    monkeypatch.setattr(SumMac, "_masks", lambda self, rank, bound: [tau, tau])
     zero = Plain(np.zeros(FLOATS, np.int16), np.zeros(15, np.int16))
     digits = sum(made(zero, rank, BITS, tags()).astype(np.int64) for rank in (0, 1))
     assert fits(zero, digits, [0, 1], tags()) == (True, True)
@@ -187,4 +187,4 @@ def test_tags_of_a_slot_differ_by_sender_and_say_nothing_by_name() -> None:
     assert len(found) == 20
     assert KEY.hex() not in repr(tags())
     assert str(list(KEY)[:3]) not in repr(tags())
-    assert dataclasses.fields(SumTags)[0].repr is False
+    assert dataclasses.fields(SumMac)[0].repr is False

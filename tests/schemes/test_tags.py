@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from flhe.errors import AuthenticationError
 from flhe.math.ring import Q
-from flhe.schemes.batchcrypt.batch_mac import Tags
+from flhe.schemes.batchcrypt.batch_mac import BatchMac
 from tests.laws import KEY, OTHER_KEY, OTHER_SLOTS, SLOT
 from tests.reference.wire import NEAR, context, hkdf, word
 
-TAGS = Tags(KEY, SLOT)
+TAGS = BatchMac(KEY, SLOT)
 PER = 7
 
 Vector = NDArray[Any]
@@ -34,7 +34,7 @@ def combined(parts: list[Vector], factors: tuple[int, ...] = ()) -> tuple[list[i
     return tags, sum(f * p.astype(np.int64) for f, p in zip(times, parts, strict=True))
 
 
-def refused(tags: list[int], values: Vector, senders: Any = (0, 1, 2), of: Tags = TAGS) -> None:
+def refused(tags: list[int], values: Vector, senders: Any = (0, 1, 2), of: BatchMac = TAGS) -> None:
     with pytest.raises(AuthenticationError, match="not that of what its senders encrypted"):
         of.verify(tags, values, PER, senders)
 
@@ -104,7 +104,9 @@ def test_a_batch_that_is_zero_cannot_be_told_from_another() -> None:
 def test_sums_of_the_smallest_and_the_largest_tags_are_accepted(
     monkeypatch: pytest.MonkeyPatch, tau: int
 ) -> None:
-    monkeypatch.setattr(Tags, "_masks", lambda self, rank, count: np.full(count, tau, np.uint64))
+    monkeypatch.setattr(
+        BatchMac, "_masks", lambda self, rank, count: np.full(count, tau, np.uint64)
+    )
     tags, total = combined([np.zeros(26, np.int32)] * 3)
     assert tags == [3 * tau] * 4
     TAGS.verify(tags, total, PER, (0, 1, 2))
@@ -115,5 +117,5 @@ def test_other_senders_slots_and_keys_are_noticed() -> None:
     for senders in ((), (0,), (0, 1), (0, 1, 3), (1, 2, 3), (0, 1, 2, 3)):
         refused(tags, total, senders)
     for slot in OTHER_SLOTS.values():
-        refused(tags, total, of=Tags(KEY, slot))
-    refused(tags, total, of=Tags(OTHER_KEY, SLOT))
+        refused(tags, total, of=BatchMac(KEY, slot))
+    refused(tags, total, of=BatchMac(OTHER_KEY, SLOT))

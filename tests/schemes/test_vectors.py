@@ -17,7 +17,7 @@ import pytest
 
 from flhe import errors
 from flhe.math.sampling import Gaussian
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.scheme import Esafl
 from tests.reference.esafl import EsaflBook
 from tests.reference.gaussian import thresholds
 from tests.reference.kinds import finish, sealed_of
@@ -109,7 +109,7 @@ def test_tables_of_esafl() -> None:
         assert words(table) == told["thresholds"]
     for ring, cohort, bits, *expected in told["sizes"]:
         book = EsaflBook(cohort=cohort, bits=bits, ring=ring)
-        sizes = Eshe(cohort, bits, ring).sizes
+        sizes = Esafl(cohort, bits, ring).sizes
         moduli = [f"{q:x}" for q in book.moduli]
         assert [book.width, book.per, book.sizes[1], moduli] == expected
         slots = sizes.slots

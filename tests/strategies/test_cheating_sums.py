@@ -14,8 +14,8 @@ from flwr.app import RecordDict
 from flhe.math.bigint import from_rows, to_rows
 from flhe.math.ring import Q
 from flhe.mods import records
-from flhe.schemes.batchcrypt.scheme import Paillier
-from flhe.schemes.fedml_he.ring import Ckks
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.fedml_he.ring import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
@@ -86,12 +86,12 @@ def one_more(scheme: Any, _parts: Parts, total: Sealed) -> Sealed:
         scheme.packing.add(data, lanes, total.length)
     elif isinstance(scheme, Sash):
         data.view("<u4")[0] += np.uint32(1 << scheme.guard)
-    elif isinstance(scheme, Paillier):
+    elif isinstance(scheme, BatchCrypt):
         numbers = from_rows(data.reshape(-1, scheme.ciphertext_bytes))
         n = int(scheme.public.n)  # type: ignore[union-attr]
         numbers[0] = numbers[0] * (1 + n) % n**2
         data = to_rows(numbers, scheme.ciphertext_bytes, len(numbers)).reshape(-1)
-    elif isinstance(scheme, Ckks):
+    elif isinstance(scheme, FedmlHe):
         count = scheme.sizes.count(total.length)
         first = np.zeros(count, np.uint64)
         scheme.limbs.read(data, count, 0, 0, first)

@@ -17,7 +17,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.node.store import Store
-from flhe.schemes.esafl.keys import EsheKey
+from flhe.schemes.esafl.keys import EsaflKey
 from flhe.strategies import HEStrategy, esafl_fedavg
 from tests.rosters import write_signed
 from tests.strategies.meddling import fail_once, lie, lose
@@ -31,8 +31,8 @@ def run(grid: Puppets, rounds: int, start: Any = None, **how: Any) -> HEStrategy
     return play(esafl_fedavg, grid, rounds, start=start, **how)[0]
 
 
-def key_of(grid: Puppets, node: int) -> EsheKey:
-    return EsheKey.from_bytes(grid.epoch(node).scheme_secret)
+def key_of(grid: Puppets, node: int) -> EsaflKey:
+    return EsaflKey.from_bytes(grid.epoch(node).scheme_secret)
 
 
 def dying(
@@ -85,7 +85,7 @@ def test_keys_are_agreed_on_once(tmp_path: Path) -> None:
 def test_a_round_goes_on_with_new_keys(tmp_path: Path, how: str) -> None:
     """Killed before it trains, or its answer lost: the others encrypt the same updates again."""
     grid = dying(tmp_path, 5, 2, 2, how)
-    before: list[EsheKey] = []
+    before: list[EsaflKey] = []
     grid.before[2] = lambda: before.extend(key_of(grid, i) for i in range(5))
     run(grid, 3)
     rest = [0, 1, 3, 4]

@@ -28,7 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.schemes.esafl.scheme import EsheOpener, EsheSealer
+from flhe.schemes.esafl.scheme import EsaflOpener, EsaflSealer
 from flhe.schemes.flashe.scheme import FlasheOpener, FlasheSealer
 from flhe.schemes.sash.scheme import SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
@@ -152,9 +152,9 @@ class Watch:
         for module in clocked:
             self.patch.setattr(module, "time", self.clock)
         self.patch.setattr(os, "fsync", self.fsync)
-        for sealer in (FlasheSealer, SashSealer, EsheSealer):
+        for sealer in (FlasheSealer, SashSealer, EsaflSealer):
             self.wrap(sealer, "encrypt", after=self.encrypts)
-        for opener in (FlasheOpener, SashOpener, EsheOpener):
+        for opener in (FlasheOpener, SashOpener, EsaflOpener):
             self.wrap(opener, "decrypt", self.opens, self.sums)
 
     def close(self) -> None:

@@ -200,7 +200,7 @@ class Staged(Round):
             for s, residual in zip(sessions, kept, strict=True)
         ]
         self.squares: list[Sealed] = []
-        if self.first.needs_ranges(model):
+        if self.first.needs_mean_squares(model):
             self.squares = [self.square(*one) for one in self.pairs()]
             chosen = range(len(sessions)) if rangers is None else rangers
             self.ranges = self.sum_of([self.squares[rank] for rank in chosen])
@@ -215,7 +215,7 @@ class Staged(Round):
         return list(zip(self.sessions, self.drafts, strict=True))
 
     def square(self, session: Session, draft: Draft) -> Sealed:
-        slot = session.ranges_slot(self.model, self.round, self.attempt)
+        slot = session.mean_squares_slot(self.model, self.round, self.attempt)
         plain = encode(session, self.model, draft, session.digest(self.model))
         return session.seal(session.sealer(), plain, slot, ignore, session.terms.ranges_mode)
 

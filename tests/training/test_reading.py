@@ -14,7 +14,7 @@ from flhe.coding.quantize import Quantize
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.schemes.presets import sash_preset
 from flhe.schemes.sash.scheme import Sash, SashSealer
 from flhe.schemes.sealed import Sealed
@@ -67,8 +67,10 @@ class Masked(Round):
         return ServerReader(self.first.terms, self.first.scheme)
 
     @property
-    def circle(self) -> Circle:
-        return Circle.of(self.first.epoch, sash_preset(self.first.terms.preset).dimension)
+    def circle(self) -> SharingParameters:
+        return SharingParameters.of(
+            self.first.epoch, sash_preset(self.first.terms.preset).dimension
+        )
 
     def answers(self, senders: Sequence[int]) -> list[bytes]:
         """What the senders' agreement releases."""
@@ -241,7 +243,7 @@ def test_metrics_that_nobody_reported_are_left_out() -> None:
 
 
 def test_a_reader_of_sums_has_no_key() -> None:
-    reader, circle = ServerReader, Circle
+    reader, circle = ServerReader, SharingParameters
     assert {field.name for field in dataclasses.fields(reader)} == {"terms", "scheme"}
     public = {"run_id", "number", "roster_hash", "members", "colluders", "elements"}
     assert {field.name for field in dataclasses.fields(circle)} == public

@@ -79,12 +79,15 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
 def test_which_rounds_have_stages() -> None:
     for kind, terms in {"dense": {}, **KINDS}.items():
         session = sessions(dataclasses.replace(TERMS, **terms))[0]
-        found = session.staged(start()), session.needs_ranges(start())
+        found = session.staged(start()), session.needs_mean_squares(start())
         assert found == (kind != "dense", "history" in kind or "exchange" in kind)
     for kind, ranges in (("dense, history", False), ("dense, exchange", True)):
         played = stage(3, kind)
         after = played.open()
-        assert (played.first.staged(after), played.first.needs_ranges(after)) == (ranges, ranges)
+        assert (played.first.staged(after), played.first.needs_mean_squares(after)) == (
+            ranges,
+            ranges,
+        )
 
 
 # --- the sum of mean squares ---
@@ -201,7 +204,7 @@ def test_mean_squares_of_a_member_that_lies(more: int, message: str) -> None:
     told[COUNT] += more
     told[CHECK] += liar.check_of(digest) if more else 1
     lie = plain._replace(extras=quantize.split(told))
-    part = liar.seal(liar.sealer(), lie, liar.ranges_slot(model, 1, 0), lambda *_: None)
+    part = liar.seal(liar.sealer(), lie, liar.mean_squares_slot(model, 1, 0), lambda *_: None)
     with pytest.raises(ProtocolError, match=message):
         played.fit(played.sum_of([part, *played.squares[1:]]))
 

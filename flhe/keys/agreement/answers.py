@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
-from flhe.keys.agreement.circle import UNMASK, Circle, about
+from flhe.keys.agreement.circle import UNMASK, SharingParameters, about
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.shares import unpack_elements
@@ -85,7 +85,7 @@ def answer_of(rank: int, envelope: Envelope) -> bytes:
 
 
 def check_answer(
-    circle: Circle, slot: Slot, survivors: Sequence[int], answer: bytes, *, sealed: bool
+    circle: SharingParameters, slot: Slot, survivors: Sequence[int], answer: bytes, *, sealed: bool
 ) -> tuple[int, bytes]:
     """A member's rank and payload, out of its answer to UNMASK.
 
@@ -109,7 +109,7 @@ def check_answer(
 
 
 def combine(
-    circle: Circle,
+    circle: SharingParameters,
     slot: Slot,
     survivors: Sequence[int],
     answers: Sequence[bytes],

@@ -29,7 +29,7 @@ _SIGNATURE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
+class SharingParameters:
     """Public parameters of an agreement: what the relay knows too.
 
     Parameters
@@ -54,7 +54,7 @@ class Circle:
     elements: int
 
     @classmethod
-    def of(cls, epoch: Epoch, elements: int) -> Circle:
+    def of(cls, epoch: Epoch, elements: int) -> SharingParameters:
         """The circle of an epoch's members, by the roster's own bound on collusion."""
         roster = epoch.roster
         return cls(

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.states import Confirmed
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
-from flhe.schemes.esafl.keys import EsheKey, draw_own
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.keys import EsaflKey, draw_own
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.presets import eshe_preset
 from flhe.wire import files
 from flhe.wire.fields import Hash, ascending, size
@@ -54,7 +54,7 @@ class Dealt(Record):
     serial : bytes
         16 random bytes that all files of one dealing share, for sites to compare. Mixed dealings have
         different sums, so different names for them, and no two nodes' ciphertexts add up.
-    key : EsheKey
+    key : EsaflKey
         s_i and s.
     """
 
@@ -71,7 +71,7 @@ class Dealt(Record):
     members: Annotated[tuple[Hash, ...], ascending("members")]
     member: Hash
     serial: Annotated[bytes, size(16)]
-    key: EsheKey = field(repr=False)
+    key: EsaflKey = field(repr=False)
 
     def _validate(self) -> None:
         if self.member not in self.members:
@@ -114,12 +114,12 @@ def deal(
     total: NDArray[np.int32] = np.array(keys, np.int32).sum(axis=0, dtype=np.int32)
     serial = random(16)
     return {
-        member: Dealt(ring, roster.hash, members, member, serial, EsheKey(own, total))
+        member: Dealt(ring, roster.hash, members, member, serial, EsaflKey(own, total))
         for member, own in zip(members, keys, strict=True)
     }
 
 
-def load(path: Path | None, state: Confirmed, scheme: Eshe) -> EsheKey:
+def load(path: Path | None, state: Confirmed, scheme: Esafl) -> EsaflKey:
     """The keys in the file at `path`, if they are for exactly this epoch's members.
 
     Raises

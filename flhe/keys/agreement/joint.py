@@ -44,8 +44,8 @@ from flhe.keys.agreement import epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.math.prg import BLOCK, AesCtr
-from flhe.schemes.esafl.keys import EsheKey, Own, check_own, check_total, draw_own
-from flhe.schemes.esafl.scheme import Eshe
+from flhe.schemes.esafl.keys import EsaflKey, Own, check_own, check_total, draw_own
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire.arrays import array
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import Hash
@@ -80,7 +80,7 @@ class _Name(Record):
 def share(
     state: Confirmed,
     confirms: list[bytes],
-    scheme: Eshe,
+    scheme: Esafl,
     policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, bytes]:
@@ -92,7 +92,7 @@ def share(
         The member's own.
     confirms : list of bytes
         Everyone's CONFIRM.
-    scheme : Eshe
+    scheme : Esafl
         For the epoch's members.
     policy_hash : bytes
         Hash of the terms.
@@ -121,7 +121,7 @@ def add(
     state: Confirmed,
     confirms: list[bytes],
     messages: list[bytes],
-    scheme: Eshe,
+    scheme: Esafl,
     policy_hash: bytes,
 ) -> tuple[Confirmed, bytes]:
     """Take everyone's JOINT, own included, in any order; returns the state and the JOINT-SUM.
@@ -158,11 +158,11 @@ def add(
         if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
             raise ProtocolError("own JOINT was changed on the way: start over")
         total += np.frombuffer(plain, "<u4")
-    return _with_sum(state, agreed, EsheKey(own, total.view(np.int32)), scheme, policy_hash)
+    return _with_sum(state, agreed, EsaflKey(own, total.view(np.int32)), scheme, policy_hash)
 
 
 def take(
-    state: Confirmed, confirms: list[bytes], key: EsheKey, scheme: Eshe, policy_hash: bytes
+    state: Confirmed, confirms: list[bytes], key: EsaflKey, scheme: Esafl, policy_hash: bytes
 ) -> tuple[Confirmed, bytes]:
     """Take keys that were dealt offline, in place of `share` and `add`; returns state and JOINT-SUM.
 
@@ -193,25 +193,25 @@ def announced(
     return _Name.from_bytes(wide.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
 
 
-def key_of(agreed: Epoch) -> EsheKey:
+def key_of(agreed: Epoch) -> EsaflKey:
     """The keys of an epoch; NoKeyError where they were erased, or there never were any."""
     if not agreed.scheme_secret:
         raise NoKeyError(
             "this epoch's keys were erased, because members agreed on another one or began to: the "
             "group must agree anew"
         )
-    return EsheKey.from_bytes(agreed.scheme_secret)
+    return EsaflKey.from_bytes(agreed.scheme_secret)
 
 
 # --- state ---
 
 
-def _own_in(state: Confirmed, scheme: Eshe, policy_hash: bytes) -> Own:
+def _own_in(state: Confirmed, scheme: Esafl, policy_hash: bytes) -> Own:
     """The own key in a state that has no sum yet, or one that was computed before."""
     if state.scheme_terms != policy_hash:
         raise ProtocolError("keys were drawn for other terms in this key agreement: start over")
     if state.scheme_public:
-        return EsheKey.from_bytes(state.scheme_secret).own
+        return EsaflKey.from_bytes(state.scheme_secret).own
     if not state.scheme_secret:
         raise ProtocolError("no key was drawn in this key agreement: start over")
     key = _Drawn.from_bytes(state.scheme_secret).own
@@ -222,7 +222,7 @@ def _own_in(state: Confirmed, scheme: Eshe, policy_hash: bytes) -> Own:
 
 
 def _with_sum(
-    state: Confirmed, agreed: Epoch, key: EsheKey, scheme: Eshe, policy_hash: bytes
+    state: Confirmed, agreed: Epoch, key: EsaflKey, scheme: Esafl, policy_hash: bytes
 ) -> tuple[Confirmed, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
     key.check(scheme.sizes.n, agreed.size)
@@ -236,7 +236,7 @@ def _with_sum(
     return state, Envelope.seal(state.identity, header, _Name(name).to_bytes()).to_bytes()
 
 
-def _name(agreed: Epoch, key: EsheKey) -> bytes:
+def _name(agreed: Epoch, key: EsaflKey) -> bytes:
     """HMAC over s, 32 bytes: equal for all that have the same, and nothing to who has not K_G."""
     check_total(key.total, agreed.size)
     mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)

@@ -39,7 +39,7 @@ import numpy as np
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.answers import answer_of, seal_answer
-from flhe.keys.agreement.circle import CONSIST, UNMASK, Circle, about, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, about, statement
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import open_share, pack_elements, seal_share, unpack_elements
@@ -98,7 +98,7 @@ class Agreed(Record):
 
 def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.token_bytes) -> Dealt:
     """KSHARE: share `seed`, shape (elements,), among all members of `epoch`."""
-    circle = Circle.of(epoch, seed.size)
+    circle = SharingParameters.of(epoch, seed.size)
     shares = circle.sharing.share(seed, random)
     name = slot.digest()
     mine, packed = epoch.rank, [pack_elements(share) for share in shares]
@@ -145,11 +145,11 @@ def agree(
     Raises
     ------
     ProtocolError, QuorumError
-        A set that must not be signed; see `Circle.check_set`. This member is not in it.
+        A set that must not be signed; see `SharingParameters.check_set`. This member is not in it.
     SharesError
         Shares that do not open: whose.
     """
-    circle, slot = Circle.of(epoch, elements), dealt.slot
+    circle, slot = SharingParameters.of(epoch, elements), dealt.slot
     circle.check_set(survivors)
     if len(survivors) < epoch.roster.min_opening:
         raise QuorumError(
@@ -188,7 +188,7 @@ def agree(
 
 
 def check_agreement(
-    circle: Circle,
+    circle: SharingParameters,
     slot: Slot,
     survivors: Sequence[int],
     signers: Sequence[int],
@@ -247,7 +247,7 @@ def release(
     ProtocolError, QuorumError, AuthenticationError
         As `check_agreement`.
     """
-    circle, slot = Circle.of(epoch, elements), agreed.slot
+    circle, slot = SharingParameters.of(epoch, elements), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)
     header = circle.header(slot, UNMASK, epoch.rank, about(agreed.survivors))
     if sealed:

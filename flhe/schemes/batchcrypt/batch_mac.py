@@ -48,7 +48,7 @@ WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
+class BatchMac:
     """The tags of one slot.
 
     Parameters

@@ -32,7 +32,7 @@ from flhe.coding.slots import Slots
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
-from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, Tags
+from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey, check_key_bits
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell
@@ -43,7 +43,7 @@ DEFAULT_KEY_BITS = 3072
 
 
 @dataclass(frozen=True, slots=True)
-class Paillier(Shell):
+class BatchCrypt(Shell):
     """Public parameters; with the public key, all that the server has.
 
     Parameters
@@ -133,7 +133,7 @@ class Paillier(Shell):
 
 
 @dataclass(slots=True)
-class PaillierSealer(SealerShell):
+class BatchCryptSealer(SealerShell):
     """One client's side.
 
     Parameters
@@ -145,7 +145,7 @@ class PaillierSealer(SealerShell):
         The epoch's key pair: with p and q, encryption is several times faster than with n.
     """
 
-    scheme: Paillier
+    scheme: BatchCrypt
     key: SecretKey
     group_key: bytes = field(repr=False)
     rank: int
@@ -193,7 +193,7 @@ class PaillierSealer(SealerShell):
         """What is encrypted: a signed number for each batch, with its tag."""
         batch = self.scheme.batch
         whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
-        tags = Tags(self.group_key, slot).make(whole, batch.per, self.rank)
+        tags = BatchMac(self.group_key, slot).make(whole, batch.per, self.rank)
         return batch.lift(batch.pack(whole), tags)
 
     def _powers(self, length: int, workers: int) -> list[Big]:
@@ -206,16 +206,16 @@ class PaillierSealer(SealerShell):
 
 
 @dataclass(frozen=True, slots=True)
-class PaillierOpener:
+class BatchCryptOpener:
     """A reader's side: the key pair.
 
     Parameters
     ----------
     scheme, key, group_key, threads
-        As for `PaillierSealer`; decryption is on threads, its powers let go of Python's lock.
+        As for `BatchCryptSealer`; decryption is on threads, its powers let go of Python's lock.
     """
 
-    scheme: Paillier
+    scheme: BatchCrypt
     key: SecretKey
     group_key: bytes = field(repr=False)
     threads: int = 1
@@ -249,14 +249,14 @@ class PaillierOpener:
         try:
             digits = batch.digits(numbers, total.length, len(senders))
             # First: whether a sum that somebody changed overflows is not for them to learn.
-            tags = Tags(self.group_key, total.slot)
+            tags = BatchMac(self.group_key, total.slot)
             tags.verify(tops, digits.values, batch.per, senders)
             return digits.check()
         except ProtocolError as error:
             raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
 
 
-def _check_pair(scheme: Paillier, key: SecretKey) -> None:
+def _check_pair(scheme: BatchCrypt, key: SecretKey) -> None:
     """Refuse a secret key that is not the scheme's."""
     if scheme.public != key.public:
         raise ConfigError("batchcrypt: the secret key does not belong to the scheme's public key")

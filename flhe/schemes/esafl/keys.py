@@ -82,7 +82,7 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EsheKey(Record):
+class EsaflKey(Record):
     """What one member holds.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Eshe: learning with errors over a ring, one key a client, one step to open a sum.
+"""Esafl: learning with errors over a ring, one key a client, one step to open a sum.
 
     c = a s_i + p e + m             in Z_q[x] / (x^n + 1), for each block of n coefficients
     sum of c - a s = p E + M        s = sum of s_i, E = sum of e: small; M = sum of m, below p
@@ -43,7 +43,7 @@ from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
 from flhe.math.sampling import Gaussian
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.keys import EsheKey, Own, Total
+from flhe.schemes.esafl.keys import EsaflKey, Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
 from flhe.schemes.presets import DEFAULT_ESHE, EshePreset, eshe_preset
 from flhe.schemes.sealed import Sealed, Slot
@@ -57,7 +57,7 @@ KEYS: tuple[Keys, ...] = ("joint", "round", "dealt")
 
 
 @dataclass(frozen=True, slots=True)
-class Eshe(Shell):
+class Esafl(Shell):
     """Public parameters; all that the server has.
 
     Parameters
@@ -91,9 +91,9 @@ class Eshe(Shell):
             object.__setattr__(self, "bits", most_bits(self.preset, self.cohort))
         self._check_bits()
         if self.keys not in KEYS:
-            raise ConfigError(f"Eshe(keys={self.keys!r}): use {', '.join(map(repr, KEYS))}")
+            raise ConfigError(f"Esafl(keys={self.keys!r}): use {', '.join(map(repr, KEYS))}")
         if len(self.key_id) not in (0, 32) or (self.key_id and self.keys == "round"):
-            raise ConfigError("Eshe(key_id=...): 32 bytes, and none where keys last for one round")
+            raise ConfigError("Esafl(key_id=...): 32 bytes, and none where keys last for one round")
         rlwe_for(self.preset, self.cohort, self.bits)
 
     @property
@@ -168,21 +168,21 @@ Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
 
 
 @dataclass(slots=True)
-class EsheSealer(SharedSealerShell):
+class EsaflSealer(SharedSealerShell):
     """One client's side.
 
     Parameters
     ----------
     scheme, group_key, rank, prg, threads, random
         As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
-    key : EsheKey or None
+    key : EsaflKey or None
         The own key; None where it is fresh for each ciphertext.
     """
 
-    scheme: Eshe
+    scheme: Esafl
     group_key: bytes = field(repr=False)
     rank: int
-    key: EsheKey | None = field(default=None, repr=False)
+    key: EsaflKey | None = field(default=None, repr=False)
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
@@ -284,22 +284,22 @@ class EsheSealer(SharedSealerShell):
 
 
 @dataclass(frozen=True, slots=True)
-class EsheOpener:
+class EsaflOpener:
     """A reader's side: s, for the senders whose keys it is the sum of.
 
     Parameters
     ----------
-    scheme : Eshe
+    scheme : Esafl
         Public parameters.
     group_key : bytes
         K_G of the epoch, 32 bytes.
     total : NDArray[int32]
         s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
     prg, threads
-        As for `EsheSealer`.
+        As for `EsaflSealer`.
     """
 
-    scheme: Eshe
+    scheme: Esafl
     group_key: bytes = field(repr=False)
     total: Total = field(repr=False)
     prg: Prg = field(default_factory=AesCtr)

@@ -54,7 +54,7 @@ NAME = "fedml-he"
 
 
 @dataclass(frozen=True, slots=True)
-class Ckks(Shell):
+class FedmlHe(Shell):
     """Public parameters; all that the server has.
 
     Parameters
@@ -139,7 +139,7 @@ class Ckks(Shell):
 
 
 @dataclass(slots=True)
-class CkksSealer(SealerShell):
+class FedmlHeSealer(SealerShell):
     """One client's side.
 
     Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
@@ -153,7 +153,7 @@ class CkksSealer(SealerShell):
         The epoch's key.
     """
 
-    scheme: Ckks
+    scheme: FedmlHe
     key: CkksSecret
     group_key: bytes = field(repr=False)
     rank: int
@@ -194,16 +194,16 @@ class CkksSealer(SealerShell):
 
 
 @dataclass(slots=True)
-class CkksOpener:
+class FedmlHeOpener:
     """A reader's side.
 
     Parameters
     ----------
     scheme, key, group_key, prg, threads
-        As for `CkksSealer`.
+        As for `FedmlHeSealer`.
     """
 
-    scheme: Ckks
+    scheme: FedmlHe
     key: CkksSecret
     group_key: bytes = field(repr=False)
     prg: Prg = field(default_factory=AesCtr)
@@ -274,7 +274,7 @@ class CkksOpener:
         return nearest.astype(np.int64), residual
 
 
-def _blocks_for(scheme: Ckks, key: CkksSecret) -> Blocks:
+def _blocks_for(scheme: FedmlHe, key: CkksSecret) -> Blocks:
     """TenSEAL with that key, once it proved to be the scheme's."""
     if key.ring != scheme.ring:
         raise ConfigError(f"fedml-he: a key of ring {key.ring!r}, the scheme's is {scheme.ring!r}")

@@ -119,8 +119,7 @@ def test_the_table_fits_a_terminal_of_80() -> None:
     assert "…" not in text
 
 
-@pytest.mark.parametrize(("words", "says"), [(["rot13"], "unknown scheme")])
-def test_what_is_unknown_or_not_alone(words: list[str], says: str) -> None:
-    result = CliRunner().invoke(app, ["bench", *words])
+def test_a_scheme_that_there_is_not() -> None:
+    result = CliRunner().invoke(app, ["bench", "rot13"])
     assert result.exit_code != 0
-    assert says in " ".join(result.output.split())
+    assert "unknown scheme" in " ".join(result.output.split())

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app as cli
 from flhe.errors import ConfigError, FlheError
-from flhe.keys.agreement.circle import Circle
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.testing import InProcessGrid
 from flhe_lab.bench.synthetic import STEP
@@ -249,7 +249,9 @@ def test_sums_are_exact_though_clients_drop_out(tmp_path: Path) -> None:
     assert (events[0]["event"], done["event"]) == ("idle", "done")
     assert done["error"] < 1e-5
     # Shares of 2048 elements for six others, theirs for this node, and little else.
-    box = Circle(1, 1, bytes(32), tuple(bytes([i]) * 32 for i in range(7)), 2, 2048).box_bytes
+    box = SharingParameters(
+        1, 1, bytes(32), tuple(bytes([i]) * 32 for i in range(7)), 2, 2048
+    ).box_bytes
     assert 2 * 4 * box < done["masking_bytes"] < 2 * 7 * box + 5000
     ran = Found(Asked(7, 5000, 3))
     ran.read_clocks(tmp_path)

@@ -13,11 +13,11 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import Paillier, PaillierSealer
-from flhe.schemes.esafl.scheme import Eshe, EsheSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptSealer
+from flhe.schemes.esafl.scheme import Esafl, EsaflSealer
 from flhe.schemes.fedml_he import ring as ckks_module
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import Ckks, CkksSealer
+from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeSealer
 from flhe.schemes.flashe.scheme import Flashe, FlasheSealer
 from flhe.schemes.sash.scheme import Sash, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
@@ -37,7 +37,7 @@ EXTRAS = np.array([1, 2, 3], np.int16)
 MASK = Support.of(np.arange(0, SIZE, 2, dtype=np.uint32), SIZE)
 KEY = bytes(range(32))
 PAIR = SecretKey.generate(2048)
-CKKS = CkksSecret.generate(Ckks(COHORT).ring)
+CKKS = CkksSecret.generate(FedmlHe(COHORT).ring)
 
 
 def integers(seed: int, exact: bool = True) -> Any:
@@ -66,10 +66,10 @@ def ways() -> Iterator[tuple[str, Way]]:
     flashe = Flashe(COHORT)
     yield "flashe", Way(flashe, lambda s: FlasheSealer(s, KEY, 1))
     yield "sash", Way(Sash(COHORT, 16), lambda s: SashSealer(s, 1))
-    yield "esafl", Way(Eshe(COHORT, keys="round"), lambda s: EsheSealer(s, KEY, 1))
-    paillier = Paillier(COHORT, key_bits=2048, public=PAIR.public)
-    yield "batchcrypt", Way(paillier, lambda s: PaillierSealer(s, PAIR, KEY, 1))
-    yield "fedml-he", Way(Ckks(COHORT), lambda s: CkksSealer(s, CKKS, KEY, 1))
+    yield "esafl", Way(Esafl(COHORT, keys="round"), lambda s: EsaflSealer(s, KEY, 1))
+    paillier = BatchCrypt(COHORT, key_bits=2048, public=PAIR.public)
+    yield "batchcrypt", Way(paillier, lambda s: BatchCryptSealer(s, PAIR, KEY, 1))
+    yield "fedml-he", Way(FedmlHe(COHORT), lambda s: FedmlHeSealer(s, CKKS, KEY, 1))
     part = Selective(flashe, SIZE, MASK.count)
     yield (
         "a part of flashe",
@@ -86,10 +86,10 @@ def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     hide_nothing(monkeypatch)
     zeros = np.zeros(Sash(COHORT, 16).elements, np.uint64)
     monkeypatch.setattr("flhe.schemes.sash.scheme.random_elements", lambda *_: zeros)
-    nobody = np.zeros(Eshe(COHORT, keys="round").sizes.n, np.int8)
+    nobody = np.zeros(Esafl(COHORT, keys="round").sizes.n, np.int8)
     monkeypatch.setattr("flhe.schemes.esafl.keys.draw_own", lambda *_: nobody)
     monkeypatch.setattr(
-        PaillierSealer,
+        BatchCryptSealer,
         "_powers",
         lambda self, length, _: [1] * self.scheme.batch.batches(length),
     )
