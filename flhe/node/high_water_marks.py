@@ -1,4 +1,4 @@
-"""Floor: rounds of a federation that are over on this node, whatever becomes of its keys.
+"""High-water marks: rounds of a federation that are over on this node, whatever becomes of its keys.
 
     runs/<id>/floor    canonical CBOR [1, opened, ranged, reached]
 

@@ -72,7 +72,7 @@ class BatchCrypt(Shell):
         check_key_bits(self.key_bits)
         if self.public is not None and self.public.bits != self.key_bits:
             raise ConfigError(
-                f"Paillier(key_bits={self.key_bits}): the public key has {self.public.bits} bits"
+                f"BatchCrypt(key_bits={self.key_bits}): the public key has {self.public.bits} bits"
             )
 
     @property
