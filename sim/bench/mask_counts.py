@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.schemes.flashe.masking import Mode, for_dropout
+from flhe.schemes.flashe.masking import for_dropout
 from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.flashe.streams import Mode
 
 CLIENTS = (20, 40, 80)
 MODES: tuple[Mode, Mode] = ("double", "single")

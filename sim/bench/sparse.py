@@ -69,7 +69,7 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
         scheme,
         seal,
         opened,
-        [exact / len(ranks)],
+        [(exact / len(ranks)).astype(np.float32)],
         ranks=ranks,
         note=f"{choice.masking} masking (adaptive): {choice.single:,} masks of all clients, double "
         f"{choice.double:,}",

@@ -121,7 +121,7 @@ def _keystream(nbytes: int) -> Work:
     key = secrets.token_bytes(32)
 
     def run() -> None:
-        stream = AesCtr("openssl").stream(key, 0)
+        stream = AesCtr().stream(key, 0)
         for at in range(0, nbytes, CHUNK):
             stream.into(out, min(CHUNK, nbytes - at))
 

@@ -174,10 +174,11 @@ def _selection(plan: Plan, found: Found) -> Iterator[Line]:
     vit = read(found[share_step(plan).key], VIT.values)
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
     for model, costs in ((CNN, costs_of(CNN, plan, found)), (VIT, vit)):
-        for who, group, names in (
+        sides: tuple[tuple[str, Group, tuple[str, ...]], ...] = (
             (OURS, "ours", (ours(0), ours(0.1), OURS)),
             (TENSEAL, "peer", (PLAIN, tenseals(0.1), TENSEAL)),
-        ):
+        )
+        for who, group, names in sides:
             told_of[SHORT[model], who, group] = [numbers(costs[name]) for name in names]
     papers = (told(TABLE_7[p].seconds, TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
     told_of[SHORT[VIT], PAPER, "paper"] = [

@@ -20,7 +20,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.shares import unpack_elements
 from flhe.keys.identity import Identity
-from flhe.math.ring import Elements
+from flhe.math.ring_arrays import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import U32

@@ -44,7 +44,8 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import open_share, pack_elements, seal_share, unpack_elements
 from flhe.keys.identity import Identity
-from flhe.math.ring import Elements, add
+from flhe.math.ring import add
+from flhe.math.ring_arrays import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.fields import SECRET, U32
 from flhe.wire.record import Form, Record
