@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.store import Store
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
-    RUN,
     TERMS,
     Group,
     answer,
@@ -153,29 +151,3 @@ def test_a_node_that_leaves_after_a_crash(group: Group) -> None:
     site.allow(flhe_leave=True)
     refused(group.ask(site), 1021)
     assert site.epochs == []
-
-
-# --- a run that resumes another's federation ---
-
-
-def test_a_later_run_goes_on_with_the_federation(group: Group) -> None:
-    group.play()
-    name = records.federation_name(RUN)
-    for site in group.sites:
-        site.context.run_id = RUN + 1
-        site.context.node_id += 1000
-        assert answer(site.ask("status", federation=name))["round"] == 1
-        assert "epoch" not in answer(site.ask("status"))  # its own run has no federation
-    parts = [update(group.ask(s, round_=2, federation=name)) for s in group.sites]
-    total = group.total(parts)
-    for site in group.sites:
-        answer(group.evaluate(site, total, federation=name))
-        refused(group.ask(site, "sync"), 1020)
-    made = {(s.home / "runs" / str(RUN) / "model").read_bytes() for s in group.sites}
-    assert len(made) == 1
-    assert not (group.sites[0].run / "model").exists()
-
-
-@pytest.mark.parametrize("name", [bytes(7), bytes(9), "x" * 8, 7, True, [bytes(8)]])
-def test_a_federation_that_is_none(group: Group, name: Any) -> None:
-    refused(group.sites[0].ask("status", federation=name), 1014)

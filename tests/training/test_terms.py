@@ -71,15 +71,19 @@ def test_the_order_of_thresholds_is_kept() -> None:
     assert list(Terms.from_bytes(other.to_bytes()).clip) == ["*", "a*"]  # type: ignore[arg-type]
 
 
-def test_terms_come_back_as_they_are_and_have_hashes_of_their_own() -> None:
-    made = [Terms(**kind) for kind in OTHER_KINDS]
-    assert len({terms.hash() for terms in made}) == len(made)
-    resolved = [terms.resolved(3) for terms in made]
-    assert len({t.layout_hash(LAYOUT, t.for_cohort(3)) for t in resolved}) == len(made)
-    for terms in (*made, *resolved):
-        again = Terms.from_bytes(terms.to_bytes())
-        assert again == terms
-        assert (again.to_bytes(), again.hash()) == (terms.to_bytes(), terms.hash())
+@pytest.mark.parametrize("kind", OTHER_KINDS, ids=str)
+def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(kind: dict[str, Any]) -> None:
+    terms = Terms(**kind)
+    for made in (terms, terms.resolved(3)):
+        again = Terms.from_bytes(made.to_bytes())
+        assert again == made
+        assert (again.to_bytes(), again.hash()) == (made.to_bytes(), made.hash())
+    alike = [other for other in OTHER_KINDS if Terms(**other).hash() == terms.hash()]
+    assert alike == [kind]
+    resolved = terms.resolved(3)
+    hashed = resolved.layout_hash(LAYOUT, resolved.for_cohort(3))
+    others = [Terms(**other).resolved(3) for other in OTHER_KINDS if other != kind]
+    assert hashed not in [t.layout_hash(LAYOUT, resolved.for_cohort(3)) for t in others]
 
 
 def test_the_cohort_is_in_the_layout_hash() -> None:
