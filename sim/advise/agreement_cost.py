@@ -15,8 +15,7 @@ import numpy as np
 from flhe.errors import FlheError
 from flhe.keys.agreement import masking
 from flhe.math.prg import random_elements
-from flhe_lab.bench.sash_members import SashMembers
-from flhe_lab.bench.secure_sums import Setting
+from flhe_lab.bench.sash_members import SashMembers, Setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any
 from rich.table import Table
 
 from flhe_lab.bench.host import machine, pinned
-from flhe_lab.bench.secure_sums import SASH, Maker, Setting, Sides, flowers, timed
+from flhe_lab.bench.sash_members import Setting
+from flhe_lab.bench.secure_sums import SASH, Maker, Sides, flowers, timed
 from flhe_lab.bench.turns import Measured, Progress, Times
 
 VALUES = 1_000_000

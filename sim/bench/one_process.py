@@ -49,4 +49,5 @@ def federate(values: int, clients: int, rounds: int, scratch: Path) -> dict[str,
 
 if __name__ == "__main__":
     logging.disable(logging.INFO)
-    print(json.dumps(federate(*map(int, sys.argv[1:4]), Path(sys.argv[4]))))
+    _values, _clients, _rounds = map(int, sys.argv[1:4])
+    print(json.dumps(federate(_values, _clients, _rounds, Path(sys.argv[4]))))

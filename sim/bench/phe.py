@@ -127,7 +127,7 @@ def phe_batches(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Cont
     )
 
 
-def _about(how: str) -> dict[str, str]:
+def _about(how: str) -> dict[str, Any]:
     note = f"python-paillier {version('phe')} with gmpy2; {how}; at most {REPEATS} repeats"
     return {"kind": "peer", "note": note}
 

@@ -19,7 +19,8 @@ from flhe_lab.bench import measure as in_turns
 from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover, masks_made, survivors_of
 from flhe_lab.bench.schemes import flashe
 from flhe_lab.tables.evaluation import TOTAL, row, work_of
-from flhe_lab.tables.flashe_rounds import COHORT, EVALUATION, MODELS
+from flhe_lab.tables.flashe_rounds import EVALUATION, MODELS
+from flhe_lab.tables.headlines import COHORT
 from flhe_lab.tables.learned import NAMES, VALUES
 from flhe_lab.tables.marked import Marked, counted, measured, projected, proportional, sampled
 from flhe_lab.tables.phase_costs import Cost

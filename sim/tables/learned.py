@@ -74,8 +74,7 @@ def _train(model: str, repeats: int) -> dict[str, Any]:
 
     def one() -> None:
         shuffle = shuffler(0, 0, next(turns))
-        how = {"epochs": 1, "learning_rate": 0.001, "batch_size": batch}
-        train(net, examples, shuffle=shuffle, **how)
+        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
 
     with quiet(1):
         seconds = batch_seconds(one, repeats)

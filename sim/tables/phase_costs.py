@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -124,10 +124,11 @@ class Cost:
 
     def scaled(self, factor: float) -> Cost:
         """The cost of `factor` times as many values."""
-        numbers = (self.encrypt_s, self.add_s, self.decrypt_s, self.upload_bytes)
-        down = self.down_bytes and proportional(self.down_bytes, factor)
-        scaled = (proportional(each, factor) for each in numbers)
-        return Cost(self.who, self.group, *scaled, down)
+        names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
+        numbers = {name: getattr(self, name) for name in names}
+        return replace(
+            self, **{name: each and proportional(each, factor) for name, each in numbers.items()}
+        )
 
 
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = "costs") -> Step:

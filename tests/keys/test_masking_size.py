@@ -9,8 +9,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flhe.keys.agreement import masking
 from flhe.math.prg import random_elements
 from flhe.mods import records
-from flhe_lab.bench.sash_members import SashMembers
-from flhe_lab.bench.secure_sums import Setting
+from flhe_lab.bench.sash_members import SashMembers, Setting
 
 
 @pytest.mark.parametrize(("members", "most"), [(64, 2_300_000), (100, 150_000), (1000, 500_000)])

@@ -28,16 +28,6 @@ def _identity() -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
 
 
-def test_the_model_is_random_in_layers_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "LAYER", 400)
-    model, again = (records.to_numpy(synthetic.initial(1_000)) for _ in range(2))
-    assert [a.shape for a in model.values()] == [(400,), (400,), (200,)]
-    values = np.concatenate(list(model.values()))
-    assert values.dtype == np.float32
-    assert np.unique(values).size > 990
-    assert all(np.array_equal(model[name], again[name]) for name in model)
-
-
 def test_a_federation_in_one_process_adds_what_its_clients_add(tmp_path: Path) -> None:
     found = one_process.federate(5_000, 3, 2, tmp_path)
     assert 10 << 20 < found["idle"] <= found["peak"] + (4 << 20)  # pages are counted in batches
