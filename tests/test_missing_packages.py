@@ -30,7 +30,6 @@ app({arguments})
         "audit --quick",
         "tables",
         "bench memory --values 1000",
-        "bench round --repeats 1",
         "bench paillier --values 8 --repeats 1",
         "bench batchcrypt --values 1000 --repeats 1",
         "bench fedml-he --values 1000 --repeats 1",

@@ -125,10 +125,10 @@ class Cost:
     def scaled(self, factor: float) -> Cost:
         """The cost of `factor` times as many values."""
         names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
-        numbers = {name: getattr(self, name) for name in names}
-        return replace(
-            self, **{name: each and proportional(each, factor) for name, each in numbers.items()}
-        )
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
+        for name, number in numbers.items():
+            numbers[name] = number and proportional(number, factor)
+        return replace(self, **numbers)
 
 
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = "costs") -> Step:

@@ -64,6 +64,8 @@ def test_costs_are_of_one_run_and_keep_their_marks(monkeypatch: pytest.MonkeyPat
     twice = costs["FLASHE"].scaled(2.0)
     assert twice.upload_bytes.value == 2 * costs["FLASHE"].upload_bytes.value
     assert twice.work_s(3).mark == "sampled"
+    found = phase_costs.measure(64, 3, flashe_rounds.NAMES_2, 1, say)
+    assert list(phase_costs.read(stored(found))) == list(flashe_rounds.NAMES_2)
     with pytest.raises(ConfigError, match="choose from plain, FLASHE"):
         phase_costs.step(10, 4, ("nobody",), QUICK)
 
