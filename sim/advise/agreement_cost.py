@@ -16,8 +16,7 @@ from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
 from flhe_lab.bench import Contender
-from flhe_lab.bench.sash_members import SashMembers
-from flhe_lab.bench.secure_sums import Setting
+from flhe_lab.bench.sash_members import SashMembers, Setting
 
 
 @dataclass(frozen=True, slots=True)

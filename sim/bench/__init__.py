@@ -11,40 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flhe_lab.bench.contender import (
-        EXAMPLES,
         PHASES,
         SLOT,
-        TOLERANCE,
         Contender,
-        Kind,
         Laps,
         Setting,
         Vector,
-        Work,
-        worst,
     )
     from flhe_lab.bench.host import machine, pinned, quiet
     from flhe_lab.bench.turns import Measured, Progress, Times, measure
 
 __all__ = [
-    "EXAMPLES",
     "PHASES",
     "SLOT",
-    "TOLERANCE",
     "Contender",
-    "Kind",
     "Laps",
     "Measured",
     "Progress",
     "Setting",
     "Times",
     "Vector",
-    "Work",
     "machine",
     "measure",
     "pinned",
     "quiet",
-    "worst",
 ]
 
 

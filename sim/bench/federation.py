@@ -71,7 +71,7 @@ def uploads(
     scheme: Adder,
     seal: Callable[[int], Sealed],
     opened: Callable[[Sealed], Vector],
-    exact: Sequence[Vector],
+    exact: Sequence[NDArray[Any]],
     *,
     ranks: Sequence[int] | None = None,
     add: Callable[[Sealed, Sealed], object] | None = None,

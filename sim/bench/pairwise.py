@@ -21,8 +21,7 @@ from flhe.schemes.sash.scheme import Sash, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps
 from flhe_lab.bench.contender import Laps
-from flhe_lab.bench.sash_members import Uploads, checked
-from flhe_lab.bench.secure_sums import BITS, Members, Setting
+from flhe_lab.bench.sash_members import BITS, Members, Setting, Uploads, checked
 from flhe_lab.variants.sash_plus.bounds import PURPOSE
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph

@@ -191,6 +191,7 @@ def tenseal_ckks(
     context.global_scale = 2.0**scale
     name = f"tenseal-ckks-{dimension}-{'-'.join(map(str, moduli)) or 'default'}"
     name += "" if scale == SCALE else f", scale 2^{scale}"
+    name += " a value" if slots == 1 else ""
     return Tenseal(name, context, ts.CKKSVector, slots or dimension // 2, **how)
 
 
@@ -261,6 +262,7 @@ def bfv(
         n_threads=setting.threads,
     )
     name = f"tenseal-bfv-{dimension}-{'-'.join(map(str, moduli or ('default',)))}"
+    name += " a value" if slots == 1 else ""
     made = Tenseal(name, context, ts.BFVVector, slots or dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
     return made.contender(setting, updates, about, sample=SAMPLE if slots else 0)

@@ -6,25 +6,106 @@ steps; their ciphertexts are real.
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.errors import FlheError
+from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, combine
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, about, statement
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import pack_elements, seal_share
+from flhe.keys.identity import Identity
+from flhe.keys.roster.roster import Member, Roster
 from flhe.math import ring
 from flhe.schemes.sash.generator import Seed
 from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.contender import Laps
-from flhe_lab.bench.secure_sums import BITS, Members, Setting
+
+BITS = 16
+"""Of one value, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One point of a figure.
+
+    Parameters
+    ----------
+    clients : int
+        N, at least 3.
+    values : int
+        M, values of an update.
+    dropout : float
+        Share of the clients that agree on keys and upload nothing.
+    """
+
+    clients: int
+    values: int
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.clients < 3 or self.values < 1 or not 0 <= self.dropouts <= self.clients - 2:
+            raise ConfigError(f"{self}: at least 3 clients and 1 value; 2 clients must remain")
+
+    @property
+    def dropouts(self) -> int:
+        """Clients that drop out; `dropout` in whole clients."""
+        return round(self.clients * self.dropout)
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """Ranks of those, spread evenly, never rank 0."""
+        step = self.clients / max(self.dropouts, 1)
+        return frozenset(math.ceil((i + 1) * step) - 1 for i in range(self.dropouts))
+
+    @property
+    def senders(self) -> tuple[int, ...]:
+        """Ranks of the others."""
+        return tuple(r for r in range(self.clients) if r not in self.gone)
+
+    def update(self, rank: int) -> NDArray[np.int32]:
+        """A client's encoded update, shape (values,): always the same, over all of BITS bits."""
+        rng = np.random.default_rng(rank)  # test data; keys and masks never come from here
+        bound = (1 << (BITS - 1)) - 1
+        return rng.integers(-bound, bound + 1, self.values, dtype=np.int32)
+
+
+class Members:
+    """A group that is made up: its identities by rank, and the epoch of rank 0.
+
+    Parameters
+    ----------
+    setting : Setting
+        How many, and what they upload.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, size = setting, setting.clients
+        # Keys of members who are made up; they guard nothing.
+        seeds = [(i + 1).to_bytes(32, "big") for i in range(size)]
+        self._identities = sorted(map(Identity, seeds), key=lambda each: each.public)
+        members = tuple(Member(f"{i}", each.public) for i, each in enumerate(self._identities))
+        roster = Roster(members, (size - 1) // 3, 2, ("*",))
+        self._epoch = Epoch(
+            id=bytes(range(16)),
+            number=1,
+            run_id=1,
+            roster=roster,
+            members=roster.publics,
+            rank=0,
+            group_key=bytes(32),
+            pair_keys=(b"", *seeds[:-1]),
+        )
+        self._slot = Slot(1, roster.hash, self._epoch.id, 1, 0, bytes(32), bytes(32))
 
 
 class Uploads:

@@ -174,12 +174,9 @@ def _selection(plan: Plan, found: Found) -> Iterator[Line]:
     vit = read(found[share_step(plan).key], VIT.values)
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
     for model, costs in ((CNN, costs_of(CNN, plan, found)), (VIT, vit)):
-        sides: tuple[tuple[str, Group, tuple[str, ...]], ...] = (
-            (OURS, "ours", (ours(0), ours(0.1), OURS)),
-            (TENSEAL, "peer", (PLAIN, tenseals(0.1), TENSEAL)),
-        )
-        for who, group, names in sides:
-            told_of[SHORT[model], who, group] = [numbers(costs[name]) for name in names]
+        mine, theirs = (ours(0), ours(0.1), OURS), (PLAIN, tenseals(0.1), TENSEAL)
+        told_of[SHORT[model], OURS, "ours"] = [numbers(costs[name]) for name in mine]
+        told_of[SHORT[model], TENSEAL, "peer"] = [numbers(costs[name]) for name in theirs]
     papers = (told(TABLE_7[p].seconds, TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
     told_of[SHORT[VIT], PAPER, "paper"] = [
         {what: published(n) for what, n in each.items()} for each in papers

@@ -6,9 +6,10 @@ encrypted and weighed by clients, as NVIDIA FLARE does. Bare TenSEAL is CKKS of 
 one level, scale 2^40, from float32 to bytes and back; the level is for the server's weights (Algorithm
 1 of the paper).
 
-Seconds are of the processor, on one thread: one client's from float32 to an upload, the server's on
-three uploads, one client's from the sum to the float32 mean. Of several turns the minimum of each
-counts. Longer vectors than the longest that is taken are projected from that one: "sampled".
+Seconds are of the processor, on one thread: one client's from float32 to an upload, making a sealer
+included; the server's on three uploads; one client's from the sum to the float32 mean. Of several turns
+the minimum of each counts. Longer vectors than the longest that is taken are projected from that one:
+"sampled".
 
 Source: Jin et al., "FedML-HE", Sec. 2.3 and appendix D.7.
 """

@@ -74,7 +74,7 @@ def _train(model: str, repeats: int) -> dict[str, Any]:
 
     def one() -> None:
         shuffle = shuffler(0, 0, next(turns))
-        train(net, examples, shuffle=shuffle, epochs=1, learning_rate=0.001, batch_size=batch)
+        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
 
     with quiet(1):
         seconds = batch_seconds(one, repeats)

@@ -124,10 +124,11 @@ class Cost:
 
     def scaled(self, factor: float) -> Cost:
         """The cost of `factor` times as many values."""
-        names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes")
-        scaled: dict[str, Any] = {name: proportional(getattr(self, name), factor) for name in names}
-        scaled["down_bytes"] = self.down_bytes and proportional(self.down_bytes, factor)
-        return replace(self, **scaled)
+        names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
+        for name, number in numbers.items():
+            numbers[name] = number and proportional(number, factor)
+        return replace(self, **numbers)
 
 
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = "costs") -> Step:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flhe.keys.agreement.circle import PACKED_FROM
-from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.sash_members import SashMembers, Setting
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
     FLOWERS_PARTS,
@@ -22,7 +22,6 @@ from flhe_lab.bench.secure_sums import (
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
-    Setting,
     timed,
 )
 from flhe_lab.tables.marked import Marked, counted, measured, sampled

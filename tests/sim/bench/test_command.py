@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe_lab.bench import Contender, Laps, Measured, Setting, Times, measure
+from flhe_lab.bench import Contender, Laps, Measured, Setting, Times, figures, measure
 from flhe_lab.bench import times as timing
 from flhe_lab.bench.table import matrix_note, table
 
@@ -77,11 +78,15 @@ def ran(*words: str, file: Path | None = None) -> str:
 
 def test_json_is_as_documented(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
-    ran("flashe", "esafl", "--values", "5000", "--repeats", "1", file=file)
+    ran("flashe", "esafl", "--peers", "--values", "5000", "--repeats", "1", file=file)
     found = json.loads(file.read_text())
     assert set(found) == {"machine", "rows"}
     names = ["flashe", "esafl", "esafl rns-8192", "openssl-aes-ctr", "numpy-add-f32"]
     assert [row["name"] for row in found["rows"]][:5] == names
+    peers = ["ckks-8192-60-40-40", "ckks-8192-60-60", "bfv-4096-36-36-37", "bfv-4096-38-38"]
+    theirs = [row["name"] for row in found["rows"] if row["kind"] == "peer"]
+    assert theirs[:4] == [f"tenseal-{name}" for name in peers]
+    assert theirs[4:] == ["phe-3072 a value, projected", "phe-3072 batched, projected"]
     fields = (
         *("name", "kind", "values", "cohort", "dropouts", "threads", "encrypt_s", "add_s"),
         *("decrypt_s", "upload_bytes", "bytes_per_value", "max_error", "note"),
@@ -123,3 +128,33 @@ def test_a_scheme_that_there_is_not() -> None:
     result = CliRunner().invoke(app, ["bench", "rot13"])
     assert result.exit_code != 0
     assert "unknown scheme" in " ".join(result.output.split())
+
+
+# --- figures ---
+
+
+def test_data_lie_beside_a_figure_and_some_can_go_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    beside = figures.save_data(tmp_path / "x.png", "flhe x", 3, {"rows": [1]})
+    assert json.loads(beside.read_text()) == {"format": "flhe x", "version": 3, "rows": [1]}
+    for name, says in (("a.pdf", "a figure is a .png"), ("no/a.png", "there is no directory")):
+        with pytest.raises(ConfigError, match=says):
+            figures.check(tmp_path / name)
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(ConfigError, match=r"a\.json: cannot be written \(Is a directory\)"):
+        figures.save_data(tmp_path / "a.png", "x", 1, {})
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(ConfigError, match=r"b\.png: cannot be written"):
+        figures.save(figures.new(1, 1), tmp_path / "b.png")
+    real = builtins.__import__
+
+    def none(name: str, *rest: Any) -> Any:
+        if name == "matplotlib":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", none)
+    with pytest.raises(ConfigError, match=r"pip install 'matplotlib>="):
+        figures.check(tmp_path / "a.png")

@@ -17,9 +17,9 @@ from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import Contender, Setting, Vector
 from flhe_lab.bench.federation import nbytes
 from flhe_lab.bench.mask_counts import CLIENTS, crossover, masks_made, survivors_of
-from flhe_lab.bench.peers import bfv, peers, plain_modulus
+from flhe_lab.bench.peers import bfv, plain_modulus
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_peers, phe_values
-from flhe_lab.bench.schemes import MATRIX, SCHEMES, fedml_clear, flashe, sash
+from flhe_lab.bench.schemes import MATRIX, SCHEMES, flashe, sash
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare, fewer, selected
@@ -49,8 +49,7 @@ def test_everybody_gives_the_mean_twice(name: str) -> None:
     made = MAKERS[name](SETTING, SETTING.updates())
     for _ in range(2):
         laps = made.turn()
-        assert {"encrypt", "add", "decrypt"} <= set(laps)
-        assert min(laps.values()) > 0
+        assert {"encrypt", "add", "decrypt"} <= {phase for phase in laps if laps[phase] > 0}
         error = made.checked()
         assert error is not None
         assert error < 5e-5
@@ -126,20 +125,6 @@ def test_samples_stand_for_wholes() -> None:
 
 def drawn(peer: Contender) -> list[Any]:
     return [peer.phases["encrypt"]() for _ in range(2)]
-
-
-def test_all_peers_by_size() -> None:
-    found = peers(SETTING, SETTING.updates())
-    assert [each.name for each in found] == [
-        "tenseal-ckks-8192-60-40-40",
-        "tenseal-ckks-8192-60-60",
-        "tenseal-bfv-4096-36-36-37",
-        "tenseal-bfv-4096-35-35",
-        "phe-3072 a value, projected",
-        "phe-3072 batched, projected",
-    ]
-    sizes = [each.upload_bytes or 0 for each in found[:4]]
-    assert sizes == sorted(sizes, reverse=True)
 
 
 @pytest.mark.parametrize("cohort", [2, 10, 1000])
@@ -228,10 +213,6 @@ def test_phe_without_gmp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "HAVE_GMP", False)
     with pytest.raises(ConfigError, match="without gmpy2"):
         phe_keys(512)
-
-
-def test_what_selecting_leaves_in_clear_is_no_mean() -> None:
-    assert fedml_clear(SETTING, SETTING.updates(), 0.1).checked() is None
 
 
 # --- masks, counted ---

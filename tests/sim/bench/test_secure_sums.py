@@ -16,14 +16,13 @@ from flhe_lab.bench import flower_secagg
 from flhe_lab.bench.flower_parts import Round
 from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
-from flhe_lab.bench.sash_members import SashMembers, checked
+from flhe_lab.bench.sash_members import SashMembers, Setting, checked
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
     Maker,
-    Setting,
     timed,
 )
 from flhe_lab.variants.secagg import pairwise

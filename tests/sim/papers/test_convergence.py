@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from flhe.errors import ConfigError
-from flhe_lab.advise.prices import BATCHCRYPT, FLASHE, GB, Prices
-from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
+from flhe_lab.advise.prices import FLASHE, GB, Prices
+from flhe_lab.advise.round_model import Breakdown
 from flhe_lab.advise.wan import Link, Site, Wan, named, uniform
 from flhe_lab.papers.convergence import REPORTED, project, reported
 
@@ -52,46 +52,3 @@ def test_flashes_table_4_is_projected_like_this(model: str, values: int, mode: s
     found = project(one, line.epochs, FLASHE, named("40mbps"), 10)
     assert found.traffic_gb == pytest.approx(line.traffic_gb, rel=0.01)
     assert found.total_usd == pytest.approx(line.usd, abs=0.053)
-
-
-@pytest.mark.parametrize(
-    ("model", "time", "traffic", "printed"),
-    [
-        ("FCN", 13.76, 37.96, 37.96),
-        ("AlexNet", 72.32, 72.09, 72.01),
-        ("LSTM", 80.65, 87.25, 87.23),
-    ],
-)
-def test_batchcrypts_ratios(model: str, time: float, traffic: float, printed: float) -> None:
-    """Sec. 6.3's ratios follow from Table 4, but for two of the three of traffic in the last digits."""
-    stock, ours = (reported("BatchCrypt", model, mode) for mode in ("FATE", "BatchCrypt"))
-    assert stock.hours / ours.hours == pytest.approx(time, abs=0.005)
-    assert stock.traffic_gb / ours.traffic_gb == pytest.approx(traffic, abs=0.005)
-    assert stock.traffic_gb / ours.traffic_gb == pytest.approx(printed, rel=0.002)
-
-
-@pytest.mark.parametrize(
-    ("model", "mode", "megabytes", "possible"),
-    [
-        ("FCN", "plain", 0.78, False),
-        ("FCN", "ESAFL", 1.87, False),
-        ("AlexNet", "plain", 9.54, True),
-        ("AlexNet", "ESAFL", 14.94, True),
-        ("LSTM", "plain", 30.67, True),
-        ("LSTM", "ESAFL", 44.82, True),
-    ],
-)
-def test_esafls_hours_against_its_own_links(
-    model: str, mode: str, megabytes: float, *, possible: bool
-) -> None:
-    """Table 5's gigabytes over Table 2's links: for FCN that alone takes longer than the hours told.
-
-    `megabytes` are Table 3's for one iteration, both ways, in units of 2**20 bytes.
-    """
-    line = reported("ESAFL", model, mode)
-    wan = named("batchcrypt")
-    half = round(megabytes * (1 << 20) / 2)
-    network_alone = typical(simulate(Work(0, 0, 0, 0, half, half), wan.links(9)))
-    found = project(network_alone, line.traffic_gb * 1024 / megabytes, BATCHCRYPT, wan, 9)
-    assert found.traffic_gb == pytest.approx(line.traffic_gb, rel=1e-3)
-    assert (found.hours < line.hours + 0.05) is possible

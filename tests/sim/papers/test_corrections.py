@@ -33,7 +33,7 @@ from flhe_lab.papers.corrections.proof import (
     of_paper,
     proofs,
 )
-from flhe_lab.tables.catalog import sections
+from flhe_lab.tables.command import sections
 from flhe_lab.variants.sash_plus import bounds as sash_plus
 
 ROOT = Path(__file__).parents[3]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -24,7 +22,7 @@ from flhe_app.tasks import base, generated, task_named
 from flhe_app.tasks.base import Data, Examples
 from flhe_app.tasks.workloads import WORKLOADS
 from flhe_lab.papers import curves, learners, learning
-from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare, learned
+from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare
 from flhe_lab.papers.learning import SERIES, Curve, Setting, learn, preset_name, strategy
 from flhe_lab.tables import learned as tables
 from flhe_lab.tables.section import Plan
@@ -104,19 +102,9 @@ def test_batch_norm_travels(data: Data, monkeypatch: pytest.MonkeyPatch) -> None
         assert float((mine["1.running_var"] - 1).abs().max()) > 0.1  # it has moved
 
 
-def test_text_is_learned_in_pieces() -> None:
-    task = task_named("gru")
-    data = generated(task, 40, 0)
-    setting = Setting(3, 1, batch_size=4, batches=1, optimizer="adam", split="pieces")
-    parts = learners.parts_of(data, setting)
-    assert [len(part.train.labels) for part in parts] == [14, 13, 13]
-    assert torch.equal(parts[0].train.images, data.train.images[:14])
-    (loss,) = learn("text", task, data, setting, None).series["loss"]
-    assert loss == pytest.approx(np.log(task.classes), rel=0.1)
-
-
 def test_a_client_holds_no_more_images_than_it_should(data: Data) -> None:
-    for setting, most in ((SMALL, 40), (replace(SMALL, images=0), 479)):
+    whole, pieces = replace(SMALL, images=0), replace(SMALL, images=0, split="pieces")
+    for setting, most in ((SMALL, 40), (whole, 479), (pieces, 479)):
         parts = learners.parts_of(data, setting)
         assert [len(part.train.labels) for part in parts] == [most] * 3
         assert [len(part.test.labels) for part in parts] == [20] * 3
@@ -198,15 +186,6 @@ def test_every_workload_has_the_schemes_of_its_papers() -> None:
         assert ("sash_fedavg" in presets) == (name in ("cnn", "resnet20", "lstm"))
         for _, arguments in comparison.runs:
             assert strategy(comparison.setting, 100, arguments).terms.bits == 16
-
-
-def test_digits_stand_in_only_where_there_are_no_images(tmp_path: Path) -> None:
-    assert learned("fcn", "").name == learned("fcn", str(tmp_path)).name == "fcn-digits"
-    half = {"x": np.zeros((2, 28, 28), np.uint8), "y": np.arange(2)}
-    both = {f"{key}_{part}": half[key] for key in "xy" for part in ("train", "test")}
-    np.savez(tmp_path / "femnist.npz", **both)
-    assert learned("cnn", str(tmp_path)).name == "cnn"
-    assert learned("gru", str(tmp_path)).name == "gru"
 
 
 def test_a_comparison_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:

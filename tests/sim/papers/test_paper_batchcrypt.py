@@ -70,18 +70,6 @@ def test_two_clients_get_sums_or_saturation_on_the_right_side(
         assert found == (layout.largest * (1 if a + b > 0 else -1) if full else a + b)
 
 
-@given(st.integers(3, 4), st.data())
-def test_the_text_holds_to_four_clients_if_sums_are_within_range(cohort: int, data: Any) -> None:
-    layout = paper(cohort, 8)
-    value = st.integers(-(layout.largest // cohort), layout.largest // cohort)
-    rows = [
-        data.draw(st.lists(value, min_size=6, max_size=6), label=f"client {j}")
-        for j in range(cohort)
-    ]
-    exact = [sum(column) for column in zip(*rows, strict=True)]
-    assert added(layout, rows) == (exact, [False] * 6)
-
-
 @pytest.mark.parametrize(
     ("cohort", "reader", "rows", "sums", "full"),
     [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flhe_lab.tables.catalog import sections
+from flhe_lab.tables.command import sections
 from flhe_lab.tables.marked import LEGEND, MARKS
 from flhe_lab.tables.result import Result, to_csv, to_markdown
 from flhe_lab.tables.section import Plan
