@@ -180,7 +180,7 @@ class Rounds(Watch):
         """Masks are told apart by their keys too."""
         super().encrypts(sealed, sealer, plain, slot, **how)
         if isinstance(sealer, flashe.FlasheSealer):
-            mode = sealer.scheme.mode_of(how.get("mode", ""))
+            mode = how.get("mode", "")
             key = flashe._round_key(sealer.scheme, sealer.group_key, slot, mode), sealer.rank
             if key in self.masks:
                 self.breach(f"a mask is used twice: round {slot.round}, attempt {slot.attempt}")
