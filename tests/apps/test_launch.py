@@ -279,6 +279,7 @@ def kill_simulation(launcher: int) -> None:
     assert killed
 
 
+@pytest.mark.sweep
 def test_a_run_goes_on_after_its_simulation_was_killed(
     env: dict[str, str], tmp_path: pathlib.Path
 ) -> None:

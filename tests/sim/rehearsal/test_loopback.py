@@ -40,6 +40,7 @@ CONTROLS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
