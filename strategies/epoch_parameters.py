@@ -10,7 +10,7 @@ from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Slot, from_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
-from flhe.training.start import Start, fitted_layout, ranges_layout
+from flhe.training.start import Start, fitted_layout, mean_squares_layout
 from flhe.training.terms import Terms
 
 
@@ -88,7 +88,7 @@ class EpochParameters:
         self._derive()
         ledger, agreed = self.ledger, self.epoch
         layout_hash = start.layout(self._layout_hash)
-        if fitted_on := ledger.ranges.get(ledger.round):
+        if fitted_on := ledger.mean_squares.get(ledger.round):
             layout_hash = fitted_layout(layout_hash, from_bytes(fitted_on).digest())
         return Slot(
             ledger.federation,
@@ -103,7 +103,7 @@ class EpochParameters:
     def mean_squares_slot(self, start: Start) -> Slot:
         """The slot of the mean squares of the round under way, before their sum is known."""
         slot = self.slot(start)
-        return replace(slot, layout_hash=ranges_layout(start.layout(self._layout_hash)))
+        return replace(slot, layout_hash=mean_squares_layout(start.layout(self._layout_hash)))
 
     @property
     def needs_mean_squares(self) -> bool:
@@ -111,7 +111,7 @@ class EpochParameters:
         ledger, clip = self.ledger, self.terms.clip
         first = len(ledger.chain) == (2 if self.terms.mapped else 1)
         due = (clip == "exchange" and not self.maps) or (clip == "history" and first)
-        return due and ledger.round not in ledger.ranges
+        return due and ledger.round not in ledger.mean_squares
 
     def _derive(self) -> None:
         """Compute what depends on cohort and layout, once an epoch."""

@@ -58,7 +58,7 @@ class Epochs:
         membership.mute = set()
         membership.mute = catch_up.greet(membership.candidates(number, connected))
         membership.see(number, fed.members, connected)
-        if fed.terms.joint:
+        if fed.terms.needs_all_members:
             self.lose_members(set(fed.members) - set(fed.present()))
         if ledger.agreed is None:
             self._change(catch_up, number, "")
@@ -88,7 +88,7 @@ class Epochs:
     def _await_members(self) -> None:
         """Wait until as many nodes are there as a round needs; they need not be members yet."""
         fed, seconds = self.fed, self.connect_timeout
-        alone = MIN_MEMBERS if fed.terms.joint or not fed.members else 2
+        alone = MIN_MEMBERS if fed.terms.needs_all_members or not fed.members else 2
         need = max(self.sampling.quorum(fed), alone)
         if len(connected := fed.wait_for(need, seconds)) < need:
             raise QuorumError(
@@ -150,7 +150,7 @@ class Epochs:
     def _stay(self, number: int, asked: list[int], why: str) -> None:
         """A new epoch came to nothing."""
         fed = self.fed
-        if fed.terms.joint:
+        if fed.terms.needs_all_members:
             fed.membership.broken(number, asked, fed.members)
             log(WARNING, "the members' keys may be gone, they agree on new ones: %s", why)
         else:

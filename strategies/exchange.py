@@ -91,23 +91,23 @@ class Exchange:
             part = from_bytes(records.field(answer, "sealed", bytes))
             if part.supports:
                 raise ProtocolError("its mean squares are sparse")
-            if part.mode != fed.terms.ranges_mode:
+            if part.mode != fed.terms.mean_squares_mode:
                 raise ProtocolError(
                     "its mean squares are masked in another mode than they should be"
                 )
             slot = of_epoch.mean_squares_slot(updates.start_in(answer))
-            updates.check_part(of_epoch, node, answer, part, slot, length, "ranges")
+            updates.check_part(of_epoch, node, answer, part, slot, length, "mean-squares")
             of_epoch.whole.add(None, part)  # what is refused here costs its sender alone
             return part
 
-        parts = self._collect("ranges", replies, read)
+        parts = self._collect("mean-squares", replies, read)
         total = None
         with fed.grid.meter.doing(ADD):
             for part in parts.values():
                 total = of_epoch.whole.add(total, part)
         assert total is not None
-        fed.ledger.keep_ranges(of_epoch.whole.close(total))
-        log(INFO, "ranges: Added %d mean squares", len(parts))
+        fed.ledger.keep_mean_squares(of_epoch.whole.close(total))
+        log(INFO, "mean squares: Added those of %d nodes", len(parts))
         return list(parts)
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:

@@ -203,12 +203,12 @@ class Federation:
             rounds = tuple(r for r in sorted(ledger.sums) if r > ledger.box_round)
         fields: dict[str, Any] = {
             "sums": [ledger.sums[r][0] for r in rounds],
-            "ranges": [ledger.ranges.get(r, b"") for r in rounds],
+            "mean-squares": [ledger.mean_squares.get(r, b"") for r in rounds],
             "releases": [ledger.releases.get(r, b"") for r in rounds],
-            "told": [ledger.told.get(r, b"") for r in rounds],
+            "app-inputs": [ledger.app_inputs.get(r, b"") for r in rounds],
             "receipts": [ledger.receipts.get(r, b"") for r in rounds],
             "base": ledger.base,
-            "fitted-on": ledger.ranges.get(ledger.round, b"") if training else b"",
+            "fitted-on": ledger.mean_squares.get(ledger.round, b"") if training else b"",
             "mode": self.attempt.mode,
         }
         # A sync is also how one finds out who differs.
@@ -286,17 +286,17 @@ class Federation:
         arrays = content.get(records.UPDATE)
         if not isinstance(arrays, ArrayRecord):
             raise ProtocolError("the reply holds no encrypted update")
-        told = None
+        known = None
         if self.terms.sparse:
             if supports is None or node not in supports:
                 raise ProtocolError("an update without a support")
-            told = [supports[node]]
+            known = [supports[node]]
         header = records.field(answer, "header", bytes)
-        part = records.to_sealed(header, arrays, take=True, supports=told, floats=0)
+        part = records.to_sealed(header, arrays, take=True, supports=known, floats=0)
         lanes = self.parameters.lanes()
-        if told is not None:
+        if known is not None:
             trailer = self.parameters.resolved.trailer_lanes(self.parameters.layout)
-            lanes = told[0].count + trailer
+            lanes = known[0].count + trailer
         if bool(part.supports) != self.terms.sparse:
             raise ProtocolError("the update is sparse, or should be")
         if part.mode != self.attempt.mode:
@@ -304,7 +304,7 @@ class Federation:
         updates.check_part(self.parameters, node, answer, part, slot, lanes, "update")
         rank = self.parameters.epoch.rank(node)
         self.attempt.receipts[rank] = updates.receipt_in(self.parameters, node, answer, slot)
-        if self.terms.masked:
+        if self.terms.per_sum_keys:
             self.attempt.shares[node] = updates.shares_in(self.parameters, node, answer)
         self.heard(node, content)
         return part, start
@@ -351,9 +351,9 @@ class Federation:
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)
         if ledger.agreed is not None and node in self.members and ledger.agreed.rank(node) == 0:
-            told = content.metric_records
+            means = content.metric_records
             self.means |= {
-                r: told[name] for r in ledger.sums if (name := f"{records.MEANS}{r}") in told
+                r: means[name] for r in ledger.sums if (name := f"{records.MEANS}{r}") in means
             }
 
     # --- a round ---
@@ -366,11 +366,13 @@ class Federation:
         self.survivors = 0
         self.ledger.begin(round_, attempt)
 
-    def keep(self, total: Sealed, release: Sequence[bytes] = (), told: bytes = b"") -> ArrayRecord:
+    def keep(
+        self, total: Sealed, release: Sequence[bytes] = (), app_inputs_hash: bytes = b""
+    ) -> ArrayRecord:
         """Keep a round's sum until every member has it, or read it where the server does.
 
         `release` holds the answers that the senders' masking-key agreement released.
-        `told` is the hash of what the senders' apps were told.
+        `app_inputs_hash` is the hash of what the senders' apps were told.
         """
         self.refusers = set()
         total = self.scheme.close(total)
@@ -379,7 +381,7 @@ class Federation:
                 arrays = self._read(total, release)
         else:
             history = next_history(self.ledger.history, total.digest())
-            self.ledger.told[total.slot.round] = told
+            self.ledger.app_inputs[total.slot.round] = app_inputs_hash
             signed = [self.attempt.receipts[rank] for rank in total.senders]
             self.ledger.receipts[total.slot.round] = receipts.pack(signed)
             arrays = self.ledger.keep(total, history, pack(release) if release else b"")

@@ -148,7 +148,7 @@ class HEStrategy(FedAvg):
             arrays_key=self.arrayrecord_key,
             weight_key=self.weighted_by_key,
         )
-        if self.terms.joint and self.fraction_train not in (0.0, 1.0):
+        if self.terms.needs_all_members and self.fraction_train not in (0.0, 1.0):
             raise ConfigError(
                 f"fraction_train={self.fraction_train} with scheme 'esafl': keys that last longer than "
                 "a round open sums of all members only; use per_round_keys=True, or fraction_train=1.0"
@@ -318,7 +318,7 @@ class HEStrategy(FedAvg):
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         # Where it takes powers of large numbers, encrypting is no matter of a moment.
-        limit = timeout if self.terms.keyed else min(timeout, self.stage_timeout)
+        limit = timeout if self.terms.has_key_pair else min(timeout, self.stage_timeout)
         if self.fraction_train > 0.0:
             replies = exchange.updates(replies, limit)
         self.aggregate_train(number, replies)
@@ -374,10 +374,10 @@ class HEStrategy(FedAvg):
         for node in sorted(fed.round.answered - set(views.senders[chosen]) - set(trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         release: Sequence[bytes] = ()
-        if self.terms.masked:
+        if self.terms.per_sum_keys:
             agreement = MaskingAgreement(fed, total, self.stage_timeout, self.retries)
             release = agreement.release()
-        return fed.keep(total, release, chosen.told), None
+        return fed.keep(total, release, chosen.app_inputs_hash), None
 
     # --- evaluation ---
 

@@ -161,9 +161,9 @@ class _Attempt:
         third = tuple(confirms[node] for node in order)
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
         public = b""
-        if self.terms.keyed:
+        if self.terms.has_key_pair:
             public = self._key_pair(order, third, epoch_id)
-        elif self.terms.joint:
+        elif self.terms.needs_all_members:
             public = self._sum_of_keys(order, third, epoch_id)
         return Agreed(
             self.number,

@@ -82,10 +82,10 @@ class _File(Record):
     phase: Phase
     sums: _Rounds
     box_round: Annotated[int, within(-1, (1 << 32) - 1)]
-    ranges: dict[U32, bytes]
+    mean_squares: dict[U32, bytes]
     spoiled: U32
     releases: _Rounds
-    told: dict[U32, Hash]
+    app_inputs: dict[U32, Hash]
     receipts: dict[U32, bytes]
 
 
@@ -144,14 +144,14 @@ class Ledger:
     sums: dict[int, tuple[bytes, ArrayRecord]] = field(default_factory=dict)
     box: ArrayRecord | None = None
     box_round: int = -1
-    ranges: dict[int, bytes] = field(default_factory=dict)
+    mean_squares: dict[int, bytes] = field(default_factory=dict)
     """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
     spoiled: int = 0
     """Round that cannot be run again: its mean squares went with the epoch that they were sealed in, or
     members may have signed its survivors."""
     releases: dict[int, bytes] = field(default_factory=dict)
     """Round -> what opens its sum, sealed for the members."""
-    told: dict[int, bytes] = field(default_factory=dict)
+    app_inputs: dict[int, bytes] = field(default_factory=dict)
     """Round -> hash of what its senders' apps were told."""
     receipts: dict[int, bytes] = field(default_factory=dict)
     """Round -> what its senders signed of the result that they started from."""
@@ -175,9 +175,9 @@ class Ledger:
         self.round, self.attempt, self.phase = round_, attempt, "training"
         self.save()
 
-    def keep_ranges(self, total: Sealed) -> None:
+    def keep_mean_squares(self, total: Sealed) -> None:
         """Keep the mean squares of the round under way, before anybody is sent them."""
-        self.ranges[total.slot.round] = to_bytes(total)
+        self.mean_squares[total.slot.round] = to_bytes(total)
         self.save()
 
     def spoil(self, round_: int) -> None:
@@ -247,7 +247,7 @@ class Ledger:
 
     def _forget(self, rounds: list[int]) -> None:
         """Drop the sums of `rounds`, and all that goes with them."""
-        for kept in (self.sums, self.ranges, self.releases, self.told, self.receipts):
+        for kept in (self.sums, self.mean_squares, self.releases, self.app_inputs, self.receipts):
             for round_ in rounds:
                 kept.pop(round_, None)
         self.save()
@@ -261,11 +261,11 @@ class Ledger:
     def change_epoch(self, agreed: Agreed, round_: int) -> None:
         """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
         gone = _files_of(self.sums)
-        if self.phase == "training" and self.round in self.ranges:
+        if self.phase == "training" and self.round in self.mean_squares:
             self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
         self.sums, self.box, self.box_round = {}, None, -1
-        self.ranges, self.releases, self.told, self.receipts = {}, {}, {}, {}
+        self.mean_squares, self.releases, self.app_inputs, self.receipts = {}, {}, {}, {}
         self.save()
         self._unlink("checkpoint", *gone)
 

@@ -23,14 +23,14 @@ class Sampling:
     def needed(self, fed: Federation | None) -> int:
         """Updates that a sum needs: of all members, where no other one opens."""
         members = 0 if fed is None else len(fed.members)
-        if self.terms.joint and members:
+        if self.terms.needs_all_members and members:
             return max(members, self.min_replies or 0)
         return self.quorum(fed)
 
     def quorum(self, fed: Federation | None) -> int:
         """Members that a round needs."""
         members = 0 if fed is None else len(fed.members)
-        if not self.terms.masked or members == 0:
+        if not self.terms.per_sum_keys or members == 0:
             return self.min_replies or (members - 1) // 3 + 2
         assert fed is not None
         least = fed.circle.thresholds.min_set

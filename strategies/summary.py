@@ -59,7 +59,7 @@ def warn_of_clear(terms: Terms) -> None:
 def _lines(terms: Terms, members: int) -> Iterator[str]:
     if terms.scheme == "esafl":
         yield f"Ring: {terms.ring}, keys: {terms.keys}"
-    elif terms.masked:
+    elif terms.per_sum_keys:
         yield f"Sums are read by: the {terms.reader}"
     elif terms.scheme == "batchcrypt":
         yield f"Paillier modulus: {terms.key_bits} bits"

@@ -17,11 +17,11 @@ from flhe.training.start import Start
 
 def start_in(answer: ConfigRecord) -> Start:
     """What a reply says that it starts from; `check_part` sees that it was encrypted for that."""
-    told: bytes = records.field(answer, "told", bytes)
+    app_inputs_hash: bytes = records.field(answer, "app_inputs_hash", bytes)
     digest: bytes = records.field(answer, "digest", bytes)
-    if len(told) != 32:
+    if len(app_inputs_hash) != 32:
         raise ProtocolError("what its app was told is no hash")
-    return Start(told, digest)
+    return Start(app_inputs_hash, digest)
 
 
 def check_part(

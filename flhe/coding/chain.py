@@ -149,7 +149,7 @@ class Chain(Codec):
         return any(clip.needs_mean_squares(state.shared[at]) for at, clip in self._adaptive)
 
     def statistics(self, selected: Plain, state: State) -> NDArray[np.int64]:
-        """What one sender adds to the ranges, of what `select` gave: shape (2 L,); see `Clip`."""
+        """What one sender adds to the mean squares, of what `select` gave: shape (2 L,); see `Clip`."""
         at, clip = self._fitting
         return clip.statistics(selected, state.shared[at])
 

@@ -137,10 +137,12 @@ class Clip(Codec):
         Raises
         ------
         ProtocolError
-            No thresholds yet: the round's ranges come first.
+            No thresholds yet: the round's mean squares come first.
         """
         if shared.alphas is None:
-            raise ProtocolError(f"Clip.{self.rule}() has no thresholds yet; ranges come first")
+            raise ProtocolError(
+                f"Clip.{self.rule}() has no thresholds yet; mean squares come first"
+            )
         return shared.segments(coords)
 
     def excess(self, extras: NDArray[np.int64]) -> float:

@@ -47,7 +47,7 @@ class Layers(NamedTuple):
     bounds : tuple[int, ...]
         Where each layer begins in the float lane, and where the last one ends: L + 1 numbers.
     alphas : tuple[float, ...] or None
-        Thresholds in force, one a layer; None until the round's ranges are known.
+        Thresholds in force, one a layer; None until the round's mean squares are known.
     mean_squares : tuple[float, ...] or None
         sigma^2 by layer, of which the thresholds were made; None where they were given.
     ranged : bool

@@ -61,9 +61,11 @@ def finish(node: Node, record: ConfigRecord) -> None:
     agreed = epoch.finish(state, confirms)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
-    if state.scheme_terms != (terms.hash() if terms.keyed or terms.joint else b""):
+    if state.scheme_terms != (
+        terms.hash() if terms.has_key_pair or terms.needs_all_members else b""
+    ):
         raise ProtocolError("there are no keys of the scheme for these terms: start over")
-    if terms.joint and not state.scheme_public:
+    if terms.needs_all_members and not state.scheme_public:
         raise ProtocolError("the sum of the members' keys is not known yet: start over")
     node.check_begun(begin=True)
     node.start_session(agreed, terms)

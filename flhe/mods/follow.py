@@ -32,14 +32,14 @@ logger = logging.getLogger("flhe")
 
 @dataclass(slots=True)
 class Follower:
-    """A node on its way to where the others are; `told` is what it may say of the sums it opened."""
+    """A node on its way to where the others are; `disclosed`: what it may say of sums it opened."""
 
     node: Node
     epoch: Epoch
     terms: Terms
     model: Model | None
     watch: Stopwatch = field(default_factory=Stopwatch)
-    told: RecordDict = field(default_factory=RecordDict)
+    disclosed: RecordDict = field(default_factory=RecordDict)
     changed: bool = False
     missed: bool = False
 
@@ -52,7 +52,7 @@ class Follower:
     def reply(self, **fields: object) -> RecordDict:
         """A reply with the seconds that went by, and what may be said of sums."""
         content = reply(self.watch, **fields)
-        content.update(self.told)
+        content.update(self.disclosed)
         return content
 
     def unseal(self, box: list[bytes]) -> Model:
@@ -125,19 +125,20 @@ class Follower:
         self,
         header: bytes,
         arrays: ArrayRecord,
-        ranges: bytes = b"",
+        mean_squares: bytes = b"",
         release: bytes = b"",
-        told: bytes = b"",
+        app_inputs_hash: bytes = b"",
         signed: bytes = b"",
         *,
         expected: bytes | None = None,
     ) -> None:
         """Open one round's sum, unless that was done before.
 
-        `ranges` is the sum that the round's thresholds were fitted on, `release` what its senders'
-        masking-key agreement released, where there was one, `told` the hash of what their apps were
-        told, `signed` the senders' receipts. A wrong one opens nothing: it is in the slot that they
-        encrypted for. `expected` is the history with this sum in it, where the message names one.
+        `mean_squares` is the sum that the round's thresholds were fitted on, `release` what its
+        senders' masking-key agreement released, where there was one, `app_inputs_hash` the hash of
+        what their apps were told, `signed` the senders' receipts. A wrong one opens nothing: it is in
+        the slot that they encrypted for. `expected` is the history with this sum in it, where the
+        message names one.
 
         Raises
         ------
@@ -149,11 +150,11 @@ class Follower:
         total = records.to_sealed(header, arrays, take=True, floats=floats)
         if total.slot.round <= model.round:
             return  # the server had not heard of it
-        fitted_on = from_bytes(ranges) if ranges else None
+        fitted_on = from_bytes(mean_squares) if mean_squares else None
         with self.watch:
             digest = session.digest(model)
         check_ahead(model, total.slot.round, self.node.reached(self.epoch.id))
-        session.check(model, total, fitted_on, told, digest)
+        session.check(model, total, fitted_on, app_inputs_hash, digest)
         for opened in (total, fitted_on):
             if opened is not None:
                 self.node.policy.check_survivors(len(opened.senders))
@@ -166,7 +167,7 @@ class Follower:
             record = self.recorder(session, expected)
             answers = unpack(release) if release else ()
             self.model, totals = session.open(
-                model, total, record, digest, fitted_on, answers, told
+                model, total, record, digest, fitted_on, answers, app_inputs_hash
             )
             node.settle_draft(slot.round, sent=sent)
         self.changed = True
@@ -176,7 +177,7 @@ class Follower:
             logger.warning(
                 "round %d: this node's update is not in the sum, it trains again", slot.round
             )
-        self.told["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
+        self.disclosed["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
         if self.epoch.rank == 0:  # one teller, so a round is told of in one view only
             means = finite(totals.metrics)
             # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
@@ -185,7 +186,7 @@ class Follower:
                 for name, v in means.items()
                 if node.policy.allows_metric(name)
             }
-            self.told[f"{records.MEANS}{slot.round}"] = MetricRecord(rounded)  # type: ignore[arg-type]
+            self.disclosed[f"{records.MEANS}{slot.round}"] = MetricRecord(rounded)  # type: ignore[arg-type]
 
     def _hear(self, session: Session, model: Model, total: Sealed, signed: bytes) -> None:
         """Verify the receipts of a sum's senders, and say whose update they say was left out."""
@@ -217,7 +218,7 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
     """
     agreed, terms = agreement.current(node, record)
     if terms.reader == "server":
-        return _told(node, record, message, agreed, terms)
+        return _followed(node, record, message, agreed, terms)
     follower = Follower(node, agreed, terms, node.load_model())
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):
@@ -232,16 +233,20 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
             named is None and record.get("stage") != "sync"
         )
     try:
-        headers, ranges = records.bytes_list(record, "sums"), records.bytes_list(record, "ranges")
+        headers, mean_squares = (
+            records.bytes_list(record, "sums"),
+            records.bytes_list(record, "mean-squares"),
+        )
         releases = records.bytes_list(record, "releases")
-        told = records.bytes_list(record, "told")
+        app_inputs = records.bytes_list(record, "app-inputs")
         signed = records.bytes_list(record, "receipts")
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
             beside = [
-                kept[i] if i < len(kept) else b"" for kept in (ranges, releases, told, signed)
+                kept[i] if i < len(kept) else b""
+                for kept in (mean_squares, releases, app_inputs, signed)
             ]
             last = i == len(headers) - 1  # the history that is named has all of them in it
             expected = records.optional(record, "history", b"") or None if last else None
@@ -256,7 +261,7 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
     return follower
 
 
-def _told(
+def _followed(
     node: Node, record: ConfigRecord, message: Message, agreed: Epoch, terms: Terms
 ) -> Follower:
     """A node where the server reads the sums: the message brings the model, nothing of it is kept."""

@@ -81,7 +81,7 @@ def _terms(node: Node, record: ConfigRecord) -> Terms:
 def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, Scheme, Terms, list[bytes]]:
     """Where the agreement stands, what the pair is for, and everyone's confirmation."""
     terms = _terms(node, record)
-    if not terms.keyed:
+    if not terms.has_key_pair:
         raise ProtocolError("asked for a key pair, and the scheme has none")
     state = node.load_agreement(Confirmed)
     scheme = terms.for_cohort(len(state.members))
@@ -91,7 +91,7 @@ def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, Scheme, Terms, l
 def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, Esafl, Terms, list[bytes]]:
     """Likewise, of a sum of keys."""
     terms = _terms(node, record)
-    if not terms.joint:
+    if not terms.needs_all_members:
         raise ProtocolError("asked for a sum of keys, and the scheme has none")
     state = node.load_agreement(Confirmed)
     scheme = terms.for_cohort(len(state.members))

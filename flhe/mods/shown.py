@@ -7,14 +7,14 @@ from flwr.app import Message, RecordDict
 from flhe.mods import records
 from flhe.mods.stages import App
 from flhe.training.model import Model
-from flhe.training.start import told_hash
+from flhe.training.start import hash_app_inputs
 from flhe.training.terms import Terms
 
 
-def told_of(terms: Terms, message: Message, app: App) -> bytes:
+def app_inputs_of(terms: Terms, message: Message, app: App) -> bytes:
     """Hash of all that the app is about to be told: what `app_message` leaves, the run's config."""
     shown = records.shown(message.content, terms.arrays_key)
-    return told_hash(shown, app.context.run_config)
+    return hash_app_inputs(shown, app.context.run_config)
 
 
 def app_message(terms: Terms, message: Message, model: Model) -> Message:

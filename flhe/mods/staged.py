@@ -33,11 +33,16 @@ from flhe.training.session import Session
 
 
 def begin(
-    node: Node, record: ConfigRecord, follower: Follower, told: bytes, make: Callable[[], Draft]
+    node: Node,
+    record: ConfigRecord,
+    follower: Follower,
+    app_inputs_hash: bytes,
+    make: Callable[[], Draft],
 ) -> RecordDict:
     """First stage of a round: train, unless an attempt before did, and tell what comes first.
 
-    `told` is the hash of what the app is told, `make` lets it train, and gives back what it changed.
+    `app_inputs_hash` is the hash of what the app is told; `make` lets it train and returns what it
+    changed.
     """
     session, model = follower.session()
     session.sealer()  # without a key nothing is trained, and nothing sent again that nobody opens
@@ -45,9 +50,11 @@ def begin(
     attempt = records.field(record, "attempt", int)
     digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
-    if draft is None or not draft.is_of(round_, model, told):
-        if session.terms.masked:
-            slot = session.slot(model, round_, attempt, told=told, digest=digest)
+    if draft is None or not draft.is_of(round_, model, app_inputs_hash):
+        if session.terms.per_sum_keys:
+            slot = session.slot(
+                model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest
+            )
             survivors.check_ready(node, session, slot)
         if session.terms.noise is not None and not session.maps(model):
             node.check_unclaimed(session.epoch.id, round_, attempt)
@@ -57,9 +64,9 @@ def begin(
         draft = make()
         with follower.watch:
             node.save_draft(draft)
-    turn = _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
-    if session.needs_mean_squares(model) and turn.ranges is None:
-        return turn.tell_ranges()
+    turn = _Turn(node, follower, session, model, draft, digest, attempt, _mean_squares(record))
+    if session.needs_mean_squares(model) and turn.mean_squares is None:
+        return turn.tell_mean_squares()
     return turn.tell_support() if session.terms.sparse else turn.tell_update(_mode(record))
 
 
@@ -87,10 +94,10 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     draft = node.load_draft()
     if digest is None or draft is None or not draft.is_of(round_, model):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
-    return _Turn(node, follower, session, model, draft, digest, attempt, _ranges(record))
+    return _Turn(node, follower, session, model, draft, digest, attempt, _mean_squares(record))
 
 
-def _ranges(record: ConfigRecord) -> Sealed | None:
+def _mean_squares(record: ConfigRecord) -> Sealed | None:
     """The sum of mean squares of the round under way, where the message brings one."""
     encoded = records.optional(record, "fitted-on", b"")
     return from_bytes(encoded) if encoded else None
@@ -112,15 +119,19 @@ class _Turn:
     draft: Draft
     digest: bytes
     attempt: int
-    ranges: Sealed | None
+    mean_squares: Sealed | None
 
-    def tell_ranges(self) -> RecordDict:
+    def tell_mean_squares(self) -> RecordDict:
         """The draft's mean squares, encrypted."""
         node, session = self.node, self.session
         slot = session.mean_squares_slot(
-            self.model, self.draft.round, self.attempt, told=self.draft.told, digest=self.digest
+            self.model,
+            self.draft.round,
+            self.attempt,
+            app_inputs_hash=self.draft.app_inputs_hash,
+            digest=self.digest,
         )
-        output = node.load_output(slot, "ranges")
+        output = node.load_output(slot, "mean-squares")
         if output is None:
             with self.follower.watch:
                 encoded = encode(session, self.model, self.draft, self.digest)
@@ -129,13 +140,13 @@ class _Turn:
                     encoded,
                     slot,
                     lambda r, a: node.claim(
-                        session, r, a, self.digest, slot.history, step="ranges"
+                        session, r, a, self.digest, slot.history, step="mean-squares"
                     ),
-                    session.terms.ranges_mode,
+                    session.terms.mean_squares_mode,
                 )
-                output = sealed, sign(node, session, sealed, "ranges")
-            node.save_output(*output, "ranges")
-        return self._reply("ranges", sealed=to_bytes(output[0]), envelope=output[1])
+                output = sealed, sign(node, session, sealed, "mean-squares")
+            node.save_output(*output, "mean-squares")
+        return self._reply("mean-squares", sealed=to_bytes(output[0]), envelope=output[1])
 
     def tell_support(self) -> RecordDict:
         """Which coordinates the update has, as the server knows them in this attempt."""
@@ -146,8 +157,8 @@ class _Turn:
             self._fit()  # opens and checks the mean squares, before anything is told
             slot = self._slot()
             support = session.support(self.draft, slot)
-        told, digest = self.node.told_support(slot), support.digest()
-        if told is None:
+        known, digest = self.node.known_support(slot), support.digest()
+        if known is None:
             self.node.claim(
                 session,
                 slot.round,
@@ -157,14 +168,14 @@ class _Turn:
                 step="supports",
                 support=digest,
             )
-        elif told != digest:
+        elif known != digest:
             raise ReuseError("another support was told in this attempt: ask under a new one")
         return self._reply("supports", support=support.data)
 
     def tell_update(self, mode: str) -> RecordDict:
         """The update, encrypted in `mode`."""
         node, session, slot = self.node, self.session, self._slot()
-        again = kept(self.follower, session, slot, self.digest, self.draft.told)
+        again = kept(self.follower, session, slot, self.digest, self.draft.app_inputs_hash)
         if again is not None:
             return again
         survivors.check_ready(node, session, slot)
@@ -174,8 +185,8 @@ class _Turn:
             encoded, support = session.encode_draft(
                 self.draft, self.model, self._fit(), slot, self.digest
             )
-        told = b"" if support is None else support.digest()
-        if support is not None and node.told_support(slot) != told:
+        chosen = b"" if support is None else support.digest()
+        if support is not None and node.known_support(slot) != chosen:
             raise ReuseError("another support was told in this attempt: ask under a new one")
         with self.follower.watch:
             sealer = session.sealer(self.model)
@@ -184,12 +195,14 @@ class _Turn:
                 encoded,
                 slot,
                 lambda r, a: node.claim(
-                    session, r, a, self.digest, slot.history, support=told, mode=mode
+                    session, r, a, self.digest, slot.history, support=chosen, mode=mode
                 ),
                 mode,
                 support,
             )
-        return deliver(self.follower, session, sealer, sealed, self.digest, self.draft.told)
+        return deliver(
+            self.follower, session, sealer, sealed, self.digest, self.draft.app_inputs_hash
+        )
 
     def _slot(self) -> Slot:
         """The slot of the update."""
@@ -197,19 +210,27 @@ class _Turn:
             self.model,
             self.draft.round,
             self.attempt,
-            self.ranges,
-            told=self.draft.told,
+            self.mean_squares,
+            app_inputs_hash=self.draft.app_inputs_hash,
             digest=self.digest,
         )
 
     def _fit(self) -> State:
         """The codecs' state in this round; see `flhe.training.mean_squares`."""
-        if self.ranges is not None:
-            self.node.policy.check_survivors(len(self.ranges.senders))
+        if self.mean_squares is not None:
+            self.node.policy.check_survivors(len(self.mean_squares.senders))
         record, round_ = self.follower.recorder(self.session), self.draft.round
         return fit(
-            self.session, self.model, round_, self.ranges, record, self.digest, self.draft.told
+            self.session,
+            self.model,
+            round_,
+            self.mean_squares,
+            record,
+            self.digest,
+            self.draft.app_inputs_hash,
         )
 
     def _reply(self, step: str, **fields: object) -> RecordDict:
-        return self.follower.reply(step=step, digest=self.digest, told=self.draft.told, **fields)
+        return self.follower.reply(
+            step=step, digest=self.digest, app_inputs_hash=self.draft.app_inputs_hash, **fields
+        )

@@ -11,7 +11,7 @@ from flhe.math.buffers import give_back
 from flhe.mods import records, staged, survivors
 from flhe.mods.follow import Follower, follow
 from flhe.mods.mapping import own_map
-from flhe.mods.shown import app_message, told_of
+from flhe.mods.shown import app_inputs_of, app_message
 from flhe.mods.stages import App, say_once
 from flhe.mods.updates import deliver, kept
 from flhe.node.node import Node
@@ -35,17 +35,21 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
     check_ahead(model, round_, node.reached(session.epoch.id))
-    told = told_of(session.terms, message, app)
+    app_inputs_hash = app_inputs_of(session.terms, message, app)
     if session.staged(model):
         return staged.begin(
-            node, record, follower, told, lambda: _draft(node, follower, message, app, round_, told)
+            node,
+            record,
+            follower,
+            app_inputs_hash,
+            lambda: _draft(node, follower, message, app, round_, app_inputs_hash),
         )
     mode = records.optional(record, "mode", "")
     session.scheme_of(model).check_mode(mode)
     with watch:
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
-        slot = session.slot(model, round_, attempt, told=told, digest=digest)
-    if (again := kept(follower, session, slot, digest, told)) is not None:
+        slot = session.slot(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
+    if (again := kept(follower, session, slot, digest, app_inputs_hash)) is not None:
         return again
     survivors.check_ready(node, session, slot)
     node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
@@ -75,18 +79,18 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             mode,
         )
         del encoded
-    return deliver(follower, session, sealer, sealed, digest, told)
+    return deliver(follower, session, sealer, sealed, digest, app_inputs_hash)
 
 
 def _draft(
-    node: Node, follower: Follower, message: Message, app: App, round_: int, told: bytes
+    node: Node, follower: Follower, message: Message, app: App, round_: int, app_inputs_hash: bytes
 ) -> Draft:
     """Let the app train; what it changed, and of it what is to be sent."""
     session, model = follower.session()
     if session.maps(model):
         found = own_map(session, model, message, app)
         with follower.watch:
-            return session.draft_map(model, found, round_, told)
+            return session.draft_map(model, found, round_, app_inputs_hash)
     answer = app.run(app_message(session.terms, message, model))
     message.content = RecordDict()
     give_back()
@@ -94,7 +98,7 @@ def _draft(
     with follower.watch:
         residual = node.residual() if session.terms.sparse else None
         arrays = records.to_numpy(trained)
-        return session.draft(model, arrays, examples, metrics, round_, residual, told)
+        return session.draft(model, arrays, examples, metrics, round_, residual, app_inputs_hash)
 
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:

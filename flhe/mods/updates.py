@@ -32,29 +32,34 @@ def sign(node: Node, session: Session, sealed: Sealed, stage: str = "update") ->
 
 
 def deliver(
-    follower: Follower, session: Session, sealer: Sealer, sealed: Sealed, digest: bytes, told: bytes
+    follower: Follower,
+    session: Session,
+    sealer: Sealer,
+    sealed: Sealed,
+    digest: bytes,
+    app_inputs_hash: bytes,
 ) -> RecordDict:
     """Sign and keep what was just encrypted; the last reply of its round.
 
-    `digest` is of the model that it starts from, `told` the hash of what its app was told.
+    `digest` is of the model that it starts from, `app_inputs_hash` the hash of what its app was told.
     """
     node = follower.node
     with follower.watch:
         beside = survivors.deal(node, session, sealer, sealed.slot)
         envelope = sign(node, session, sealed)
         node.save_output(sealed, envelope)
-    return _reply(follower, sealed, envelope, digest, told, beside, resent=False)
+    return _reply(follower, sealed, envelope, digest, app_inputs_hash, beside, resent=False)
 
 
 def kept(
-    follower: Follower, session: Session, slot: Slot, digest: bytes, told: bytes
+    follower: Follower, session: Session, slot: Slot, digest: bytes, app_inputs_hash: bytes
 ) -> RecordDict | None:
     """The reply of an attempt that was delivered before, once more; None where none was."""
     output = follower.node.load_output(slot)
     if output is None:
         return None
     beside = survivors.dealt(follower.node, session, slot)
-    return _reply(follower, *output, digest, told, beside, resent=True)
+    return _reply(follower, *output, digest, app_inputs_hash, beside, resent=True)
 
 
 def _reply(
@@ -62,7 +67,7 @@ def _reply(
     sealed: Sealed,
     envelope: bytes,
     digest: bytes,
-    told: bytes,
+    app_inputs_hash: bytes,
     beside: survivors.Fields,
     *,
     resent: bool,
@@ -78,7 +83,7 @@ def _reply(
         header=sealed.header(),
         envelope=envelope,
         digest=digest,
-        told=told,
+        app_inputs_hash=app_inputs_hash,
         history=sealed.slot.history,
         receipt=_receipt(sealed, follower),
         **beside,

@@ -44,7 +44,7 @@ REFUSED = "refused"
 """The answer that is a code."""
 PERMIT, PERMITTED = "permit", "permitted"
 """What the site's administrator does, and how it ends: one more federation may begin."""
-_STEPS = {"ranges": "ranges", "supports": "support", "update": "update"}
+_STEPS = {"mean-squares": "mean squares", "supports": "support", "update": "update"}
 ANSWERS = frozenset(
     {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
     | {"release", "metrics", "model", PLAIN, REFUSED, PERMITTED}

@@ -17,11 +17,11 @@ from flhe.node.folder import Folder
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.stored import StoredNote
 from flhe.schemes.sealed import Slot
-from flhe.training.due import RANGES, SUM
+from flhe.training.due import MEAN_SQUARES, SUM
 from flhe.training.session import Session
 
-Step = Literal["ranges", "supports", "update", "consist"]
-STEPS: tuple[Step, ...] = ("ranges", "supports", "update", "consist")
+Step = Literal["mean-squares", "supports", "update", "consist"]
+STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
 UPDATE, CONSIST = STEPS.index("update"), STEPS.index("consist")
 
@@ -56,7 +56,7 @@ class Claims(Folder):
         ReuseError
             This step or a later one was claimed before; the round's survivors were signed.
         """
-        if session.terms.masked:
+        if session.terms.per_sum_keys:
             self.check_unsigned(session.epoch.id, round_)
         note = StoredNote(digest, support, mode, history).to_bytes()
         self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))
@@ -66,7 +66,7 @@ class Claims(Folder):
         note = self._note(slot)
         return None if note is None else note.digest
 
-    def told_support(self, slot: Slot) -> bytes | None:
+    def known_support(self, slot: Slot) -> bytes | None:
         """Digest of the support that the server was told in this attempt; None before it was."""
         note = self._note(slot)
         return None if note is None else note.support or None
@@ -202,7 +202,9 @@ class Claims(Folder):
 
     def record_opening(self, session: Session, round_: int, digest: bytes, what: str = SUM) -> None:
         """Record the one sum of a round, on disk, before it is decrypted; mean squares likewise."""
-        record = self.store.record_ranges if what == RANGES else self.store.record_opening
+        record = (
+            self.store.record_mean_squares if what == MEAN_SQUARES else self.store.record_opening
+        )
         record(session.epoch.id, round_, digest)
 
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:

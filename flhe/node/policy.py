@@ -329,7 +329,7 @@ class Policy:
                 f"{self._setting('key-bits')}"
             )
 
-        if terms.joint and self.fresh_keys:
+        if terms.needs_all_members and self.fresh_keys:
             raise PolicyError(
                 "the server asked for keys that last longer than one round, this node takes fresh ones "
                 "only: use per_round_keys=True in the strategy, or leave out "

@@ -4,7 +4,7 @@
     epochs/<id>                          an epoch's keys and the last attempt claimed (`KeyFile`)
     used/<id>/<round>-<attempt>-<step>   the last claim: masks up to it are never used again
     used/<id>/opened-<round>             SHA-256 of the one result opened in a round
-    used/<id>/ranges-<round>             SHA-256 of the one sum of mean squares opened in it
+    used/<id>/mean-squares-<round>       SHA-256 of the one sum of mean squares opened in it
     anything else                        what the caller writes
 
 Directories are 0700, files 0600, written whole or not at all (`files.py`). A claim is made with
@@ -39,7 +39,10 @@ from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those
-_RECORDS = {"opened": "opened", "ranged": "ranges"}  # mark in the key file -> what files are called
+_RECORDS = {
+    "opened": "opened",
+    "ranged": "mean-squares",
+}  # mark in the key file -> what files are called
 _POLL = 0.05  # seconds
 _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
@@ -334,7 +337,7 @@ class Store:
         """
         self._record(epoch_id, round, result_hash, "opened")
 
-    def record_ranges(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
+    def record_mean_squares(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
         """Record the one sum of mean squares that this reader opens in a round; as `record_opening`."""
         self._record(epoch_id, round, result_hash, "ranged")
 

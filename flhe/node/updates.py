@@ -2,7 +2,7 @@
 
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
-runs/<id>/ranges      the last encrypted mean squares, likewise
+runs/<id>/mean-squares the last encrypted mean squares, likewise
 runs/<id>/mask        hash of the selection that updates are encrypted under
 runs/<id>/releases    how many updates with noise have left
 runs/<id>/draft       an update whose round is not over (secret)
@@ -26,7 +26,7 @@ from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.wire.frame import frame, unframe
 
-Output = Literal["outbox", "ranges"]
+Output = Literal["outbox", "mean-squares"]
 
 
 class Updates(Claims):

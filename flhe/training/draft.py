@@ -1,7 +1,7 @@
 """Draft: what one client is about to encrypt, on its own disk until its round is over.
 
     magic | be32(length of head) | head | residual | values | coords, little-endian
-    head = CBOR {v, round, history, extras, length, count, sparse, base, told}
+    head = CBOR {v, round, history, extras, length, count, sparse, base, app_inputs_hash}
 
 A round with more than one stage encrypts long after it trained, perhaps in another process, and a round
 that is asked for again encrypts the same update again. Under sparsification the residual is what error
@@ -22,7 +22,7 @@ from flhe.coding.base import Plain
 from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
 from flhe.training.model import Model
-from flhe.training.start import UNTOLD
+from flhe.training.start import NO_APP_INPUTS
 from flhe.wire.fields import U32, Hash, bits, size, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
@@ -48,7 +48,7 @@ class _Head(Record):
     count: Annotated[int, bits(48)]
     sparse: bool
     base: Annotated[bytes, size(0, 32)]
-    told: Hash
+    app_inputs_hash: Hash
 
     def _validate(self) -> None:
         if self.length and not self.sparse:
@@ -76,7 +76,7 @@ class Draft:
     base : bytes
         SHA-256 of the model that it starts from, 32 bytes. The history may be everybody's and the model
         not: a bad disk, another arithmetic. It stays here; what others see of a model is keyed.
-    told : bytes
+    app_inputs_hash : bytes
         Hash of what the app was told, 32 bytes; see `flhe.training.start`.
     """
 
@@ -87,14 +87,14 @@ class Draft:
     coords: NDArray[np.uint32] | None = field(default=None, repr=False)
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
     base: bytes = b""
-    told: bytes = UNTOLD
+    app_inputs_hash: bytes = NO_APP_INPUTS
 
-    def is_of(self, round_: int, model: Model, told: bytes | None = None) -> bool:
+    def is_of(self, round_: int, model: Model, app_inputs_hash: bytes | None = None) -> bool:
         """Whether it was trained for that round, from this very model, and as told, where given."""
         return (
             (self.round, self.history) == (round_, model.history)
             and self.base == model.fingerprint()
-            and told in (None, self.told)
+            and app_inputs_hash in (None, self.app_inputs_hash)
         )
 
     def plain(self) -> Plain:
@@ -121,7 +121,7 @@ class Draft:
             self.values.size,
             self.coords is not None,
             self.base,
-            self.told,
+            self.app_inputs_hash,
         )
         yield memoryview(frame(head, MAGIC))
         for array, dtype in ((residual, "<f4"), (self.values, "<f4"), (coords, "<u4")):
@@ -159,5 +159,5 @@ class Draft:
             None if coords is None else coords.astype(np.uint32, copy=False),
             residual.astype(np.float32, copy=False) if head.sparse else None,
             head.base,
-            head.told,
+            head.app_inputs_hash,
         )

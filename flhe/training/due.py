@@ -14,7 +14,7 @@ Record = Callable[[int, bytes, str], None]
 
 What of: SUM of updates, or RANGES, of mean squares."""
 
-SUM, RANGES = "sum", "ranges"
+SUM, MEAN_SQUARES = "sum", "mean-squares"
 
 MAX_AHEAD = 32
 """Most rounds that may have come to nothing in between: each number that is claimed or recorded as

@@ -22,7 +22,7 @@ from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.sum_mac import SumMac
 from flhe.training.model import Model
 from flhe.training.selection import fixed_mask
-from flhe.training.start import UNTOLD, fitted_layout, ranges_layout, start_layout
+from flhe.training.start import NO_APP_INPUTS, fitted_layout, mean_squares_layout, start_layout
 from flhe.training.terms import Terms
 from flhe.wire.derive import hkdf
 
@@ -80,9 +80,9 @@ class Facts:
         model: Model,
         round_: int,
         attempt: int,
-        ranges: Sealed | None = None,
+        mean_squares: Sealed | None = None,
         *,
-        told: bytes = UNTOLD,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
     ) -> Slot:
         """The slot of one attempt at a round that starts from `model`.
@@ -93,17 +93,17 @@ class Facts:
             The model before the round.
         round_, attempt : int
             Which.
-        ranges : Sealed, optional
+        mean_squares : Sealed, optional
             The sum that the round's thresholds are fitted on, where they are.
-        told : bytes
+        app_inputs_hash : bytes
             Hash of what the app was told; see `flhe.training.start`.
         digest : bytes, optional
             `digest(model)`, where it is known; computed otherwise.
         """
         base = self.digest(model) if digest is None else digest
-        layout_hash = start_layout(self.layout_hash, told, base)
-        if ranges is not None:
-            layout_hash = fitted_layout(layout_hash, ranges.digest())
+        layout_hash = start_layout(self.layout_hash, app_inputs_hash, base)
+        if mean_squares is not None:
+            layout_hash = fitted_layout(layout_hash, mean_squares.digest())
         return replace(self.place(model, round_, attempt), layout_hash=layout_hash)
 
     def mean_squares_slot(
@@ -112,12 +112,12 @@ class Facts:
         round_: int,
         attempt: int,
         *,
-        told: bytes = UNTOLD,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
     ) -> Slot:
         """The slot of an attempt's mean squares: they have masks of their own."""
-        slot = self.slot(model, round_, attempt, told=told, digest=digest)
-        return replace(slot, layout_hash=ranges_layout(slot.layout_hash))
+        slot = self.slot(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
+        return replace(slot, layout_hash=mean_squares_layout(slot.layout_hash))
 
     def permutation(self, slot: Slot) -> Permutation | None:
         """The secret order of coordinates in one attempt; None where they keep their places."""
@@ -211,4 +211,4 @@ class Facts:
         """
         terms = self.terms
         once = terms.noise is not None or self.maps(model)
-        return terms.sparse or terms.joint or once or self.needs_mean_squares(model)
+        return terms.sparse or terms.needs_all_members or once or self.needs_mean_squares(model)

@@ -16,10 +16,10 @@ from flhe.keys.roles import opener_for
 from flhe.schemes.sealed import Sealed
 from flhe.sums.verdict import open_verified
 from flhe.training.draft import Draft
-from flhe.training.due import RANGES, Record, check_shape, check_slot
+from flhe.training.due import MEAN_SQUARES, Record, check_shape, check_slot
 from flhe.training.facts import Facts
 from flhe.training.model import Model
-from flhe.training.start import UNTOLD
+from flhe.training.start import NO_APP_INPUTS
 
 
 def encode(session: Facts, model: Model, draft: Draft, digest: bytes) -> Plain:
@@ -39,12 +39,12 @@ def fit(
     session: Facts,
     model: Model,
     round_: int,
-    ranges: Sealed | None,
+    mean_squares: Sealed | None,
     record: Record,
     base: bytes,
-    told: bytes = UNTOLD,
+    app_inputs_hash: bytes = NO_APP_INPUTS,
 ) -> State:
-    """The codecs' state in a round from `model`, thresholds fitted on `ranges` where they are due.
+    """The codecs' state in a round from `model`, thresholds fitted on `mean_squares` where due.
 
     Parameters
     ----------
@@ -54,13 +54,13 @@ def fit(
         The model before the round.
     round_ : int
         The round.
-    ranges : Sealed or None
+    mean_squares : Sealed or None
         The round's sum of mean squares, where one is needed.
     record : callable
         Called before anything is decrypted.
     base : bytes
         Keyed digest of `model`.
-    told : bytes
+    app_inputs_hash : bytes
         Hash of what the senders' apps were told.
 
     Raises
@@ -72,30 +72,34 @@ def fit(
     QuorumError
         Fewer senders than the roster's bound for opening.
     ReuseError
-        Other ranges of this round were opened before.
+        Other mean squares of this round were opened before.
     """
     codec = session.terms.codec()
     state = codec.recall(session.layout, model.memory)
     if not session.needs_mean_squares(model):
-        if ranges is not None:
+        if mean_squares is not None:
             raise ProtocolError("a sum of mean squares in a round that needs none")
         return state
-    if ranges is None:
+    if mean_squares is None:
         raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
-    slot = ranges.slot
-    expected = session.mean_squares_slot(model, round_, slot.attempt, told=told, digest=base)
+    slot = mean_squares.slot
+    expected = session.mean_squares_slot(
+        model, round_, slot.attempt, app_inputs_hash=app_inputs_hash, digest=base
+    )
     check_slot(model, slot, expected)
     lanes_due = session.terms.range_lanes(session.layout)
-    check_shape(ranges, session.whole, lanes_due, session.epoch.roster.min_opening, sparse=False)
-    record(slot.round, ranges.digest(), RANGES)
-    opener = opener_for(session.whole, session.epoch, ranges, threads=1)
+    check_shape(
+        mean_squares, session.whole, lanes_due, session.epoch.roster.min_opening, sparse=False
+    )
+    record(slot.round, mean_squares.digest(), MEAN_SQUARES)
+    opener = opener_for(session.whole, session.epoch, mean_squares, threads=1)
     bits = session.terms.bits
-    lanes = open_verified(opener, session.tags(slot), bits, ranges, 0)
+    lanes = open_verified(opener, session.tags(slot), bits, mean_squares, 0)
     quantize = Quantize(bits)
-    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(ranges.senders))
+    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(mean_squares.senders))
     sums = quantize.join(lanes)
     totals = Extras().decode(sums[:FIXED])
-    if totals.count != len(ranges.senders):
+    if totals.count != len(mean_squares.senders):
         raise ProtocolError("the sum of mean squares does not hold one part from each sender")
     if totals.check != totals.count * session.check_of(base):
         raise ProtocolError("a sender of mean squares started from another model")

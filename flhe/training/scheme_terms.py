@@ -27,7 +27,7 @@ def check_terms(terms: Terms) -> None:
     _check_owners(terms)
     if terms.scheme != "flashe":
         _check_dense(terms)
-    if terms.masked and isinstance(terms.clip, str):
+    if terms.per_sum_keys and isinstance(terms.clip, str):
         which = "'sash'" if terms.scheme == "sash" else "'esafl' and keys='round'"
         raise ConfigError(
             f"clip={terms.clip!r} with scheme {which}: thresholds are fitted on sums that members open "

@@ -32,7 +32,7 @@ from flhe.training.facts import Facts
 from flhe.training.model import Model
 from flhe.training.noising import add_noise
 from flhe.training.selection import map_of
-from flhe.training.start import UNTOLD
+from flhe.training.start import NO_APP_INPUTS
 
 Claim = Callable[[int, int], None]
 """(round, attempt) -> None once it is on disk; ReuseError when it was there before."""
@@ -128,12 +128,12 @@ class Sending(Facts):
         metrics: Mapping[str, float],
         round_: int,
         residual: NDArray[np.float32] | None,
-        told: bytes = UNTOLD,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
     ) -> Draft:
         """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
 
         As `encode`, for a round of several stages; `residual` is what earlier rounds did not send,
-        `told` the hash of what the app was told.
+        `app_inputs_hash` the hash of what the app was told.
         """
         codec = self.terms.codec()
         extras = self._extras(old, trained, examples, metrics)
@@ -147,7 +147,9 @@ class Sending(Facts):
             if not np.all(np.isfinite(change)):
                 raise_not_finite()
             base = old.fingerprint()
-            return Draft(round_, old.history, change, extras, base=base, told=told)
+            return Draft(
+                round_, old.history, change, extras, base=base, app_inputs_hash=app_inputs_hash
+            )
         _, *rest = state.local
         selected, after = codec.select(
             Plain(change, extras), State(state.shared, (residual, *rest))
@@ -160,7 +162,7 @@ class Sending(Facts):
             selected.coords,
             after.local[0],
             old.fingerprint(),
-            told,
+            app_inputs_hash,
         )
 
     def encode_draft(
@@ -242,10 +244,16 @@ class Sending(Facts):
         return self.terms.select.normalized(change, reuse=True)
 
     def draft_map(
-        self, model: Model, values: NDArray[np.float32], round_: int, told: bytes = UNTOLD
+        self,
+        model: Model,
+        values: NDArray[np.float32],
+        round_: int,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
     ) -> Draft:
         """A map, shape (layout.floats,), as it is encrypted, however often it is asked for."""
         zeros = [0] * self.layout.integers
         extras = self.terms.extras(self.layout).encode(1, {}, zeros)
         base = model.fingerprint()
-        return Draft(round_, model.history, values, extras, base=base, told=told)
+        return Draft(
+            round_, model.history, values, extras, base=base, app_inputs_hash=app_inputs_hash
+        )

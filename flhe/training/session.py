@@ -21,7 +21,7 @@ from flhe.training.mean_squares import fit
 from flhe.training.model import Model
 from flhe.training.reading import apply, choose
 from flhe.training.sending import Sending
-from flhe.training.start import UNTOLD
+from flhe.training.start import NO_APP_INPUTS
 
 
 class Session(Sending):
@@ -35,9 +35,9 @@ class Session(Sending):
         total: Sealed,
         record: Record,
         digest: bytes | None = None,
-        ranges: Sealed | None = None,
+        mean_squares: Sealed | None = None,
         release: Sequence[bytes] = (),
-        told: bytes = UNTOLD,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
@@ -51,11 +51,11 @@ class Session(Sending):
             Called before anything is decrypted.
         digest : bytes, optional
             `digest(model)`, where it is known; computed otherwise.
-        ranges : Sealed, optional
+        mean_squares : Sealed, optional
             The sum that the round's thresholds were fitted on, where they were.
         release : sequence of bytes
             What the senders' masking-key agreement released, where the scheme has one.
-        told : bytes
+        app_inputs_hash : bytes
             Hash of what the senders' apps were told.
 
         Raises
@@ -71,8 +71,8 @@ class Session(Sending):
             which a sender started from another model.
         """
         base = self.digest(model) if digest is None else digest
-        self.check(model, total, ranges, told, base)
-        state = fit(self, model, total.slot.round, ranges, record, base, told)
+        self.check(model, total, mean_squares, app_inputs_hash, base)
+        state = fit(self, model, total.slot.round, mean_squares, record, base, app_inputs_hash)
         result = total.digest()
         record(total.slot.round, result, SUM)
         scheme, mask = self.scheme_of(model), self.part_of(model)
@@ -95,13 +95,20 @@ class Session(Sending):
         self,
         model: Model,
         total: Sealed,
-        ranges: Sealed | None = None,
-        told: bytes = UNTOLD,
+        mean_squares: Sealed | None = None,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
     ) -> None:
         """Refuse a sum that may not be opened; see `open`."""
         slot = total.slot
-        expected = self.slot(model, slot.round, slot.attempt, ranges, told=told, digest=digest)
+        expected = self.slot(
+            model,
+            slot.round,
+            slot.attempt,
+            mean_squares,
+            app_inputs_hash=app_inputs_hash,
+            digest=digest,
+        )
         check_slot(model, slot, expected)
         length = self._lanes(model)
         if total.supports:

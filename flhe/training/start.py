@@ -5,8 +5,8 @@ update; so does a member that hands one node another model than the rest. So bot
 slot of whatever is encrypted: masks, seeds and `a` then differ between nodes that were told different
 things, and nothing that they send adds up.
 
-    told    = SHA-256 over every record that the app is shown, and the run's config
-    start   = SHA-256 over layout hash, told, keyed digest of the model
+    app_inputs_hash = SHA-256 over every record that the app is shown, and the run's config
+    start           = SHA-256 over layout hash, app_inputs_hash, keyed digest of the model
 
 What nodes are told has to be the same for all of them: a setting for one node belongs into its own
 node config, which no server can change.
@@ -22,7 +22,7 @@ from flhe.errors import ProtocolError
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
 
-UNTOLD = bytes(32)
+NO_APP_INPUTS = bytes(32)
 """What stands where nothing was told: outside a federation."""
 
 Records = Mapping[str, Mapping[str, object]]
@@ -33,21 +33,21 @@ class Start(NamedTuple):
 
     Parameters
     ----------
-    told : bytes
+    app_inputs_hash : bytes
         Hash of what its app was told, 32 bytes.
     digest : bytes
         Keyed digest of its model.
     """
 
-    told: bytes
+    app_inputs_hash: bytes
     digest: bytes
 
     def layout(self, layout_hash: bytes) -> bytes:
         """Layout hash of a round that starts from there."""
-        return start_layout(layout_hash, self.told, self.digest)
+        return start_layout(layout_hash, self.app_inputs_hash, self.digest)
 
 
-def told_hash(records: Records, run_config: Mapping[str, object]) -> bytes:
+def hash_app_inputs(records: Records, run_config: Mapping[str, object]) -> bytes:
     """SHA-256 over what an app is told, 32 bytes.
 
     Parameters
@@ -65,17 +65,19 @@ def told_hash(records: Records, run_config: Mapping[str, object]) -> bytes:
     config = canonical.dumps([PREFIX + "run-config", _pairs(run_config)])
     run = hashlib.sha256(config).digest()
     said = [[name, _pairs(record)] for name, record in sorted(records.items())]
-    return hashlib.sha256(canonical.dumps([PREFIX + "told", said, run])).digest()
+    return hashlib.sha256(canonical.dumps([PREFIX + "app-inputs", said, run])).digest()
 
 
-def start_layout(layout_hash: bytes, told: bytes, digest: bytes) -> bytes:
+def start_layout(layout_hash: bytes, app_inputs_hash: bytes, digest: bytes) -> bytes:
     """Layout hash of a round that starts from the model with this keyed `digest`; see the module."""
-    return hashlib.sha256(canonical.dumps([PREFIX + "start", layout_hash, told, digest])).digest()
+    return hashlib.sha256(
+        canonical.dumps([PREFIX + "start", layout_hash, app_inputs_hash, digest])
+    ).digest()
 
 
-def ranges_layout(layout_hash: bytes) -> bytes:
+def mean_squares_layout(layout_hash: bytes) -> bytes:
     """Layout hash of a round's mean squares: they have masks of their own."""
-    return hashlib.sha256(canonical.dumps([PREFIX + "ranges", layout_hash])).digest()
+    return hashlib.sha256(canonical.dumps([PREFIX + "mean-squares", layout_hash])).digest()
 
 
 def fitted_layout(layout_hash: bytes, digest: bytes) -> bytes:

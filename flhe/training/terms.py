@@ -205,17 +205,17 @@ class Terms(Record):
         return self.unmask if self.scheme == "sash" else "clients"
 
     @property
-    def masked(self) -> bool:
+    def per_sum_keys(self) -> bool:
         """Whether sums are opened by an agreement on masking keys, round by round."""
         return self.scheme == "sash" or (self.scheme, self.keys) == ("esafl", "round")
 
     @property
-    def keyed(self) -> bool:
+    def has_key_pair(self) -> bool:
         """Whether an epoch has a key pair of the scheme's own; see `flhe.keys.agreement.key_pair`."""
         return self.scheme in ("batchcrypt", "fedml-he")
 
     @property
-    def joint(self) -> bool:
+    def needs_all_members(self) -> bool:
         """Whether each member of an epoch has a key of its own, and only sums of all are opened."""
         return self.scheme == "esafl" and self.keys != "round"
 
@@ -244,7 +244,7 @@ class Terms(Record):
         return self.select.mapped
 
     @property
-    def ranges_mode(self) -> str:
+    def mean_squares_mode(self) -> str:
         """Masking of mean squares where that of updates is announced: they are few, and come before."""
         return "double" if self.masking == "adaptive" else ""
 
@@ -348,7 +348,7 @@ class Terms(Record):
         return self.extra_lanes(layout) + self.tag_lanes
 
     def range_lanes(self, layout: Layout) -> int:
-        """Integers in what a client sends in the `ranges` phase."""
+        """Integers in what a client sends in the `mean_squares` phase."""
         quantize = Quantize(self.bits)
         squares = 2 * len(list(layout.segments()))
         return quantize.lanes(FIXED + squares, layout) + self.tag_lanes

@@ -68,7 +68,7 @@ class Offer:
         ConfigError
             So many colluders that there is no such number.
         """
-        if self.terms.masked:
+        if self.terms.per_sum_keys:
             return Thresholds(cohort, colluders).min_set
         return colluders + 2  # as a roster's `min_opening` has it
 
@@ -151,7 +151,7 @@ def work(offer: Offer, demand: Demand, speed: Calibration) -> tuple[Work, Phases
     up = sealed_bytes(offer.terms, demand.values, demand.clients)
     down = sealed_bytes(offer.terms, demand.values, demand.clients, senders)
     whole = Work(demand.train_s, phases.encrypt_s, phases.decrypt_s, phases.add_s, up, down)
-    if not offer.terms.masked:
+    if not offer.terms.per_sum_keys:
         return whole, phases
     return _masked(offer, whole, demand, phases, speed), phases
 

@@ -66,7 +66,7 @@ def _collusion(offer: Offer, demand: Demand) -> str:
         return ""
     if offer.shared_key:
         return "members share a key: one that colludes with the server reads all others' updates"
-    if offer.terms.keys != "joint" or not offer.terms.joint:
+    if offer.terms.keys != "joint" or not offer.terms.needs_all_members:
         return ""
     if not demand.passive_server:
         passive = "" if demand.dropout else ", or say --passive-server"
@@ -91,14 +91,14 @@ def _dealer(offer: Offer, demand: Demand) -> str:
 def _dropouts(offer: Offer, demand: Demand) -> str:
     again = demand.lost(demand.clients)
     told = f"a dropout of {demand.dropout:g} with {demand.clients} clients means"
-    if offer.terms.joint and again > AGAIN:
+    if offer.terms.needs_all_members and again > AGAIN:
         if offer.terms.keys == "dealt":
             return f"{told} no sum in {again:.0%} of rounds: dealt keys open sums of all only"
         return (
             f"{told} a whole re-encryption in {again:.0%} of rounds, unless keys are of each round"
         )
     least = demand.bound + 3  # as a roster's `min_members` has it
-    anew = offer.terms.joint and offer.terms.keys != "dealt"
+    anew = offer.terms.needs_all_members and offer.terms.keys != "dealt"
     if anew and again and demand.clients - 1 < least:
         return (
             f"{told} waiting in {again:.0%} of rounds: fewer than c + 3 are left, here {least}, and "

@@ -53,7 +53,7 @@ def schemes(loopback: Loopback) -> Iterator[Scheme]:
     for name in loopback.plan.schemes:
         terms = terms_of(loopback.plan, name)
         for cohort in range(2, len(SITES) + 1):
-            for public in {b"", *_publics(loopback)} if terms.keyed else (b"",):
+            for public in {b"", *_publics(loopback)} if terms.has_key_pair else (b"",):
                 try:
                     yield terms.for_cohort(cohort, public)
                 except FlheError:  # the public key of another run

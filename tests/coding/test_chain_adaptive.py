@@ -119,7 +119,7 @@ def test_nothing_is_encoded_without_thresholds(rule: str, fuse: bool) -> None:
         (codec.encode_parts, iter([X]), 6, EXTRAS, state),
         (codec.decode, total, (0,), state),
     ):
-        with pytest.raises(ProtocolError, match="ranges come first"):
+        with pytest.raises(ProtocolError, match="mean squares come first"):
             act(*arguments)
 
 

@@ -46,7 +46,7 @@ def envelope_of(head: Header) -> bytes:
     return Envelope.seal(IDS[1], head, PAYLOAD).to_bytes()
 
 
-CHANGES = ({"round": 2}, {"stage": "ranges"}, {"run_id": 7}, {"receiver": IDS[0].public})
+CHANGES = ({"round": 2}, {"stage": "mean-squares"}, {"run_id": 7}, {"receiver": IDS[0].public})
 WRONG = [envelope_of(header(**change)) for change in CHANGES]
 
 

@@ -85,8 +85,8 @@ def server() -> Path:
     kept.agreed = Agreed(0, epoch.id, ROSTER.hash, members, confirms, 1, 3, b"public")
     kept.layout, kept.chain = LAYOUT, {2: bytes(32)}
     kept.begin(3, 0)
-    kept.keep_ranges(dense())
-    kept.told[3] = bytes([3]) * 32
+    kept.keep_mean_squares(dense())
+    kept.app_inputs[3] = bytes([3]) * 32
     kept.keep(dense(), bytes([2]) * 32, b"release")
     kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2)
     return directory

@@ -112,7 +112,7 @@ def spent(moment: Moment, now: Disk) -> set[str]:
     """
     new = now.keys() - moment.before.keys()
     claimed = any(re.fullmatch(r"used/\w+/\d+-\d+-\d+", name) for name in new)
-    opened = any(re.fullmatch(r"used/\w+/(opened|ranges)-\d+", name) for name in new)
+    opened = any(re.fullmatch(r"used/\w+/(opened|mean-squares)-\d+", name) for name in new)
     return {code for code, is_so in ((CLAIMED, claimed), (REUSED, opened)) if is_so}
 
 

@@ -26,7 +26,7 @@ from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.sums import receipts
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from flhe.training.start import told_hash
+from flhe.training.start import hash_app_inputs
 from flhe.training.terms import Terms
 from flhe.wire.canonical import loads
 from tests.rosters import write_signed
@@ -73,10 +73,12 @@ class App:
 
     def content(self, message: Message) -> RecordDict:
         """What the app answers."""
-        told = MetricRecord({"num-examples": self.examples, "loss": 0.5, **self.metrics})
+        app_inputs_hash = MetricRecord({"num-examples": self.examples, "loss": 0.5, **self.metrics})
         if message.metadata.message_type != "train":
-            return RecordDict({"metrics": told})
-        return RecordDict({"arrays": self.trained(message.content["arrays"]), "metrics": told})
+            return RecordDict({"metrics": app_inputs_hash})
+        return RecordDict(
+            {"arrays": self.trained(message.content["arrays"]), "metrics": app_inputs_hash}
+        )
 
     def trained(self, record: Any) -> ArrayRecord:
         """The arrays after training."""
@@ -195,7 +197,7 @@ def heard(message: Message) -> Message:
 
 
 CONFIG = {"lr": 0.1}
-TOLD = told_hash({"config": CONFIG}, {})
+APP_INPUTS = hash_app_inputs({"config": CONFIG}, {})
 """What all apps are told."""
 
 
@@ -274,7 +276,7 @@ class Group:
             "terms": self.terms.to_bytes(),
             "confirms": self.confirms,
             "sums": [total.header() for total in sums],
-            "told": [TOLD for _ in sums],
+            "app-inputs": [APP_INPUTS for _ in sums],
             "receipts": [self.receipts(total) for total in sums],
             **fields,
         }
@@ -300,18 +302,20 @@ class Group:
         return [support(self.ask(s, stage, **fields)) for s in self.sites]
 
     def sparse_parts(
-        self, told: Sequence[Support], mode: str = "single", **fields: Any
+        self, app_inputs_hash: Sequence[Support], mode: str = "single", **fields: Any
     ) -> list[Sealed]:
         """Updates of those whose coordinates are given, as far as there are any."""
         said = {"mode": mode} if self.terms.masking == "adaptive" else {}
         return [
             update(self.ask(s, "update", **said, **fields), [one])
-            for s, one in zip(self.sites, told, strict=False)
+            for s, one in zip(self.sites, app_inputs_hash, strict=False)
         ]
 
-    def ranges(self, sites: int | None = None, **fields: Any) -> bytes:
+    def mean_squares(self, sites: int | None = None, **fields: Any) -> bytes:
         """The sum of mean squares of the first so many, of all by default."""
-        return to_bytes(self.total([ranges(self.ask(s, **fields)) for s in self.sites[:sites]]))
+        return to_bytes(
+            self.total([mean_squares(self.ask(s, **fields)) for s in self.sites[:sites]])
+        )
 
     def total(self, parts: Iterable[Sealed] | None = None) -> Sealed:
         """Their sum, as the server makes it; of everyone's update of round 1 by default."""
@@ -362,9 +366,9 @@ def support(message: Message) -> Support:
     return Support.from_bytes(answer(message)["support"], FLOATS)  # type: ignore[arg-type]
 
 
-def ranges(message: Message) -> Sealed:
+def mean_squares(message: Message) -> Sealed:
     """The mean squares in a reply."""
-    assert answer(message)["step"] == "ranges"
+    assert answer(message)["step"] == "mean-squares"
     return from_bytes(answer(message)["sealed"])  # type: ignore[arg-type]
 
 

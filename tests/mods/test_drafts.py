@@ -51,7 +51,7 @@ def test_each_step_is_claimed_and_tells_the_same_again(sparse: Group) -> None:
     assert site.claims == ["1-0-1"]
     told = support(first)
     assert set(first.content) == {records.REPLY}
-    assert set(answer(first)) == {"v", "step", "support", "digest", "told", "crypto-s"}
+    assert set(answer(first)) == {"v", "step", "support", "digest", "app_inputs_hash", "crypto-s"}
     assert support(sparse.ask(site)) == told
     part = update(sparse.ask(site, "update"), [told])
     assert site.claims == ["1-0-2"]
@@ -240,4 +240,4 @@ def test_who_leaves_keeps_no_update(sparse: Group) -> None:
     assert "draft" in site.files
     site.allow(flhe_leave=True)
     refused(sparse.ask(site), 1021)
-    assert not {"draft", "residual", "outbox", "ranges"} & set(site.files)
+    assert not {"draft", "residual", "outbox", "mean-squares"} & set(site.files)

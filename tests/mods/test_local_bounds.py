@@ -53,9 +53,9 @@ def test_mean_squares_of_too_few_stay_closed(tmp_path: Path) -> None:
     group = Group(tmp_path, terms=RANGED).agree()
     site = group.sites[0]
     site.allow(flhe_min_survivors=3)
-    refused(group.ask(site, "update", **{"fitted-on": group.ranges(2)}), 1011)
-    assert not list((site.home / "used").rglob("ranges-*"))
-    update(group.ask(site, "update", **{"fitted-on": group.ranges()}))
+    refused(group.ask(site, "update", **{"fitted-on": group.mean_squares(2)}), 1011)
+    assert not list((site.home / "used").rglob("mean-squares-*"))
+    update(group.ask(site, "update", **{"fitted-on": group.mean_squares()}))
 
 
 @pytest.mark.parametrize("unmask", ["server", "clients"])

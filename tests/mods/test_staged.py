@@ -1,4 +1,4 @@
-"""Rounds of several stages on the client: an attempt has one support, one mode, one set of ranges."""
+"""Rounds of several stages on the client: one support, mode and sum of mean squares an attempt."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.mods.harness import (
     Group,
     answer,
     dying,
+    mean_squares,
     private,
-    ranges,
     refused,
     support,
     update,
@@ -53,8 +53,8 @@ def fitted(tmp_path: Path) -> Group:
     return Group(tmp_path / "fitted", 4, FITTED).agree()
 
 
-def on(ranges: bytes, **fields: Any) -> dict[str, Any]:
-    return {"fitted-on": ranges, **fields}
+def on(mean_squares: bytes, **fields: Any) -> dict[str, Any]:
+    return {"fitted-on": mean_squares, **fields}
 
 
 # --- the order of the stages ---
@@ -79,11 +79,11 @@ def test_stages_that_a_round_has_not(group: Group, sparse: Group, ranged: Group)
     dense, few = group.sites[0], sparse.sites[0]
     for mode in ("double", "single"):  # where the masking is fixed
         refused(group.ask(dense, mode=mode), 1014)
-        refused(ranged.ask(ranged.sites[0], "update", **on(ranged.ranges(), mode=mode)), 1014)
+        refused(ranged.ask(ranged.sites[0], "update", **on(ranged.mean_squares(), mode=mode)), 1014)
     for stage in ("supports", "update"):
         refused(group.ask(dense, stage), 1014)
-    refused(ranged.ask(ranged.sites[0], "supports", **on(ranged.ranges())), 1014)
-    refused(sparse.ask(few, **on(ranged.ranges())), 1014)  # ranges where none are due
+    refused(ranged.ask(ranged.sites[0], "supports", **on(ranged.mean_squares())), 1014)
+    refused(sparse.ask(few, **on(ranged.mean_squares())), 1014)  # mean squares where none are due
 
 
 def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
@@ -91,15 +91,15 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     first = fitted.ask(site)
     assert set(first.content) == {records.REPLY}
     assert site.claims == ["1-0-0"]
-    assert private(site.run / "ranges")
+    assert private(site.run / "mean-squares")
     refused(fitted.ask(site, "supports"), 1014)  # not without the sum
     refused(fitted.ask(site, "update", mode="double"), 1014)
     assert site.claims == ["1-0-0"]
-    sums = fitted.ranges()
-    assert ranges(fitted.ask(site)).digest() == ranges(first).digest()
+    sums = fitted.mean_squares()
+    assert mean_squares(fitted.ask(site)).digest() == mean_squares(first).digest()
     told = fitted.supports("supports", **on(sums))
     assert site.claims == ["1-0-1"]
-    assert len(list(site.home.glob("used/*/ranges-1"))) == 1
+    assert len(list(site.home.glob("used/*/mean-squares-1"))) == 1
     refused(fitted.ask(site, "update", **on(sums)), 1014)  # in no mode
     refused(fitted.ask(site, "update", **on(sums, mode="triple")), 1014)
     assert site.claims == ["1-0-1"]
@@ -107,13 +107,13 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     assert site.claims == ["1-0-2"]
     again = update(fitted.ask(site, "update", **on(sums, mode="double")), told[:1])
     assert again.digest() == updates[0].digest()  # one mode, and no second one
-    fitted.open(fitted.total(updates), ranges=[sums])
+    fitted.open(fitted.total(updates), **{"mean-squares": [sums]})
     assert len(site.app.seen) == 2  # a round and an evaluation
 
 
 def test_no_stage_shows_a_draft(fitted: Group) -> None:
     site = fitted.sites[0]
-    shown, fields = wire(fitted.ask(site)), on(fitted.ranges(), mode="double")
+    shown, fields = wire(fitted.ask(site)), on(fitted.mean_squares(), mode="double")
     shown += wire(fitted.ask(site, "supports", **fields)) + wire(
         fitted.ask(site, "update", **fields)
     )
@@ -134,7 +134,7 @@ ODD: dict[str, tuple[Callable[[Sealed], Sealed], int]] = {
 
 
 def test_ranges_that_are_not_what_they_should_be(ranged: Group) -> None:
-    parts = [ranges(ranged.ask(s)) for s in ranged.sites]
+    parts = [mean_squares(ranged.ask(s)) for s in ranged.sites]
     site, good = ranged.sites[0], ranged.total(parts)
 
     def ask(total: Sealed) -> Message:
@@ -153,26 +153,26 @@ def test_ranges_that_are_not_what_they_should_be(ranged: Group) -> None:
 def test_a_second_sum_of_mean_squares_is_not_opened(fitted: Group) -> None:
     """Nor in another attempt, nor in another epoch: drafts outlive both."""
     site = fitted.sites[0]
-    all_of, fewer = fitted.ranges(), fitted.ranges(3)
+    all_of, fewer = fitted.mean_squares(), fitted.mean_squares(3)
     support(fitted.ask(site, "supports", **on(all_of)))
     for stage in ("supports", "update"):
         refused(fitted.ask(site, stage, **on(fewer, mode="double")), 1012)
     # Nor in the next attempt, in which the first one may be used.
-    other = fitted.ranges(3, attempt=1)
+    other = fitted.mean_squares(3, attempt=1)
     refused(fitted.ask(site, "supports", attempt=1, **on(other)), 1012)
     support(fitted.ask(site, "supports", attempt=1, **on(all_of)))
     assert site.claims == ["1-1-1"]
     assert len(site.app.seen) == 1
     fitted.renew()
-    for other in (fitted.ranges(attempt=2), fitted.ranges(3, attempt=2)):
+    for other in (fitted.mean_squares(attempt=2), fitted.mean_squares(3, attempt=2)):
         refused(fitted.ask(site, "supports", attempt=2, **on(other)), 1012)
-    other = fitted.ranges(round_=2)
+    other = fitted.mean_squares(round_=2)
     support(fitted.ask(site, "supports", round_=2, **on(other)))
 
 
 def test_a_round_has_one_sum_of_mean_squares_across_a_crash(fitted: Group) -> None:
     """The node stops between the keys of the next epoch and its session file."""
-    site, old = fitted.sites[0], fitted.ranges()
+    site, old = fitted.sites[0], fitted.mean_squares()
     fitted.renew()
     confirms = fitted.confirms
     with dying(*BEFORE_THE_SESSION):
@@ -180,19 +180,22 @@ def test_a_round_has_one_sum_of_mean_squares_across_a_crash(fitted: Group) -> No
     fitted.confirms = []  # the server holds them back: the epoch before goes on
     support(fitted.ask(site, "supports", **on(old)))
     fitted.confirms = confirms
-    for other in (fitted.ranges(), fitted.ranges(3)):
+    for other in (fitted.mean_squares(), fitted.mean_squares(3)):
         refused(fitted.ask(site, "supports", **on(other)), 1012)
 
 
 def test_mean_squares_of_the_first_round_are_told_once(tmp_path: Path) -> None:
     """A dropout between the stages must not leave a difference of two sums that is its own."""
     group = Group(tmp_path, 4, replace(TERMS, clip="history")).agree()
-    sums, site = group.ranges(), group.sites[0]
+    sums, site = group.mean_squares(), group.sites[0]
     total = group.total([update(group.ask(s, "update", **on(sums))) for s in group.sites[:3]])
-    answer(group.evaluate(site, total, ranges=[sums]))
+    answer(group.evaluate(site, total, **{"mean-squares": [sums]}))
     before = site.model.memory["clip.mean-square"]
-    later = [update(group.ask(s, round_=2, sums=[total], ranges=[sums])) for s in group.sites[:3]]
-    answer(group.evaluate(site, total, group.total(later), ranges=[sums, b""]))
+    later = [
+        update(group.ask(s, round_=2, sums=[total], **{"mean-squares": [sums]}))
+        for s in group.sites[:3]
+    ]
+    answer(group.evaluate(site, total, group.total(later), **{"mean-squares": [sums, b""]}))
     assert np.all(before > 0)
     assert np.all(site.model.memory["clip.mean-square"] > 0)
     assert site.model.round == 2

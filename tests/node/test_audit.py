@@ -73,7 +73,12 @@ def test_every_stage_and_every_code_has_its_word() -> None:
 @pytest.mark.parametrize("stage", ["round", "supports", "update"])
 def test_what_a_round_answered(stage: str) -> None:
     """By what is in the reply: the same stage answers otherwise where updates are sparse."""
-    told = {"ranges": "ranges", "supports": "support", "update": "update", SECRET: "unknown"}
+    told = {
+        "mean-squares": "mean squares",
+        "supports": "support",
+        "update": "update",
+        SECRET: "unknown",
+    }
     for step, word in told.items():
         content = stages.reply(step=step, resent=False)
         assert answer_of(stage, content) == word

@@ -71,7 +71,7 @@ def test_everything_is_private(store: Store, root: Path) -> None:
         store.claim(EPOCH, 1, 0)
         store.claim(EPOCH, 1, 0, step=1)
         store.record_opening(EPOCH, 1, bytes(32))
-        store.record_ranges(EPOCH, 1, bytes(32))
+        store.record_mean_squares(EPOCH, 1, bytes(32))
         store.write("cache/3/draft", b"x")
         store.move("cache/3/draft", "cache/3/residual")
         store.identity()
@@ -172,7 +172,7 @@ def test_what_is_written_is_flushed(store: Store) -> None:
     for step in (0, 1):
         claiming = flushed(lambda step=step: store.claim(EPOCH, 1, 0, step=step))  # type: ignore[misc]
         assert claiming == ["file", "dir", *order, "dir"]
-    for record in (store.record_opening, store.record_ranges):
+    for record in (store.record_opening, store.record_mean_squares):
         opening = flushed(lambda record=record: record(EPOCH, 1, bytes(32)))  # type: ignore[misc]
         assert opening == ["file", "dir", *order]
     assert flushed(lambda: store.move("a", "b")) == ["rename", "dir"]
@@ -260,7 +260,7 @@ ACTS: list[Callable[[Store], object]] = [
     lambda store: store.claim(EPOCH, 1, 0),
     lambda store: store.claim(EPOCH, 1, 0, step=2),
     lambda store: store.record_opening(EPOCH, 1, bytes(32)),
-    lambda store: store.record_ranges(EPOCH, 1, bytes(32)),
+    lambda store: store.record_mean_squares(EPOCH, 1, bytes(32)),
 ]
 
 
@@ -365,7 +365,7 @@ def assert_encrypts_nothing(store: Store) -> None:
         lambda: store.claim(EPOCH, 2, 0),
         lambda: store.claim(EPOCH, 2, 0, step=1),
         lambda: store.record_opening(EPOCH, 2, bytes(32)),
-        lambda: store.record_ranges(EPOCH, 2, bytes(32)),
+        lambda: store.record_mean_squares(EPOCH, 2, bytes(32)),
     ):
         with pytest.raises(StoreError, match="copied, restored or cleaned"):
             act()
@@ -395,12 +395,12 @@ def test_a_directory_put_back_in_place_encrypts_nothing(
 
 # --- what is opened ---
 
-Recorded = Literal["opened", "ranges"]
-BOTH: list[Recorded] = ["opened", "ranges"]
+Recorded = Literal["opened", "mean-squares"]
+BOTH: list[Recorded] = ["opened", "mean-squares"]
 
 
 def recorder(store: Store, what: Recorded) -> Callable[[bytes, int, bytes], None]:
-    return store.record_opening if what == "opened" else store.record_ranges
+    return store.record_opening if what == "opened" else store.record_mean_squares
 
 
 @pytest.mark.parametrize("what", BOTH)
@@ -438,17 +438,17 @@ def test_one_opening_of_each_kind_a_round(
 
 def test_what_was_opened_is_carried_over_to_the_next_epoch(store: Store) -> None:
     store.put_epoch(b"keys", EPOCH)
-    store.record_ranges(EPOCH, 5, b"a" * 32)
+    store.record_mean_squares(EPOCH, 5, b"a" * 32)
     store.record_opening(EPOCH, 4, b"a" * 32)
     store.put_epoch(b"more", OTHER, opened=store.opened(EPOCH), ranged=store.ranged(EPOCH))
     assert (store.opened(OTHER), store.ranged(OTHER)) == (4, 5)
     for round_ in (1, 4, 5):  # even the same sum: what it was is not known any more
         with pytest.raises(ReuseError, match="forgotten here"):
-            store.record_ranges(OTHER, round_, b"a" * 32)
+            store.record_mean_squares(OTHER, round_, b"a" * 32)
     with pytest.raises(ReuseError, match="forgotten here"):
         store.record_opening(OTHER, 4, b"a" * 32)
     store.record_opening(OTHER, 5, b"a" * 32)
-    store.record_ranges(OTHER, 6, b"a" * 32)
+    store.record_mean_squares(OTHER, 6, b"a" * 32)
     store.erase_epoch(OTHER)
     assert (store.opened(OTHER), store.ranged(OTHER)) == (0, 0)
 
@@ -457,7 +457,7 @@ def test_marks_rise_alone(store: Store) -> None:
     """A claim, an opening and mean squares are in one file: none may take another back."""
     store.put_epoch(b"keys", EPOCH, opened=1, ranged=2)
     store.claim(EPOCH, 3, 1, step=2)
-    store.record_ranges(EPOCH, 3, b"a" * 32)
+    store.record_mean_squares(EPOCH, 3, b"a" * 32)
     store.record_opening(EPOCH, 3, b"b" * 32)
     store.raise_opened(EPOCH, 7)
     store.raise_opened(EPOCH, 5)
@@ -557,8 +557,8 @@ def test_a_forked_child_does_not_keep_the_lock(
         (lambda store: store.claim(EPOCH, 1, 0, step=2**32), "32-bit"),
         (lambda store: store.put_epoch(b"", OTHER, ranged=-1), "32-bit"),
         (lambda store: store.put_epoch(b"", OTHER, opened=2**32), "32-bit"),
-        (lambda store: store.record_ranges(EPOCH, -1, bytes(32)), "32-bit"),
-        (lambda store: store.record_ranges(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
+        (lambda store: store.record_mean_squares(EPOCH, -1, bytes(32)), "32-bit"),
+        (lambda store: store.record_mean_squares(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
         (lambda store: store.record_opening(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
     ],
 )

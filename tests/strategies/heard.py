@@ -8,7 +8,7 @@ from typing import Any
 
 from flhe.coding.support import Support
 from flhe.schemes.sealed import Sealed
-from tests.mods.harness import TOLD
+from tests.mods.harness import APP_INPUTS
 
 
 @dataclass
@@ -45,5 +45,5 @@ def said_of(results: Sequence[Result]) -> dict[str, Any]:
         "sums": [result.total.header() for result in results],
         "releases": [result.release for result in results],
         "receipts": [result.receipts for result in results],
-        "told": [TOLD for _ in results],
+        "app-inputs": [APP_INPUTS for _ in results],
     }

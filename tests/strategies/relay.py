@@ -87,7 +87,7 @@ class Relay(Network):
             sealed = records.to_sealed(said["header"], part, supports=supports)
             self.hears(sealed)
             noted.updates[rank], noted.receipts[rank] = sealed, said["receipt"]
-            if self.terms.masked:
+            if self.terms.per_sum_keys:
                 noted.shares[rank] = records.bytes_list(said, "shares")
         elif said.get("step") == "consist" and "signature" in said:
             among = tuple(letter.fields["survivors"])
@@ -102,7 +102,7 @@ class Relay(Network):
         """All relays among those members; whether it came to an end. `stop` ends it after so many."""
         self.number += 1
         # Its sum may have been opened, or survivors signed: what is spent is not asked for again.
-        self.round += self.stage == "evaluate" or self.terms.masked
+        self.round += self.stage == "evaluate" or self.terms.per_sum_keys
         self.forget()
         relays = self._relays(members)
         for step, done in enumerate(relays, 1):
@@ -136,9 +136,13 @@ class Relay(Network):
         confirms = relay("confirm", messages=[m for said in shares for m in said["envelopes"]])
         yield confirms
         told = [c["envelope"] for c in confirms]
-        self.least = len(members) if self.terms.joint else max(c["min-opening"] for c in confirms)
+        self.least = (
+            len(members)
+            if self.terms.needs_all_members
+            else max(c["min-opening"] for c in confirms)
+        )
         self.colluders = max(c["colluders"] for c in confirms)
-        if self.terms.joint:
+        if self.terms.needs_all_members:
             drawn = relay("joint", confirms=told)
             yield drawn
             sums = relay("joint-sum", confirms=told, messages=[d["envelope"] for d in drawn])
@@ -212,9 +216,9 @@ class Relay(Network):
         if self.stage == "round" and self.terms.sparse and len(here.supports) >= enough:
             self._at("update")
         elif self.stage in ("round", "update") and len(survivors) >= enough:
-            if self.terms.masked and len(survivors) >= self.quorum:
+            if self.terms.per_sum_keys and len(survivors) >= self.quorum:
                 self._at("consist")
-            elif not self.terms.masked:
+            elif not self.terms.per_sum_keys:
                 self._close(b"")
             else:
                 self._again()

@@ -190,7 +190,7 @@ class Rounds(Watch):
         """All nodes open one sum of a round."""
         super().sums(lanes, opener, total)
         slot, digest = total.slot, total.digest()
-        what = "ranges" if self.made[slot, total.senders[0]].squares else "opened"
+        what = "mean-squares" if self.made[slot, total.senders[0]].squares else "opened"
         if self.open_sums.setdefault((slot.run_id, slot.round, what), digest) != digest:
             self.breach(f"{what}: two sums of round {slot.round}")
 

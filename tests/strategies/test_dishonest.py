@@ -237,8 +237,8 @@ def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
     tmp_path: Path, monkeypatch: Patch, name: str, first: bool, caplog: Log
 ) -> None:
     def forged(session: Session, part: Sealed) -> Sealed:
-        ranges = part.length == session.terms.range_lanes(session.layout)
-        return replace(part, **FORGED[name](part)) if ranges else part
+        mean_squares = part.length == session.terms.range_lanes(session.layout)
+        return replace(part, **FORGED[name](part)) if mean_squares else part
 
     grid = Puppets(tmp_path, 5)
     forge_ciphertexts(monkeypatch, 1, forged)

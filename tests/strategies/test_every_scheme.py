@@ -119,7 +119,7 @@ def test_every_second_and_byte_is_in_a_phase(calm: Calm) -> None:
     ending, stages = calm.strategy.ending, calm.variant.stages
     assert ending is not None
     check_accounts(calm.grid, ending)
-    own = {MASKING} if calm.variant.masked else {EXCHANGE} if len(stages) > 1 else set()
+    own = {MASKING} if calm.variant.per_sum_keys else {EXCHANGE} if len(stages) > 1 else set()
     for report in calm.grid.reports:
         names = {phase.name for phase in report.phases}
         usual = {TRAIN, UPLOAD, ADD, EVALUATE, OTHER, OPEN, ENCRYPT}
@@ -207,7 +207,7 @@ def test_one_that_drops_out_comes_back(tmp_path: Path, name: str, how: str) -> N
     assert grid.survivors == [5, 4, 5]
     variant.check(grid, result, [FIVE, FOUR, FIVE], FIVE)
     assert {grid.trainings(i) for i in FOUR} == {3}, "nobody trains twice"
-    assert grid.epochs(0) == (3 if variant.joint else 1)
+    assert grid.epochs(0) == (3 if variant.needs_all_members else 1)
 
 
 @quick
@@ -266,7 +266,7 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, name: str, at: str) 
     again.federation = 7
     _, result = variant.play(again, 3, start={"resume": True}, **how)
     assert again.epoch(0).id == epoch
-    void = variant.masked and at in ("consist", "unmask")
+    void = variant.per_sum_keys and at in ("consist", "unmask")
     variant.check(again, result, [ALL] * (2 if void else 3), ALL)
 
 
@@ -329,7 +329,7 @@ def test_one_whose_model_has_drifted_is_left_out_and_caught_up(
     grid.before[2] = lambda: drift(grid, 4)
     _, result = variant.play(grid, 3)
     assert "node 104 is left out: its model has drifted" in caplog.text
-    second = FIVE if variant.joint else FOUR
+    second = FIVE if variant.needs_all_members else FOUR
     assert grid.survivors == [5, len(second), 5]
     variant.check(grid, result, [FIVE, second, FIVE], FIVE)
 

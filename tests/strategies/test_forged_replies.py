@@ -77,7 +77,7 @@ def replaced(name: str, record: Any = None) -> Callable[[Message], None]:
     return forge
 
 
-HUGE = {"told": bytes(32), "digest": b"x", "header": bytes(1 << 20), "envelope": b"x"}
+HUGE = {"app_inputs_hash": bytes(32), "digest": b"x", "header": bytes(1 << 20), "envelope": b"x"}
 OTHERS, OF_ANOTHER = "it is another member's", "another round, epoch or parameter set"
 NOTHING, NO_UPDATE = "the reply holds nothing of ours", "the reply holds no encrypted update"
 LIES: dict[str, tuple[Callable[[Message], None], str]] = {
@@ -101,7 +101,10 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "a config for arrays": (replaced(records.UPDATE, {"a": 1}), NO_UPDATE),
     "no reply record": (replaced(records.REPLY), NOTHING),
     "a plain record for ours": (replaced(records.REPLY, initial), NOTHING),
-    "an empty reply record": (replaced(records.REPLY, records.reply_record), "field 'told'"),
+    "an empty reply record": (
+        replaced(records.REPLY, records.reply_record),
+        "field 'app_inputs_hash'",
+    ),
     "a reply of another version": (
         replaced(records.REPLY, {"v": records.PROTOCOL + 1}),
         "another version of flhe's protocol",

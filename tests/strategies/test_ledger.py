@@ -57,7 +57,7 @@ def same(ledger: Ledger) -> bool:
 
     def known(one: Ledger) -> tuple[Any, ...]:
         where = one.round, one.attempt, one.phase, one.chain, one.agreed.colluders
-        return one.ranges, one.spoiled, one.releases, sorted(one.sums), *where
+        return one.mean_squares, one.spoiled, one.releases, sorted(one.sums), *where
 
     return known(again(ledger)) == known(ledger)
 
@@ -65,35 +65,35 @@ def same(ledger: Ledger) -> bool:
 def play(ledger: Ledger, round_: int) -> None:
     """A round with all that there may be of one."""
     ledger.begin(round_, 0)
-    ledger.keep_ranges(sealed(round_))
+    ledger.keep_mean_squares(sealed(round_))
     ledger.keep(sealed(round_, 1), bytes([round_]) * 32, b"release %d" % round_)
     ledger.done()
 
 
 def test_mean_squares_are_on_disk_before_anybody_is_sent_them(ledger: Ledger) -> None:
     ledger.begin(1, 0)
-    assert (ledger.ranges, ledger.spoiled) == ({}, 0)
-    ledger.keep_ranges(sealed(1))
-    assert ledger.ranges == {1: to_bytes(sealed(1))}
+    assert (ledger.mean_squares, ledger.spoiled) == ({}, 0)
+    ledger.keep_mean_squares(sealed(1))
+    assert ledger.mean_squares == {1: to_bytes(sealed(1))}
     assert same(ledger)
     ledger.begin(1, 1)  # another attempt goes by the same
-    assert again(ledger).ranges == {1: to_bytes(sealed(1))}
+    assert again(ledger).mean_squares == {1: to_bytes(sealed(1))}
 
 
 def test_what_opens_a_sum_is_on_disk_with_it_and_goes_with_it(ledger: Ledger) -> None:
     for round_ in (1, 2, 3):
         play(ledger, round_)
     assert ledger.releases == {1: b"release 1", 2: b"release 2", 3: b"release 3"}
-    assert sorted(ledger.ranges) == [1, 2, 3]
+    assert sorted(ledger.mean_squares) == [1, 2, 3]
     assert same(ledger)
     ledger.drop_sums(1)
-    assert sorted(ledger.ranges) == sorted(again(ledger).releases) == [2, 3]
+    assert sorted(ledger.mean_squares) == sorted(again(ledger).releases) == [2, 3]
     assert ledger.void() == 3
     assert again(ledger).releases == {2: b"release 2"}
-    assert sorted(ledger.ranges) == [2]
+    assert sorted(ledger.mean_squares) == [2]
     assert same(ledger)
     ledger.change_epoch(agreed(1), 3)
-    assert (again(ledger).releases, again(ledger).ranges) == ({}, {})
+    assert (again(ledger).releases, again(ledger).mean_squares) == ({}, {})
     assert not list(ledger.directory.glob("*-*"))
 
 
@@ -102,16 +102,16 @@ def test_a_new_epoch_spoils_the_round_under_way_and_no_other(ledger: Ledger) -> 
     ledger.begin(4, 0)
     ledger.change_epoch(agreed(1), 4)  # nothing was added up yet
     assert ledger.spoiled == 0
-    ledger.keep_ranges(sealed(4))
+    ledger.keep_mean_squares(sealed(4))
     ledger.keep(sealed(4, 1), bytes([4]) * 32)
     ledger.change_epoch(agreed(2), 5)  # the round has its sum
-    assert (ledger.ranges, ledger.spoiled) == ({}, 0)
+    assert (ledger.mean_squares, ledger.spoiled) == ({}, 0)
     ledger.begin(5, 0)
     ledger.change_epoch(agreed(3), 5)
     assert again(ledger).spoiled == 0
-    ledger.keep_ranges(sealed(5))
+    ledger.keep_mean_squares(sealed(5))
     ledger.change_epoch(dataclasses.replace(agreed(4), colluders=0), 5)
-    assert (ledger.ranges, ledger.spoiled) == ({}, 5)
+    assert (ledger.mean_squares, ledger.spoiled) == ({}, 5)
     assert same(ledger)
 
 
@@ -163,10 +163,10 @@ def test_a_model_written_just_before_a_crash_is_the_rounds_result(reading: Ledge
 
 MALFORMED: dict[str, dict[str, Any]] = {
     "version 7": {"v": 7},
-    "what apps were told, cut short": {"told": [[1, bytes(31)]]},
-    "no mean squares told of": {"ranges": ...},
-    "mean squares out of order": {"ranges": [[2, b"x"], [1, b"y"]]},
-    "mean squares twice": {"ranges": [[1, b"x"], [1, b"y"]]},
+    "what apps were told, cut short": {"app_inputs": [[1, bytes(31)]]},
+    "no mean squares told of": {"mean_squares": ...},
+    "mean squares out of order": {"mean_squares": [[2, b"x"], [1, b"y"]]},
+    "mean squares twice": {"mean_squares": [[1, b"x"], [1, b"y"]]},
     "releases out of order": {"releases": [2, 1]},
     "an unknown field": {"x": 0},
     "a sum of no round": {"sums": ["../../secret"]},
@@ -222,7 +222,7 @@ def test_a_ledger_of_other_terms_is_not_resumed(ledger: Ledger) -> None:
 
 def test_a_ledger_cut_short_is_not_resumed(ledger: Ledger) -> None:
     ledger.begin(1, 0)
-    ledger.keep_ranges(sealed(1))
+    ledger.keep_mean_squares(sealed(1))
     path = ledger.directory / "ledger"
     whole = path.read_bytes()
     for size in range(len(whole)):

@@ -151,7 +151,11 @@ def test_ranges_are_opened_once_a_round(tmp_path: Path) -> None:
     grid = Sparse(tmp_path, 4)
     once(grid)
     run(grid, 3, clip="exchange")
-    assert [len(grid.answers(100, step)) for step in ("ranges", "update", "supports")] == [3, 3, 0]
+    assert [len(grid.answers(100, step)) for step in ("mean-squares", "update", "supports")] == [
+        3,
+        3,
+        0,
+    ]
     assert same(grid, range(4)).round == 3
 
 

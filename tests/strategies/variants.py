@@ -54,12 +54,12 @@ class Variant:
         return self.make is sash_fedavg and "unmask" not in self.how
 
     @property
-    def joint(self) -> bool:
+    def needs_all_members(self) -> bool:
         """Whether a sum opens only where it is of all members."""
         return self.make is esafl_fedavg and "per_round_keys" not in self.how
 
     @property
-    def masked(self) -> bool:
+    def per_sum_keys(self) -> bool:
         """Whether survivors are signed: a round is void then if its server dies later."""
         return "unmask" in self.stages
 

@@ -289,7 +289,7 @@ class Watch:
     def opens(self, _opener: Any, total: Sealed) -> None:
         """A node opens one sum of a round, once it is written down that it does."""
         slot, digest, node = total.slot, total.digest(), self.actor
-        what = "ranges" if self.made[slot, total.senders[0]].squares else "opened"
+        what = "mean-squares" if self.made[slot, total.senders[0]].squares else "opened"
         key = self.identity(node), slot.run_id, slot.round, what
         if self.opened.setdefault(key, digest) != digest:
             self.breach(f"node {node} {what}: two sums of round {slot.round}")

@@ -133,7 +133,7 @@ class Round:
     sessions: list[Session]
     model: Model
     parts: list[Sealed]
-    ranges: Sealed | None = None
+    mean_squares: Sealed | None = None
 
     @property
     def first(self) -> Session:
@@ -158,7 +158,7 @@ class Round:
         record: Any = ignore,
         **how: Any,
     ) -> Model:
-        how = {"ranges": self.ranges, **how}
+        how = {"mean_squares": self.mean_squares, **how}
         total = self.total() if total is None else total
         return self.sessions[rank].open(model or self.model, total, record, **how)[0]
 
@@ -203,12 +203,12 @@ class Staged(Round):
         if self.first.needs_mean_squares(model):
             self.squares = [self.square(*one) for one in self.pairs()]
             chosen = range(len(sessions)) if rangers is None else rangers
-            self.ranges = self.sum_of([self.squares[rank] for rank in chosen])
+            self.mean_squares = self.sum_of([self.squares[rank] for rank in chosen])
         self.encrypt()
 
     def encrypt(self) -> None:
-        """Everybody's update, under the thresholds that are fitted on `ranges`."""
-        self.slot = self.first.slot(self.model, self.round, self.attempt, self.ranges)
+        """Everybody's update, under the thresholds that are fitted on `mean_squares`."""
+        self.slot = self.first.slot(self.model, self.round, self.attempt, self.mean_squares)
         self.parts = [self.part(*one) for one in self.pairs()]
 
     def pairs(self) -> list[tuple[Session, Draft]]:
@@ -217,21 +217,21 @@ class Staged(Round):
     def square(self, session: Session, draft: Draft) -> Sealed:
         slot = session.mean_squares_slot(self.model, self.round, self.attempt)
         plain = encode(session, self.model, draft, session.digest(self.model))
-        return session.seal(session.sealer(), plain, slot, ignore, session.terms.ranges_mode)
+        return session.seal(session.sealer(), plain, slot, ignore, session.terms.mean_squares_mode)
 
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
-        state = fit(session, self.model, self.round, self.ranges, ignore, digest)
+        state = fit(session, self.model, self.round, self.mean_squares, ignore, digest)
         plain, support = session.encode_draft(draft, self.model, state, self.slot, digest)
         assert (support is None) == (not session.terms.sparse)
         if support is not None:
             assert support == session.support(draft, self.slot)
         return session.seal(session.sealer(), plain, self.slot, ignore, self.mode, support)
 
-    def fit(self, ranges: Sealed | None, record: Any = ignore) -> Any:
+    def fit(self, mean_squares: Sealed | None, record: Any = ignore) -> Any:
         """Fit the thresholds of the round on a sum of mean squares."""
         digest = self.first.digest(self.model)
-        return fit(self.first, self.model, self.round, ranges, record, digest)
+        return fit(self.first, self.model, self.round, mean_squares, record, digest)
 
 
 def stage(size: int, kind: str, masking: Any = "double", **how: Any) -> Staged:

@@ -125,7 +125,7 @@ def test_every_truncation_is_refused(name: str) -> None:
 def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 + 1)) + b"\4\0\0\0") -> bytes:
     """A sparse draft of two values out of five, with something else in its head."""
     sizes = {"length": 5, "count": 2, "sparse": True}
-    names = {"history": HISTORY, "extras": EXACT, "base": b"", "told": bytes(32)}
+    names = {"history": HISTORY, "extras": EXACT, "base": b"", "app_inputs_hash": bytes(32)}
     text = canonical.dumps({"v": VERSION, "round": 3, **names, **sizes, **change})
     return MAGIC + len(text).to_bytes(4, "big") + text + data
 

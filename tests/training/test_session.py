@@ -29,7 +29,7 @@ from flhe.training.mean_squares import encode, fit
 from flhe.training.model import Model, next_history
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.session import Session
-from flhe.training.start import UNTOLD, start_layout
+from flhe.training.start import NO_APP_INPUTS, start_layout
 from tests.training.rounds import (
     RUN,
     TERMS,
@@ -207,14 +207,14 @@ def test_no_draft_is_made_of_what_cannot_be_sent(kind: str, name: str) -> None:
     sent, examples, error, _ = REFUSED[name]
     session, model = stage(3, kind).first, start()
     digest = session.digest(model)
-    ranges = stage(3, kind).ranges
+    mean_squares = stage(3, kind).mean_squares
 
     def send() -> None:
         draft = session.draft(model, sent, examples, {}, 1, None)
-        if ranges is not None:
+        if mean_squares is not None:
             encode(session, model, draft, digest)
-        state = fit(session, model, 1, ranges, ignore, digest)
-        session.encode_draft(draft, model, state, session.slot(model, 1, 0, ranges), digest)
+        state = fit(session, model, 1, mean_squares, ignore, digest)
+        session.encode_draft(draft, model, state, session.slot(model, 1, 0, mean_squares), digest)
 
     with pytest.raises(error):
         send()
@@ -386,10 +386,10 @@ def test_the_slot_says_everything() -> None:
     members, model = sessions(), start()
     session, other, epoch = members[1], drifted(model), members[1].epoch
     slot = session.slot(model, 9, 5)
-    begins = start_layout(session.layout_hash, UNTOLD, session.digest(model))
+    begins = start_layout(session.layout_hash, NO_APP_INPUTS, session.digest(model))
     assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, begins, model.history)
     assert session.place(model, 9, 5) == dataclasses.replace(slot, layout_hash=session.layout_hash)
-    told = session.slot(model, 9, 5, told=bytes([1]) * 32)
+    told = session.slot(model, 9, 5, app_inputs_hash=bytes([1]) * 32)
     hashes = {slot.layout_hash, told.layout_hash, session.slot(other, 9, 5).layout_hash}
     assert len(hashes) == 3
     assert {s.slot(model, 9, 5) for s in members} == {slot}

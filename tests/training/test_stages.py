@@ -16,7 +16,7 @@ from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError, ReuseError
 from flhe.schemes.sealed import Sealed
 from flhe.training import mean_squares
-from flhe.training.due import RANGES, SUM
+from flhe.training.due import MEAN_SQUARES, SUM
 from flhe.training.mean_squares import encode
 from flhe.training.model import Model
 from flhe.training.session import Session
@@ -67,7 +67,7 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
     remembers = {n for n, word in (("clip", "history"), ("topk", "sparse")) if word in kind}
     assert {name.split(".")[0] for name in first.memory} == remembers
     again = Staged(played.sessions, first, 2, [draft.residual for draft in played.drafts])
-    assert (again.ranges is not None) == ("exchange" in kind)
+    assert (again.mean_squares is not None) == ("exchange" in kind)
     total, digest = again.total(0, 1), played.first.digest(stored)
     alike = again.open(total, 2, stored, digest=digest)
     assert encoded(alike) == encoded(again.open(total))
@@ -81,12 +81,12 @@ def test_which_rounds_have_stages() -> None:
         session = sessions(dataclasses.replace(TERMS, **terms))[0]
         found = session.staged(start()), session.needs_mean_squares(start())
         assert found == (kind != "dense", "history" in kind or "exchange" in kind)
-    for kind, ranges in (("dense, history", False), ("dense, exchange", True)):
+    for kind, squares in (("dense, history", False), ("dense, exchange", True)):
         played = stage(3, kind)
         after = played.open()
         assert (played.first.staged(after), played.first.needs_mean_squares(after)) == (
-            ranges,
-            ranges,
+            squares,
+            squares,
         )
 
 
@@ -96,7 +96,7 @@ def test_which_rounds_have_stages() -> None:
 @pytest.mark.parametrize("kind", ["sparse, exchange", "dense, exchange", "dense, history"])
 def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[str]) -> None:
     played, records = stage(3, kind), list[tuple[int, bytes, str]]()
-    assert played.ranges is not None
+    assert played.mean_squares is not None
     log.clear()
 
     def record(*what: Any) -> None:
@@ -105,19 +105,22 @@ def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[s
 
     played.open(record=record)
     assert log == ["record", "decrypt", "record", "decrypt"]
-    assert records == [(1, played.ranges.digest(), RANGES), (1, played.total().digest(), SUM)]
+    assert records == [
+        (1, played.mean_squares.digest(), MEAN_SQUARES),
+        (1, played.total().digest(), SUM),
+    ]
 
 
 def test_a_second_sum_of_mean_squares_is_never_decrypted(log: list[str]) -> None:
     played, record = stage(4, "sparse, exchange"), OneOpening()
-    played.fit(played.ranges, record)
+    played.fit(played.mean_squares, record)
     retry = stage(4, "sparse, exchange", attempt=1)
     log.clear()
-    for other in (played.sum_of(played.squares[:3]), retry.ranges):
+    for other in (played.sum_of(played.squares[:3]), retry.mean_squares):
         with pytest.raises(ReuseError):
             played.fit(other, record)
     assert log == []
-    played.fit(played.ranges, record)
+    played.fit(played.mean_squares, record)
     assert log == ["decrypt"]
     assert played.open(played.total(0, 1, 2), record=record).round == 1
 
@@ -125,7 +128,7 @@ def test_a_second_sum_of_mean_squares_is_never_decrypted(log: list[str]) -> None
 def test_mean_squares_of_an_earlier_attempt_will_do() -> None:
     """Its sum may be recorded already, so the next attempt has to go by it."""
     again = stage(3, "sparse, exchange", attempt=1)
-    again.ranges = stage(3, "sparse, exchange").ranges
+    again.mean_squares = stage(3, "sparse, exchange").mean_squares
     again.encrypt()
     assert again.open(again.total(0, 2), rank=1).round == 1
 
@@ -150,7 +153,7 @@ NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     "other senders": (of(senders=(0, 1)), NO_SUM),
     "the sum of updates": (lambda p: p.total(), "belongs to another"),
     "another round": (slot(round=0), "model is at round 0"),
-    "a later round": (lambda p: Staged(p.sessions, p.model, 2).ranges, "belongs to another"),
+    "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
     "another history": (slot(history=bytes(32)), "another history"),
     "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
     "another scheme": (of(scheme="eshe"), "another scheme"),
@@ -165,20 +168,20 @@ NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
 def test_mean_squares_that_are_not_this_rounds(name: str, log: list[str]) -> None:
     change, message = NOT_THESE[name]
     played = stage(3, "sparse, exchange")
-    ranges = change(played)
+    mean_squares = change(played)
     log.clear()
     error: type[FlheError] = QuorumError if name == "too few" else ProtocolError
     with pytest.raises(error, match=message):
-        played.fit(ranges)
+        played.fit(mean_squares)
     assert log == (["decrypt"] if message == NO_SUM else [])
 
 
 def test_mean_squares_that_are_not_due() -> None:
     exchange, fixed = stage(3, "sparse, exchange"), stage(3, "sparse")
     with pytest.raises(ProtocolError, match="needs none"):
-        fixed.fit(exchange.ranges)
+        fixed.fit(exchange.mean_squares)
     with pytest.raises(ProtocolError, match="belongs to another"):
-        fixed.open(ranges=exchange.ranges)
+        fixed.open(mean_squares=exchange.mean_squares)
 
 
 @pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
@@ -214,7 +217,7 @@ def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatc
     honest = mean_squares.open_verified
     monkeypatch.setattr(mean_squares, "open_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
     with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
-        played.fit(played.ranges)
+        played.fit(played.mean_squares)
 
 
 def test_updates_clipped_otherwise_do_not_add_up() -> None:
@@ -224,9 +227,9 @@ def test_updates_clipped_otherwise_do_not_add_up() -> None:
     assert one.slot != other.slot
     with pytest.raises(ProtocolError, match="slot"):
         one.sum_of([*one.parts[:2], other.parts[2]])
-    for ranges in (other.ranges, None):
+    for squares in (other.mean_squares, None):
         with pytest.raises(ProtocolError):
-            one.open(one.total(0, 1, 2), ranges=ranges)
+            one.open(one.total(0, 1, 2), mean_squares=squares)
 
 
 # --- supports ---

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ProtocolError
-from flhe.training.start import UNTOLD, Start, start_layout, told_hash
+from flhe.training.start import NO_APP_INPUTS, Start, hash_app_inputs, start_layout
 
 KINDS: list[Any] = [1, 1.0, True, "1", b"1", [1], [1.0], 0, False, "", b"", []]
 VALUES = st.one_of(
@@ -36,16 +36,16 @@ def as_told(records: Any) -> Any:
 @given(RECORDS, RECORDS)
 def test_what_is_told_has_one_hash_and_what_differs_another(one: Any, other: Any) -> None:
     same = as_told(one) == as_told(other)
-    assert (told_hash(one, {}) == told_hash(other, {})) == same
-    assert told_hash(one, {}) == told_hash(dict(reversed(one.items())), {})
-    assert told_hash(one, {}) != told_hash(one, {"x": 1})
-    assert told_hash(one, {}) != UNTOLD
+    assert (hash_app_inputs(one, {}) == hash_app_inputs(other, {})) == same
+    assert hash_app_inputs(one, {}) == hash_app_inputs(dict(reversed(one.items())), {})
+    assert hash_app_inputs(one, {}) != hash_app_inputs(one, {"x": 1})
+    assert hash_app_inputs(one, {}) != NO_APP_INPUTS
 
 
 def test_types_are_told_apart() -> None:
-    assert len({told_hash({"config": {"lr": value}}, {}) for value in KINDS}) == len(KINDS)
+    assert len({hash_app_inputs({"config": {"lr": value}}, {}) for value in KINDS}) == len(KINDS)
     with pytest.raises(ProtocolError, match="no number, text or bytes"):
-        told_hash({"config": {"lr": None}}, {})
+        hash_app_inputs({"config": {"lr": None}}, {})
 
 
 def test_start_names_all_of_it() -> None:

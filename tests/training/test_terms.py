@@ -251,7 +251,7 @@ def test_a_cohort_that_sash_has_no_place_for(cohort: int) -> None:
 def test_who_reads_what(
     terms: Terms, reader: str, masked: bool, sparse: bool, permuted: bool
 ) -> None:
-    found = terms.reader, terms.masked, terms.sparse, terms.permuted
+    found = terms.reader, terms.per_sum_keys, terms.sparse, terms.permuted
     assert found == (reader, masked, sparse, permuted)
 
 
