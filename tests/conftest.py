@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Before numba or torch start their threads: tests run beside each other on small machines.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# State directories are synchronized at each step: in memory, where there is such a place.
+if (memory := Path("/dev/shm")).is_dir():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 # How long drawing takes says something about the machine and what else runs on it.
 settings.register_profile("flhe", deadline=None, suppress_health_check=[HealthCheck.too_slow])

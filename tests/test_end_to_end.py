@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,32 @@ class Capture:
 
     def found(self) -> set[str]:
         """What of it can be read in what the server received."""
-        wire = b"\x00".join(self.up)
-        hits = {name for name, key in self.keys.items() if any(f in wire for f in forms(key))}
+        secrets = {form: name for name, key in self.keys.items() for form in forms(key)}
         for vector in self.vectors + self.trained:
-            if any(window in wire for window in windows(vector)):
-                hits.add(f"vector of {vector.size} {vector.dtype}")
+            name = f"vector of {vector.size} {vector.dtype}"
+            secrets |= dict.fromkeys(windows(vector), name)
         for count in self.counts:
             for kind in ("<i8", ">i8", "<f8", ">f8"):
-                if np.array(count, kind).tobytes() in wire:
-                    hits.add(f"count as {kind}")
-        return hits
+                secrets[np.array(count, kind).tobytes()] = f"count as {kind}"
+        return {secrets[secret] for secret in within(b"\x00".join(self.up), secrets)}
+
+
+def within(wire: bytes, secrets: Iterable[bytes]) -> set[bytes]:
+    """Those of `secrets`, each of 8 bytes or more, that stand in `wire`: all are looked for at once."""
+    heads: dict[int, list[bytes]] = {}
+    for secret in secrets:
+        heads.setdefault(int.from_bytes(secret[:8], "little"), []).append(secret)
+    known = np.array(sorted(heads), np.uint64)
+    common = np.zeros(1 << 16, np.bool_)  # what few words get through is looked up
+    common[known & np.uint64(0xFFFF)] = True
+    found = set()
+    for shift in range(8):
+        words = np.frombuffer(wire, "<u8", (len(wire) - shift) // 8, shift)
+        places = np.flatnonzero(common[words & np.uint64(0xFFFF)])
+        for place in places[np.isin(words[places], known)]:
+            at = shift + 8 * int(place)
+            found |= {s for s in heads[int(words[place])] if wire.startswith(s, at)}
+    return found
 
 
 def forms(secret: bytes) -> list[bytes]:

@@ -363,10 +363,11 @@ class Store:
             raise ConfigError("Store: a name is up to four parts of letters, digits, '.', '_', '-'")
         if writing and (parts[0] in _OWN or parts[0].startswith("lock")):
             raise ConfigError(f"Store: {parts[0]} is the store's own, choose another name")
-        path = self._root.joinpath(*parts)
-        for parent in list(path.parents)[: len(parts) - 1]:
-            if parent.is_symlink():
+        path = self._root
+        for part in parts:
+            if path is not self._root and path.is_symlink():
                 raise StoreError("a link inside the state directory: remove it")
+            path /= part
         return path
 
     def _epoch(self, epoch_id: bytes) -> tuple[Path, Path]:

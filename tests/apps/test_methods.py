@@ -17,7 +17,7 @@ FEDSGD: dict[str, Any] = {"num_rounds": 4, "algorithm": "fedsgd"}
 SGD = {**FEDSGD, "client_optimizer": "sgd", "client_lr": 0.1}
 ADAM = {**FEDSGD, "client_lr": 0.003, "bits": 32}
 RMSPROP = {**ADAM, "client_optimizer": "rmsprop", "client_lr": 0.001, "client_decay": 0.1}
-CODING = ("bits", "clipping", "key_bits")
+CODING = ("bits", "clipping")
 """Settings of encrypted runs alone."""
 
 
@@ -37,7 +37,6 @@ CODING = ("bits", "clipping", "key_bits")
         ("flashe", RMSPROP, 1e-3),
         # The fitted thresholds clip some of it, by design.
         ("flashe", {**SGD, "clipping": "exchange"}, 0.1),
-        ("batchcrypt", {**ADAM, "key_bits": 2048}, 1e-3),
         ("esafl", ADAM, 1e-3),
     ],
     ids=str,
@@ -48,9 +47,7 @@ def test_encrypted_ends_where_plain_does(
     clear = {name: value for name, value in config.items() if name not in CODING}
     run = Federated(tmp_path, Settings("plain", nodes=3, **clear))
     start, plain = (flat(records.to_numpy(arrays)) for arrays in (run.initial, run.arrays))
-    models = Federated(
-        tmp_path, Settings(scheme, nodes=3, **config), {"flhe-key-bits": 2048}
-    ).models()
+    models = Federated(tmp_path, Settings(scheme, nodes=3, **config)).models()
     sealed = [flat(model.masters) for model in models]
     assert all(model.tobytes() == sealed[0].tobytes() for model in sealed)  # on every node
     assert np.linalg.norm(sealed[0] - plain) < tolerance * np.linalg.norm(plain - start)

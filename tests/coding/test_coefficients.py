@@ -66,7 +66,7 @@ def noisy(count: int, draws: random.Random) -> list[int]:
 # --- the law ---
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(MODULI),
     st.integers(2, 32),

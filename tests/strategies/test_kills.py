@@ -127,24 +127,24 @@ def at_each(
 
 @pytest.mark.parametrize("begun", [False, True], ids=["begins", "goes on, and one joins"])
 def test_the_server_may_be_killed_at_each_step(begun: bool) -> None:
-    """At every fifth of them; the sweep has all."""
-    assert at_each(at_server, begun=begun, every=5)["resumed"] > 10
+    """At every 11th of them; the sweep has all."""
+    assert at_each(at_server, begun=begun, every=11)["resumed"] > 3
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["begins", "goes on, and one joins"])
 def test_a_node_may_be_killed_at_each_step(begun: bool) -> None:
-    """At every second of them; the sweep has all."""
-    outcomes = at_each(torn_node if begun else at_node, begun=begun, every=2)
-    assert min(outcomes["lacks an update"], outcomes["same senders"]) > 1
+    """At every fifth of them; the sweep has all."""
+    outcomes = at_each(torn_node if begun else at_node, begun=begun, every=5)
+    assert min(outcomes["lacks an update"], outcomes["same senders"]) > 0
 
 
 @pytest.mark.parametrize("scene", ["staged", "joint"])
-@pytest.mark.parametrize(("arms", "every"), [(at_server, 17), (at_node, 7)])
+@pytest.mark.parametrize(("arms", "every"), [(at_server, 37), (at_node, 17)])
 def test_anybody_may_be_killed_in_a_round_of_several_stages(
     arms: Any, every: int, scene: str
 ) -> None:
     """At some of the steps; the sweep has all of them."""
-    assert at_each(arms, begun=True, every=every, **SCENES[scene])["same senders"] > 3
+    assert at_each(arms, begun=True, every=every, **SCENES[scene])["same senders"] > 1
 
 
 def no_room() -> OSError:
