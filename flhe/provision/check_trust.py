@@ -8,7 +8,7 @@ from pathlib import Path
 from flhe.errors import FlheError, StoreError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
-from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_hash
 from flhe.node import config as node_config
@@ -140,7 +140,7 @@ def _hash(roster: Roster, pinned_hash: str) -> Check:
         check_pinned(roster, parse_hash(pinned_hash))
     except FlheError as error:
         return Check("roster hash", "fail", str(error), _AGREE)
-    return Check("roster hash", "ok", ", ".join(phone.lines(roster.hash)))
+    return Check("roster hash", "ok", ", ".join(fingerprint.lines(roster.hash)))
 
 
 def _signatures(signed: SignedRoster) -> Check:

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
-from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster import fingerprint
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import ANY, Member, Roster
 from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
@@ -178,7 +178,7 @@ def table(signed: SignedRoster) -> Table:
     missing = set(signed.missing)
     for member in sorted(signed.roster.members, key=lambda m: m.name):
         said = "no" if member in missing else "yes"
-        words = "\n".join(phone.lines(member.public))
+        words = "\n".join(fingerprint.lines(member.public))
         out.add_row(member.name, f"{member.public.hex()[:16]} ...", words, said)
     return out
 
@@ -200,7 +200,7 @@ def bounds(roster: Roster) -> str:
 
 def hash_of(roster: Roster) -> str:
     """The hash as it is pinned, and in the words that sites compare over the phone."""
-    words = (f"      {line}" for line in phone.lines(roster.hash))
+    words = (f"      {line}" for line in fingerprint.lines(roster.hash))
     return "\n".join((f"hash  {roster.hash.hex()}", *words))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
 from flhe.keys.identity import Identity
-from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
 from flhe.keys.roster.roster import Member
 from flhe.node.store import Store
@@ -57,7 +57,7 @@ class Enrolled:
             (
                 key,
                 "",
-                fingerprint(public),
+                key_lines(public),
                 "",
                 f"1. Send {self.path} to whoever collects the roster; it holds no secret.",
                 "2. Let them call you, and read them the words above: they must see the same.",
@@ -144,9 +144,11 @@ def read_request(path: Path) -> Enrolment:
     return Enrolment.from_bytes(public_files.read(path, MAX_FILE, "--site"))
 
 
-def fingerprint(public: bytes) -> str:
+def key_lines(public: bytes) -> str:
     """A key as it is compared: in hexadecimal, and in words that are read over the phone."""
-    return "\n".join((f"key  {public.hex()}", *(f"     {line}" for line in phone.lines(public))))
+    return "\n".join(
+        (f"key  {public.hex()}", *(f"     {line}" for line in fingerprint.lines(public)))
+    )
 
 
 def _path(name: str, out: Path | None) -> Path:

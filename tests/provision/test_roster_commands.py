@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flhe.keys.identity import Identity
-from flhe.keys.roster import fingerprint as phone
+from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.signed_roster import load_pinned
 from flhe.node.policy import Policy
@@ -33,7 +33,7 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
     assert (home / "identity.key").stat().st_mode & 0o777 == 0o600
     key = Identity(seed).public
     assert key.hex() in said
-    assert all(line in said for line in phone.lines(key))
+    assert all(line in said for line in fingerprint.lines(key))
     assert seed.hex() not in said
     assert Enrolment.from_bytes(out.read_bytes()).member.public == key
     assert "has an identity already" in good(
@@ -88,8 +88,8 @@ def test_from_nothing_to_a_pinned_roster(tmp_path: Path) -> None:
     shown = good("roster", "show", tmp_path / "signed")
     for name in ABC:
         assert name in shown
-        assert all(line in shown for line in phone.lines(public(tmp_path, name)))
-    assert all(line in shown for line in phone.lines(bytes.fromhex(pinned)))
+        assert all(line in shown for line in fingerprint.lines(public(tmp_path, name)))
+    assert all(line in shown for line in fingerprint.lines(bytes.fromhex(pinned)))
     assert "Schemes: flashe, sash." in shown
     assert "server-reads=false, min-members=3" in shown
 

@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import NoKeyError, ProtocolError
 from flhe.keys import seal
-from flhe.keys.agreement import broadcast as wide
-from flhe.keys.agreement import epoch
+from flhe.keys.agreement import broadcast, epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.math.prg import BLOCK, AesCtr
@@ -111,9 +110,12 @@ def share(
         state = replace(state, scheme_secret=_Drawn(own).to_bytes(), scheme_terms=policy_hash)
     own = _own_in(state, scheme, policy_hash)
     box = seal.seal(
-        agreed.group_key, wide.box_header(agreed, STAGE, agreed.rank), _masked(agreed, own), random
+        agreed.group_key,
+        broadcast.box_header(agreed, STAGE, agreed.rank),
+        _masked(agreed, own),
+        random,
     )
-    header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
+    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, box).to_bytes()
 
 
@@ -139,7 +141,7 @@ def add(
         raise ProtocolError(
             f"{len(messages)} JOINT messages, all {agreed.size} members must send one: start over"
         )
-    expect = wide.expected(agreed, STAGE, STAGE, policy_hash)
+    expect = broadcast.expected(agreed, STAGE, STAGE, policy_hash)
     total = np.zeros(scheme.sizes.n, np.uint32)
     seen: set[bytes] = set()
     for data in messages:
@@ -151,7 +153,7 @@ def add(
         seen.add(sender)
         rank = agreed.members.index(sender)
         _, plain = seal.unseal(
-            agreed.group_key, envelope.payload, wide.box_header(agreed, STAGE, rank)
+            agreed.group_key, envelope.payload, broadcast.box_header(agreed, STAGE, rank)
         )
         if len(plain) != 4 * total.size:
             raise ProtocolError(f"the JOINT by {state.roster.name(sender)} has another length")
@@ -190,7 +192,7 @@ def announced(
         A message of another exchange, or not by `sender`.
     """
     scope = run_id, number, epoch_id, policy_hash
-    return _Name.from_bytes(wide.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
+    return _Name.from_bytes(broadcast.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
 
 
 def key_of(agreed: Epoch) -> EsaflKey:
@@ -232,7 +234,7 @@ def _with_sum(
     state = replace(
         state, scheme_public=name, scheme_secret=key.to_bytes(), scheme_terms=policy_hash
     )
-    header = wide.header(agreed, STAGE, SUM, state.identity.public, policy_hash)
+    header = broadcast.header(agreed, STAGE, SUM, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, _Name(name).to_bytes()).to_bytes()
 
 

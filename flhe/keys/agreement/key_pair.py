@@ -26,8 +26,7 @@ from typing import Annotated
 
 from flhe.errors import ProtocolError
 from flhe.keys import seal
-from flhe.keys.agreement import broadcast as wide
-from flhe.keys.agreement import epoch
+from flhe.keys.agreement import broadcast, epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.keys.roles import check_pair, new_pair
@@ -84,7 +83,7 @@ def make(
         raise ProtocolError("a key pair was made for other terms in this key agreement: start over")
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
-    header = wide.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
+    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
     return state, Envelope.seal(state.identity, header, _Pair(public, box).to_bytes()).to_bytes()
 
 
@@ -103,7 +102,9 @@ def take(
     """
     agreed = epoch.finish(state, confirms)
     envelope = Envelope.from_bytes(message, MAX_PAIR)
-    envelope.verify(wide.expected(agreed, STAGE, STAGE, policy_hash), senders=[agreed.members[0]])
+    envelope.verify(
+        broadcast.expected(agreed, STAGE, STAGE, policy_hash), senders=[agreed.members[0]]
+    )
     pair = _Pair.from_bytes(envelope.payload)
     public = pair.public
     _, secret = seal.unseal(agreed.group_key, pair.box, _box_header(agreed, public))
@@ -126,8 +127,8 @@ def announced(
         A message of another exchange, or not by `sender`.
     """
     scope = run_id, number, epoch_id, policy_hash
-    return _Pair.from_bytes(wide.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope)).public
+    return _Pair.from_bytes(broadcast.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope)).public
 
 
 def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:
-    return wide.box_header(agreed, STAGE, 0, public=hashlib.sha256(public).digest())
+    return broadcast.box_header(agreed, STAGE, 0, public=hashlib.sha256(public).digest())
