@@ -18,8 +18,8 @@ ALL = range(NODES)
 
 STEPS: list[tuple[Any, dict[str, Any], Any]] = [
     (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.Adam(p, lr=0.05)),
-    (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.RMSprop(p, 0.02, momentum=0.5)),
-    (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.SGD(p, 1.0, 0.9, nesterov=True)),
+    (esafl_fedsgd, {}, lambda p: torch.optim.RMSprop(p, 0.02, momentum=0.5)),
+    (esafl_fedsgd, {}, lambda p: torch.optim.SGD(p, 1.0, 0.9, nesterov=True)),
     (esafl_fedsgd, {}, lambda p: torch.optim.SGD(p, lr=0.5)),
     (esafl_fedsgd, {"per_round_keys": True}, lambda p: torch.optim.SGD(p, lr=0.5)),
 ]
