@@ -5,10 +5,10 @@
     key   = HKDF(K, "seal" | stage | round | attempt | sender rank | salt | run_id | roster_hash)
     chunk = AES-256-GCM(key, nonce = be88(index) | last, AAD = everything before chunk_0)
 
-K is the group key, or for models the key derived from it for them (`model_key.py`), and seals nothing
-itself. `salt` is 32 fresh random bytes, so a key seals one box and a nonce that only counts never
-repeats under it; members share K, counters of their own would collide. The last chunk has last = 1
-in its nonce: a box cut short, reordered or extended does not open.
+K is the group key, or for models the key derived from it for them (`agreement/model_key.py`), and seals
+nothing itself. `salt` is 32 fresh random bytes, so a key seals one box and a nonce that only counts
+never repeats under it; members share K, counters of their own would collide. The last chunk has
+last = 1 in its nonce: a box cut short, reordered or extended does not open.
 
 Source: NIST SP 800-38D (GCM); the chunking is STREAM of Hoang et al., CRYPTO 2015, Sec. 7.
 """

@@ -62,7 +62,7 @@ def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
 
 def _stacked(entry: Entry) -> tuple[str, ...]:
     time, stage, epoch, round_, result, answer, size, seconds = _cells(entry)
-    pairs = ((stage, round_), (epoch, result), answer.split(" ", 1), (size, seconds))
+    pairs = ((stage, round_), (epoch, result), (answer.replace(": ", ":\n", 1),), (size, seconds))
     return (time, *("\n".join(pair) for pair in pairs))
 
 

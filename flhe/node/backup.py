@@ -5,9 +5,9 @@
 
 What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the
 original has gone since. And a backup outlives keys that every node has erased. So of an epoch only
-the key of its models is kept (`model_key.py`), from which nothing else follows, whatever was recorded
-on the wire. Whoever has the file and its passphrase is this site from now on, and reads the models
-that its group has sealed: keep both as the state directory itself.
+the key of its models is kept (`flhe/keys/agreement/model_key.py`), from which nothing else follows,
+whatever was recorded on the wire. Whoever has the file and its passphrase is this site from now on,
+and reads the models that its group has sealed: keep both as the state directory itself.
 
 Source: RFC 7914 (scrypt), RFC 8439; docs/protocol.md.
 """

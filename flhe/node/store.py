@@ -7,8 +7,8 @@
     used/<id>/mean-squares-<round>       SHA-256 of the one sum of mean squares opened in it
     anything else                        what the caller writes
 
-Directories are 0700, files 0600, written whole or not at all (`files.py`). A claim is made with
-O_EXCL and flushed, directory too, before anything is encrypted: a machine that loses power has
+Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). A claim is made
+with O_EXCL and flushed, directory too, before anything is encrypted: a machine that loses power has
 either claimed or not encrypted.
 
 Claims are what keeps a mask from being used twice, so an epoch whose claims directory is missing (a

@@ -1,4 +1,4 @@
-"""What a node keeps on its disk between messages, as `node.py` reads and writes it."""
+"""What a node keeps on its disk between messages, as `claims.py` and `updates.py` read and write it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class _Head(Record):
 
     round: U32
     history: Hash
-    extras: tuple[Annotated[int, within(-(1 << 63), (1 << 63) - 1)], ...]
+    extras: tuple[Annotated[int, within(-(1 << 63), (1 << 63) - 1)], ...] = field(repr=False)
     length: Annotated[int, bits(48)]
     count: Annotated[int, bits(48)]
     sparse: bool

@@ -12,7 +12,7 @@ from flhe.training.model import Model
 Record = Callable[[int, bytes, str], None]
 """(round, digest of the sum, what of) -> None once on disk; ReuseError for another such sum.
 
-What of: SUM of updates, or RANGES, of mean squares."""
+What of: SUM of updates, or MEAN_SQUARES."""
 
 SUM, MEAN_SQUARES = "sum", "mean-squares"
 

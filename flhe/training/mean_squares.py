@@ -1,4 +1,4 @@
-"""Ranges: the sum of mean squares that a round's clipping thresholds are fitted on.
+"""The sum of mean squares that a round's clipping thresholds are fitted on.
 
 Each client encrypts its own, layer by layer, before its update; only their sum is opened, and one of a
 round. The round's slot names that sum, so nobody's update is added to one that was clipped otherwise.
@@ -66,7 +66,7 @@ def fit(
     Raises
     ------
     ProtocolError
-        Ranges that are missing, not due, or not this round's.
+        Mean squares that are missing, not due, or not this round's.
     AlteredError
         They are not the sum of what their senders encrypted.
     QuorumError

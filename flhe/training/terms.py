@@ -348,7 +348,7 @@ class Terms(Record):
         return self.extra_lanes(layout) + self.tag_lanes
 
     def range_lanes(self, layout: Layout) -> int:
-        """Integers in what a client sends in the `mean_squares` phase."""
+        """Integers in what a client sends in the `mean-squares` step."""
         quantize = Quantize(self.bits)
         squares = 2 * len(list(layout.segments()))
         return quantize.lanes(FIXED + squares, layout) + self.tag_lanes

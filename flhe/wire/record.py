@@ -221,7 +221,9 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
         raise ProtocolError(
             f"{form.what}: version {version}, this flhe reads {form.version}{advice}"
         )
-    if form.lean and None not in stored.values():
+    if form.lean:
+        if None in stored.values():
+            raise ProtocolError(f"{form.what}: a field that is none is left out")
         unknown = len(stored.keys() - set(names))
         stored = {**dict.fromkeys(names), **stored}
     for name in names:

@@ -65,9 +65,15 @@ def _take_bytes(value: Any) -> bytes:
 
 
 def _take_float(value: Any) -> float:
-    if type(value) not in (float, int) or not math.isfinite(value):
+    if type(value) not in (float, int):
         raise UnfitError
-    return float(value) or 0.0  # one zero: -0.0 would be equal, and hash to something else
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        raise UnfitError from None
+    if not math.isfinite(number):
+        raise UnfitError
+    return number or 0.0  # one zero: -0.0 would be equal, and hash to something else
 
 
 _BYTES = _exactly(bytes, "bytes")._replace(take=_take_bytes)

@@ -66,7 +66,7 @@ def test_never_laxer_than_either_side(limits: Limits, own: dict[str, Any]) -> No
 BAD: list[tuple[str, Any]] = [
     *(("key_bits", value) for value in (1024, 3072.0)),
     *(("min_select", value) for value in (1.5, -0.1, True)),
-    *(("min_noise", value) for value in (float("inf"), float("nan"))),
+    *(("min_noise", value) for value in (float("inf"), float("nan"), 10**400)),
     *(("max_releases", value) for value in (-1, 2**32)),
     *(("min_members", value) for value in (1, 1025)),
     *(("counts", 1), ("server_reads", "true")),
@@ -88,6 +88,8 @@ NO_VALUE = ["key-bits", "key-bits=x", "counts=True", "min-select="]
     [
         *((text, "no parameter; there are key-bits, ") for text in NO_SETTING),
         *((text, "is no value") for text in NO_VALUE),
+        ("min-noise=-1", r"must be a number, 0 to inf$"),
+        ("key-bits=1024", r"must be one of 2048, 3072, 4096$"),
     ],
 )
 def test_what_nobody_can_mean(text: str, says: str) -> None:

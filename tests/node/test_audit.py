@@ -279,6 +279,7 @@ def test_the_table_fits_a_terminal_of_80(store: Store, tmp_path: Path) -> None:
         result=bytes(range(32)), bytes_out=123_456_789, seconds=1234.567,
     )  # fmt: skip
     write(store, long)
+    write(store, replace(long, answer="mean squares"))
     for code in SLUGS:
         write(store, replace(long, answer="refused", code=code))
     _, wide = show("--home", tmp_path / "state")
@@ -289,6 +290,7 @@ def test_the_table_fits_a_terminal_of_80(store: Store, tmp_path: Path) -> None:
     assert stacked - words == {"reason"}
     assert not words - stacked
     assert "…" not in narrow
+    assert "mean squares" in narrow
 
 
 def test_a_directory_without_a_log(tmp_path: Path) -> None:

@@ -178,7 +178,9 @@ def test_lean_records_leave_out_what_is_none() -> None:
     some = Lean(1, {2: b"b", 1: b"a"})
     assert loads(some.to_bytes(), 99, "") == {"one": 1, "rounds": [[1, b"a"], [2, b"b"]]}
     assert Lean.from_bytes(some.to_bytes()) == some
-    for bad in ({"one": None}, {"two": 1}, {"rounds": [[2, b""], [1, b""]]}, {"rounds": [[1]]}, []):
+    nothing = {"one": None, "rounds": None}
+    order = {"rounds": [[2, b""], [1, b""]]}
+    for bad in ({"one": None}, nothing, {"two": 1}, order, {"rounds": [[1]]}, []):
         with pytest.raises(StoreError, match="a lean file is damaged"):
             Lean.from_bytes(dumps(bad))
     with pytest.raises(StoreError):

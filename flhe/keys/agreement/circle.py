@@ -63,7 +63,7 @@ class SharingParameters:
 
     @property
     def thresholds(self) -> Thresholds:
-        """t, and how many may drop out."""
+        """t, among so many members and colluders."""
         return Thresholds(len(self.members), self.colluders)
 
     @property

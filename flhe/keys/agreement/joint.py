@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -66,7 +66,7 @@ class _Drawn(Record):
 
     FORM = Form("stored key", kind="eshe-own", version=1, row=True)
 
-    own: Annotated[Own, array(np.int8)]
+    own: Annotated[Own, array(np.int8)] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,12 @@ class Limits(Record):
                 raise ConfigError(f"--allow {setting}: {name} is said twice")
             try:
                 said[field] = _READ[field](text)
+                cls(**{field: said[field]})  # type: ignore[arg-type]
+            except ConfigError as error:
+                _, _, needs = str(error).partition(" must be ")
+                raise ConfigError(
+                    f"--allow {setting}: must be {needs.removesuffix(', or none')}"
+                ) from None
             except (KeyError, ValueError):
                 raise ConfigError(f"--allow {setting}: {text or 'nothing'} is no value") from None
         return cls(**said)  # type: ignore[arg-type]
