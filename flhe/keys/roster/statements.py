@@ -2,8 +2,8 @@
 
     signature = Ed25519( CBOR ["flhe/v1/site/" + what, SHA-512(body)] )
 
-A label of a run's messages has no second slash (`agreement/messages.py`), so no message of a protocol can be
-shown as a statement, nor the other way round.
+A label of a run's messages has no second slash (`agreement/messages.py`), so no message of a
+protocol can be shown as a statement, nor the other way round.
 
 Source: RFC 8032; docs/protocol.md.
 """
