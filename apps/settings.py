@@ -76,7 +76,7 @@ class Settings:
     Raises
     ------
     ConfigError
-        Settings that are out of range, do not go together, or would do nothing.
+        Settings that are out of range, do not go together, or do nothing beside the others' words.
     """
 
     scheme: str = option(
@@ -102,9 +102,13 @@ class Settings:
     partition: str = option(
         "iid", "How data is split: iid or dirichlet.", known=("iid", "dirichlet")
     )
-    dirichlet_alpha: float = option(0.5, "Evenness of a dirichlet split.", above=0)
-    local_epochs: int = option(5, "Epochs a node trains in a round.", least=1)
-    learning_rate: float = option(0.05, "Learning rate of a node's training.", above=0, shown=False)
+    dirichlet_alpha: float = option(
+        0.5, "Evenness of a dirichlet split.", above=0, only=("partition", ("dirichlet",))
+    )
+    local_epochs: int = option(5, "Epochs a node trains in a round.", least=1, only=_FEDAVG)
+    learning_rate: float = option(
+        0.05, "Learning rate of a node's training.", above=0, only=_FEDAVG, shown=False
+    )
     batch_size: int = option(32, "Examples of a batch.", least=1)
     algorithm: str = option(
         "fedavg",
@@ -140,7 +144,9 @@ class Settings:
     server_eta: float = option(
         0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG, shown=False
     )
-    server_momentum: float = option(0.9, "Momentum of fedavgm.", least=0, shown=False)
+    server_momentum: float = option(
+        0.9, "Momentum of fedavgm.", least=0, only=("server_optimizer", ("fedavgm",)), shown=False
+    )
     proximal_mu: float = option(
         0.0, "Weight of FedProx's proximal term; 0 trains without it.", least=0, only=_FEDAVG
     )
@@ -166,6 +172,7 @@ class Settings:
         0,
         "Bits of one encrypted value; 0: 16, or under SASH as many as there is room for.",
         least=0,
+        only=_ENCRYPTED,
         shown=False,
     )
     clip: float = option(
@@ -200,8 +207,10 @@ class Settings:
         most=1,
         only=_FLASHE,
     )
-    warmup: int = option(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0)
-    permute: bool = option(True, "Hide from the server which values were sent.")
+    warmup: int = option(
+        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0, only=_FLASHE
+    )
+    permute: bool = option(True, "Hide from the server which values were sent.", only=_FLASHE)
     unmask: str = option(
         "server",
         "Who reads the sums of SASH: server or clients.",
@@ -263,19 +272,30 @@ class Settings:
     )
     resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, shown=False)
     rekey_every: int = option(
-        0, "Rounds after which the nodes agree on fresh keys; 0: never.", least=0
+        0, "Rounds after which the nodes agree on fresh keys; 0: never.", least=0, only=_ENCRYPTED
     )
     checkpoint_every: int = option(
-        10, "Rounds after which a node seals the model; 0: only when needed.", least=0
+        10,
+        "Rounds after which a node seals the model; 0: only when needed.",
+        least=0,
+        only=_ENCRYPTED,
     )
     secret_initial: bool = option(
         False, "A node makes the initial model and seals it.", only=_ENCRYPTED
     )
     patience: int = option(
-        3, "Rounds that a node may be away before a new epoch.", least=0, shown=False
+        3,
+        "Rounds that a node may be away before a new epoch.",
+        least=0,
+        only=_ENCRYPTED,
+        shown=False,
     )
     retries: int = option(
-        2, "How often a round with too few updates is asked again.", least=0, shown=False
+        2,
+        "How often a round with too few updates is asked again.",
+        least=0,
+        only=_ENCRYPTED,
+        shown=False,
     )
     sealed_model: str = option("", "Where the final model goes.", flag="--output", extra=_FILE)
 

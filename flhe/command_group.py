@@ -43,8 +43,8 @@ class OneLineErrors(Commands):
         if args[0] in ELSEWHERE and args[0] not in self.commands:
             name, folder = ELSEWHERE[args[0]]
             typer.echo(
-                f"flhe: `flhe {args[0]}` comes with {name}, which is not installed: install the folder "
-                f"{folder}/ of the project, as docs/install.md says",
+                f"flhe: `flhe {args[0]}` comes with {name}, which is not installed: build the wheel "
+                f"of the folder {folder}/ and install it, as docs/install.md says",
                 err=True,
             )
             raise typer.Exit(2)
@@ -56,7 +56,8 @@ class OneLineErrors(Commands):
             return super().invoke(ctx)
         except Exception as error:
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
-            if foreign or debugging(ctx):
+            gone = isinstance(error, BrokenPipeError)  # who reads has enough: click ends quietly
+            if foreign or gone or debugging(ctx):
                 raise
             typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
             refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)

@@ -203,10 +203,9 @@ class InProcessGrid(Grid):
     def _work(self, node: int, packed: _Packed, message_id: str) -> None:
         message = packed.unpack()
         try:
-            reply = self.app(message, self.contexts[node])
+            self._put(message_id, self.app(message, self.contexts[node]))
         except Exception as error:  # as Flower does: its text goes to the server
-            reply = self._error(message, RAISED, f"{type(error)}:<'{error}'>")
-        self._put(message_id, reply)
+            self._put(message_id, self._error(message, RAISED, f"{type(error)}:<'{error}'>"))
 
     def _put(self, message_id: str, reply: Message) -> None:
         node = reply.metadata.src_node_id

@@ -20,8 +20,6 @@ class Attempts:
 
     fed: Federation
     epochs: Epochs
-    retries: int
-    """How often a round with too few updates is asked for again."""
     _lost: int = field(default=0, init=False)
     """Rounds in a row that came to nothing."""
     _reached: int = field(default=0, init=False)
@@ -38,7 +36,7 @@ class Attempts:
         fed = self.fed
         again = fed.ledger.round == number and fed.ledger.phase == "training"
         start = fed.ledger.attempt if again else 0
-        left: float = self.retries
+        left: float = self.epochs.settings.retries
         for attempt in itertools.count(start):
             self.epochs.prepare(number)
             if attempt == start:
@@ -114,7 +112,7 @@ class Attempts:
 
     def _lose(self) -> None:
         self._lost += 1
-        if self._lost > self.retries:
+        if self._lost > self.epochs.settings.retries:
             raise QuorumError(
                 f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
             )

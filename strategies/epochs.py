@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
+from typing import Protocol
 
 from flhe.errors import ConfigError, QuorumError
 from flhe.strategies.catch_up import CatchUp
@@ -14,21 +15,32 @@ from flhe.strategies.sampling import Sampling
 log = getLogger("flwr").log
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
-    """Settles before each round who takes part in it, under which key, and from which model.
+class Settings(Protocol):
+    """What a strategy is set to now: a subclass may change it between rounds.
 
-    Timeouts are in seconds: of each relay and sealed checkpoint, and of waiting for nodes.
+    Timeouts are in seconds: of each relay and sealed checkpoint, and of waiting for nodes. `retries` is
+    how often a round with too few updates is asked for again.
     """
 
-    fed: Federation
-    sampling: Sampling
     stage_timeout: float
     connect_timeout: float
+    retries: int
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a round needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Settles before each round who takes part in it, under which key, and from which model."""
+
+    fed: Federation
+    settings: Settings
 
     def connect(self, need: int) -> None:
         """Wait for `need` nodes before the first round; QuorumError where they do not come."""
-        seconds = self.connect_timeout
+        seconds = self.settings.connect_timeout
         if len(nodes := self.fed.connected()) < need:
             log(
                 INFO,
@@ -53,7 +65,7 @@ class Epochs:
         """
         self._await_members()
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
-        catch_up = CatchUp(fed, self.stage_timeout)
+        catch_up = CatchUp(fed, self.settings.stage_timeout)
         connected = fed.connected()
         membership.mute = set()
         membership.mute = catch_up.greet(membership.candidates(number, connected))
@@ -82,14 +94,14 @@ class Epochs:
         """
         if self.fed.terms.keys == "dealt":
             return False
-        least = max(MIN_MEMBERS, self.sampling.min_replies or 0)
+        least = max(MIN_MEMBERS, self.settings.sampling.min_replies or 0)
         return self.fed.membership.lose(nodes, self.fed.members, least)
 
     def _await_members(self) -> None:
         """Wait until as many nodes are there as a round needs; they need not be members yet."""
-        fed, seconds = self.fed, self.connect_timeout
+        fed, seconds = self.fed, self.settings.connect_timeout
         alone = MIN_MEMBERS if fed.terms.needs_all_members or not fed.members else 2
-        need = max(self.sampling.quorum(fed), alone)
+        need = max(self.settings.sampling.quorum(fed), alone)
         if len(connected := fed.wait_for(need, seconds)) < need:
             raise QuorumError(
                 f"{len(connected)} nodes are connected after {seconds:g} s, a round "
@@ -111,18 +123,18 @@ class Epochs:
                 asked,
                 fed.terms,
                 run_id=ledger.federation,
-                timeout=self.stage_timeout,
+                timeout=self.settings.stage_timeout,
                 number=ledger.number,
             )
         except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
             ledger.skip_agreements()
-            if ledger.agreed is None or len(fed.present()) < self.sampling.quorum(fed):
+            if ledger.agreed is None or len(fed.present()) < self.settings.sampling.quorum(fed):
                 raise
             self._stay(number, asked, str(error))
             return
         if ledger.chain and not self._is_held(catch_up, agreed):
             ledger.skip_agreements()
-            if len(fed.present()) < self.sampling.quorum(fed):
+            if len(fed.present()) < self.settings.sampling.quorum(fed):
                 raise QuorumError(
                     f"nobody who is connected holds the model of round {ledger.base}: start those "
                     "that do, then resume the run"
@@ -132,7 +144,7 @@ class Epochs:
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
         fed.confirmed.clear()
-        self.sampling.check(fed)
+        self.settings.sampling.check(fed)
         if ledger.layout is None:
             catch_up.fetch_initial()
         if not fed.server_reads and (ledger.base > 0 or fed.initial is None):

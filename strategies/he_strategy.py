@@ -209,7 +209,7 @@ class HEStrategy(FedAvg):
         """
         self._check_start(evaluate_fn)
         fed = self._fed = self._open(StreamGrid(grid), initial_arrays, resume)
-        epochs = Epochs(fed, self._sampling, self.stage_timeout, self.connect_timeout)
+        epochs = Epochs(fed, self)
         epochs.connect(
             max(
                 self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes, MIN_MEMBERS
@@ -223,7 +223,7 @@ class HEStrategy(FedAvg):
         result = Result()
         if first == 1:
             self._evaluate_here(fed, 0, evaluate_fn, result)
-        attempts = Attempts(fed, epochs, self.retries)
+        attempts = Attempts(fed, epochs)
         last = num_rounds + self.terms.mapped  # the map takes a round of its own
         seconds = min(timeout, self.round_timeout)
         for number in range(first, last + 1):
@@ -249,7 +249,7 @@ class HEStrategy(FedAvg):
     def summary(self) -> None:
         """Log the configuration."""
         members = 0 if self._fed is None else len(self._fed.members)
-        log_encryption(self.terms, members, self._sampling.needed(self._fed))
+        log_encryption(self.terms, members, self.sampling.needed(self._fed))
         super().summary()
         warn_of_clear(self.terms)
 
@@ -289,7 +289,7 @@ class HEStrategy(FedAvg):
         return Federation(grid, ledger, self.terms, self._membership, initial)
 
     @property
-    def _sampling(self) -> Sampling:
+    def sampling(self) -> Sampling:
         """What a round needs, by what this strategy is set to now."""
         return Sampling(self.terms, self.min_replies, self.fraction_train, self.min_train_nodes)
 
@@ -310,7 +310,7 @@ class HEStrategy(FedAvg):
 
     def _train(self, fed: Federation, number: int, timeout: float, config: ConfigRecord) -> None:
         """One attempt at a round."""
-        sampling = self._sampling
+        sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
         asked = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
@@ -351,7 +351,7 @@ class HEStrategy(FedAvg):
         fed = self._running()
         if self.fraction_train == 0.0:
             return None, None
-        needed = self._sampling.needed(fed)
+        needed = self.sampling.needed(fed)
         supports = {} if self._exchanged is None else self._exchanged.supports
 
         def add(total: Sealed | None, part: Sealed) -> Sealed:

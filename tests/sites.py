@@ -48,7 +48,7 @@ class Site:
     kind: str
     file: str
     lines: tuple[int, ...]
-    """Of its statement; none where it is run on import."""
+    """Of its statement; none where it is run on import, or by Numba, when a kernel is compiled."""
     line: int
     start: int
     end: int
@@ -141,13 +141,14 @@ def _guards(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 def sites(kind: str, file: str, source: bytes) -> list[Site]:
     """Whatever can be changed in a file."""
+    compiled = file.endswith("kernels.py")
     starts = [0, *(end.end() for end in re.finditer(b"\n", source))]
     found = []
 
     def visit(node: ast.AST, lines: tuple[int, ...], returns: str | None) -> None:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return
-        if isinstance(node, ast.stmt) and returns is not None:
+        if isinstance(node, ast.stmt) and returns is not None and not compiled:
             body = getattr(node, "body", None)
             lines = tuple(range(node.lineno, (body[0].lineno if body else node.end_lineno + 1)))
         for at, text in _guards(node) if kind == "guards" else _mutants(node, returns or ""):

@@ -10,6 +10,7 @@ import math
 import operator
 import types
 from collections.abc import Callable
+from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from flhe.errors import ProtocolError
@@ -65,7 +66,7 @@ def _take_bytes(value: Any) -> bytes:
 
 
 def _take_float(value: Any) -> float:
-    if type(value) not in (float, int):
+    if not isinstance(value, Real) or isinstance(value, bool):  # NumPy's are, too
         raise UnfitError
     try:
         number = float(value)

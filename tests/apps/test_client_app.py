@@ -18,7 +18,11 @@ from flhe_app.tasks.split import node_data
 
 
 def context(partition: int, **config: object) -> Context:
-    settings = {"scheme": "plain", "local-epochs": 1, **config}
+    settings = {
+        "scheme": "plain",
+        **({} if "algorithm" in config else {"local-epochs": 1}),
+        **config,
+    }
     node = {"partition-id": partition, "num-partitions": 5}
     return Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config=settings)
 

@@ -82,7 +82,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         with pytest.MonkeyPatch.context() as monkeypatch:
             # Fine steps: what rounding does to three rounds is worth an image or two of 288.
             tmp = tmp_path_factory.mktemp("killed")
-            found[scheme] = Run(tmp, monkeypatch, scheme, kill=KILL, bits=24)
+            own = {} if scheme == "plain" else {"bits": 24}
+            found[scheme] = Run(tmp, monkeypatch, scheme, kill=KILL, **own)
     return found
 
 

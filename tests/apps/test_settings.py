@@ -89,15 +89,19 @@ def test_values_out_of_range(key: str, value: Any, says: str) -> None:
         Settings.from_config({key: value})
 
 
+BESIDE = {"fedavg": "fedsgd", "fedsgd": "fedavg", "fedavgm": "fedavg", "dirichlet": "iid"}
+"""A value -> another one of the same setting; of schemes it is plain."""
+
+
 @pytest.mark.parametrize(
     "field", [f for f in fields(Settings) if about(f).only], ids=lambda f: f.name
 )
 def test_what_would_do_nothing(field: Field[Any]) -> None:
     key, said = key_of(field.name), about(field)
     assert said.only is not None
-    other, values = said.only
-    foreign = {"fedavg": "fedsgd", "fedsgd": "fedavg"}.get(values[0], "plain")
-    free = {bool: not field.default, float: 0.5, int: 2048, str: "x"}[type(field.default)]
+    other, values = key_of(said.only[0]), said.only[1]
+    foreign = BESIDE.get(values[0], "plain")
+    free = {bool: not field.default, float: 0.25, int: 2048, str: "x"}[type(field.default)]
     value = next((known for known in said.known if known != field.default), free)
     says = (
         f"^{key}={value!r} has no effect with {other}='{foreign}': .* or use {other}='{values[0]}'"

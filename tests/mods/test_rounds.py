@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flhe.coding.support import Support
-from flhe.mods import records, updates
+from flhe.mods import HEMod, records, updates
 from flhe.schemes.flashe.scheme import FlasheSealer
 from flhe.schemes.sealed import Sealed
 from flhe.training import session as session_module
@@ -46,6 +46,20 @@ def test_asked_again_it_sends_the_same_bytes(group: Group) -> None:
         assert answer(first)["envelope"] == answer(again)["envelope"]
     assert len(site.app.seen) == 1
     assert private(site.run / "outbox")
+
+
+def test_the_message_holds_no_model_once_the_app_is_done(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, kept = group.sites[0], list[Message]()
+
+    def send(content: RecordDict, kind: str = "train") -> Message:
+        kept.append(Message(content, site.context.node_id, kind))
+        return HEMod()(kept[0], site.context, site.app)
+
+    monkeypatch.setattr(site, "send", send)
+    update(group.ask(site))
+    assert not kept[0].content
 
 
 def test_another_attempt_is_another_ciphertext(group: Group) -> None:

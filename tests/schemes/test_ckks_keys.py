@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -243,6 +244,10 @@ def test_malformed_encodings_are_refused() -> None:
 def test_keys_that_nobody_drew_are_refused() -> None:
     for coefficients in (np.zeros(4096, np.int8), np.ones(4096, np.int8)):
         with pytest.raises(ProtocolError, match="not random"):
+            CkksSecret("4096", coefficients).check("4096")
+    for off, drawn in ((295, True), (303, False)):  # ten standard deviations are 301.7
+        coefficients = np.repeat(np.array([-1, 0, 1], np.int8), [1365 + off, 1365, 1366 - off])
+        with nullcontext() if drawn else pytest.raises(ProtocolError, match="not random"):
             CkksSecret("4096", coefficients).check("4096")
     for wrong in (np.full(4096, 2, np.int8), np.zeros(2048, np.int8), np.zeros(4096, np.int16)):
         with pytest.raises(ConfigError, match="-1, 0 or 1"):

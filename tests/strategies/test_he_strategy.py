@@ -340,6 +340,22 @@ def test_reports_are_plausible(tmp_path: Path) -> None:
         assert set(report.to_json()) == {f.name for f in dataclasses.fields(RoundReport)}
 
 
+def test_what_a_strategy_is_set_to_between_rounds_counts(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 5)
+    grid.away = lambda round_: {102, 103, 104} if round_ > 1 else set()
+    strategy = flashe_fedavg(max_examples=MAX, min_replies=4, connect_timeout=1.0)
+
+    def lowered(report: RoundReport) -> None:
+        grid.after(report)
+        strategy.min_replies = strategy.min_train_nodes = 2
+
+    strategy.on_round = lowered
+    strategy.start(grid, initial(), num_rounds=3)
+    grid.close()
+    assert strategy._fed is not None
+    assert strategy._fed.ledger.round == 3
+
+
 @pytest.mark.parametrize("away", [(), (1, 2, 3)])
 def test_sums_are_held_as_long_as_somebody_lacks_them(
     tmp_path: Path, away: tuple[int, ...]

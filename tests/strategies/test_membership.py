@@ -57,6 +57,17 @@ def test_the_whole_story(tmp_path: Path, caplog: Log) -> None:
         assert said in caplog.text
 
 
+def test_who_was_away_before_an_epoch_is_not_away_in_it() -> None:
+    members = [100, 101, 102]
+    seen = Membership(patience=2, rekey_every=0)
+    seen.see(1, members, [100, 101])
+    seen.changed(2, members, members)
+    seen.see(3, members, [100, 101])
+    assert seen.due(3, 2, members, [100, 101]) == ""
+    seen.see(5, members, [100, 101])
+    assert seen.due(5, 2, members, [100, 101]) == "1 left"
+
+
 def test_fresh_keys_when_asked_for(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
     strategy = flashe_fedavg(max_examples=MAX, on_round=grid.after)

@@ -184,6 +184,10 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "mask cut short": (head({"mask": 6}, bytes(8) + BITS[:5]), LENGTH),
     "a mask that is too short": (head({"mask": 4}, bytes(8) + BITS[:4]), "malformed mask"),
     "a mask that is too long": (head({"mask": 7}, bytes(8) + BITS + b"\0"), "malformed mask"),
+    "a mask of eight that is too long": (
+        head({**array("w", [8], "float32"), "mask": 7}, bytes(32) + BITS + b"\0"),
+        "malformed mask",
+    ),
     "a mask of another layout": (head({"mask": 6}, bytes(8) + BITS[:5] + b"\4"), "support"),
     "data of a mask that is not named": (head({}, bytes(8) + BITS), LENGTH),
     "more steps than rounds": (head({"round": 3, "steps": 4}), HEAD),

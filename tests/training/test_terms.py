@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flhe.coding.flatten import Entry, Layout
@@ -227,6 +228,13 @@ def test_bits_that_are_given_stay() -> None:
         terms.for_cohort(1024)
     flashe = Terms(bits=16)
     assert flashe.resolved(10) is flashe
+
+
+def test_numbers_may_be_numpys() -> None:
+    noise = Laplace(np.float32(0.5), "all")  # type: ignore[arg-type]
+    terms = Terms(top_k=np.float64(0.25), noise=noise)
+    assert terms == Terms(top_k=0.25, noise=Laplace(0.5, "all"))
+    assert Terms.from_bytes(terms.to_bytes()) == terms
 
 
 @pytest.mark.parametrize("cohort", [0, 1, 1025])

@@ -174,7 +174,7 @@ def test_pieces_that_do_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fields_are_of_exactly_one_type() -> None:
     record = records.stage_record("round", round=3, terms=b"t", flag=True)
     assert records.field(record, "stage", str) == "round"
-    assert records.field(record, "v", int) == 2
+    assert records.field(record, "v", int) == records.PROTOCOL
     assert records.field(record, "terms", bytes) == b"t"
     for name, kind in (("round", str), ("flag", int), ("missing", int), ("terms", str)):
         with pytest.raises(ProtocolError, match=f"field '{name}' of a stage must be"):
@@ -203,7 +203,7 @@ def test_a_reply_of_another_version_is_none(caplog: pytest.LogCaptureFixture) ->
     assert records.find_reply(RecordDict({records.REPLY: ours})) == ours
     assert records.find_reply(RecordDict()) is None
     assert not caplog.records
-    for spoken in (1, 3, "2"):
+    for spoken in (records.PROTOCOL - 1, records.PROTOCOL + 1, str(records.PROTOCOL)):
         other = ConfigRecord({**ours, "v": spoken})
         assert records.find_reply(RecordDict({records.REPLY: other})) is None
     assert "another version of flhe's protocol" in caplog.text
