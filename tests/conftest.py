@@ -18,7 +18,9 @@ if (memory := Path("/dev/shm")).is_dir():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 # How long drawing takes says something about the machine and what else runs on it.
-settings.register_profile("flhe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "flhe", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("flhe")
 
 LONG = (

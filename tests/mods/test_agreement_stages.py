@@ -132,7 +132,7 @@ def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
     assert not site.app.seen
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, -1, True, 2.0, "2", b"2", [2], None])
+@pytest.mark.parametrize("version", [0, 1, 9, -1, True, 2.0, "2", b"2", [2], None])
 def test_a_stage_of_another_version(tmp_path: Path, version: Any) -> None:
     site = Site(tmp_path / "home")
     record = ConfigRecord({"stage": "advertise", "number": 0, "terms": TERMS.to_bytes()})

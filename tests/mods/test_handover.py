@@ -327,7 +327,13 @@ def status(site: Site) -> dict[str, Any]:
 def test_status_tells_how_far_a_node_has_come(group: Group, tmp_path: Path) -> None:
     alone = Site(tmp_path / "home")
     said = status(alone)
-    assert said == {"v": 2, "member": public(alone), "epoch": b"", "round": -1, "history": b""}
+    assert said == {
+        "v": records.PROTOCOL,
+        "member": public(alone),
+        "epoch": b"",
+        "round": -1,
+        "history": b"",
+    }
     assert not alone.app.seen
     site = group.sites[0]
     assert status(site)["epoch"] == b""  # nothing is confirmed yet
@@ -364,7 +370,11 @@ def test_sync_says_who_has_which_model(group: Group) -> None:
     group.start = {}
     (odd.run / "model").unlink()
     said_none = answer(group.ask(odd, "sync"))
-    assert dict(said_none) == {"v": 2, "round": -1, "crypto-s": said_none["crypto-s"]}
+    assert dict(said_none) == {
+        "v": records.PROTOCOL,
+        "round": -1,
+        "crypto-s": said_none["crypto-s"],
+    }
 
 
 # --- a model that is not the others' ---

@@ -84,7 +84,7 @@ def test_who_was_left_out_says_so_to_all(four: Group, caplog: pytest.LogCaptureF
     [
         (1, None, "speaks version 1 of flhe's protocol (this node runs flhe"),
         (1, "0.0.9", "version 1 of flhe's protocol (flhe 0.0.9, this node runs flhe"),
-        (3, "0.3.0", "version 3 of flhe's protocol (flhe 0.3.0, this node runs flhe"),
+        (9, "0.3.0", "version 9 of flhe's protocol (flhe 0.3.0, this node runs flhe"),
         (1, "<script>", "version 1 of flhe's protocol (this node runs flhe"),
     ],
 )

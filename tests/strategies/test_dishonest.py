@@ -73,7 +73,7 @@ def test_no_name_of_a_record_ends_the_run(tmp_path: Path, number: str) -> None:
 
 def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: Patch) -> None:
     """While a round is taken back, one node does not say where it stands."""
-    grid, nothing = Puppets(tmp_path, 4), ConfigRecord({"v": 2})
+    grid, nothing = Puppets(tmp_path, 4), ConfigRecord({"v": records.PROTOCOL})
     lied = lie_about_the_model(monkeypatch, 0, 0)
     spoilt = grid.lies(
         [103], "status", lambda _, reply: reply.content.update({records.REPLY: nothing})

@@ -238,8 +238,12 @@ class KilledError(Exception):
 
 
 def points() -> list[Any]:
-    """Each variant, and each stage of its rounds."""
-    return [(name, at) for name in MAIN for at in (*VARIANTS[name].stages, "evaluate", "")]
+    """Each variant between rounds, and each stage of one that has such stages."""
+    staged = {VARIANTS[name].stages: name for name in MAIN}
+    return [
+        *((name, "") for name in MAIN),
+        *((name, at) for stages, name in staged.items() for at in (*stages, "evaluate")),
+    ]
 
 
 @quick

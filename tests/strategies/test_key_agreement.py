@@ -151,7 +151,7 @@ def policy(_: int, reply: Message) -> Message:
 
 def says(answer: dict[str, Any]) -> Any:
     """A lie: nothing but this."""
-    record = ConfigRecord({"v": 2, **answer})
+    record = ConfigRecord({"v": records.PROTOCOL, **answer})
     return lambda _, reply: reply.content.update({records.REPLY: record})
 
 
