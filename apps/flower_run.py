@@ -14,7 +14,7 @@ from rich.console import Console
 from flhe import json_option
 from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
-from flhe_app.environment import FLOWER_CONFIG, answers, cpus, environment, free_port
+from flhe_app.environment import FLOWER_CONFIG, cpus, environment
 from flhe_app.outcome import Outcome, Tail, labelled, last_exception, one_line
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flhe.strategies.report import Lines
     from flhe_app.processes import Children
 
-SUPERLINK_S = 60.0
-"""Longest wait for the SuperLink to answer."""
 SIMULATION_S = 120.0
 """Longest wait for the simulation's process to appear."""
 SETTLE_S = 20.0
@@ -100,28 +98,20 @@ class FlowerRun:
             children.stop()
         return self._outcome
 
-    def _start_superlink(self, children: Children) -> subprocess.Popen[bytes]:  # noqa: RET503
-        from flhe_app.processes import describe_exit, script
+    def _start_superlink(self, children: Children) -> subprocess.Popen[bytes]:
+        from flhe_app.processes import describe_exit
+        from flhe_app.superlink import SUPERLINK_S, start_superlink
 
-        for _ in range(3):  # another program may take the port between our look and Flower's
-            port = free_port()
-            command = [script("flower-superlink"), "--insecure", "--simulation"]
-            command += ["--disable-runtime-dependency-installation"]
-            command += ["--host", "127.0.0.1", "--port", str(port)]
-            superlink = children.start(command, log=self._log, cwd=self._scratch)
-            limit = time.monotonic() + SUPERLINK_S
-            while superlink.poll() is None and time.monotonic() < limit:
-                if answers(port):
-                    (self._scratch / "config.toml").write_text(
-                        FLOWER_CONFIG.format(port=port), encoding="utf-8"
-                    )
-                    return superlink
-                self._tick()
-            if superlink.poll() is None:
-                self._fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
-            if superlink.returncode < 0:
-                break
-        self._fail(f"flower-superlink {describe_exit(superlink.returncode)} at its start")
+        port, superlink = start_superlink(
+            children, self._log, self._scratch, "--insecure", "--simulation", tick=self._tick
+        )
+        if not port and superlink.poll() is None:
+            self._fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
+        if not port:
+            self._fail(f"flower-superlink {describe_exit(superlink.returncode)} at its start")
+        config = FLOWER_CONFIG.format(port=port)
+        (self._scratch / "config.toml").write_text(config, encoding="utf-8")
+        return superlink
 
     def _submit(self, children: Children) -> subprocess.Popen[bytes]:
         """Hand the app in; the process stays, to bring the run's log."""

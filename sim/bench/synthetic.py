@@ -6,7 +6,7 @@ so that what a process holds is Flower's and ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from flhe.strategies import HEStrategy
-    from flhe.strategies.report import Reporter, RoundReport
+    from flhe.strategies.report import Reporter
 
     Work = Callable[[Grid, dict[str, Any], Reporter], dict[str, Any]]
     """(grid, run config, reporter) -> what the last event says."""
@@ -30,14 +29,13 @@ EXAMPLES = 16
 STEP = np.float32(2.0**-10)
 """What client 0 adds to each value; client 1 adds twice as much, and so on."""
 
-APP = {
-    "pyproject.toml": """\
+PYPROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
 
 [project]
-name = "flhe-memory"
+name = "{name}"
 version = "0.1.0"
 description = "A federation whose model is made up"
 license = "Apache-2.0"
@@ -52,23 +50,16 @@ serverapp = "server_app:app"
 clientapp = "client_app:app"
 
 [tool.flwr.app.config]
-values = 1000
-nodes = 3
-rounds = 2
-timeout = 600.0
-report = ""
-""",
-    "server_app.py": "from flhe_lab.bench.synthetic import server_app\n\napp = server_app()\n",
-    "client_app.py": "from flhe_lab.bench.synthetic import client_app\n\napp = client_app()\n",
-}
-"""Files of the Flower app, by name."""
+{config}"""
 
 
-def write_app(directory: Path, files: Mapping[str, str] = APP) -> None:
-    """Write a Flower app into a new directory."""
+def write_app(directory: Path, name: str, module: str, config: str) -> None:
+    """Write a Flower app into a new directory: `client_app()` and `server_app()` of a module."""
     directory.mkdir()
-    for name, text in files.items():
-        (directory / name).write_text(text, encoding="utf-8")
+    (directory / "pyproject.toml").write_text(PYPROJECT.format(name=name, config=config))
+    for side in ("server_app", "client_app"):
+        text = f"from {module} import {side}\n\napp = {side}()\n"
+        (directory / f"{side}.py").write_text(text)
 
 
 def initial(values: int) -> ArrayRecord:
@@ -130,33 +121,3 @@ def reporting_app(work: Work) -> ServerApp:
         reporter.emit("done", **found)
 
     return app
-
-
-def sash_strategy(
-    nodes: int, timeout: float, on_round: Callable[[RoundReport], None]
-) -> HEStrategy:
-    """SASH among all nodes, which any of them may drop out of."""
-    from flhe.strategies import sash_fedavg
-
-    return sash_fedavg(
-        clip=1.0,
-        weighted=False,
-        train_metrics=(),
-        min_train_nodes=nodes,
-        min_evaluate_nodes=3,
-        min_available_nodes=nodes,
-        fraction_evaluate=0.0,
-        round_timeout=timeout,
-        stage_timeout=timeout,
-        connect_timeout=min(timeout, 60.0),
-        on_round=on_round,
-    )
-
-
-def warm_up() -> None:
-    """Load what a server loads later, whatever the size of the model: it belongs to what is idle."""
-    from flhe.coding.pack import Packing
-
-    packing = Packing(16)
-    total = np.zeros(packing.nbytes(packing.block), np.uint8)
-    packing.add(total, total.copy(), packing.block)

@@ -24,22 +24,16 @@ from flhe.mods import records
 from flhe.schemes.sash.scheme import most_bits
 from flhe.strategies.resident import resident
 from flhe_app.dropouts import dropout, drops_at
-from flhe_lab.bench.synthetic import (
-    APP,
-    STEP,
-    client_app,
-    initial,
-    reporting_app,
-    sash_strategy,
-    warm_up,
-)
+from flhe_lab.bench import synthetic
+from flhe_lab.bench.synthetic import STEP, initial, reporting_app
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from flhe.strategies.report import Reporter
+    from flhe.strategies import HEStrategy
+    from flhe.strategies.report import Reporter, RoundReport
     from flhe_lab.crowd.phases import PhaseGrid
 
 TELL_S = 0.5
@@ -54,13 +48,6 @@ timeout = 600.0
 report = ""
 clocks = ""
 """
-
-FILES = {
-    "pyproject.toml": APP["pyproject.toml"].partition("values =")[0] + CONFIG,
-    "server_app.py": "from flhe_lab.crowd.app import server\n\napp = server()\n",
-    "client_app.py": "from flhe_lab.crowd.app import client\n\napp = client()\n",
-}
-"""Files of the Flower app, by name."""
 
 Next = Callable[["Message", "Context"], "Message"]
 
@@ -84,23 +71,23 @@ def clock(message: Message, context: Context, call_next: Next) -> Message:
     return reply
 
 
-def client() -> ClientApp:
+def client_app() -> ClientApp:
     """The client: adds a number to each value, drops out where it is its turn."""
-    return client_app(clock, dropout)
+    return synthetic.client_app(clock, dropout)
 
 
-def server() -> ServerApp:
+def server_app() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
     from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
     from flhe_lab.crowd.window import Window
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nodes, rounds = config["nodes"], config["rounds"]
-        warm_up()
+        _warm_up()
         reporter.emit("idle", pid=os.getpid(), resident=resident())
         noted = PhaseGrid(Window(grid))
         start = initial(config["values"])
-        run = sash_strategy(nodes, config["timeout"], reporter.round)
+        run = _strategy(nodes, config["timeout"], reporter.round)
         with _telling(noted, reporter):
             result = run.start(noted, start, rounds)
         noted.end()
@@ -178,3 +165,31 @@ def error_of(
             "survivors'"
         )
     return worst
+
+
+def _strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
+    """SASH among all nodes, which any of them may drop out of."""
+    from flhe.strategies import sash_fedavg
+
+    return sash_fedavg(
+        clip=1.0,
+        weighted=False,
+        train_metrics=(),
+        min_train_nodes=nodes,
+        min_evaluate_nodes=3,
+        min_available_nodes=nodes,
+        fraction_evaluate=0.0,
+        round_timeout=timeout,
+        stage_timeout=timeout,
+        connect_timeout=min(timeout, 60.0),
+        on_round=on_round,
+    )
+
+
+def _warm_up() -> None:
+    """Load what a server loads later, whatever the size of the model: it belongs to what is idle."""
+    from flhe.coding.pack import Packing
+
+    packing = Packing(16)
+    total = np.zeros(packing.nbytes(packing.block), np.uint8)
+    packing.add(total, total.copy(), packing.block)

@@ -7,16 +7,24 @@ are processors.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flhe.errors import FlheError
-from flhe_app.environment import cpus, environment
-from flhe_lab.crowd.app import FILES
-from flhe_lab.crowd.deployment import Event, LocalRun
+from flhe_app.environment import FLOWER_CONFIG, cpus, environment, short_tmp
+from flhe_app.flower_run import STREAM_S
+from flhe_app.outcome import Tail, last_exception
+from flhe_app.processes import Children, describe_exit, script
+from flhe_app.superlink import LOOK_S, SUPERLINK_S, Value, pairs, start_superlink
+from flhe_lab.bench.synthetic import write_app
+from flhe_lab.crowd import app as crowd_app
 from flhe_lab.crowd.found import Asked, Found
 
 MEMORY_S = 1.0
@@ -29,8 +37,10 @@ Step = Callable[[int, str], None]
 """(answers so far in this phase, what is going on) -> None."""
 
 
-class RayRun(LocalRun):
+class RayRun:
     """One run, from the SuperLink's start to the end of everything.
+
+    Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
 
     Parameters
     ----------
@@ -42,20 +52,8 @@ class RayRun(LocalRun):
         Told what is going on.
     """
 
-    app = FILES
-    options = ("--simulation",)
-
     def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:
-        config = {
-            "values": asked.values,
-            "nodes": asked.clients,
-            "rounds": asked.rounds,
-            "drops": asked.drops,
-            "timeout": timeout,
-        }
-        super().__init__(config, timeout)
-        self.what = f"{asked.clients} clients on Ray"
-        self._asked, self._step = asked, step
+        self._asked, self._timeout, self._step = asked, timeout, step
         self._found = Found(asked)
         self._looked = 0.0
 
@@ -65,29 +63,81 @@ class RayRun(LocalRun):
         Raises
         ------
         FlheError
-            It failed, a sum was not the sum, or time is up.
+            It failed, a process of it ended, a sum was not the sum, or time is up.
         """
         began = time.monotonic()
+        self._deadline = began + self._timeout
         self._step(0, "starting Flower")
-        self.follow(self._hear, lambda: None)
+        with tempfile.TemporaryDirectory(
+            prefix="flhe-", dir=short_tmp(), ignore_cleanup_errors=True
+        ) as name:
+            scratch = Path(name)
+            self._log = scratch / "flower.log"
+            self._log.touch(mode=0o600)
+            write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, crowd_app.CONFIG)
+            (scratch / "clocks").mkdir()
+            children = Children(self._environment(scratch), scratch)
+            try:
+                self._watch(scratch, children)
+                self._found.read_clocks(scratch / "clocks")
+            finally:
+                children.stop()  # which removes `scratch` too
         self._found.wall_s = time.monotonic() - began
         return self._found
 
-    def _environment(self) -> dict[str, str]:
-        (self._scratch / "clocks").mkdir()
-        self._config = {**self._config, "clocks": str(self._scratch / "clocks")}
-        return environment(self._scratch, self._scratch) | {
-            "FLHE_HOME": str(self._scratch / "nodes"),
+    def _environment(self, scratch: Path) -> dict[str, str]:
+        return environment(scratch, scratch) | {
+            "FLHE_HOME": str(scratch / "nodes"),
             "RAY_worker_niceness": "0",  # or whatever else runs here would be in the times
         }
 
-    def _words(self) -> list[str]:
-        return ["--federation-config", _federation(self._asked.clients)]
+    def _submit(self, scratch: Path, children: Children) -> subprocess.Popen[bytes]:
+        asked = self._asked
+        config: dict[str, Value] = {
+            "values": asked.values,
+            "nodes": asked.clients,
+            "rounds": asked.rounds,
+            "drops": asked.drops,
+            "timeout": self._timeout,
+            "clocks": str(scratch / "clocks"),
+            "report": str(scratch / "report.jsonl"),
+        }
+        command = [script("flwr"), "run", str(scratch / "app"), "flhe", "--stream"]
+        command += ["--federation-config", _federation(asked.clients)]
+        command += ["--run-config", pairs(config)]
+        return children.start(command, log=self._log, cwd=scratch)
 
-    def _ended(self) -> None:
-        self._found.read_clocks(self._scratch / "clocks")
+    def _watch(self, scratch: Path, children: Children) -> None:
+        port, superlink = start_superlink(
+            children, self._log, scratch, "--insecure", "--simulation"
+        )
+        if not port:
+            self.fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
+        config = FLOWER_CONFIG.format(port=port)
+        (scratch / "config.toml").write_text(config, encoding="utf-8")
+        stream = self._submit(scratch, children)
+        tail, ended = Tail(scratch / "report.jsonl"), float("inf")
+        while True:
+            time.sleep(LOOK_S)
+            for line in tail.lines():
+                event: dict[str, Any] = json.loads(line)
+                if event["event"] == "failed":
+                    self.fail(event["error"])
+                self._hear(event)
+                if event["event"] == "done":
+                    return
+            if superlink.poll() is not None:
+                self.fail(f"flower-superlink {describe_exit(superlink.returncode)}")
+            self._look(superlink.pid)
+            now = time.monotonic()
+            if stream.poll() is not None:
+                ended = min(ended, now)
+            if now - ended > STREAM_S:
+                self.fail("the ServerApp ended before it was done")
+            if now > self._deadline:
+                self.fail(f"it took longer than {self._timeout:g} s")
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: dict[str, Any]) -> None:
         """Take in one event of the app's report."""
         found, kind = self._found, event["event"]
         if kind == "idle":
@@ -113,10 +163,11 @@ class RayRun(LocalRun):
 
     def fail(self, reason: str) -> NoReturn:
         """Raise FlheError with what the log says of it, shortened."""
-        try:
-            super().fail(reason)
-        except FlheError as error:
-            raise FlheError(textwrap.shorten(str(error), SAID)) from None
+        why = last_exception(self._log)
+        text = f"{self._asked.clients} clients on Ray failed: {reason}" + (
+            f" ({why})" if why else ""
+        )
+        raise FlheError(textwrap.shorten(text, SAID))
 
 
 def _federation(clients: int) -> str:

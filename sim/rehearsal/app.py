@@ -46,9 +46,8 @@ WAIT_S = 240.0
 """Longest wait for any of those, seconds, unless the run config says another."""
 _LOOK_S = 0.05
 
-APP_ID, NAME, _THEIR_NAME = "@flhe/flhe-loopback", "flhe-loopback", "flhe-memory"
-_CONFIG = "[tool.flwr.app.config]\n"
-_OWN = """\
+APP_ID, NAME = "@flhe/flhe-loopback", "flhe-loopback"
+CONFIG = """\
 scheme = "flashe"
 unmask = "clients"
 values = 1000
@@ -61,16 +60,6 @@ report = ""
 """
 
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
-
-
-def write_app(directory: Path) -> None:
-    """Write the Flower app into a new directory."""
-    directory.mkdir()
-    for name, text in synthetic.APP.items():
-        head, config, _ = text.partition(_CONFIG)
-        ours = head.replace(synthetic.__name__, __name__).replace(_THEIR_NAME, NAME)
-        ours += config + _OWN if config else ""
-        (directory / name).write_text(ours, encoding="utf-8")
 
 
 def examples(site: int) -> int:

@@ -27,7 +27,8 @@ from typing import Any
 from flhe.errors import FlheError
 from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
-from flhe_lab.crowd.deployment import LOOK_S, Value, pairs
+from flhe_app.superlink import LOOK_S, Value, pairs
+from flhe_lab.bench.synthetic import write_app
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
 from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
@@ -108,7 +109,7 @@ class Loopback:
         """
         self._say("making keys, certificates, identities, a signed roster and a signed app")
         app = self.scratch / "app"
-        loopback_app.write_app(app)
+        write_app(app, loopback_app.NAME, loopback_app.__name__, loopback_app.CONFIG)
         homes = {name: self.home(name) for name in SITES}
         self.trust: Trust = provide(self.scratch, homes, self.plan.schemes, app)
         for key in self.trust.node_keys.values():

@@ -20,10 +20,9 @@ import psutil
 
 from flhe.errors import FlheError
 from flhe_app.environment import FLOWER_CONFIG, answers, environment, free_port
-from flhe_app.flower_run import SUPERLINK_S
 from flhe_app.outcome import Tail
 from flhe_app.processes import Children, describe_exit, script, stop_tagged
-from flhe_lab.crowd.deployment import Value, pairs, start_superlink
+from flhe_app.superlink import SUPERLINK_S, Value, pairs, start_superlink
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.trust import Trust
 from flhe_lab.rehearsal.wiretap import wiretap
@@ -123,7 +122,7 @@ class Machines:
         tls, patience = self._trust.tls, self._patience
         options = ["--enable-supernode-auth", "--ssl-ca-certfile", str(tls.authority)]
         options += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
-        began = start_superlink(
+        port, self._superlink = start_superlink(
             self._children,
             self.logs.path("superlink"),
             self._scratch,
@@ -131,12 +130,11 @@ class Machines:
             answers=lambda port: answers(port, tls.client_context()),
             patience=patience,
         )
-        if began is None:
+        if not port:
             raise FlheError(
                 f"waited {SUPERLINK_S * patience:g} s for flower-superlink to answer; "
                 f"--patience gives it more{self.logs.why('superlink')}"
             )
-        port, self._superlink = began
         return port
 
     def _register(self) -> None:

@@ -238,9 +238,9 @@ def test_sums_are_exact_though_clients_drop_out(tmp_path: Path) -> None:
     config |= {"scheme": "sash", "report": str(tmp_path / "report"), "clocks": str(tmp_path)}
     server = {"flhe-server-reads": True}
     with InProcessGrid(
-        crowd_app.client(), 7, homes=tmp_path, run_config=config, node_config=lambda _: server
+        crowd_app.client_app(), 7, homes=tmp_path, run_config=config, node_config=lambda _: server
     ) as grid:
-        crowd_app.server()(grid, Context(7, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+        crowd_app.server_app()(grid, Context(7, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
     events = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
     survivors = [event["survivors"] for event in events if event["event"] == "round"]
     assert len(survivors) == 3

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from flhe.cli import app as cli
 from flhe.errors import FlheError
-from flhe_app.flower_run import SUPERLINK_S
+from flhe_app import superlink
 from flhe_app.outcome import Tail
 from flhe_app.signals import Stopped
-from flhe_lab.crowd import deployment
+from flhe_app.superlink import SUPERLINK_S
 from flhe_lab.rehearsal import loopback
 from flhe_lab.rehearsal import machines as loopback_machines
 from flhe_lab.rehearsal.logs import Logs, kept_logs
@@ -60,7 +60,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in (loopback, deployment):
+    for module in (loopback, superlink):
         monkeypatch.setattr(module, "time", found)
     return found
 
