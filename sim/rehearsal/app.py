@@ -62,6 +62,11 @@ report = ""
 SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
 
 
+def write_app(directory: Path) -> None:
+    """Write the Flower app into a new directory."""
+    synthetic.write_app(directory, NAME, __name__, CONFIG)
+
+
 def examples(site: int) -> int:
     """Example count of a site: large, so that it is told from other numbers on the wire."""
     return MAX_EXAMPLES - 1_000_003 * (site + 1)

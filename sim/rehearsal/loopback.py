@@ -28,7 +28,6 @@ from flhe.errors import FlheError
 from flhe_app.outcome import Tail
 from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value, pairs
-from flhe_lab.bench.synthetic import write_app
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
 from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
@@ -109,7 +108,7 @@ class Loopback:
         """
         self._say("making keys, certificates, identities, a signed roster and a signed app")
         app = self.scratch / "app"
-        write_app(app, loopback_app.NAME, loopback_app.__name__, loopback_app.CONFIG)
+        loopback_app.write_app(app)
         homes = {name: self.home(name) for name in SITES}
         self.trust: Trust = provide(self.scratch, homes, self.plan.schemes, app)
         for key in self.trust.node_keys.values():

@@ -305,6 +305,18 @@ def test_what_may_be_shown(config: dict[str, object], terms: Terms, refused: str
         policy.check_layers(terms, LAYOUT)
 
 
+@pytest.mark.parametrize(
+    ("own", "asked", "taken"),
+    [(None, 3072, True), (None, 2048, False), (2048, 2048, True), (4096, 3072, False)],
+)
+def test_keys_are_as_long_as_the_node_says_or_longer(
+    own: int | None, asked: int, taken: bool
+) -> None:
+    policy = of_node(FIRST_USE if own is None else {**FIRST_USE, "flhe-key-bits": own})
+    with nullcontext() if taken else pytest.raises(PolicyError, match="raise key_bits"):
+        policy.check_terms(Terms("batchcrypt", key_bits=asked))
+
+
 def test_a_simulation_may_show_what_the_run_says() -> None:
     policy = of_node({}, simulated=True)
     policy.check_terms(Terms(select=Select(0.01, "random"), **CLEAR))
