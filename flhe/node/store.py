@@ -39,10 +39,8 @@ from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those
-_RECORDS = {
-    "opened": "opened",
-    "ranged": "mean-squares",
-}  # mark in the key file -> what files are called
+_RECORDS = {"opened": "opened", "ranged": "mean-squares"}
+"""Mark in the key file -> what files are called."""
 _POLL = 0.05  # seconds
 _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
