@@ -70,11 +70,10 @@ def _dropouts(settings: Settings) -> None:
         raise ConfigError(
             f"drops={settings.drops} of {settings.nodes} nodes{beside}: two must remain"
         )
-    agrees_anew = settings.scheme == "esafl" and not settings.per_round_keys
-    if agrees_anew and left < min(settings.nodes, MIN_ENCRYPTED_NODES):
+    if _lasting(settings) and left < min(settings.nodes, MIN_ENCRYPTED_NODES):
         raise ConfigError(
-            f"scheme='esafl' with {left} of {settings.nodes} nodes left by drops or kill: those that "
-            f"are left agree on new keys, and {MIN_ENCRYPTED_NODES} must; use more nodes"
+            f"scheme={settings.scheme!r} with {left} of {settings.nodes} nodes left by drops or "
+            f"kill: those that are left agree on new keys, and {MIN_ENCRYPTED_NODES} must; use more"
         )
 
 
@@ -88,8 +87,8 @@ def _methods(settings: Settings) -> None:
         _ = settings.optimizer
     if settings.gradients and settings.server_reads:
         raise ConfigError(
-            "algorithm='fedsgd' with unmask='server': every node steps for itself, so nodes read the "
-            "sums; use unmask='clients'"
+            f"algorithm='fedsgd' with scheme={settings.scheme!r}: every node steps for itself, so "
+            "nodes must read the sums, and the server does"
         )
     if settings.fair_q and 0 < settings.max_examples < MIN_LIMIT:
         raise ConfigError(
@@ -120,28 +119,32 @@ def _selection(settings: Settings) -> None:
 
 def _keys(settings: Settings) -> None:
     """Refuse what a scheme's keys cannot open."""
-    lasting = settings.scheme == "esafl" and not settings.per_round_keys
-    if lasting and settings.fraction_train < 1:
+    if _lasting(settings) and settings.fraction_train < 1:
         raise ConfigError(
-            f"fraction-train={settings.fraction_train} with scheme='esafl': keys that last longer "
-            "than a round open sums of all nodes only; use per-round-keys=true, or fraction-train=1.0"
+            f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
+            "longer than a round open sums of all nodes only; have keys made for each round, or use "
+            "fraction-train=1.0"
         )
     if settings.secret_initial and settings.server_reads:
         raise ConfigError(
-            "secret-initial with unmask='server': who reads the sums has the model; use "
-            "unmask='clients'"
+            f"secret-initial with scheme={settings.scheme!r}: the server reads the sums, and has the "
+            "model"
         )
-    if settings.scheme == "sash" and settings.fair_q:
-        _fair_sash(settings)
+    if settings.encrypted and settings.fair_q:
+        _fair_bits(settings)
 
 
-def _fair_sash(settings: Settings) -> None:
-    from flhe.schemes.sash.scheme import most_bits
-    from flhe_app.tasks.fair import FAIR_BITS
+def _lasting(settings: Settings) -> bool:
+    """Whether keys last longer than a round, and open sums of all nodes only."""
+    return settings.encrypted and settings.system.needs_all_members
 
-    most = most_bits(settings.nodes)
-    if most < FAIR_BITS:
+
+def _fair_bits(settings: Settings) -> None:
+    from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT
+
+    bits = settings.terms(MIN_LIMIT).resolved(settings.nodes).bits
+    if bits < FAIR_BITS:
         raise ConfigError(
-            f"fair-q with scheme='sash' and {settings.nodes} nodes: {most} bits a value are left, "
-            f"q-FedAvg's small updates need {FAIR_BITS}; use scheme='flashe'"
+            f"fair-q with scheme={settings.scheme!r} and {settings.nodes} nodes: {bits} bits a value "
+            f"are left, q-FedAvg's small updates need {FAIR_BITS}"
         )

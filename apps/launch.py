@@ -18,7 +18,7 @@ from rich.console import Console
 
 from flhe import json_option
 from flhe.errors import ConfigError, FlheError
-from flhe.packages import check_packages, install_hint
+from flhe.packages import install_hint
 from flhe_app.console import overhead_table, round_table
 from flhe_app.environment import own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
@@ -109,7 +109,8 @@ def check(settings: Settings, how: How) -> None:
             f"`flhe run` needs the [apps] extra, missing: {', '.join(missing)}; "
             f"install it: {install_hint('apps')}"
         )
-    check_packages(settings.scheme)
+    if settings.encrypted:
+        settings.system.needs.check()
     if settings.tensorboard:
         from flhe.strategies import tensorboard
 

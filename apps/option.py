@@ -28,7 +28,7 @@ class Option:
         Smallest and largest number.
     above : float
         A number must be more than that.
-    only : tuple of (str, tuple of str), optional
+    only : tuple of (str, tuple), optional
         Another setting, and its values beside which this one has an effect.
     extra : mapping
         More arguments of `typer.Option`.
@@ -41,7 +41,7 @@ class Option:
     least: float = -math.inf
     most: float = math.inf
     above: float = -math.inf
-    only: tuple[str, tuple[str, ...]] | None = None
+    only: tuple[str, tuple[Any, ...]] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -85,12 +85,17 @@ def check(settings: Any) -> None:
         if found is None or given == setting.default:
             continue
         other, values = found
-        if getattr(settings, other) not in values:
+        if getattr(settings, other) in values:
+            continue
+        if values == (True,):
             raise ConfigError(
-                f"{key_of(setting.name)}={given!r} has no effect with {key_of(other)}="
-                f"{getattr(settings, other)!r}: leave it out, or use {key_of(other)}="
-                f"{' or '.join(map(repr, values))}"
+                f"{key_of(setting.name)}={given!r} has no effect where nothing is {other}: leave it out"
             )
+        raise ConfigError(
+            f"{key_of(setting.name)}={given!r} has no effect with {key_of(other)}="
+            f"{getattr(settings, other)!r}: leave it out, or use {key_of(other)}="
+            f"{' or '.join(map(repr, values))}"
+        )
 
 
 def _check_value(key: str, value: Any, said: Option) -> None:

@@ -89,12 +89,16 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
         "min_available_nodes": settings.nodes,
     }
     how = settings.optimizer
-    if settings.scheme == "plain":
+    if not settings.encrypted:
         if isinstance(how, ClientOptimizer):
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
     return HEStrategy(
-        settings.terms(largest_weight(settings, task)),
+        settings.system,
+        settings.codec(largest_weight(settings, task)),
+        optimizer=how,
+        select=settings.selects,
+        noise=settings.laplace,
         round_timeout=settings.round_timeout,
         state_dir=settings.state_dir or None,
         rekey_every=settings.rekey_every,

@@ -13,25 +13,22 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flhe.errors import ConfigError
-from flhe.schemes.presets import CKKS, DEFAULT_CKKS, DEFAULT_ESHE, ESHE
 from flhe_app.option import check, key_of, option
 
 if TYPE_CHECKING:
+    from flhe.coding.chain import Chain
     from flhe.coding.laplace import Laplace
     from flhe.coding.select import Select
+    from flhe.schemes.base import Scheme
     from flhe.training.optimizers import Optimizer
     from flhe.training.terms import Terms
     from flhe_app.tasks.fair import Fair
 
-ENCRYPTED = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+PLAIN = "plain"
+"""What encrypts nothing; as the library calls it, which takes long to import: a test compares."""
+
 SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 CLIENT_OPTIMIZERS = ("sgd", "adam", "rmsprop")
-KEY_BITS = 3072
-"""As the library has them, which takes a second to import; a test compares."""
-
-SCHEMES = (*ENCRYPTED, "plain")
-"""Every name that `scheme` may take."""
-
 CLASSES = {
     "digits": 10,
     "cifar10": 10,
@@ -49,9 +46,6 @@ CLASSES = {
 
 TASKS = tuple(CLASSES)
 
-BITS = 16
-"""Bits of one encrypted value, where `bits` does not say; under SASH as many as there is room for."""
-
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
 
@@ -60,10 +54,7 @@ ADAM = "adam"
 
 _FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
 _DATA = {"envvar": "FLHE_DATA_DIR"}
-_ENCRYPTED = ("scheme", ENCRYPTED)
-_FLASHE = ("scheme", ("flashe",))
-_BATCHCRYPT = ("scheme", ("batchcrypt",))
-_ESAFL = ("scheme", ("esafl",))
+_ENCRYPTED = ("encrypted", (True,))
 _FEDAVG, _FEDSGD = ("algorithm", ("fedavg",)), ("algorithm", ("fedsgd",))
 
 
@@ -81,8 +72,7 @@ class Settings:
 
     scheme: str = option(
         "flashe",
-        "flashe, sash, batchcrypt, esafl, fedml-he, or plain for ordinary FedAvg.",
-        known=SCHEMES,
+        "Scheme and its own parameters, as in 'sash unmask=clients'; plain for ordinary FedAvg.",
     )
     task: str = option(
         "digits",
@@ -170,7 +160,7 @@ class Settings:
     device: str = option("cpu", "Where nodes train: cpu, cuda.", shown=False)
     bits: int = option(
         0,
-        "Bits of one encrypted value; 0: 16, or under SASH as many as there is room for.",
+        "Bits of one encrypted value; 0: 16, or all that the scheme has room for.",
         least=0,
         only=_ENCRYPTED,
         shown=False,
@@ -194,47 +184,17 @@ class Settings:
         known=("fixed", "history", "exchange"),
         only=_ENCRYPTED,
     )
-    masking: str = option(
-        "double",
-        "FLASHE's masking: double, single or adaptive.",
-        known=("double", "single", "adaptive"),
-        only=_FLASHE,
-    )
     top_k: float = option(
         0.0,
         "Share of each layer's values that a node sends; 0: all.",
         least=0,
         most=1,
-        only=_FLASHE,
+        only=_ENCRYPTED,
     )
     warmup: int = option(
-        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0, only=_FLASHE
+        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0, only=_ENCRYPTED
     )
-    permute: bool = option(True, "Hide from the server which values were sent.", only=_FLASHE)
-    unmask: str = option(
-        "server",
-        "Who reads the sums of SASH: server or clients.",
-        known=("server", "clients"),
-        only=("scheme", ("sash",)),
-    )
-    key_bits: int = option(
-        KEY_BITS, "Bits of BatchCrypt's Paillier modulus: 2048, 3072 or 4096.", only=_BATCHCRYPT
-    )
-    advance: bool = option(False, "BatchCrypt's advance scaling.", only=_BATCHCRYPT)
-    ring: str = option(
-        DEFAULT_ESHE,
-        "ESAFL's ring; rns-8192 and rns-16384 take fewer bytes.",
-        known=tuple(ESHE),
-        only=_ESAFL,
-    )
-    per_round_keys: bool = option(False, "ESAFL: fresh keys in each round.", only=_ESAFL)
-    ckks_ring: str = option(
-        DEFAULT_CKKS,
-        "FedML-HE's ring; 8192 takes as many bytes and has more margin.",
-        known=tuple(CKKS),
-        only=("scheme", ("fedml-he",)),
-        shown=False,
-    )
+    permute: bool = option(True, "Hide from the server which values were sent.", only=_ENCRYPTED)
     select: float = option(
         1.0, "Share of an update that is encrypted; the server sees the rest.", only=_ENCRYPTED
     )
@@ -330,9 +290,16 @@ class Settings:
         return self.num_rounds + self.selects.mapped
 
     @property
+    def system(self) -> Scheme:
+        """The scheme that encrypts, with its parameters; ConfigError for plain."""
+        from flhe.schemes.registry import parse
+
+        return parse(self.scheme)
+
+    @property
     def server_reads(self) -> bool:
         """Whether the server has the model, though never an update."""
-        return self.scheme == "sash" and self.unmask == "server"
+        return self.encrypted and self.system.reader == "server"
 
     @property
     def model_suffix(self) -> str:
@@ -347,7 +314,7 @@ class Settings:
     @property
     def encrypted(self) -> bool:
         """Whether the server sees ciphertext only."""
-        return self.scheme != "plain"
+        return self.scheme != PLAIN
 
     @property
     def gradients(self) -> bool:
@@ -393,7 +360,7 @@ class Settings:
         """Bits of one encrypted value."""
         from flhe_app.tasks.fair import FAIR_BITS
 
-        bits = self.bits or (0 if self.scheme == "sash" else BITS)
+        bits = self.bits or self.system.default_bits
         return max(bits, FAIR_BITS) if self.fair_q and bits else bits
 
     @property
@@ -401,37 +368,32 @@ class Settings:
         """Nodes that train in one round."""
         return max(1, round(self.nodes * self.fraction_train))
 
-    def terms(self, max_examples: int) -> Terms:
-        """Return what the members of an encrypted federation share.
+    def codec(self, max_examples: int) -> Chain:
+        """What makes integers of an update.
 
         Parameters
         ----------
         max_examples : int
             Largest weight that one node can report.
         """
-        from flhe.training.terms import Terms
+        from flhe.coding.update import update_codec
 
-        return Terms(
-            self.scheme,
+        return update_codec(
             bits=self.value_bits,
             clip=self.threshold,
             max_examples=max_examples,
             weighted=self.weighted,
-            masking=cast(Any, self.masking),
-            optimizer=self.optimizer,
-            sends="gradient" if self.gradients else "update",
             top_k=self.top_k or None,
             warmup=self.warmup,
             permute=self.permute,
-            unmask=cast(Any, self.unmask),
-            key_bits=self.key_bits,
-            advance=self.advance,
-            ring=self.ring,
-            keys="round" if self.per_round_keys else "joint",
-            ckks_ring=self.ckks_ring,
-            select=self.selects,
-            noise=self.laplace,
         )
+
+    def terms(self, max_examples: int) -> Terms:
+        """What the members of an encrypted federation share; `max_examples` as for `codec`."""
+        from flhe.training.terms import Terms
+
+        codec = self.codec(max_examples)
+        return Terms(self.system, codec, self.optimizer, self.selects, self.laplace)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:

@@ -73,9 +73,7 @@ def keygen(
         typer.Option(metavar="DIR", help="Make a site's identity, in this state directory."),
     ] = None,
     name: Annotated[str, typer.Option(help="What other sites call the site.")] = "",
-    scheme: Annotated[
-        str, typer.Option(help="What keys are dealt for: eshe (or esafl, its system).")
-    ] = "",
+    scheme: Annotated[str, typer.Option(help="The scheme that keys are dealt for.")] = "",
     roster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The roster that the sites agreed on.")
     ] = None,
@@ -89,7 +87,9 @@ def keygen(
             help="File of the site's request to be listed (NAME.site); of dealt keys, the directory.",
         ),
     ] = None,
-    ring: Annotated[str, typer.Option(help="The ring of the keys.")] = "goldilocks-4096",
+    ring: Annotated[
+        str, typer.Option(help="The ring of the keys; the scheme's own unless said.")
+    ] = "",
     without: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave this site out; repeatable.")
     ] = None,
@@ -100,7 +100,7 @@ def keygen(
 ) -> None:
     """Make the identity of a site: `--home DIR --name NAME`.
 
-    Or deal keys to the sites offline, where a federation trusts somebody to: `--scheme eshe --roster
+    Or deal keys to the sites offline, where a federation trusts somebody to: `--scheme NAME --roster
     FILE --roster-hash HEX --out DIR`.
     """
     from rich.console import Console

@@ -36,68 +36,45 @@ EXTRA_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one scheme needs.
+    """What a scheme needs beyond flhe's own dependencies.
 
     Parameters
     ----------
     node, server : tuple[str, ...]
-        Packages of one extra that a node and the server import, by import name.
+        Packages that a node and the server import, by import name.
     """
 
-    node: tuple[str, ...]
+    node: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
 
-    @property
-    def extra(self) -> str:
-        """The extra of flhe that brings them."""
-        return EXTRA_OF[self.node[0]]
+    def of(self, role: Role) -> tuple[str, ...]:
+        """The packages of one role."""
+        return self.node if role == "node" else self.server
 
+    def missing(self, role: Role = "node") -> tuple[str, ...]:
+        """Those of them that are not installed; none is imported."""
+        return tuple(name for name in self.of(role) if find_spec(name) is None)
 
-# FedML-HE's server adds residues with NumPy. BatchCrypt's multiplies ciphertexts of thousands of bits.
-NEEDS = {
-    "batchcrypt": Needs(node=("gmpy2",), server=("gmpy2",)),
-    "fedml-he": Needs(node=("tenseal", "zstandard")),
-}
-"""By scheme; a scheme that is not listed needs nothing more."""
-
-
-def needed(scheme: str, role: Role = "node") -> tuple[str, ...]:
-    """Return the packages that `scheme` needs beyond flhe's own dependencies."""
-    needs = NEEDS.get(scheme)
-    if needs is None:
-        return ()
-    return needs.node if role == "node" else needs.server
-
-
-def missing(scheme: str, role: Role = "node") -> tuple[str, ...]:
-    """Return the packages of `needed` that are not installed; none is imported."""
-    return tuple(name for name in needed(scheme, role) if find_spec(name) is None)
-
-
-def check_packages(scheme: str, role: Role = "node") -> None:
-    """Import the packages that `scheme` needs.
-
-    Raises
-    ------
-    PackageError
-        A package is not installed, or does not load.
-    """
-    for name in needed(scheme, role):
-        try:
-            import_module(name)
-        except ImportError:
-            raise absent(name) from None
+    def check(self, role: Role = "node") -> None:
+        """Import them; PackageError where one is not installed, or does not load."""
+        for name in self.of(role):
+            try:
+                import_module(name)
+            except ImportError:
+                raise absent(name) from None
 
 
 def absent(package: str) -> PackageError:
-    """Return the error for a package of `NEEDS` that cannot be imported."""
-    for scheme, needs in NEEDS.items():
-        if package in (*needs.node, *needs.server):
-            return PackageError(
-                f"scheme {scheme!r} needs {package}, which {sys.prefix} does not have: install the "
-                f"[{needs.extra}] extra: {install_hint(needs.extra)}"
-            )
-    raise ValueError(f"{package}: no scheme needs it")
+    """Return the error for a package that cannot be imported."""
+    return PackageError(f"{package} is needed, which {sys.prefix} does not have: {how_to(package)}")
+
+
+def how_to(package: str) -> str:
+    """Return how a package is installed: with the extra that brings it, where one does."""
+    extra = EXTRA_OF.get(package)
+    if extra is None:
+        return f"install {package} into the environment of flhe"
+    return f"install the [{extra}] extra: {install_hint(extra)}"
 
 
 def require(what: str, extra: str, modules: Sequence[str]) -> None:

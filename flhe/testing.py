@@ -7,13 +7,13 @@ what arrives is what would have arrived, and every node keeps its keys on disk a
     from my_app.server_app import initial_arrays
 
     from flhe.node.checkpoint import open_checkpoint
-    from flhe.strategies import sash_fedavg, save_sealed
+    from flhe.strategies import SashFedAvg, save_sealed
     from flhe.testing import InProcessGrid
 
 
     def test_my_app_trains(tmp_path):
         with InProcessGrid(app, 4, homes=tmp_path) as grid:
-            strategy = sash_fedavg(unmask="clients", min_train_nodes=4)
+            strategy = SashFedAvg(unmask="clients", min_train_nodes=4)
             result = strategy.start(grid, initial_arrays(), num_rounds=2)
         save_sealed(result, tmp_path / "model.flhe")
         model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")

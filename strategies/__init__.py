@@ -1,25 +1,25 @@
 """The Flower server side: strategies that aggregate ciphertext."""
 
-from flhe.strategies.he_strategy import HEStrategy
-from flhe.strategies.presets import (
-    batchcrypt_fedavg,
-    batchcrypt_fedsgd,
-    esafl_fedavg,
-    esafl_fedsgd,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
+from flhe.coding.update import update_codec
+from flhe.strategies.aliases import (
+    BatchCryptFedAvg,
+    EsaflFedAvg,
+    FedmlHeFedAvg,
+    FlasheFedAvg,
+    SashFedAvg,
+    SchemeFedAvg,
 )
+from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.sealed_result import save_sealed
 
 __all__ = [
+    "BatchCryptFedAvg",
+    "EsaflFedAvg",
+    "FedmlHeFedAvg",
+    "FlasheFedAvg",
     "HEStrategy",
-    "batchcrypt_fedavg",
-    "batchcrypt_fedsgd",
-    "esafl_fedavg",
-    "esafl_fedsgd",
-    "fedml_he_fedavg",
-    "flashe_fedavg",
-    "sash_fedavg",
+    "SashFedAvg",
+    "SchemeFedAvg",
     "save_sealed",
+    "update_codec",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from flhe.coding.flatten import Layout
 from flhe.keys.agreement.circle import SharingParameters
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Slot, from_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
@@ -22,8 +22,8 @@ class EpochParameters:
     terms: Terms
     _for: tuple[object, ...] = field(default=(), init=False)
     _resolved: Terms = field(init=False)
-    _whole: Scheme = field(init=False)
-    _scheme: Scheme = field(init=False)
+    _whole: Adder = field(init=False)
+    _adder: Adder = field(init=False)
     _layout_hash: bytes = field(default=b"", init=False)
 
     @property
@@ -39,21 +39,21 @@ class EpochParameters:
         return self.ledger.layout
 
     @property
-    def whole(self) -> Scheme:
-        """The scheme for all of a vector, and all that is no update, for this epoch's cohort."""
+    def whole(self) -> Adder:
+        """The adder of whole vectors, and of all that is no update, for this epoch's cohort."""
         self._derive()
         return self._whole
 
     @property
-    def scheme(self) -> Scheme:
-        """The scheme of what is added up in the round under way."""
+    def adder(self) -> Adder:
+        """The adder of the round under way."""
         self._derive()
-        return self._whole if self.maps else self._scheme
+        return self._whole if self.maps else self._adder
 
     @property
     def maps(self) -> bool:
         """Whether the round under way adds up the map that says what is selected."""
-        return self.terms.mapped and self.ledger.base == 0
+        return self.terms.select.mapped and self.ledger.base == 0
 
     @property
     def resolved(self) -> Terms:
@@ -76,7 +76,7 @@ class EpochParameters:
             agreed.roster_hash,
             members,
             agreed.colluders,
-            self.terms.elements(len(members)),
+            self.terms.scheme.elements(len(members)),
         )
 
     def lanes(self) -> int:
@@ -108,9 +108,9 @@ class EpochParameters:
     @property
     def needs_mean_squares(self) -> bool:
         """Whether the round under way begins with mean squares, which are yet to be added."""
-        ledger, clip = self.ledger, self.terms.clip
-        first = len(ledger.chain) == (2 if self.terms.mapped else 1)
-        due = (clip == "exchange" and not self.maps) or (clip == "history" and first)
+        ledger, fitting = self.ledger, self.terms.codec.fitting
+        first = len(ledger.chain) == (2 if self.terms.select.mapped else 1)
+        due = (fitting == "always" and not self.maps) or (fitting == "first" and first)
         return due and ledger.round not in ledger.mean_squares
 
     def _derive(self) -> None:
@@ -121,6 +121,6 @@ class EpochParameters:
         if self._for != key:
             self._resolved = terms = self.terms.resolved(cohort)
             self._whole = terms.for_cohort(cohort, public)
-            self._scheme = terms.selective(self._whole, layout)
-            self._layout_hash = terms.layout_hash(layout, self._scheme)
+            self._adder = terms.selective(self._whole, layout)
+            self._layout_hash = terms.layout_hash(layout, self._adder)
             self._for = key

@@ -70,7 +70,7 @@ class Epochs:
         membership.mute = set()
         membership.mute = catch_up.greet(membership.candidates(number, connected))
         membership.see(number, fed.members, connected)
-        if fed.terms.needs_all_members:
+        if fed.terms.scheme.needs_all_members:
             self.lose_members(set(fed.members) - set(fed.present()))
         if ledger.agreed is None:
             self._change(catch_up, number, "")
@@ -92,7 +92,7 @@ class Epochs:
 
         Keys that were dealt are for one set of members, which is asked again.
         """
-        if self.fed.terms.keys == "dealt":
+        if self.fed.terms.scheme.dealt:
             return False
         least = max(MIN_MEMBERS, self.settings.sampling.min_replies or 0)
         return self.fed.membership.lose(nodes, self.fed.members, least)
@@ -100,7 +100,7 @@ class Epochs:
     def _await_members(self) -> None:
         """Wait until as many nodes are there as a round needs; they need not be members yet."""
         fed, seconds = self.fed, self.settings.connect_timeout
-        alone = MIN_MEMBERS if fed.terms.needs_all_members or not fed.members else 2
+        alone = MIN_MEMBERS if fed.terms.scheme.needs_all_members or not fed.members else 2
         need = max(self.settings.sampling.quorum(fed), alone)
         if len(connected := fed.wait_for(need, seconds)) < need:
             raise QuorumError(
@@ -162,7 +162,7 @@ class Epochs:
     def _stay(self, number: int, asked: list[int], why: str) -> None:
         """A new epoch came to nothing."""
         fed = self.fed
-        if fed.terms.needs_all_members:
+        if fed.terms.scheme.needs_all_members:
             fed.membership.broken(number, asked, fed.members)
             log(WARNING, "the members' keys may be gone, they agree on new ones: %s", why)
         else:

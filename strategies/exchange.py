@@ -1,6 +1,6 @@
 """Exchange: the stages of a round between training and the update, as the server sees them.
 
-Mean squares are added, supports collected, and the cheaper masking is announced.
+Mean squares are added, supports collected, and the scheme's mode is announced.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from logging import INFO, getLogger
+from operator import itemgetter
 from typing import TypeVar
 
 from flwr.app import ConfigRecord, Message
@@ -15,7 +16,6 @@ from flwr.app import ConfigRecord, Message
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.mods import records
-from flhe.schemes.flashe import masking
 from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.strategies import updates
 from flhe.strategies.federation import Federation
@@ -63,7 +63,7 @@ class Exchange:
         QuorumError
             Too few answered a stage before.
         """
-        sparse = self.fed.terms.sparse
+        sparse = self.fed.terms.codec.sparse
         if self.fed.parameters.needs_mean_squares:
             nodes = self.add_mean_squares(replies)
             replies = self._ask("supports" if sparse else "update", nodes, timeout)
@@ -91,7 +91,7 @@ class Exchange:
             part = from_bytes(records.field(answer, "sealed", bytes))
             if part.supports:
                 raise ProtocolError("its mean squares are sparse")
-            if part.mode != fed.terms.mean_squares_mode:
+            if part.mode != fed.terms.scheme.mode_ahead:
                 raise ProtocolError(
                     "its mean squares are masked in another mode than they should be"
                 )
@@ -111,7 +111,7 @@ class Exchange:
         return list(parts)
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
-        """Collect the supports in `replies`, and choose the masking; returns the nodes.
+        """Collect the supports in `replies`, and choose the mode; returns the nodes.
 
         Raises
         ------
@@ -125,22 +125,14 @@ class Exchange:
             return Support.from_bytes(records.field(answer, "support", bytes), length)
 
         self.supports = self._collect("supports", replies, read)
-        if fed.terms.masking == "adaptive":
-            rank = of_epoch.epoch.rank
-            nodes = sorted(self.supports, key=rank)
-            bitmaps = [(rank(node), self.supports[node].bitmap()) for node in nodes]
-            trailer = of_epoch.resolved.trailer_lanes(of_epoch.layout)
-            choice = masking.for_supports(bitmaps, trailer, len(fed.members))
-            fed.attempt.mode = choice.masking
-            log(
-                INFO,
-                "supports: %d told; %s masking takes %d masks, %s %d",
-                len(nodes),
-                choice.masking,
-                min(choice.single, choice.double),
-                "double" if choice.masking == "single" else "single",
-                max(choice.single, choice.double),
-            )
+        rank = of_epoch.epoch.rank
+        ranked = sorted(
+            ((rank(node), support) for node, support in self.supports.items()), key=itemgetter(0)
+        )
+        trailer = of_epoch.resolved.trailer_lanes(of_epoch.layout)
+        fed.attempt.mode, why = fed.terms.scheme.mode_of(ranked, trailer, len(fed.members))
+        if why:
+            log(INFO, "supports: %d told; %s", len(ranked), why)
         return list(self.supports)
 
     def _collect(self, stage: str, replies: Iterable[Message], read: Reader[T]) -> dict[int, T]:

@@ -17,8 +17,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
-from flhe.schemes.base import Scheme
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import updates
 from flhe.strategies.epoch_parameters import EpochParameters
@@ -90,7 +89,7 @@ class Federation:
     @property
     def server_reads(self) -> bool:
         """Whether the server reads the sums, and sends everybody the model."""
-        return self.terms.reader == "server"
+        return self.terms.scheme.reader == "server"
 
     # --- who and where ---
 
@@ -141,9 +140,9 @@ class Federation:
         return rounds if all(r in ledger.sums for r in rounds) else None
 
     @property
-    def scheme(self) -> Scheme:
-        """The scheme of what is added up in the round under way."""
-        return self.parameters.scheme
+    def adder(self) -> Adder:
+        """The adder of the round under way."""
+        return self.parameters.adder
 
     @property
     def circle(self) -> SharingParameters:
@@ -287,7 +286,7 @@ class Federation:
         if not isinstance(arrays, ArrayRecord):
             raise ProtocolError("the reply holds no encrypted update")
         known = None
-        if self.terms.sparse:
+        if self.terms.codec.sparse:
             if supports is None or node not in supports:
                 raise ProtocolError("an update without a support")
             known = [supports[node]]
@@ -297,14 +296,14 @@ class Federation:
         if known is not None:
             trailer = self.parameters.resolved.trailer_lanes(self.parameters.layout)
             lanes = known[0].count + trailer
-        if bool(part.supports) != self.terms.sparse:
+        if bool(part.supports) != self.terms.codec.sparse:
             raise ProtocolError("the update is sparse, or should be")
         if part.mode != self.attempt.mode:
             raise ProtocolError("the update is masked in another mode than was announced")
         updates.check_part(self.parameters, node, answer, part, slot, lanes, "update")
         rank = self.parameters.epoch.rank(node)
         self.attempt.receipts[rank] = updates.receipt_in(self.parameters, node, answer, slot)
-        if self.terms.per_sum_keys:
+        if self.terms.scheme.per_sum_keys:
             self.attempt.shares[node] = updates.shares_in(self.parameters, node, answer)
         self.heard(node, content)
         return part, start
@@ -375,7 +374,7 @@ class Federation:
         `app_inputs_hash` is the hash of what the senders' apps were told.
         """
         self.refusers = set()
-        total = self.scheme.close(total)
+        total = self.adder.close(total)
         if self.server_reads:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)
@@ -392,13 +391,12 @@ class Federation:
 
     def _read(self, total: Sealed, release: Sequence[bytes]) -> ArrayRecord:
         """Open the sum and apply it: the next model, for everybody."""
-        model, scheme = self.ledger.model, self.scheme
+        model = self.ledger.model
         assert model is not None
-        assert isinstance(scheme, Sash)
         began = time.perf_counter()
-        seed = combine(self.circle, total.slot, total.senders, release)
-        reader = ServerReader(self.parameters.resolved, scheme)
-        after, totals = reader.open(model, total, seed, threads=THREADS)
+        released = combine(self.circle, total.slot, total.senders, release)
+        reader = ServerReader(self.parameters.resolved, self.adder)
+        after, totals = reader.open(model, total, released, threads=THREADS)
         self.round.adding_s += time.perf_counter() - began
         self.ledger.keep_model(after)
         self.initial = records.from_numpy(after.arrays())

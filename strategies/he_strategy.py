@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -27,9 +26,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
+from flhe.coding.chain import Chain
+from flhe.coding.laplace import Laplace
+from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.mods import records
-from flhe.packages import check_packages
+from flhe.schemes.base import Scheme
+from flhe.schemes.registry import DEFAULT, SCHEMES
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.catch_up import CatchUp
@@ -49,9 +53,11 @@ from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.summary import log_encryption, log_result, warn_of_clear
 from flhe.strategies.trouble import give_up, warn
 from flhe.strategies.views import Views
+from flhe.training import optimizers
 from flhe.training.model import Model
+from flhe.training.optimizers import Optimizer
 from flhe.training.start import Start
-from flhe.training.terms import Terms
+from flhe.training.terms import TRAIN_METRICS, Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
@@ -66,8 +72,24 @@ class HEStrategy(FedAvg):
 
     Parameters
     ----------
-    terms : Terms
-        Public parameters of encoding and encryption.
+    scheme : Scheme, optional
+        The system, with its own parameters; FLASHE unless said.
+    codec : Chain, optional
+        From an update to integers that add, and back; `update_codec` makes the usual one.
+    optimizer : ServerOptimizer, ClientOptimizer, or a torch.optim.Adam, RMSprop or SGD
+        What the readers of sums make of the mean update, identically; by default it is added, as FedAvg
+        does. A ClientOptimizer steps with a mean gradient, which apps return in place of a model
+        (FedSGD). Of a torch optimizer, class and options are taken; the step itself is computed here,
+        by torch's formulas, because all clients must come to the same bits.
+    select : float or Select, optional
+        Encrypt a part of each update only: a share of it, the most sensitive values by a map that a
+        first round adds up under encryption (`HEMod(sensitivity=...)`). Whatever is not selected the
+        server sees, of every client and in every round. `Select` has other rules, and can leave the
+        rest unsent.
+    noise : Laplace, optional
+        Noise that clients add, to what travels in clear or to all.
+    train_metrics : tuple[str, ...]
+        Training metrics that are averaged under encryption.
     round_timeout : float
         Seconds that a round waits for updates, and an evaluation for metrics.
     stage_timeout : float
@@ -102,8 +124,13 @@ class HEStrategy(FedAvg):
 
     def __init__(
         self,
-        terms: Terms | None = None,
+        scheme: Scheme | None = None,
+        codec: Chain | None = None,
         *,
+        optimizer: Optimizer | object | None = None,
+        select: float | Select | None = None,
+        noise: Laplace | None = None,
+        train_metrics: tuple[str, ...] = TRAIN_METRICS,
         round_timeout: float = 3600.0,
         stage_timeout: float = 300.0,
         connect_timeout: float = 300.0,
@@ -141,19 +168,25 @@ class HEStrategy(FedAvg):
                 raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")
         if min_replies is not None and min_replies < 2:
             raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
-        # What the app calls its arrays and its weight is part of what everybody agrees on.
-        terms = terms or Terms()
-        self.terms = replace(
-            terms,
-            arrays_key=self.arrayrecord_key,
-            weight_key=self.weighted_by_key,
+        scheme = scheme or SCHEMES.named(DEFAULT)()
+        self.terms = Terms(
+            scheme,
+            codec or update_codec(bits=scheme.default_bits),
+            optimizers.of(optimizer),
+            Select.of(select),
+            noise,
+            tuple(train_metrics),
+            # What the app calls its arrays and its weight is part of what everybody agrees on.
+            self.arrayrecord_key,
+            self.weighted_by_key,
         )
-        if self.terms.needs_all_members and self.fraction_train not in (0.0, 1.0):
+        if self.terms.scheme.needs_all_members and self.fraction_train not in (0.0, 1.0):
             raise ConfigError(
-                f"fraction_train={self.fraction_train} with scheme 'esafl': keys that last longer than "
-                "a round open sums of all members only; use per_round_keys=True, or fraction_train=1.0"
+                f"fraction_train={self.fraction_train} with {self.terms.scheme.title}: keys that last "
+                "longer than a round open sums of all members only; have keys made for each round, or "
+                "use fraction_train=1.0"
             )
-        check_packages(self.terms.scheme, "server")  # rather than at the first sum
+        self.terms.scheme.needs.check("server")  # rather than at the first sum
         self.round_timeout = round_timeout
         self.stage_timeout = stage_timeout
         self.connect_timeout = connect_timeout
@@ -224,7 +257,7 @@ class HEStrategy(FedAvg):
         if first == 1:
             self._evaluate_here(fed, 0, evaluate_fn, result)
         attempts = Attempts(fed, epochs)
-        last = num_rounds + self.terms.mapped  # the map takes a round of its own
+        last = num_rounds + self.terms.select.mapped  # the map takes a round of its own
         seconds = min(timeout, self.round_timeout)
         for number in range(first, last + 1):
             log(INFO, "")
@@ -255,7 +288,7 @@ class HEStrategy(FedAvg):
 
     def _check_start(self, evaluate_fn: EvaluateFn | None) -> None:
         """Refuse a run that cannot be: ConfigError."""
-        if evaluate_fn is not None and self.terms.reader == "clients":
+        if evaluate_fn is not None and self.terms.scheme.reader == "clients":
             raise ConfigError(
                 "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
                 "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
@@ -268,7 +301,7 @@ class HEStrategy(FedAvg):
         if resume and self.state_dir is None:
             raise ConfigError("resume needs state_dir: the directory of the run before")
         model = None if initial is None else Model.initial(records.to_numpy(initial))
-        if model is None and self.terms.reader == "server" and not resume:
+        if model is None and self.terms.scheme.reader == "server" and not resume:
             raise ConfigError(
                 "the server reads the sums, so it has the model: give start() initial_arrays, or have "
                 'the clients read them (unmask="clients")'
@@ -281,7 +314,7 @@ class HEStrategy(FedAvg):
                 initial = None
         else:
             ledger = Ledger.create(self.state_dir, grid.run.run_id, terms)
-            if model is not None and self.terms.reader == "server":
+            if model is not None and self.terms.scheme.reader == "server":
                 ledger.start_model(model)
             elif model is not None:
                 ledger.layout, ledger.chain = model.layout, {0: model.history}
@@ -317,8 +350,7 @@ class HEStrategy(FedAvg):
         messages = list(asked)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
-        # Where it takes powers of large numbers, encrypting is no matter of a moment.
-        limit = timeout if self.terms.has_key_pair else min(timeout, self.stage_timeout)
+        limit = timeout if self.terms.scheme.slow else min(timeout, self.stage_timeout)
         if self.fraction_train > 0.0:
             replies = exchange.updates(replies, limit)
         self.aggregate_train(number, replies)
@@ -332,7 +364,7 @@ class HEStrategy(FedAvg):
         fed = self._running()
         nodes = self._sample(self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
-        config["server-round"] = server_round - self.terms.mapped
+        config["server-round"] = server_round - self.terms.select.mapped
         return fed.messages("train", "round", nodes, config, self.configrecord_key)
 
     def aggregate_train(
@@ -356,7 +388,7 @@ class HEStrategy(FedAvg):
 
         def add(total: Sealed | None, part: Sealed) -> Sealed:
             began = time.perf_counter()
-            total = fed.scheme.add(total, part)
+            total = fed.adder.add(total, part)
             fed.round.adding_s += time.perf_counter() - began
             return total
 
@@ -374,7 +406,7 @@ class HEStrategy(FedAvg):
         for node in sorted(fed.round.answered - set(views.senders[chosen]) - set(trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         release: Sequence[bytes] = ()
-        if self.terms.per_sum_keys:
+        if self.terms.scheme.per_sum_keys:
             agreement = MaskingAgreement(fed, total, self.stage_timeout, self.retries)
             release = agreement.release()
         return fed.keep(total, release, chosen.app_inputs_hash), None
@@ -417,7 +449,7 @@ class HEStrategy(FedAvg):
         fed = self._running()
         nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
-        config["server-round"] = server_round - self.terms.mapped
+        config["server-round"] = server_round - self.terms.select.mapped
         return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
 
     def aggregate_evaluate(

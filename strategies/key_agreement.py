@@ -161,9 +161,9 @@ class _Attempt:
         third = tuple(confirms[node] for node in order)
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
         public = b""
-        if self.terms.has_key_pair:
+        if self.terms.scheme.agreement == "key-pair":
             public = self._key_pair(order, third, epoch_id)
-        elif self.terms.needs_all_members:
+        elif self.terms.scheme.agreement == "joint":
             public = self._sum_of_keys(order, third, epoch_id)
         return Agreed(
             self.number,
@@ -208,7 +208,7 @@ class _Attempt:
             message: bytes = records.field(reply, "envelope", bytes)
             return joint.announced(message, self.members[node], *scope)
 
-        if self.terms.keys == "joint":
+        if not self.terms.scheme.dealt:
             drawn = self._relay_to_all(
                 joint.STAGE, order, lambda _, r: records.field(r, "envelope", bytes), **fields
             )

@@ -1,29 +1,28 @@
 """Arguments that every strategy takes, by name and type, for editors and type checkers.
 
 `**options: Unpack[StrategyOptions]` (PEP 692) shows them wherever a function hands them on to
-`HEStrategy`. Meanings and defaults are in the docstrings of `HEStrategy` and of Flower's `FedAvg`; a
-test holds names and types against both signatures.
+`HEStrategy`. Meanings and defaults are in the docstrings of `HEStrategy`, of `update_codec` and of
+Flower's `FedAvg`; a test holds names and types against their signatures.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 from flwr.app import MetricRecord, RecordDict
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
+from flhe.coding.update import Thresholds
 from flhe.strategies.report import OnRound
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizers import Optimizer
 
 CLOSE = 0.7
 """Least similarity of a name that is suggested, 1.0 being equal; see `difflib`."""
-
-Clip = float | Mapping[str, float] | Literal["history", "exchange"]
 
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 """(replies' records, name of the weight) -> one record."""
@@ -59,53 +58,31 @@ class RunOptions(FedAvgOptions, total=False):
     on_round: OnRound | None
 
 
-class StrategyOptions(RunOptions, total=False):
-    """How updates are encoded under every scheme; beside all that a run and FedAvg take.
+class TrainingOptions(RunOptions, total=False):
+    """What is made of sums, and what of an update is encrypted."""
 
-    Attributes
-    ----------
-    bits : int
-        Bits of one quantized value, sign included, 2 to 32; 16 unless an alias says otherwise.
-    clip : float, mapping of str to float, "history" or "exchange"
-        Clipping threshold alpha: largest change of one weight in a round, overall or by layer. Or have
-        it fitted, layer by layer, on the updates of the rounds before ("history"), or in every round
-        anew, on mean squares that are added up under the same encryption ("exchange").
-    max_examples : int
-        Example count of the largest client, 10,000 unless given. A client with fewer is quantized as
-        much more coarsely; one with more has a clipping threshold as much lower.
-    weighted : bool
-        Weigh updates by example counts, as FedAvg does, unless False.
-    train_metrics : tuple[str, ...]
-        Training metrics that are averaged under encryption; `TRAIN_METRICS` unless given.
-    select : float or Select, optional
-        Encrypt a part of each update only: a share of it, the most sensitive values by a map that a
-        first round adds up under encryption (`HEMod(sensitivity=...)`). Whatever is not selected the
-        server sees, of every client and in every round. `Select` has other rules, and can leave the
-        rest unsent.
-    noise : Laplace, optional
-        Noise that clients add, to what travels in clear or to all.
-    """
-
-    bits: int
-    clip: Clip
-    max_examples: int
-    weighted: bool
-    train_metrics: tuple[str, ...]
+    optimizer: Optimizer | object | None
     select: float | Select | None
     noise: Laplace | None
+    train_metrics: tuple[str, ...]
 
 
-class AverageOptions(StrategyOptions, total=False):
-    """Those of model averaging.
+class StrategyOptions(TrainingOptions, total=False):
+    """How updates are encoded, as `update_codec` takes it; beside all that `HEStrategy` takes."""
 
-    Attributes
-    ----------
-    server_optimizer : ServerOptimizer, optional
-        What the readers of sums make of the mean update, identically; by default it is added, as
-        FedAvg does.
-    """
+    bits: int
+    clip: Thresholds
+    max_examples: int
+    weighted: bool
+    top_k: float | None
+    warmup: int
+    permute: bool
 
-    server_optimizer: ServerOptimizer | None
+
+CODING = tuple(
+    name for name in StrategyOptions.__annotations__ if name not in TrainingOptions.__annotations__
+)
+"""Those that make a codec."""
 
 
 def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:

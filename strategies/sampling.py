@@ -6,7 +6,6 @@ import secrets
 from dataclasses import dataclass
 
 from flhe.errors import ConfigError
-from flhe.schemes.flashe import masking
 from flhe.strategies.federation import Federation
 from flhe.training.terms import Terms
 
@@ -23,14 +22,14 @@ class Sampling:
     def needed(self, fed: Federation | None) -> int:
         """Updates that a sum needs: of all members, where no other one opens."""
         members = 0 if fed is None else len(fed.members)
-        if self.terms.needs_all_members and members:
+        if self.terms.scheme.needs_all_members and members:
             return max(members, self.min_replies or 0)
         return self.quorum(fed)
 
     def quorum(self, fed: Federation | None) -> int:
         """Members that a round needs."""
         members = 0 if fed is None else len(fed.members)
-        if not self.terms.per_sum_keys or members == 0:
+        if not self.terms.scheme.per_sum_keys or members == 0:
             return self.min_replies or (members - 1) // 3 + 2
         assert fed is not None
         least = fed.circle.thresholds.min_set
@@ -47,13 +46,13 @@ class Sampling:
             )
 
     def mode(self, fed: Federation) -> str:
-        """Masking of a dense round by the dropout to be expected (FLASHE, Theorem 2)."""
-        if self.terms.masking != "adaptive" or self.terms.sparse:
+        """The scheme's mode in a dense round, by the dropout to be expected."""
+        if self.terms.codec.sparse:
             return ""
         members = len(fed.members)
         asked = sample_size(members, self.fraction_train, self.min_train_nodes)
         dropout = 1 - asked / members if fed.dropout is None else fed.dropout
-        return masking.for_dropout(members, dropout).masking
+        return self.terms.scheme.mode_for(members, dropout)
 
 
 def sample_size(members: int, fraction: float, minimum: int) -> int:

@@ -19,7 +19,7 @@ log = getLogger("flwr").log
 def log_encryption(terms: Terms, members: int, needed: int) -> None:
     """Log terms, for so many members, in the form of FedAvg's own summary."""
     log(INFO, "\t├──> Encryption:")
-    log(INFO, "\t│\t├──Scheme: %s, %d members", terms.scheme, members)
+    log(INFO, "\t│\t├──Scheme: %s, %d members", terms.scheme.name, members)
     for line in _lines(terms, members):
         log(INFO, "\t│\t├──%s", line)
     log(INFO, "\t│\t└──Replies needed: %d", needed)
@@ -37,7 +37,7 @@ def log_result(terms: Terms, means: Mapping[int, MetricRecord], result: Result) 
     result : Result
         What the strategy returns.
     """
-    if terms.reader == "clients":
+    if terms.scheme.reader == "clients":
         log(
             INFO,
             "The result is sealed. Keep it: flhe.strategies.save_sealed(result, 'model.flhe'). "
@@ -57,20 +57,10 @@ def warn_of_clear(terms: Terms) -> None:
 
 
 def _lines(terms: Terms, members: int) -> Iterator[str]:
-    if terms.scheme == "esafl":
-        yield f"Ring: {terms.ring}, keys: {terms.keys}"
-    elif terms.per_sum_keys:
-        yield f"Sums are read by: the {terms.reader}"
-    elif terms.scheme == "batchcrypt":
-        yield f"Paillier modulus: {terms.key_bits} bits"
-    elif terms.scheme == "fedml-he":
-        yield f"CKKS ring: {terms.ckks_ring}"
-    else:
-        yield f"Masking: {terms.masking}"
-    yield f"Quantization: {terms.resolved(members).bits} bits, clipped at {terms.clip}"
-    if terms.sparse:
-        hidden = "permuted" if terms.permuted else "NOT permuted"
-        yield f"Sparsification: top {terms.top_k}, coordinates {hidden}"
+    yield terms.scheme.summary()
+    yield f"Codec: {terms.resolved(members).codec.summary()}"
+    if terms.codec.sparse and not terms.codec.hides:
+        yield "The server sees which coordinates are sent: they are NOT permuted"
     if terms.select.partial:
         yield f"Encrypted part: {describe(terms.select)}"
     if (noise := terms.noise) is not None:

@@ -31,17 +31,22 @@ from flhe.errors import ReuseError
 from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
-from flhe.schemes.base import Opener, Reader, Scheme, Sealer
+from flhe.schemes.base import Opener, Reader, Adder, Sealer
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.presets import sash_preset
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.adder import SashOpener, SashSealer
 from flhe.schemes.sash.generator import ROWS, Seed
-from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sash.presets import sash_preset
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 from tests.scripted import BACKENDS
 
@@ -80,7 +85,7 @@ def whole(values: Any) -> Plain:
 class Roles(NamedTuple):
     """Everybody's part in one round, fresh: nothing has been encrypted yet."""
 
-    scheme: Scheme
+    adder: Adder
     sealers: list[Sealer]
     opener: Opener
 
@@ -120,7 +125,7 @@ class SchemeCase:
     id: str
     build: Callable[..., Roles]
     block: int
-    lanes: Callable[[Scheme, Sealed], NDArray[Any]] | None = None
+    lanes: Callable[[Adder, Sealed], NDArray[Any]] | None = None
     draws: bool = False
     wrong_key: Literal["garbage", "refused"] = "garbage"
     reader: Reader = "clients"
@@ -193,35 +198,36 @@ class SeedReader:
 def _flashe_roles(
     cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, masking: Any
 ) -> Roles:
-    scheme, prg = Flashe(cohort, bits, masking), BACKENDS[backend]()
-    sealers = [FlasheSealer(scheme, key, rank, prg, threads) for rank in range(cohort)]
-    return Roles(scheme, [*sealers], FlasheOpener(scheme, key, prg, threads))
+    adder, prg = Flashe(masking=masking).adder(cohort, bits), BACKENDS[backend]()
+    sealers = [FlasheSealer(adder, key, rank, prg, threads) for rank in range(cohort)]
+    return Roles(adder, [*sealers], FlasheOpener(adder, key, prg, threads))
 
 
-def flashe_lanes(scheme: Scheme, sealed: Sealed) -> NDArray[Any]:
-    assert isinstance(scheme, Flashe)
-    packing = scheme.packing
+def flashe_lanes(adder: Adder, sealed: Sealed) -> NDArray[Any]:
+    assert isinstance(adder, FlasheAdder)
+    packing = adder.packing
     out = np.empty(sealed.length, packing.signed)
     return packing.unpack(sealed.data, np.zeros(sealed.length, packing.lane), out)
 
 
 def _flashe(bits: int, masking: str) -> SchemeCase:
     roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
-    block = max(Flashe(cohort, bits).packing.block for cohort in (2, 5))
+    block = max(Flashe().adder(cohort, bits).packing.block for cohort in (2, 5))
     return SchemeCase(f"flashe-{bits}-{masking}", roles, block, flashe_lanes, sparse=True)
 
 
 def _sash_roles(
     cohort: int, key: bytes, threads: int, backend: Any, replay: bool, **how: Any
 ) -> Roles:
-    scheme, prg = Sash(cohort, **how), BACKENDS[backend]()
-    sealers = [SashSealer(scheme, r, prg, threads, source(replay, key, r)) for r in range(cohort)]
+    bits = how.pop("bits", 0)
+    adder, prg = Sash(**how).adder(cohort, bits), BACKENDS[backend]()
+    sealers = [SashSealer(adder, r, prg, threads, source(replay, key, r)) for r in range(cohort)]
     reader = SeedReader(
         sealers,
-        lambda: random_elements(scheme.parameters_of_prg.dimension),
-        lambda seed: SashOpener(scheme, seed, prg, threads),
+        lambda: random_elements(adder.scheme.parameters_of_prg.dimension),
+        lambda seed: SashOpener(adder, seed, prg, threads),
     )
-    return Roles(scheme, [*sealers], reader)
+    return Roles(adder, [*sealers], reader)
 
 
 def _sash_secrets(sealer: SashSealer) -> list[bytes]:
@@ -255,12 +261,12 @@ def _paillier_roles(
     cohort: int, key: bytes, threads: int, _: Any, replay: bool, *, bits: int
 ) -> Roles:
     pair = paillier_key(key)
-    scheme = BatchCrypt(cohort, bits, 2048, pair.public)
+    adder = BatchCryptAdder(BatchCrypt(key_bits=2048), cohort, bits, public=pair.public)
     sealers = [
-        BatchCryptSealer(scheme, pair, key, r, threads, source(replay, key, r))
+        BatchCryptSealer(adder, pair, key, r, threads, source(replay, key, r))
         for r in range(cohort)
     ]
-    return Roles(scheme, [*sealers], BatchCryptOpener(scheme, pair, key, threads))
+    return Roles(adder, [*sealers], BatchCryptOpener(adder, pair, key, threads))
 
 
 def _paillier_secrets(_sealer: Any) -> list[bytes]:
@@ -276,7 +282,7 @@ def _paillier(bits: int) -> SchemeCase:
     return SchemeCase(
         f"batchcrypt-{bits}",
         functools.partial(_paillier_roles, bits=bits),
-        BatchCrypt(3, bits, 2048).batch.per,
+        BatchCrypt(key_bits=2048).adder(3, bits).batch.per,
         None,
         True,
         "refused",
@@ -288,25 +294,25 @@ def _paillier(bits: int) -> SchemeCase:
 def _eshe_roles(
     cohort: int, key: bytes, threads: int, backend: Any, replay: bool, *, bits: int, ring: str
 ) -> Roles:
-    scheme, prg = Esafl(cohort, bits, ring, "round"), BACKENDS[backend]()
-    n = scheme.sizes.n
+    adder, prg = Esafl(ring=ring, keys="round").adder(cohort, bits), BACKENDS[backend]()
+    n = adder.sizes.n
     sealers = [
-        EsaflSealer(scheme, KEY, r, None, prg, threads, source(replay, key, r))
+        EsaflSealer(adder, KEY, r, None, prg, threads, source(replay, key, r))
         for r in range(cohort)
     ]
 
     def opener(seed: Seed) -> EsaflOpener:
         whole = eshe_keys.from_elements(seed, n, cohort)
-        return EsaflOpener(scheme, KEY, whole, prg, threads)
+        return EsaflOpener(adder, KEY, whole, prg, threads)
 
     reader = SeedReader(
         sealers, lambda: eshe_keys.to_elements(eshe_keys.draw_own(n), cohort), opener
     )
-    return Roles(scheme, [*sealers], reader)
+    return Roles(adder, [*sealers], reader)
 
 
 def _eshe(bits: int, ring: str) -> SchemeCase:
-    sizes = Esafl(2, bits, ring).sizes
+    sizes = Esafl(ring=ring).adder(2, bits).sizes
     return SchemeCase(
         f"esafl-{bits}-{ring}",
         functools.partial(_eshe_roles, bits=bits, ring=ring),
@@ -329,17 +335,17 @@ def _ckks_roles(
     cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, ring: str
 ) -> Roles:
     secret, prg = ckks_key(key, ring), BACKENDS[backend]()
-    scheme = FedmlHe(cohort, bits, ring)
-    scheme = dataclasses.replace(scheme, public=secret.public(scheme.sizes))
-    sealers = [FedmlHeSealer(scheme, secret, key, rank, prg, threads) for rank in range(cohort)]
-    return Roles(scheme, [*sealers], FedmlHeOpener(scheme, secret, key, prg, threads))
+    adder = FedmlHe(ring=ring).adder(cohort, bits)
+    adder = dataclasses.replace(adder, public=secret.public(adder.sizes))
+    sealers = [FedmlHeSealer(adder, secret, key, rank, prg, threads) for rank in range(cohort)]
+    return Roles(adder, [*sealers], FedmlHeOpener(adder, secret, key, prg, threads))
 
 
 def _ckks(bits: int, ring: str) -> SchemeCase:
     return SchemeCase(
         f"fedml-he-{bits}-{ring}",
         functools.partial(_ckks_roles, bits=bits, ring=ring),
-        FedmlHe(2, bits, ring).sizes.block,
+        FedmlHe(ring=ring).adder(2, bits).sizes.block,
         wrong_key="refused",
         secrets=lambda _: [KEY, KEY[:8], ckks_key(KEY, ring).to_bytes()[-64:-32]],
         redraws=True,
@@ -377,14 +383,14 @@ FEW_SCHEMES = [
     }
 ]
 """The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.
-SASH: as many bits as there is room for, fewer; in ring and matrix form. BatchCrypt and
+SASH: as many bits as there is room for, fewer; in ring and matrix form. BatchCryptAdder and
 ESAFL: the usual bits, and with one limb or several."""
 
 
-def random_plain(scheme: Scheme, values: int, extras: int, rng: np.random.Generator) -> Plain:
+def random_plain(adder: Adder, values: int, extras: int, rng: np.random.Generator) -> Plain:
     """Plaintext that fills the scheme's space, its borders included."""
-    assert isinstance(scheme.space, Integers)
-    bound = scheme.space.bound
+    assert isinstance(adder.space, Integers)
+    bound = adder.space.bound
     lanes = rng.integers(-bound, bound + 1, values + extras).astype(np.int32)
     edge = rng.random(lanes.size)
     lanes[edge < 0.1] = -bound
@@ -412,28 +418,28 @@ def subsets(cohort: int, rng: np.random.Generator, most: int = 31) -> Iterator[t
         yield tuple(sorted(rng.choice(cohort, size, replace=False).tolist()))
 
 
-def add_up(scheme: Scheme, parts: Sequence[Sealed], rng: np.random.Generator) -> Sealed:
+def add_up(adder: Adder, parts: Sequence[Sealed], rng: np.random.Generator) -> Sealed:
     """Sum of `parts` in a random order and grouping."""
-    sums = [scheme.add(None, part) for part in parts]
+    sums = [adder.add(None, part) for part in parts]
     while len(sums) > 1:
         left = sums.pop(int(rng.integers(len(sums))))
         right = sums.pop(int(rng.integers(len(sums))))
-        sums.append(scheme.add(left, right))
+        sums.append(adder.add(left, right))
     return sums[0]
 
 
 def sums_open(case: SchemeCase, cohort: int, values: int, extras: int, seed: int) -> None:
     """The law of schemes: any subset, in any order and grouping, opens to the sum."""
     rng = np.random.default_rng(seed)
-    scheme, sealers, opener = case.roles(cohort)
-    plains = [random_plain(scheme, values, extras, rng) for _ in range(cohort)]
+    adder, sealers, opener = case.roles(cohort)
+    plains = [random_plain(adder, values, extras, rng) for _ in range(cohort)]
     parts = [s.encrypt(p, SLOT) for s, p in zip(sealers, plains, strict=True)]
     before = [part.digest() for part in parts]
     for senders in subsets(cohort, rng):
-        total = add_up(scheme, [parts[i] for i in senders], rng)
+        total = add_up(adder, [parts[i] for i in senders], rng)
         assert total.senders == senders
         assert total.length == values + extras
-        assert total.data.size == scheme.nbytes(total.length)
+        assert total.data.size == adder.nbytes(total.length)
         opened = opener.decrypt(total)
         expected = np.sum([joined(plains[i]) for i in senders], axis=0)
         assert opened.shape == (values + extras,)

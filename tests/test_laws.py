@@ -23,9 +23,10 @@ from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
-from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer, fits
+from flhe.schemes.base import Adder, Opener, Sealer, SharedSealer, fits
+from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.ring import FedmlHe
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
@@ -103,13 +104,13 @@ def test_anything_adds_up(
 @some_schemes
 def test_a_full_sum_at_both_ends_of_the_space_does_not_wrap(case: SchemeCase) -> None:
     for cohort in (2, 3, 8, 9):
-        scheme, sealers, opener = case.roles(cohort)
-        assert isinstance(scheme.space, Integers)
-        bound = scheme.space.bound
+        adder, sealers, opener = case.roles(cohort)
+        assert isinstance(adder.space, Integers)
+        bound = adder.space.bound
         lanes = np.array([bound, -bound, 0], np.int32)
         total = None
         for sealer in sealers:
-            total = scheme.add(total, sealer.encrypt(Plain(lanes, lanes[:0]), SLOT))
+            total = adder.add(total, sealer.encrypt(Plain(lanes, lanes[:0]), SLOT))
         assert total is not None
         assert opener.decrypt(total).tolist() == [cohort * bound, -cohort * bound, 0]
 
@@ -123,7 +124,7 @@ def test_prepared_threaded_and_other_backends_give_the_same_bytes(case: SchemeCa
     values = (
         3 * case.block + case.many
     )  # blocks for each thread, and more than one piece of keystream
-    plain = random_plain(case.roles(3, same=True).scheme, values, 9, rng)
+    plain = random_plain(case.roles(3, same=True).adder, values, 9, rng)
     ciphertexts = set()
     for threads, backend, ahead in (
         (1, "openssl", False),
@@ -160,9 +161,9 @@ def test_a_mask_depends_on_rank_and_coordinate_alone(case: SchemeCase) -> None:
         pytest.skip("masks of this scheme span coordinates")
     rng = np.random.default_rng(RNG_SEED)
     length = 2 * case.block + 100
-    scheme = case.roles(3, same=True).scheme
-    values, extras = random_plain(scheme, length, 0, rng)[:2]
-    long = case.lanes(scheme, case.roles(3, same=True)[1][1].encrypt(Plain(values, extras), SLOT))
+    adder = case.roles(3, same=True).adder
+    values, extras = random_plain(adder, length, 0, rng)[:2]
+    long = case.lanes(adder, case.roles(3, same=True)[1][1].encrypt(Plain(values, extras), SLOT))
     for part, split in (
         (length, 7),
         (1, 0),
@@ -171,9 +172,9 @@ def test_a_mask_depends_on_rank_and_coordinate_alone(case: SchemeCase) -> None:
         (99, 50),
     ):
         plain = Plain(values[: part - split], values[part - split : part])
-        short = case.lanes(scheme, case.roles(3, same=True)[1][1].encrypt(plain, SLOT))
+        short = case.lanes(adder, case.roles(3, same=True)[1][1].encrypt(plain, SLOT))
         assert np.array_equal(short, long[:part])
-    other = case.lanes(scheme, case.roles(3, same=True)[1][0].encrypt(Plain(values, extras), SLOT))
+    other = case.lanes(adder, case.roles(3, same=True)[1][0].encrypt(Plain(values, extras), SLOT))
     assert not np.array_equal(other, long)
 
 
@@ -193,37 +194,37 @@ def test_every_part_of_a_slot_changes_the_mask(case: SchemeCase) -> None:
 @every_scheme
 def test_nbytes_is_what_travels(case: SchemeCase) -> None:
     for values, extras in ((0, 0), (1, 0), (3, 4), (100, 1)):
-        scheme, sealers, _ = case.roles(3)
+        adder, sealers, _ = case.roles(3)
         sealed = sealers[0].encrypt(numbers(values, extras), SLOT)
         assert sealed.data.dtype == np.uint8
-        assert sealed.data.size == scheme.nbytes(values + extras)
+        assert sealed.data.size == adder.nbytes(values + extras)
 
 
 # --- schemes: refusals ---
 
 
-def two(case: SchemeCase, cohort: int = 3) -> tuple[Scheme, Sealed, Sealed]:
-    scheme, sealers, _ = case.roles(cohort)
-    return scheme, sealers[0].encrypt(numbers(30), SLOT), sealers[1].encrypt(numbers(30), SLOT)
+def two(case: SchemeCase, cohort: int = 3) -> tuple[Adder, Sealed, Sealed]:
+    adder, sealers, _ = case.roles(cohort)
+    return adder, sealers[0].encrypt(numbers(30), SLOT), sealers[1].encrypt(numbers(30), SLOT)
 
 
 @some_schemes
 def test_add_refuses_a_repeated_sender(case: SchemeCase) -> None:
-    scheme, one, other = two(case)
+    adder, one, other = two(case)
     with pytest.raises(ReuseError, match="sender 0 is already"):
-        scheme.add(scheme.add(None, one), one)
-    total = scheme.add(scheme.add(None, one), other)
+        adder.add(adder.add(None, one), one)
+    total = adder.add(adder.add(None, one), other)
     with pytest.raises(ReuseError, match="sender 1 is already"):
-        scheme.add(total, other)
+        adder.add(total, other)
     with pytest.raises(ReuseError, match="sender 0 is already"):
-        scheme.add(total, scheme.add(scheme.add(None, other), one))
+        adder.add(total, adder.add(adder.add(None, other), one))
 
 
 @some_schemes
 def test_what_is_not_of_its_kind_is_refused_and_leaves_the_sum_as_it_was(case: SchemeCase) -> None:
-    scheme, one, other = two(case)
+    adder, one, other = two(case)
     sealers, opener = case.roles(3, same=True)[1:]
-    total = scheme.add(None, one)
+    total = adder.add(None, one)
     before = total.digest()
     kinds: list[tuple[dict[str, Any], str]] = [
         ({"scheme": "plain"}, "'plain'"),
@@ -237,21 +238,21 @@ def test_what_is_not_of_its_kind_is_refused_and_leaves_the_sum_as_it_was(case: S
         bad = dataclasses.replace(other, **change)
         for under_way in (None, total):
             with pytest.raises(ProtocolError, match=says):
-                scheme.add(under_way, bad)
+                adder.add(under_way, bad)
         with pytest.raises(ProtocolError, match=says):
             opener.decrypt(bad)
     for slot in OTHER_SLOTS.values():
         with pytest.raises(ProtocolError, match="slot"):
-            scheme.add(total, dataclasses.replace(other, slot=slot))
+            adder.add(total, dataclasses.replace(other, slot=slot))
     with pytest.raises(ProtocolError, match="length"):
-        scheme.add(total, sealers[1].encrypt(numbers(31), SLOT))
+        adder.add(total, sealers[1].encrypt(numbers(31), SLOT))
     assert total.digest() == before
-    scheme, sealers, opener = case.roles(3)
+    adder, sealers, opener = case.roles(3)
     parts = [s.encrypt(numbers(30), SLOT) for s in sealers]
-    total = scheme.add(scheme.add(None, parts[0]), parts[1])
+    total = adder.add(adder.add(None, parts[0]), parts[1])
     with pytest.raises(ReuseError):
-        scheme.add(total, parts[0])
-    assert opener.decrypt(scheme.add(total, parts[2])).tolist() == (3 * numbers(30).values).tolist()
+        adder.add(total, parts[0])
+    assert opener.decrypt(adder.add(total, parts[2])).tolist() == (3 * numbers(30).values).tolist()
 
 
 @some_schemes
@@ -264,10 +265,10 @@ def test_ciphertexts_that_were_received_need_not_be_aligned(case: SchemeCase, sh
         data[:] = sealed.data
         return Sealed.from_parts(sealed.header(), data)
 
-    scheme, sealers, opener = case.roles(3)
+    adder, sealers, opener = case.roles(3)
     parts = [s.encrypt(numbers(30), SLOT) for s in sealers]
-    total = scheme.add(received(parts[0]), received(parts[1]))
-    total = received(scheme.add(total, parts[2]))
+    total = adder.add(received(parts[0]), received(parts[1]))
+    total = received(adder.add(total, parts[2]))
     assert opener.decrypt(total).tolist() == (3 * numbers(30).values).tolist()
 
 
@@ -286,9 +287,9 @@ def test_one_slot_encrypts_once(case: SchemeCase) -> None:
 @some_schemes
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_values_beyond_the_space_are_refused(case: SchemeCase, kind: Any) -> None:
-    scheme = case.roles(3).scheme
-    assert isinstance(scheme.space, Integers)
-    bound = scheme.space.bound
+    adder = case.roles(3).adder
+    assert isinstance(adder.space, Integers)
+    bound = adder.space.bound
     bads = [bound + 1, -bound - 1, int(np.iinfo(kind).max), int(np.iinfo(kind).min)]
     if kind is np.int64:
         bads += [1 << 32, -(1 << 32), (1 << 32) + 1, 1 << 40]
@@ -306,9 +307,9 @@ def test_values_beyond_the_space_are_refused(case: SchemeCase, kind: Any) -> Non
 
 @some_schemes
 def test_what_is_refused_spends_no_slot_and_shows_no_value(case: SchemeCase) -> None:
-    scheme, sealers, opener = case.roles(3)
-    assert isinstance(scheme.space, Integers)
-    bound, good = scheme.space.bound, np.zeros(3, np.int32)
+    adder, sealers, opener = case.roles(3)
+    assert isinstance(adder.space, Integers)
+    bound, good = adder.space.bound, np.zeros(3, np.int32)
     for bad in (bound + 1_234_567, -bound - 1_234_567):
         with pytest.raises(RangeError) as caught:
             sealers[0].encrypt(Plain(np.array([1, bad], np.int64), np.array([5])), SLOT)
@@ -326,10 +327,10 @@ def test_what_is_refused_spends_no_slot_and_shows_no_value(case: SchemeCase) -> 
 
 @some_schemes
 def test_modes_and_sparse_vectors_where_there_are_none(case: SchemeCase) -> None:
-    scheme, sealers, opener = case.roles(3)
+    adder, sealers, opener = case.roles(3)
     plain, support = numbers(2), Support.of(np.array([0, 2], np.uint32), 4)
     with pytest.raises(ProtocolError, match=r"mode|masking is fixed"):
-        scheme.check_mode("double")
+        adder.check_mode("double")
     with pytest.raises(ProtocolError, match=r"mode|masking is fixed"):
         sealers[0].prepare(SLOT, 2, mode="double")
     refused: list[tuple[Plain, dict[str, Any], str]] = [(plain, {"mode": "double"}, "mode|fixed")]
@@ -344,9 +345,9 @@ def test_modes_and_sparse_vectors_where_there_are_none(case: SchemeCase) -> None
     sealed, other = (sealer.encrypt(plain, SLOT) for sealer in sealers[:2])  # nothing was spent
     for change, says in changes:
         told = dataclasses.replace(sealed, **change)
-        for total in (None, scheme.add(None, other)):
+        for total in (None, adder.add(None, other)):
             with pytest.raises(ProtocolError, match=says):
-                scheme.add(total, told)
+                adder.add(total, told)
         with pytest.raises(ProtocolError, match=says):
             opener.decrypt(told)
 
@@ -391,8 +392,8 @@ def test_a_seed_is_taken_once(case: SchemeCase) -> None:
 @some_schemes
 def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
     rng = np.random.default_rng(RNG_SEED)
-    scheme, sealers, opener = case.roles(4)
-    plains = [random_plain(scheme, 60, 4, rng) for _ in range(4)]
+    adder, sealers, opener = case.roles(4)
+    plains = [random_plain(adder, 60, 4, rng) for _ in range(4)]
     parts = [s.encrypt(p, SLOT) for s, p in zip(sealers, plains, strict=True)]
     strangers = case.roles(4, OTHER_KEY).opener
 
@@ -404,7 +405,7 @@ def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
             assert (reader.decrypt(total) != expected).mean() > 0.4
 
     for senders in ((0,), (0, 1), (1, 3), (0, 1, 2, 3)):
-        total = add_up(scheme, [parts[i] for i in senders], rng)
+        total = add_up(adder, [parts[i] for i in senders], rng)
         expected = sum(joined(plains[i]) for i in senders)
         assert np.array_equal(opener.decrypt(total), expected)
         is_not_opened(strangers, total, expected)
@@ -420,10 +421,10 @@ def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
 @some_schemes
 @pytest.mark.parametrize("fuse", [True, False])
 def test_wrong_senders_or_key_are_refused_after_decoding(case: SchemeCase, fuse: bool) -> None:
-    scheme, sealers, opener = case.roles(4)
-    bits = int(scheme.parameters()["bits"])
+    adder, sealers, opener = case.roles(4)
+    bits = int(adder.parameters()["bits"])
     codec = Chain((Clip(1.0), Weigh(50), Quantize(bits)), fuse=fuse)
-    fits(codec, scheme, 4)
+    fits(codec, adder, 4)
     state = codec.init(LAYOUT)
     plain = Plain(np.zeros(LAYOUT.floats, np.float32), np.array([1, 20], np.int64))
     parts = [s.encrypt(codec.encode(plain, state)[0], SLOT) for s in sealers]
@@ -434,7 +435,7 @@ def test_wrong_senders_or_key_are_refused_after_decoding(case: SchemeCase, fuse:
         return codec.decode(Plain(lanes[:split], lanes[split:]), total.senders, state)[0]
 
     for senders in ((0, 1), (0, 1, 3), (0, 1, 2, 3)):
-        total = add_up(scheme, [parts[i] for i in senders], np.random.default_rng(1))
+        total = add_up(adder, [parts[i] for i in senders], np.random.default_rng(1))
         assert decode(opener, total).extras.tolist() == [len(senders), 20 * len(senders)]
         with pytest.raises(ProtocolError, match="refused"):
             decode(case.roles(4, OTHER_KEY).opener, total)
@@ -476,39 +477,39 @@ def holds(root: object, secrets: list[bytes]) -> bool:
 
 @every_scheme
 def test_the_server_holds_no_key_and_no_repr_shows_one(case: SchemeCase) -> None:
-    scheme, sealers, opener = case.roles(3)
+    adder, sealers, opener = case.roles(3)
     sealers[0].prepare(SLOT, 20)
     text = repr(sealers[0])
-    total = scheme.add(None, sealers[0].encrypt(numbers(20), SLOT))
-    total = scheme.add(total, sealers[1].encrypt(numbers(20), SLOT))
+    total = adder.add(None, sealers[0].encrypt(numbers(20), SLOT))
+    total = adder.add(total, sealers[1].encrypt(numbers(20), SLOT))
     secrets = [*case.secrets(sealers[0]), *case.secrets(sealers[1])]
     opener.decrypt(total)
     sealers[0].prepare(OTHER_SLOTS["round"], 20)
     assert holds(opener, secrets), "this test looks in the wrong places"
     assert holds(sealers[0], secrets) is not case.forgets  # a seed is taken once, and forgotten
-    assert not holds(scheme, secrets)
+    assert not holds(adder, secrets)
     assert not holds(total, secrets)
     assert not any(secret in total.header() for secret in secrets)
-    for shown in (text, repr(sealers[0]), str(sealers[0]), repr(opener), repr(scheme), repr(total)):
+    for shown in (text, repr(sealers[0]), str(sealers[0]), repr(opener), repr(adder), repr(total)):
         assert "group_key" not in shown
         for secret in secrets:
             assert repr(secret)[2:-1] not in shown
             assert secret.hex() not in shown
             assert str(int.from_bytes(secret[:8], "little")) not in shown
     with pytest.raises(AttributeError):
-        scheme.cohort = 4  # type: ignore[misc]
+        adder.cohort = 4  # type: ignore[misc]
 
 
 @every_scheme
 def test_roles_are_of_their_protocols(case: SchemeCase) -> None:
-    scheme, sealers, opener = case.roles(3)
-    assert isinstance(scheme, Scheme)
+    adder, sealers, opener = case.roles(3)
+    assert isinstance(adder, Adder)
     assert all(isinstance(s, Sealer) for s in sealers)
     assert isinstance(opener, Opener)
     assert [s.rank for s in sealers] == [0, 1, 2]
-    assert scheme.reader == case.reader
-    assert scheme.phases == (("consist", "unmask") if case.forgets else ())
-    assert scheme.parameters()["name"] == scheme.name
+    assert adder.scheme.reader == case.reader
+    assert adder.scheme.per_sum_keys is case.forgets
+    assert adder.parameters()["name"] == adder.name
     with pytest.raises(ProtocolError, match="sender 3"):
         dataclasses.replace(sealers[0], rank=3)  # type: ignore[type-var]
     with pytest.raises(ProtocolError, match="sender -1"):
@@ -517,11 +518,15 @@ def test_roles_are_of_their_protocols(case: SchemeCase) -> None:
 
 def test_parameters_tell_all_schemes_apart() -> None:
     """They are hashed into the terms: cohort, bits, preset, reader, keys and their names."""
-    schemes: list[Scheme] = [case.roles(n).scheme for case in SCHEMES for n in (3, 4)]
-    schemes += [Flashe(3, 16, "adaptive"), Sash(3, 8, unmask="clients"), FedmlHe(3, 16)]
-    schemes += [Esafl(3, 16, keys=keys) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
-    schemes += [Esafl(3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
-    assert len({repr(scheme.parameters()) for scheme in schemes}) == len(schemes)
+    schemes: list[Adder] = [case.roles(n).adder for case in SCHEMES for n in (3, 4)]
+    schemes += [
+        Flashe(masking="adaptive").adder(3, 16),
+        Sash(unmask="clients").adder(3, 8),
+        FedmlHe().adder(3, 16),
+    ]
+    schemes += [Esafl(keys=keys).adder(3, 16) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
+    schemes += [EsaflAdder(Esafl(), 3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
+    assert len({repr(adder.parameters()) for adder in schemes}) == len(schemes)
 
 
 # --- codecs ---
@@ -629,35 +634,35 @@ MISFITS: dict[str, tuple[Callable[[], object], str]] = {
     "clip after quantize": (lambda: chain(CLIP, Q8, CLIP), "put it before Quantize"),
     "weigh twice": (lambda: chain(CLIP, WEIGH, WEIGH, Q8), "[Ww]eigh"),
     "codec of more bits": (
-        lambda: fits(chain(CLIP, Quantize(9)), Flashe(5, 8), 5),
+        lambda: fits(chain(CLIP, Quantize(9)), Flashe().adder(5, 8), 5),
         "up to 127, the codec produces up to 255; give both the same bits",
     ),
     "codec of more bits than a sum has room for": (
-        lambda: fits(chain(CLIP, Quantize(25)), Sash(10), 10),
+        lambda: fits(chain(CLIP, Quantize(25)), Sash().adder(10), 10),
         "up to 8388607, the codec produces up to 16777215; give both the same bits",
     ),
     "reals into a sum of masks": (
-        lambda: fits(chain(CLIP, WEIGH), Sash(10), 10),
+        lambda: fits(chain(CLIP, WEIGH), Sash().adder(10), 10),
         r"end the chain with Quantize\(bits\)",
     ),
     "cohort too large for a sum of masks": (
-        lambda: fits(chain(CLIP, Q8), Sash(5), 6),
+        lambda: fits(chain(CLIP, Q8), Sash().adder(5), 6),
         "cohort of 6; build it with cohort=6",
     ),
     "cohort too large": (
-        lambda: fits(chain(CLIP, Q8), Flashe(5, 8), 6),
+        lambda: fits(chain(CLIP, Q8), Flashe().adder(5, 8), 6),
         "cohort of 6; build it with cohort=6",
     ),
     "reals into integers": (
-        lambda: fits(chain(CLIP, WEIGH), Flashe(5, 8), 5),
+        lambda: fits(chain(CLIP, WEIGH), Flashe().adder(5, 8), 5),
         r"end the chain with Quantize\(bits\)",
     ),
     "unclipped reals into integers": (
-        lambda: fits(WEIGH, Flashe(5, 8), 5),
+        lambda: fits(WEIGH, Flashe().adder(5, 8), 5),
         r"end the chain with Quantize\(bits\)",
     ),
     "63 bits": (
-        lambda: fits(chain(CLIP, Weigh(1 << 28), Quantize(8)), Flashe(16, 8), 16),
+        lambda: fits(chain(CLIP, Weigh(1 << 28), Quantize(8)), Flashe().adder(16, 8), 16),
         "with 16 clients overflows 63 bits; at most 268435455 fit",
     ),
 }
@@ -671,12 +676,12 @@ def test_misfits_are_refused_when_built_and_say_how_to_mend(name: str) -> None:
 
 
 def test_what_fits() -> None:
-    fits(chain(CLIP, WEIGH, Q8), Flashe(5, 8), 5)
-    fits(chain(CLIP, WEIGH, Q8), Flashe(5, 9), 5)
-    fits(chain(CLIP, WEIGH, Q8), Flashe(6, 8), 5)
-    fits(chain(CLIP, WEIGH, Q8), Sash(5), 5)
-    fits(chain(CLIP, WEIGH, Quantize(12)), Sash(1000), 1000)
-    fits(chain(CLIP, Weigh(1 << 28), Quantize(8)), Flashe(15, 8), 15)
+    fits(chain(CLIP, WEIGH, Q8), Flashe().adder(5, 8), 5)
+    fits(chain(CLIP, WEIGH, Q8), Flashe().adder(5, 9), 5)
+    fits(chain(CLIP, WEIGH, Q8), Flashe().adder(6, 8), 5)
+    fits(chain(CLIP, WEIGH, Q8), Sash().adder(5), 5)
+    fits(chain(CLIP, WEIGH, Quantize(12)), Sash().adder(1000), 1000)
+    fits(chain(CLIP, Weigh(1 << 28), Quantize(8)), Flashe().adder(15, 8), 15)
 
 
 def test_an_empty_chain() -> None:
@@ -691,7 +696,7 @@ def test_no_law_is_left_without_its_module() -> None:
     schemes = {folder.parent.name.removesuffix("_he") for folder in folders}
     assert schemes == {case.id.partition("-")[0] for case in SCHEMES}
     helpers = {"__init__", "aciq", "base", "chain", "extras", "flatten", "fused", "pack"}
-    helpers |= {"coefficients", "limb_packing", "slots", "squares", "support"}
+    helpers |= {"coefficients", "limb_packing", "slots", "squares", "support", "registry", "update"}
     # What is selected, and noise: before any codec, or beside it.
     helpers |= {"select", "sensitivity", "mixed_derivatives"}
     helpers |= {"laplace", "spaces"}

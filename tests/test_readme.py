@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from flhe import strategies
 from flhe.node.checkpoint import open_checkpoint
-from flhe.strategies import sash_fedavg, save_sealed
+from flhe.strategies import SashFedAvg, save_sealed
 from flhe.testing import InProcessGrid
 from flhe_lab.bench.synthetic import client_app
 
@@ -23,7 +23,7 @@ RECIPE = README.partition("\n## In your own Flower app\n")[2].partition("\n### "
 CLIENT, SERVER = re.findall(r"^```python\n(.*?)^```", RECIPE, re.MULTILINE | re.DOTALL)
 _TEST = README.partition("\n### Test it\n")[2].partition("\n### ")[0]
 (EXAMPLE,) = re.findall(r"^```python\n(.*?)^```", _TEST, re.MULTILINE | re.DOTALL)
-SAFE = 'sash_fedavg(unmask="clients")'
+SAFE = 'SashFedAvg(unmask="clients")'
 ROUNDS, STEP = 10, 0.25
 
 
@@ -68,11 +68,11 @@ def test_beside_the_recipe_stands_who_may_conspire_with_the_server() -> None:
     said = " ".join(RECIPE.partition(SERVER)[2].split())
     assert "one dishonest site together with the server reads every update" in said
     assert f"`strategy = {SAFE}`" in said
-    assert "`strategy = flashe_fedavg()`" in said
+    assert "`strategy = FlasheFedAvg()`" in said
 
 
 @pytest.mark.parametrize(
-    "name", ["flashe_fedavg", "batchcrypt_fedavg", "batchcrypt_fedsgd", "fedml_he_fedavg"]
+    "name", ["FlasheFedAvg", "BatchCryptFedAvg", "FedmlHeFedAvg"]
 )
 def test_schemes_with_one_key_say_so(name: str) -> None:
     said = " ".join(str(getattr(strategies, name).__doc__).split())
@@ -84,7 +84,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     scope: dict[str, Any] = {
         "app": client_app(),
         "arrays": ArrayRecord({"weights": Array(np.zeros((4, 3), np.float32))}),
-        "sash_fedavg": sash_fedavg,
+        "SashFedAvg": SashFedAvg,
         "save_sealed": save_sealed,
         "open_checkpoint": open_checkpoint,
     }

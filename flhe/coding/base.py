@@ -13,15 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    runtime_checkable,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.spaces import Space
+from flhe.errors import MisfitError
 
 if TYPE_CHECKING:
     from flhe.coding.flatten import Layout
+    from flhe.coding.squares import Segments
+    from flhe.math.permutation import Permutation
+
+Fitting = Literal["", "first", "always"]
+"""When a round begins with a sum that a codec is fitted on: never, in the first round, in each."""
 
 COUNT, WEIGHT = 0, 1
 """Where `extras` holds the number of contributions and their total weight."""
@@ -56,9 +70,69 @@ class State:
 
 @runtime_checkable
 class Codec(Protocol):
-    """One step of an encoding, with what most of them do where nothing else is said."""
+    """One step of an encoding, with what most of them do where nothing else is said.
+
+    A chain asks its steps what they declare, and never which they are.
+    """
 
     __slots__ = ()
+
+    name: ClassVar[str]
+    """Name on the wire."""
+    place: ClassVar[Literal["first", "last", ""]] = ""
+    """Where in a chain it must stand."""
+    cuts: ClassVar[bool] = False
+    """Whether it cuts values at thresholds, and scales those of who has more examples than is usual."""
+
+    @property
+    def sparse(self) -> bool:
+        """Whether it sends some coordinates only."""
+        return False
+
+    @property
+    def hides(self) -> bool:
+        """Whether it hides which coordinates are sent, by a secret order that `keyed` gives it."""
+        return False
+
+    @property
+    def makes_integers(self) -> bool:
+        """Whether its output is integers."""
+        return False
+
+    @property
+    def value_bits(self) -> int:
+        """Bits of the integers that it makes; 0 for a step that makes none, or where none is said."""
+        return 0
+
+    @property
+    def whole_weight(self) -> int:
+        """Example count that it weighs whole; 0 for a step that does not weigh."""
+        return 0
+
+    @property
+    def fitting(self) -> Fitting:
+        """When it is fitted on a sum that comes before the update: never."""
+        return ""
+
+    def summary(self) -> str:
+        """What it does, in a few words."""
+        return ""
+
+    def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Codec:
+        """The step, once it has asked those around it in a chain; MisfitError where one is missing."""
+        return self
+
+    def settled(self, bits: int) -> Codec:
+        """The step with so many bits, where it makes integers."""
+        return self
+
+    def keyed(self, permutation: Permutation | None) -> Codec:
+        """The step with the secret order of one attempt, where it hides coordinates."""
+        return self
+
+    def fused(self, behind: Sequence[Codec]) -> Fusion | None:
+        """This step and the first of those behind it as one pass; None where there is no such pass."""
+        return None
 
     def init(self, layout: Layout) -> State:
         """State before the first round: none."""
@@ -78,14 +152,44 @@ class Codec(Protocol):
         return extras
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout."""
+        """Public parameters, and its name: how terms carry it, and what the layout is hashed with."""
 
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+    @classmethod
+    def from_parameters(cls, stored: Mapping[str, Any]) -> Codec:
+        """Inverse of `parameters`, without the name; ConfigError or ValueError for others."""
+        return cls(**stored)
+
+    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
         """Largest error of a decoded sum (or mean) of `count` vectors, in units of the input.
 
-        `inner` is the error of the sum that this step is given to decode.
+        `inner` is the error of the sum that this step is given to decode, `shared` the state that
+        readers share, where it is known.
         """
         return inner
+
+    def cut(self, plain: Plain, shared: Any) -> tuple[Plain, NDArray[np.float32] | None]:
+        """What of chosen values it will cut, and what lies beyond: nothing that may be sent later."""
+        return plain, None
+
+    def segments(self, shared: Any) -> Segments:
+        """Runs (start, stop, alpha) of its thresholds; MisfitError for a step that has none."""
+        raise MisfitError(f"{self.name}: it has no thresholds")
+
+    # --- thresholds that are fitted ---
+
+    def needs_mean_squares(self, shared: Any) -> bool:
+        """Whether `fitted` must come before the next update is encoded."""
+        return False
+
+    def statistics(self, plain: Plain, shared: Any) -> NDArray[np.int64]:
+        """What one sender adds to the sum that the step is fitted on."""
+        raise MisfitError(f"{self.name}: it is fitted on nothing")
+
+    def fitted(self, sums: NDArray[np.int64], count: int, shared: Any) -> Any:
+        """The shared state that the summed `statistics` of `count` senders give."""
+        raise MisfitError(f"{self.name}: it is fitted on nothing")
+
+    # --- state ---
 
     def check_cohort(self, cohort: int) -> None:
         """MisfitError for more senders than the step takes: any number is fine."""
@@ -98,3 +202,10 @@ class Codec(Protocol):
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
         """Inverse of `memory`; what is each client's own starts anew. ProtocolError if malformed."""
         return self.init(layout)
+
+
+class Fusion(NamedTuple):
+    """Several steps of a chain as one: `step` does what the first `steps` of them do."""
+
+    step: Any
+    steps: int

@@ -13,24 +13,19 @@ vector instead of six, with the same integers as the three would give for the sa
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Plain, State
-from flhe.coding.clip import Clip
+from flhe.coding.base import Codec, Fitting, Plain, State
 from flhe.coding.flatten import Layout, joined
-from flhe.coding.fused import Fused
-from flhe.coding.permute import Permute
-from flhe.coding.quantize import Quantize
 from flhe.coding.spaces import Reals, Space
-from flhe.coding.sparsify import TopK
-from flhe.coding.weigh import Weigh
+from flhe.coding.squares import Segments
 from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.math.permutation import Permutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,65 +40,106 @@ class Chain(Codec):
         Run known triples in one pass. The law tests turn it off to compare.
     """
 
+    name: ClassVar[str] = "chain"
+
     codecs: tuple[Codec, ...]
     fuse: bool = True
-    _steps: tuple[tuple[int, Codec | Fused], ...] = field(init=False, repr=False, compare=False)
-    """What runs, and which codec's state it works on."""
+    _steps: tuple[tuple[int, Any], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.codecs:
             raise ConfigError("chain(): needs at least one codec")
-        self._check_sparse()
-        self.out(Reals(float("inf")))
-        kinds = [type(c).__name__ for c in self.codecs]
-        if twice := next((k for k in kinds if kinds.count(k) > 1), None):
-            raise MisfitError(f"chain(): {twice} stands in it twice; once is enough")
-        object.__setattr__(self, "codecs", tuple(self._informed(c) for c in self.codecs))
-        steps: list[tuple[int, Codec | Fused]] = list(enumerate(self.codecs))
-        for at in range(len(steps) - 2 if self.fuse else 0):
-            match self.codecs[at : at + 3]:
-                case (Clip() as clip, Weigh() as weigh, Quantize() as quantize):
-                    steps[at : at + 3] = [(at, Fused(clip, weigh, quantize))]
-        object.__setattr__(self, "_steps", tuple(steps))
-
-    def _check_sparse(self) -> None:
         for at, codec in enumerate(self.codecs):
-            if isinstance(codec, TopK) and at > 0:
-                raise MisfitError("chain(): TopK chooses from the whole update; put it first")
-            if isinstance(codec, Permute) and at < len(self.codecs) - 1:
-                raise MisfitError("chain(): Permute hides where values belong; put it last")
-            if isinstance(codec, Permute) and not self.sparse:
-                raise MisfitError("chain(): Permute is for sparse updates; put TopK first")
+            kind = type(codec).__name__
+            if codec.place == "first" and at > 0:
+                raise MisfitError(f"chain(): {kind} chooses from the whole update; put it first")
+            if codec.place == "last" and at < len(self.codecs) - 1:
+                raise MisfitError(f"chain(): {kind} hides where values belong; put it last")
+        self.out(Reals(float("inf")))
+        names = [codec.name for codec in self.codecs]
+        if twice := next((codec for codec in self.codecs if names.count(codec.name) > 1), None):
+            raise MisfitError(f"chain(): {type(twice).__name__} stands in it twice; once is enough")
+        informed = tuple(
+            codec.informed(self.codecs[:at], self.codecs[at + 1 :])
+            for at, codec in enumerate(self.codecs)
+        )
+        object.__setattr__(self, "codecs", informed)
+        object.__setattr__(self, "_steps", tuple(self._fused()))
 
-    def _informed(self, codec: Codec) -> Codec:
-        """The codec itself, or a Clip and a Weigh that know of each other, and a Clip of the bits."""
-        kinds = [type(c) for c in self.codecs]
-        if isinstance(codec, Weigh):  # of one example each, nobody has more
-            scaled = codec.max_examples > 1 and Clip in kinds[: kinds.index(Weigh)]
-            return dataclasses.replace(codec, scaled=scaled)
-        if not isinstance(codec, Clip):
-            return codec
-        behind = (c for c in self.codecs[kinds.index(Clip) :] if isinstance(c, Weigh))
-        weigh = next(behind, None)
-        codec = dataclasses.replace(codec, full_weight=0 if weigh is None else weigh.max_examples)
-        if not codec.adaptive:
-            return codec
-        bits = next((c.bits for c in self.codecs if isinstance(c, Quantize)), None)
-        if bits is None:
-            raise MisfitError(
-                f"Clip.{codec.rule}() sets its thresholds by Quantize's bits; put Quantize(bits) "
-                "behind it, or give the bound with Clip(bound)"
-            )
-        return dataclasses.replace(codec, bits=bits)
+    def _fused(self) -> Iterator[tuple[int, Any]]:
+        """What runs, and which codec's state it works on."""
+        at = 0
+        while at < len(self.codecs):
+            codec = self.codecs[at]
+            fusion = codec.fused(self.codecs[at + 1 :]) if self.fuse else None
+            step, count = fusion or (codec, 1)
+            yield at, step
+            at += count
+
+    # --- what the codecs declare ---
 
     @property
     def sparse(self) -> bool:
-        """Whether a sparsifier comes first."""
-        return isinstance(self.codecs[0], TopK)
+        """Whether some coordinates are sent only."""
+        return any(codec.sparse for codec in self.codecs)
+
+    @property
+    def hides(self) -> bool:
+        """Whether the coordinates that are sent are hidden."""
+        return any(codec.hides for codec in self.codecs)
+
+    @property
+    def makes_integers(self) -> bool:
+        """Whether what comes out are integers, which schemes add."""
+        return any(codec.makes_integers for codec in self.codecs)
+
+    @property
+    def bits(self) -> int:
+        """Bits of one value; 0 where the cohort is to say."""
+        return max(codec.value_bits for codec in self.codecs)
+
+    @property
+    def max_examples(self) -> int:
+        """Example count that is weighed whole; 0 where nothing is weighed."""
+        return max(codec.whole_weight for codec in self.codecs)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether example counts weigh."""
+        return self.max_examples > 1
+
+    @property
+    def fitting(self) -> Fitting:
+        """When a round begins with a sum that thresholds are fitted on."""
+        return next((codec.fitting for codec in self.codecs if codec.fitting), "")
+
+    def segments(self, layout: Layout) -> Segments:
+        """Runs (start, stop, alpha) of the thresholds that are given; ConfigError where none are."""
+        for at, codec in enumerate(self.codecs):
+            if codec.cuts and not codec.fitting:
+                return codec.segments(self.init(layout).shared[at])
+        raise ConfigError(
+            "this chain has no thresholds that are known ahead; put Clip(bound) into it"
+        )
+
+    def summary(self) -> str:
+        """What it does, in words, for logs."""
+        return ", ".join(filter(None, (codec.summary() for codec in self.codecs)))
+
+    def settled(self, bits: int) -> Chain:
+        """The chain with so many bits a value."""
+        return self if bits == self.bits else self._each(lambda codec: codec.settled(bits))
+
+    def keyed(self, permutation: Permutation | None) -> Chain:
+        """The chain with the secret order of one attempt, where coordinates are hidden."""
+        return self._each(lambda codec: codec.keyed(permutation)) if self.hides else self
+
+    def _each(self, change: Callable[[Codec], Codec]) -> Chain:
+        return Chain(tuple(map(change, self.codecs)), self.fuse)
 
     def parameters(self) -> dict[str, Any]:
         """Parameters of each, in order."""
-        return {"name": "chain", "codecs": [c.parameters() for c in self.codecs]}
+        return {"name": self.name, "codecs": [c.parameters() for c in self.codecs]}
 
     def init(self, layout: Layout) -> State:
         """A tuple of the codecs' states."""
@@ -136,39 +172,37 @@ class Chain(Codec):
         """
         shared = state.shared if state else (None,) * len(self.codecs)
         for codec, known in zip(reversed(self.codecs), reversed(shared), strict=True):
-            if isinstance(codec, Clip):
-                inner = codec.error(layout, count, inner, known)
-            else:
-                inner = codec.error(layout, count, inner)
+            inner = codec.error(layout, count, inner, known)
         return inner
 
     # --- adaptive thresholds ---
 
     def needs_mean_squares(self, state: State) -> bool:
         """Whether `fitted` must come before `finish` in the round that starts from `state`."""
-        return any(clip.needs_mean_squares(state.shared[at]) for at, clip in self._adaptive)
+        return any(
+            codec.needs_mean_squares(known)
+            for codec, known in zip(self.codecs, state.shared, strict=True)
+            if codec.fitting
+        )
 
     def statistics(self, selected: Plain, state: State) -> NDArray[np.int64]:
         """What one sender adds to the mean squares, of what `select` gave: shape (2 L,); see `Clip`."""
-        at, clip = self._fitting
-        return clip.statistics(selected, state.shared[at])
+        at = self._fitted
+        return self.codecs[at].statistics(selected, state.shared[at])
 
     def fitted(self, sums: NDArray[np.int64], count: int, state: State) -> State:
         """With the thresholds that summed `statistics` of `count` senders give; see `Clip`."""
-        at, clip = self._fitting
-        fit = clip.fitted(sums, count, state.shared[at])
+        at = self._fitted
+        fit = self.codecs[at].fitted(sums, count, state.shared[at])
         return State((*state.shared[:at], fit, *state.shared[at + 1 :]), state.local)
 
     @property
-    def _adaptive(self) -> list[tuple[int, Clip]]:
-        """Where an adaptive Clip stands, and what it is: one at most."""
-        return [(i, c) for i, c in enumerate(self.codecs) if isinstance(c, Clip) and c.adaptive]
-
-    @property
-    def _fitting(self) -> tuple[int, Clip]:
-        if not (found := self._adaptive):
-            raise ConfigError("this chain has no thresholds to fit; Clip.history() or .exchange()")
-        return found[0]
+    def _fitted(self) -> int:
+        """Where the codec stands that is fitted: one at most."""
+        for at, codec in enumerate(self.codecs):
+            if codec.fitting:
+                return at
+        raise ConfigError("this chain has no thresholds to fit; Clip.history() or .exchange()")
 
     def memory(self, state: State) -> dict[str, NDArray[np.float64]]:
         """What all readers share and must outlive the process, by name."""
@@ -202,9 +236,8 @@ class Chain(Codec):
             return plain, state
         states = _states(state)
         plain, states[0] = self.codecs[0].encode(plain, states[0])
-        clip = self.codecs[1] if len(self.codecs) > 1 else None
-        if isinstance(clip, Clip):
-            plain, beyond = clip.cut(plain, states[1].shared)
+        if len(self.codecs) > 1:
+            plain, beyond = self.codecs[1].cut(plain, states[1].shared)
             if beyond is not None:  # what clipping would lose, error feedback keeps
                 states[0].local[plain.coords] += beyond
         return plain, _joined(states)
@@ -227,9 +260,9 @@ class Chain(Codec):
 
         What runs as one pass (`fused`) never holds it as a whole.
         """
-        match self._steps:
-            case ((_, Fused() as fused),):
-                return fused.encode_parts(parts, length, extras, state.shared[0]), state
+        [(_, step), *rest] = self._steps
+        if hasattr(step, "encode_parts") and not rest:
+            return step.encode_parts(parts, length, extras, state.shared[0]), state
         return self.encode(Plain(joined(parts, length), extras), state)
 
     def decode(
@@ -238,7 +271,8 @@ class Chain(Codec):
         """Decode through all codecs, last first; with `reuse`, `total.values` may be overwritten."""
         states = _states(state)
         for at, step in reversed(self._steps):
-            how = {"reuse": reuse} if isinstance(step, Fused) else {}
+            fused = step is not self.codecs[at]
+            how = {"reuse": reuse} if fused else {}
             total, states[at] = step.decode(total, senders, states[at], **how)
         return total, _joined(states)
 

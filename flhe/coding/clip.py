@@ -25,18 +25,20 @@ import fnmatch
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import WEIGHT, Codec, Plain, State
+from flhe.coding.base import WEIGHT, Codec, Fitting, Fusion, Plain, State
 from flhe.coding.flatten import Layout
+from flhe.coding.quantize import Quantize
 from flhe.coding.spaces import Reals, Space
 from flhe.coding.squares import Layers, Segments
+from flhe.coding.weigh import Weigh
 from flhe.errors import ClippedError, ConfigError, MisfitError, NotFiniteError, ProtocolError
 
 logger = logging.getLogger("flhe")
@@ -68,16 +70,19 @@ class Clip(Codec):
         in file names, the first match counts, and a layer that nothing matches is refused.
     rule : "fixed", "history" or "exchange"
         Where alpha comes from; see `history` and `exchange`.
-    bits : int
+    precision : int
         Bits of the `Quantize` behind an adaptive rule; the chain fills it in.
     full_weight : int
         `max_examples` of the `Weigh` behind it, 0 without one; the chain fills it in. The values of a
         client with n examples more than that are scaled by n / full_weight before they are cut.
     """
 
+    name: ClassVar[str] = "clip"
+    cuts: ClassVar[bool] = True
+
     bound: float | Mapping[str, float] = 1.0
     rule: Rule = field(default="fixed", kw_only=True)
-    bits: int = field(default=0, kw_only=True)
+    precision: int = field(default=0, kw_only=True)
     full_weight: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -86,6 +91,8 @@ class Clip(Codec):
         if self.adaptive and self.bound != 1.0:
             raise ConfigError(f"Clip.{self.rule}() finds its thresholds; give it no bound")
         for name, alpha in self._items():
+            if type(name) is not str:
+                raise ConfigError("Clip: thresholds are by the names of layers")
             if not MIN_ALPHA <= alpha <= MAX_ALPHA:  # false for NaN
                 raise ConfigError(
                     f"Clip({name}: {alpha}): alpha must lie between {MIN_ALPHA} and {MAX_ALPHA}"
@@ -114,8 +121,46 @@ class Clip(Codec):
     def parameters(self) -> dict[str, Any]:
         """Thresholds as exact text, or the rule that gives them."""
         if self.adaptive:
-            return {"name": "clip", "rule": self.rule, "bits": self.bits}
-        return {"name": "clip", "bound": [[name, alpha.hex()] for name, alpha in self._items()]}
+            return {"name": self.name, "rule": self.rule}
+        return {"name": self.name, "bound": [[name, alpha.hex()] for name, alpha in self._items()]}
+
+    @classmethod
+    def from_parameters(cls, stored: Mapping[str, Any]) -> Clip:
+        """Inverse of `parameters`, without the name."""
+        if "rule" in stored:
+            return cls(**stored)
+        bound = {name: float.fromhex(alpha) for name, alpha in stored["bound"]}
+        return cls(bound["*"] if list(bound) == ["*"] else bound)
+
+    def summary(self) -> str:
+        """Its thresholds."""
+        return f"clipped at {self.rule if self.adaptive else self.bound}"
+
+    @property
+    def fitting(self) -> Fitting:
+        """When thresholds are fitted on a sum of mean squares."""
+        return {"fixed": "", "history": "first", "exchange": "always"}[self.rule]  # type: ignore[return-value]
+
+    def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Clip:
+        """With the weight that is whole, and where thresholds are fitted, the bits behind it."""
+        full_weight = max((codec.whole_weight for codec in behind), default=0)
+        bits = max((codec.value_bits for codec in behind), default=0)
+        makes = any(codec.makes_integers for codec in behind)
+        if self.adaptive and not makes:
+            raise MisfitError(
+                f"Clip.{self.rule}() sets its thresholds by Quantize's bits; put Quantize(bits) behind "
+                "it, or give the bound with Clip(bound)"
+            )
+        return replace(self, full_weight=full_weight, precision=bits if self.adaptive else 0)
+
+    def fused(self, behind: Sequence[Codec]) -> Fusion | None:
+        """With Weigh and Quantize behind it, one pass in place of six."""
+        from flhe.coding.fused import Fused
+
+        match behind:
+            case [Weigh() as weigh, Quantize() as quantize, *_]:
+                return Fusion(Fused(self, weigh, quantize), 3)
+        return None
 
     def init(self, layout: Layout) -> State:
         """Layers state: the layers, and the thresholds where they are given."""
@@ -180,7 +225,7 @@ class Clip(Codec):
         return fit._replace(ranged=True)
 
     def _of(self, mean_squares: Sequence[float], shared: Layers) -> Layers:
-        alphas = aciq.thresholds(self.bits, mean_squares)
+        alphas = aciq.thresholds(self.precision, mean_squares)
         return shared._replace(alphas=alphas, mean_squares=tuple(mean_squares), ranged=False)
 
     def told(self, tally: squares.Tally | None, shared: Layers) -> NDArray[np.int64]:

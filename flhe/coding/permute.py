@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,29 @@ class Permute(Codec):
         That of one round and attempt; None where the session is still to supply it.
     """
 
+    name: ClassVar[str] = "permute"
+    place: ClassVar[Literal["last"]] = "last"
+    hides: ClassVar[bool] = True
+
     permutation: Permutation | None = None
+
+    def summary(self) -> str:
+        """That it is there."""
+        return "coordinates permuted"
+
+    def keyed(self, permutation: Permutation | None) -> Permute:
+        """With the order of one attempt."""
+        return Permute(permutation)
+
+    def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Permute:
+        """It is for sparse updates; MisfitError without a step that makes them."""
+        if not any(codec.sparse for codec in before):
+            raise MisfitError("chain(): Permute is for sparse updates; put TopK first")
+        return self
 
     def parameters(self) -> dict[str, Any]:
         """Only that it is there; never the key."""
-        return {"name": "permute"}
+        return {"name": self.name}
 
     def out(self, space: Space) -> Space:
         """The same space, reals or integers: values do not change."""

@@ -14,8 +14,8 @@ includes it, so that `bits` is what one value costs before headroom.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,27 +48,43 @@ class Quantize(Codec):
     Parameters
     ----------
     bits : int
-        Bits a value, 2 to 32.
+        Bits a value, 2 to 32; 0 until the cohort says how many there is room for (`settled`).
     rounding : "stochastic" or "nearest"
         Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic.
     random : callable giving a Rounding
         Makes one source of uniform 16-bit integers per encoding; a CSPRNG by default.
     """
 
+    name: ClassVar[str] = "quantize"
+    makes_integers: ClassVar[bool] = True
+
     bits: int
     rounding: Literal["stochastic", "nearest"] = "stochastic"
     random: Callable[[], Rounding] = field(default=SecureRounding, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 32:
-            raise ConfigError(f"Quantize(bits={self.bits}): bits must be 2 to 32")
+        if type(self.bits) is not int or (self.bits != 0 and not 2 <= self.bits <= 32):
+            raise ConfigError(f"Quantize(bits={self.bits!r}): bits must be 2 to 32, an int")
         if self.rounding not in ("stochastic", "nearest"):
             raise ConfigError(f"Quantize(rounding={self.rounding!r}): 'stochastic' or 'nearest'")
 
     @property
     def levels(self) -> int:
         """Largest integer a single value can become."""
-        return (1 << (self.bits - 1)) - 1
+        return (1 << max(self.bits, 1) - 1) - 1
+
+    @property
+    def value_bits(self) -> int:
+        """Its bits."""
+        return self.bits
+
+    def summary(self) -> str:
+        """Its bits."""
+        return f"{self.bits} bits" if self.bits else "all bits that there is room for"
+
+    def settled(self, bits: int) -> Quantize:
+        """With so many bits."""
+        return replace(self, bits=bits)
 
     @property
     def step(self) -> float:
@@ -87,7 +103,7 @@ class Quantize(Codec):
 
     def parameters(self) -> dict[str, Any]:
         """Bits; how a client rounds is its own business."""
-        return {"name": "quantize", "bits": self.bits}
+        return {"name": self.name, "bits": self.bits}
 
     def out(self, space: Space) -> Integers:
         """Integers of `bits` bits; refuses inputs that may exceed 1."""
@@ -101,7 +117,7 @@ class Quantize(Codec):
         """Each extra takes LIMBS lanes."""
         return extras * self.limbs
 
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
         """One step a term, half of one where rounding is to nearest."""
         return self.step * (inner + count * (1.0 if self.rounding == "stochastic" else 0.5))
 

@@ -92,6 +92,11 @@ class Select(Record):
                 f"Select(rule={self.rule!r}): 'sensitivity', 'magnitude', 'random' or 'layers:REGEX'"
             )
 
+    @classmethod
+    def of(cls, part: float | Select | None) -> Select:
+        """A share by the usual rule, or all of an update where nothing is said."""
+        return part if isinstance(part, Select) else cls(1.0 if part is None else part)
+
     @property
     def kind(self) -> str:
         """The rule's name, without a pattern."""

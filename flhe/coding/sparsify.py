@@ -24,7 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,18 +77,31 @@ class TopK(Codec):
         Rounds for each of the shares 0.8, 0.4 and 0.2 that lie above `ratio`; 0 for none of them.
     """
 
+    name: ClassVar[str] = "topk"
+    place: ClassVar[Literal["first"]] = "first"
+    sparse: ClassVar[bool] = True
+
     ratio: float
     warmup: int = 10
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:  # false for NaN
             raise ConfigError(f"TopK(ratio={self.ratio}): ratio must be above 0 and at most 1")
-        if self.warmup < 0:
+        if type(self.warmup) is not int or self.warmup < 0:
             raise ConfigError(f"TopK(warmup={self.warmup}): rounds cannot be negative")
 
     def parameters(self) -> dict[str, Any]:
         """Ratio as decimal text, and warm-up."""
-        return {"name": "topk", "ratio": str(float(self.ratio)), "warmup": self.warmup}
+        return {"name": self.name, "ratio": str(float(self.ratio)), "warmup": self.warmup}
+
+    @classmethod
+    def from_parameters(cls, stored: Mapping[str, Any]) -> TopK:
+        """Inverse of `parameters`, without the name."""
+        return cls(float(stored["ratio"]), stored["warmup"])
+
+    def summary(self) -> str:
+        """The share that is sent."""
+        return f"top {self.ratio}"
 
     def init(self, layout: Layout) -> State:
         """Shared state: the layers and no rounds. No residual yet.

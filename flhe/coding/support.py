@@ -26,6 +26,7 @@ Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (it
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +126,26 @@ class Support:
         """SHA-256 over the set and its length, 32 bytes."""
         fields = ["flhe/v1/support", self.length, self.data]
         return hashlib.sha256(canonical.dumps(fields)).digest()
+
+
+def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
+    """Bitmap of the coordinates that somebody sends, and how many they are."""
+    words = supports[0].bitmap().copy()
+    for support in supports[1:]:
+        np.bitwise_or(words, support.bitmap(), out=words)
+    return words, int(np.bitwise_count(words).sum())
+
+
+def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
+    """Coordinates that somebody sends, ascending, shape (union,)."""
+    from flhe.math import coordinate_kernels
+
+    if len(supports) == 1:
+        return supports[0].coords
+    words, count = union_of(supports)
+    out = np.empty(count, np.uint32)
+    coordinate_kernels.positions(words, out)
+    return out
 
 
 def _check_length(length: int) -> None:

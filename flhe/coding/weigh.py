@@ -11,8 +11,8 @@ by n / max_examples before it cuts them, so its threshold is alpha * max_example
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,16 +45,36 @@ class Weigh(Codec):
         in.
     """
 
+    name: ClassVar[str] = "weigh"
+
     max_examples: int
     scaled: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_examples <= 1 << 28:
-            raise ConfigError(f"Weigh(max_examples={self.max_examples}): must be 1 to 2**28")
+        if type(self.max_examples) is not int or not 1 <= self.max_examples <= 1 << 28:
+            raise ConfigError(
+                f"Weigh(max_examples={self.max_examples!r}): must be 1 to 2**28, an int"
+            )
+
+    @property
+    def whole_weight(self) -> int:
+        """Its bound."""
+        return self.max_examples
+
+    def summary(self) -> str:
+        """Whose weight is whole."""
+        return (
+            f"weighed up to {self.max_examples} examples" if self.max_examples > 1 else "unweighed"
+        )
+
+    def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Weigh:
+        """Whether a step before it scales values; of one example each, nobody has more."""
+        scaled = self.max_examples > 1 and any(codec.cuts for codec in before)
+        return replace(self, scaled=scaled)
 
     def parameters(self) -> dict[str, Any]:
         """The bound."""
-        return {"name": "weigh", "max_examples": self.max_examples}
+        return {"name": self.name, "max_examples": self.max_examples}
 
     def out(self, space: Space) -> Reals:
         """The same reals: weights are at most 1."""
@@ -70,7 +90,7 @@ class Weigh(Codec):
                 f"at most {most_examples(cohort)} fit"
             )
 
-    def error(self, layout: Layout, count: int, inner: float = 0.0) -> float:
+    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
         """The sum's error spread over the least weight that `count` clients have, one each."""
         return inner * self.max_examples / count + 2.0**-22
 

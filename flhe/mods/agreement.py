@@ -11,7 +11,6 @@ from flhe.keys.agreement import epoch
 from flhe.mods import records
 from flhe.mods.stages import App, reply
 from flhe.node.node import Node
-from flhe.packages import check_packages
 from flhe.training.terms import Terms
 
 
@@ -21,7 +20,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
     node.check_terms(announced)
-    check_packages(terms.scheme)  # before anybody relies on this site
+    terms.scheme.needs.check()  # before anybody relies on this site
     number = records.field(record, "number", int)
     node.check_begun()
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
@@ -61,11 +60,9 @@ def finish(node: Node, record: ConfigRecord) -> None:
     agreed = epoch.finish(state, confirms)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
-    if state.scheme_terms != (
-        terms.hash() if terms.has_key_pair or terms.needs_all_members else b""
-    ):
+    if state.scheme_terms != (terms.hash() if terms.scheme.member_secrets else b""):
         raise ProtocolError("there are no keys of the scheme for these terms: start over")
-    if terms.needs_all_members and not state.scheme_public:
+    if terms.scheme.member_secrets and not state.scheme_public:
         raise ProtocolError("the sum of the members' keys is not known yet: start over")
     node.check_begun(begin=True)
     node.start_session(agreed, terms)

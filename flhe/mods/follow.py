@@ -68,7 +68,7 @@ class Follower:
             raise ProtocolError("the checkpoint holds another round than its header says")
         mask = model.mask
         if mask is not None and (
-            not self.terms.mapped or mask.count != self.terms.select.count(model.layout)
+            not self.terms.select.mapped or mask.count != self.terms.select.count(model.layout)
         ):
             raise ProtocolError("the checkpoint holds a selection that these terms do not make")
         if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
@@ -146,7 +146,7 @@ class Follower:
             Another sum than the one that the message speaks of.
         """
         session, model = self.session()
-        floats = session.layout.floats if self.terms.sparse else 0
+        floats = session.layout.floats if self.terms.codec.sparse else 0
         total = records.to_sealed(header, arrays, take=True, floats=floats)
         if total.slot.round <= model.round:
             return  # the server had not heard of it
@@ -217,7 +217,7 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
         Something in the message that does not belong there, or does not open.
     """
     agreed, terms = agreement.current(node, record)
-    if terms.reader == "server":
+    if terms.scheme.reader == "server":
         return _followed(node, record, message, agreed, terms)
     follower = Follower(node, agreed, terms, node.load_model())
     box = message.content.get(records.BOX)

@@ -24,6 +24,7 @@ from flhe.node.folder import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
+from flhe.schemes.registry import PLAIN
 from flhe.wire.codes import APP, Refusal, refusal_for
 
 logger = logging.getLogger("flhe")
@@ -92,7 +93,7 @@ class HEMod:
         if policy.home.is_dir():  # refused before anything is made, and told where there is a log
             handling.store = open_store(policy)
         if record is None:
-            policy.check_scheme("plain")
+            policy.check_scheme(PLAIN)
         else:
             records.check_version(record)
         handling.store = store = open_store(policy)
@@ -128,7 +129,7 @@ class _Handling:
 
     def note(self, record: ConfigRecord | None) -> None:
         """Note what is asked."""
-        self.stage = audit.PLAIN if record is None else str(record.get("stage"))
+        self.stage = PLAIN if record is None else str(record.get("stage"))
         for name in () if record is None else ("round", "attempt"):
             number = record.get(name)  # type: ignore[union-attr]
             setattr(self, name, number if type(number) is int else None)
@@ -197,7 +198,7 @@ def _plain(node: Node, message: Message, app: stages.App) -> RecordDict:
 def _plain_asked(context: Context) -> bool:
     """Whether the run says of itself that it is a plain one; heeded in simulations only."""
     config = context.run_config
-    return config.get("scheme") == "plain" or config.get("flhe-plain") is True
+    return config.get("scheme") == PLAIN or config.get("flhe-plain") is True
 
 
 def _simulated() -> bool:

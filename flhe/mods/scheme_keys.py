@@ -1,6 +1,6 @@
 """Stages by which the members of a new epoch come to the keys of a scheme's own.
 
-One key pair for all: `flhe.keys.agreement.key_pair`. Or ESHE's, a key for each member:
+One key pair for all: `flhe.keys.agreement.key_pair`. Or a key for each member:
 `flhe.keys.agreement.joint`. Of those, once everybody has confirmed, and before a member draws a key, it
 erases the ones of the epoch before: from then on nobody here opens what was sealed for another set of
 senders. (Dealt keys are for one set only.) Its model stays, and so does the update that is under way:
@@ -8,6 +8,8 @@ it is encrypted again, for those that are left.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -18,16 +20,15 @@ from flhe.keys.agreement.states import Confirmed
 from flhe.mods import records
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.node import Node
-from flhe.schemes.base import Scheme
-from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.base import JointAdder, KeyPairAdder
 from flhe.training.terms import Terms
 
 
 def make_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Make the pair, as the member of the lowest rank, and seal it for the others."""
     with (watch := Stopwatch()):
-        state, scheme, terms, confirms = _pair(node, record)
-        state, envelope = key_pair.make(state, confirms, scheme, terms.hash())
+        state, adder, terms, confirms = _pair(node, record)
+        state, envelope = key_pair.make(state, confirms, adder, terms.hash())
         node.save_agreement(state)
     return reply(watch, envelope=envelope)
 
@@ -35,21 +36,21 @@ def make_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
 def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Take the pair that another member made, and try it out."""
     with (watch := Stopwatch()):
-        state, scheme, terms, confirms = _pair(node, record)
+        state, adder, terms, confirms = _pair(node, record)
         made = records.field(record, "key-pair", bytes)
-        node.save_agreement(key_pair.take(state, confirms, made, scheme, terms.hash()))
+        node.save_agreement(key_pair.take(state, confirms, made, adder, terms.hash()))
     return reply(watch)
 
 
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Draw a key, and send it under the masks of all pairs."""
     with (watch := Stopwatch()):
-        state, scheme, terms, confirms = _joint(node, record)
-        if scheme.keys != "joint":
+        state, adder, terms, confirms = _joint(node, record)
+        if terms.scheme.dealt:
             raise ProtocolError("asked to draw a key, and keys are dealt here")
         finish(state, confirms)  # or anybody could have keys erased
         node.erase_keys()
-        state, envelope = joint.share(state, confirms, scheme, terms.hash())
+        state, envelope = joint.share(state, confirms, adder, terms.hash())
         node.save_agreement(state)
     return reply(watch, envelope=envelope)
 
@@ -57,14 +58,14 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
 def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Add up everybody's keys, or take those that were dealt, and say what the sum is called."""
     with (watch := Stopwatch()):
-        state, scheme, terms, confirms = _joint(node, record)
-        if scheme.keys == "dealt":
-            key = dealt.load(node.policy.dealt_key, state, scheme)
-            state, envelope = joint.take(state, confirms, key, scheme, terms.hash())
+        state, adder, terms, confirms = _joint(node, record)
+        if terms.scheme.dealt:
+            key = dealt.load(node.policy.dealt_key, state, adder)
+            state, envelope = joint.take(state, confirms, key, adder, terms.hash())
             node.erase_keys()
         else:
             messages = records.bytes_list(record, "messages")
-            state, envelope = joint.add(state, confirms, messages, scheme, terms.hash())
+            state, envelope = joint.add(state, confirms, messages, adder, terms.hash())
         node.save_agreement(state)
     return reply(watch, envelope=envelope)
 
@@ -78,22 +79,21 @@ def _terms(node: Node, record: ConfigRecord) -> Terms:
     return terms
 
 
-def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, Scheme, Terms, list[bytes]]:
+def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, KeyPairAdder, Terms, list[bytes]]:
     """Where the agreement stands, what the pair is for, and everyone's confirmation."""
     terms = _terms(node, record)
-    if not terms.has_key_pair:
+    if terms.scheme.agreement != "key-pair":
         raise ProtocolError("asked for a key pair, and the scheme has none")
     state = node.load_agreement(Confirmed)
-    scheme = terms.for_cohort(len(state.members))
-    return state, scheme, terms, records.bytes_list(record, "confirms")
+    adder = cast(KeyPairAdder, terms.for_cohort(len(state.members)))
+    return state, adder, terms, records.bytes_list(record, "confirms")
 
 
-def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, Esafl, Terms, list[bytes]]:
+def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, JointAdder, Terms, list[bytes]]:
     """Likewise, of a sum of keys."""
     terms = _terms(node, record)
-    if not terms.needs_all_members:
+    if terms.scheme.agreement != "joint":
         raise ProtocolError("asked for a sum of keys, and the scheme has none")
     state = node.load_agreement(Confirmed)
-    scheme = terms.for_cohort(len(state.members))
-    assert isinstance(scheme, Esafl)
-    return state, scheme, terms, records.bytes_list(record, "confirms")
+    adder = cast(JointAdder, terms.for_cohort(len(state.members)))
+    return state, adder, terms, records.bytes_list(record, "confirms")

@@ -51,7 +51,7 @@ def begin(
     digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
     if draft is None or not draft.is_of(round_, model, app_inputs_hash):
-        if session.terms.per_sum_keys:
+        if session.terms.scheme.per_sum_keys:
             slot = session.slot(
                 model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest
             )
@@ -67,7 +67,7 @@ def begin(
     turn = _Turn(node, follower, session, model, draft, digest, attempt, _mean_squares(record))
     if session.needs_mean_squares(model) and turn.mean_squares is None:
         return turn.tell_mean_squares()
-    return turn.tell_support() if session.terms.sparse else turn.tell_update(_mode(record))
+    return turn.tell_support() if session.terms.codec.sparse else turn.tell_update(_mode(record))
 
 
 def supports(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
@@ -142,7 +142,7 @@ class _Turn:
                     lambda r, a: node.claim(
                         session, r, a, self.digest, slot.history, step="mean-squares"
                     ),
-                    session.terms.mean_squares_mode,
+                    session.terms.scheme.mode_ahead,
                 )
                 output = sealed, sign(node, session, sealed, "mean-squares")
             node.save_output(*output, "mean-squares")
@@ -151,7 +151,7 @@ class _Turn:
     def tell_support(self) -> RecordDict:
         """Which coordinates the update has, as the server knows them in this attempt."""
         session = self.session
-        if not session.terms.sparse:
+        if not session.terms.codec.sparse:
             raise ProtocolError("asked for a support, and updates are dense")
         with self.follower.watch:
             self._fit()  # opens and checks the mean squares, before anything is told
@@ -180,7 +180,7 @@ class _Turn:
             return again
         survivors.check_ready(node, session, slot)
         node.bind_mask(self.model.mask)
-        session.scheme_of(self.model).check_mode(mode)
+        session.adder_of(self.model).check_mode(mode)
         with self.follower.watch:
             encoded, support = session.encode_draft(
                 self.draft, self.model, self._fit(), slot, self.digest

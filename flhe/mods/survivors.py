@@ -40,14 +40,14 @@ def check_ready(node: Node, session: Session, slot: Slot) -> None:
     ReuseError
         The round's survivors were signed, or its sum was given up.
     """
-    if session.terms.per_sum_keys:
+    if session.terms.scheme.per_sum_keys:
         node.check_unsigned(slot.epoch, slot.round)
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
 
 
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> Fields:
     """Share the seed of what was just encrypted; {} where the scheme has none."""
-    if not session.terms.per_sum_keys:
+    if not session.terms.scheme.per_sum_keys:
         return {}
     assert isinstance(sealer, SharedSealer)
     dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
@@ -57,7 +57,7 @@ def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> Fields:
 
 def dealt(node: Node, session: Session, slot: Slot) -> Fields:
     """The shares of an update that is sent again; {} where the scheme has none."""
-    if not session.terms.per_sum_keys:
+    if not session.terms.scheme.per_sum_keys:
         return {}
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
@@ -79,7 +79,7 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
         boxes = records.bytes_list(record, "shares")
         try:
             agreed, signature = masking.agree(
-                epoch, node.identity, kept, proposed, boxes, terms.elements(epoch.size)
+                epoch, node.identity, kept, proposed, boxes, terms.scheme.elements(epoch.size)
             )
         except SharesError as error:
             # Whose they are is no secret: the server must know whom to leave out.
@@ -104,8 +104,8 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
             agreed,
             ranks_in(record, "signers"),
             records.bytes_list(record, "signatures"),
-            terms.elements(epoch.size),
-            sealed=terms.reader == "clients",
+            terms.scheme.elements(epoch.size),
+            sealed=terms.scheme.reader == "clients",
         )
     return reply(watch, step="unmask", answer=answer)
 
@@ -113,7 +113,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
 def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
     """The node's own epoch and terms, where they have such stages."""
     agreed, terms = agreement.current(node, record)
-    if not terms.per_sum_keys:
+    if not terms.scheme.per_sum_keys:
         raise ProtocolError("a stage that this scheme does not have")
     return agreed, terms
 

@@ -45,7 +45,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             lambda: _draft(node, follower, message, app, round_, app_inputs_hash),
         )
     mode = records.optional(record, "mode", "")
-    session.scheme_of(model).check_mode(mode)
+    session.adder_of(model).check_mode(mode)
     with watch:
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
         slot = session.slot(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
@@ -96,7 +96,7 @@ def _draft(
     give_back()
     trained, examples, metrics = _trained(node, session.terms, answer)
     with follower.watch:
-        residual = node.residual() if session.terms.sparse else None
+        residual = node.residual() if session.terms.codec.sparse else None
         arrays = records.to_numpy(trained)
         return session.draft(model, arrays, examples, metrics, round_, residual, app_inputs_hash)
 
@@ -124,7 +124,7 @@ def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
     """Single numbers only: a list may hold one value per example."""
     if not isinstance(value, (int, float)):
         return False
-    if key == terms.weight_key and key in COUNTS and node.policy.counts:
+    if key == terms.weight_key and key in COUNTS and node.policy.limits["counts"]:
         return True
     return node.policy.allows_metric(key)
 
@@ -167,9 +167,9 @@ def _trained(
         )
     for name in set(allowed) - set(terms.metrics):
         say_once("metric %r is not averaged: name it in the strategy's train_metrics", name)
-    if terms.weighted and 8 * int(examples) < terms.max_examples:
+    if terms.codec.weighted and 8 * int(examples) < terms.codec.max_examples:
         say_once(
             "max_examples=%d is far above this node's examples: updates are quantized coarsely",
-            terms.max_examples,
+            terms.codec.max_examples,
         )
     return next(iter(arrays.values())), int(examples), allowed

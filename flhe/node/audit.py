@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.node.store import Store
+from flhe.schemes.registry import PLAIN
 from flhe.wire.codes import find
 
 NAME, OLDER = "audit.log", "audit.log.1"
@@ -38,7 +39,6 @@ _TRAINING = {"round", "supports", "update"}
 _OPENING = {"consist", "unmask"}
 STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING | {"evaluate"})
 """Stages that are recorded by name."""
-PLAIN = "plain"
 """The stage of a message that has none, and the answer to it where policy allows one."""
 REFUSED = "refused"
 """The answer that is a code."""

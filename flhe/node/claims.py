@@ -56,7 +56,7 @@ class Claims(Folder):
         ReuseError
             This step or a later one was claimed before; the round's survivors were signed.
         """
-        if session.terms.per_sum_keys:
+        if session.terms.scheme.per_sum_keys:
             self.check_unsigned(session.epoch.id, round_)
         note = StoredNote(digest, support, mode, history).to_bytes()
         self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))

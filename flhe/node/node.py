@@ -134,7 +134,7 @@ class Node(Updates):
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
-        self._raise_marks(old, masked=terms.per_sum_keys)
+        self._raise_marks(old, masked=terms.scheme.per_sum_keys)
         floor = self.floor()
         opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
@@ -180,7 +180,7 @@ class Node(Updates):
             agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
         except (ProtocolError, NoKeyError):
             return None
-        if Terms.from_bytes(terms).needs_all_members and not agreed.scheme_secret:
+        if Terms.from_bytes(terms).scheme.needs_all_members and not agreed.scheme_secret:
             return None  # erased, for another epoch that never began
         return current if pinned is None or pinned.hash == agreed.roster.hash else None
 

@@ -17,13 +17,12 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
     flhe-min-survivors fewest senders of a sum that this node helps to open, likewise
     flhe-counts        true lets example counts leave, for weighted evaluation
     flhe-unpermuted    true lets the server see which values of a sparse update were chosen
-    flhe-server-reads  true lets the server read the sum of a round (SASH, unmask="server"): the
-                       model, and sums of updates and of example counts, though no single one
-    flhe-key-bits      shortest Paillier modulus (BatchCrypt) that may be used here, 3072 unless
-                       said; 2048 has 112 bits of security
-    flhe-fresh-keys    true refuses keys of ESAFL that last longer than one round: with those, the
-                       server together with one member could open an update that came too late
-    flhe-dealt-key     path of the file with this site's keys, where they are dealt (ESAFL)
+    flhe-server-reads  true lets the server read the sum of a round, where the scheme says that it
+                       does: the model, and sums of updates and of example counts, though no single one
+    flhe-fresh-keys    true refuses keys of each member's own that last longer than one round: with
+                       those, the server together with one member could open an update that came too
+                       late
+    flhe-dealt-key     path of the file with this site's keys, where they are dealt
     flhe-min-select    smallest share of an update that must be encrypted, 1 unless said: below that
                        the rest of each update is shown to the server, as it is; in each federation
                        by itself: two of them may show different parts
@@ -41,10 +40,12 @@ server can rewrite it. Keys of the node config (`flower-supernode --node-config`
                        ProcSubset=pid of systemd) they outlive one all the same, and doctor fails
     flhe-leave         true makes this node give up its keys and leave the federation
 
+and the limits that schemes declare, such as flhe-key-bits (`Scheme.limits`).
+
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
-updates may be told unpermuted, the server may read sums, a modulus may have 2048 bits, any part of an
-update may travel in clear, and a run passes unencrypted if its run config says so: `scheme="plain"` or
-`flhe-plain=true`.
+updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,
+what schemes declare is at its laxest, and a run passes unencrypted if its run config says so:
+`scheme="plain"` or `flhe-plain=true`.
 
 A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those
 and of the node's own config the stricter holds.
@@ -52,13 +53,14 @@ and of the node's own config the stricter holds.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from flhe.coding.flatten import Layout
 from flhe.coding.select import MAPS
@@ -67,35 +69,33 @@ from flhe.keys.roster import limits
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import MANY, load_pinned
 from flhe.node import config as read
-from flhe.schemes.batchcrypt.keys import KEY_BITS
-from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
+from flhe.schemes.limit import Limit, Value
+from flhe.schemes.registry import PLAIN, SCHEMES
 from flhe.training.terms import Terms
 
 Trust = Literal["pinned", "first-use"]
-SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
-"""Schemes that this version builds and a node allows by default."""
-
 RULES = (*MAPS, "random", "layers")
 """Rules of selection; see `flhe.coding.select`."""
 
-SETTINGS = tuple(
-    f"flhe-{name}"
-    for name in (
-        *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "counts", "leave"),
-        *("durable", "max-federations"),
-        *("min-members", "min-survivors", "unpermuted", "server-reads", "key-bits", "fresh-keys"),
-        *("dealt-key", "min-select", "select-rules", "min-noise", "max-releases"),
-    )
+OWN = (
+    *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave", "durable"),
+    *("max-federations", "min-survivors", "dealt-key", "select-rules"),
 )
-"""Keys of a node's config that are ours; another one that begins so is a slip of the pen."""
+"""Settings beside the limits, without `flhe-`."""
+
+
+@functools.cache
+def settings() -> tuple[str, ...]:
+    """Keys of a node's config that are ours; another one that begins so is a slip of the pen."""
+    return tuple(f"flhe-{name}" for name in (*OWN, *limits.known()))
 
 
 def misspelt(config: Mapping[str, object]) -> str:
     """What is wrong with a setting that no version knows: with a slip of the pen it limits nothing."""
-    unknown = sorted(k for k in map(str, config) if k not in SETTINGS and _is_ours(_folded(k)))
+    unknown = sorted(k for k in map(str, config) if k not in settings() and _is_ours(_folded(k)))
     if not unknown:
         return ""
-    meant = get_close_matches(_folded(unknown[0]), SETTINGS, 1)
+    meant = get_close_matches(_folded(unknown[0]), settings(), 1)
     hint = f"did you mean {meant[0]}?" if meant else "docs/deploy.md lists them"
     return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
 
@@ -116,11 +116,25 @@ def _is_ours(folded: str) -> bool:
         return True
     prefix = folded.partition("-")[0]
     near = bool(get_close_matches(prefix, ["flhe"], 1, 0.7))  # fhle, fle
-    return near and bool(get_close_matches(folded, SETTINGS, 1, 0.8))
+    return near and bool(get_close_matches(folded, settings(), 1, 0.8))
 
 
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
+
+
+def allowed(simulated: bool = False, plain_asked: bool = False) -> tuple[str, ...]:
+    """Schemes that may run where the node config names none.
+
+    A deployed node allows flhe's own that say so; what somebody else installed it must name.
+    """
+    if simulated:
+        return (*SCHEMES.names(), PLAIN) if plain_asked else SCHEMES.names()
+    return tuple(name for name in SCHEMES.own if SCHEMES.named(name).deployed)
+
+
+def _defaults() -> dict[str, Value]:
+    return {limit.name: limit.default for limit in limits.known().values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,32 +153,16 @@ class Policy:
         Schemes that may run here.
     metrics : tuple[str, ...]
         Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
-    counts : bool
-        Whether example counts may leave beside evaluation metrics.
     leave : bool
         Whether this node leaves the federation: it answers nothing more and destroys its keys.
-    unpermuted : bool
-        Whether the server may see which values of a sparse update were chosen.
-    server_reads : bool
-        Whether the server may read the sum of a round.
-    key_bits : int
-        Shortest modulus of a Paillier key that may be used.
-    fresh_keys : bool
-        Whether keys of ESAFL must be fresh in each round.
+    limits : mapping of str to bool, int or float
+        The stricter of what its roster and its own config say, by name; see `keys.roster.limits`.
     dealt_key : Path or None
         File with this site's keys, where they are dealt.
-    min_select : float
-        Smallest share of an update that must be encrypted, where the rest travels in clear.
     select_rules : tuple[str, ...]
         Rules that may choose it.
-    min_noise : float
-        Least scale of the Laplace noise on what travels in clear; 0 asks for none.
-    max_releases : int
-        Most updates with noise that may leave in one federation; 0 for any number.
-    min_members : int
-        Fewest members of a group that agrees on keys, beside what the roster says.
     min_survivors : int
-        Fewest senders of a sum that this node helps to open, likewise.
+        Fewest senders of a sum that this node helps to open, beside what the roster says.
     max_federations : int
         Most federations that may begin in this state directory; 0 for any number.
     durable : bool
@@ -176,20 +174,12 @@ class Policy:
     home: Path
     trust: Trust = "pinned"
     roster: Roster | None = None
-    schemes: tuple[str, ...] = SCHEMES
+    schemes: tuple[str, ...] = field(default_factory=allowed)
     metrics: tuple[str, ...] = METRICS
-    counts: bool = False
     leave: bool = False
-    unpermuted: bool = False
-    server_reads: bool = False
-    key_bits: int = DEFAULT_KEY_BITS
-    fresh_keys: bool = False
+    limits: Mapping[str, Value] = field(default_factory=_defaults)
     dealt_key: Path | None = None
-    min_select: float = 1.0
     select_rules: tuple[str, ...] = ("sensitivity",)
-    min_noise: float = 0.0
-    max_releases: int = 0
-    min_members: int = 0
     min_survivors: int = 0
     max_federations: int = 0
     durable: bool = False
@@ -239,27 +229,15 @@ class Policy:
         else:
             path = root / f"{run_id}" / f"{node_id}"
         roster = _roster(node_config)
-        schemes = _schemes(node_config) or SCHEMES + (
-            ("plain",) if simulated and plain_asked else ()
-        )
         dealt = read.text(node_config, "flhe-dealt-key")
-        own: dict[str, Any] = {
-            "counts": read.flag(node_config, "flhe-counts"),
-            "unpermuted": simulated or read.flag(node_config, "flhe-unpermuted"),
-            "server_reads": simulated or read.flag(node_config, "flhe-server-reads"),
-            "key_bits": _key_bits(node_config, simulated),
-            "fresh_keys": read.flag(node_config, "flhe-fresh-keys"),
-            "min_select": read.number(node_config, "flhe-min-select", float(not simulated), 1.0),
-            "min_noise": read.number(node_config, "flhe-min-noise", 0.0, float("inf")),
-            "max_releases": read.count(node_config, "flhe-max-releases"),
-            "min_members": read.count(node_config, "flhe-min-members"),
+        own = {
+            limit.name: _bound(node_config, limit, simulated) for limit in limits.known().values()
         }
-        bounds: dict[str, Any] = (limits.NONE if roster is None else roster.limits).tighten(own)
         return cls(
             home=path,
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
-            schemes=schemes,
+            schemes=_schemes(node_config) or allowed(simulated, plain_asked),
             metrics=_metrics(node_config, environ),
             leave=read.flag(node_config, "flhe-leave"),
             durable=read.flag(node_config, "flhe-durable"),
@@ -272,12 +250,12 @@ class Policy:
             select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
             min_survivors=read.count(node_config, "flhe-min-survivors"),
             root=root,
-            **bounds,
+            limits=(limits.NONE if roster is None else roster.limits).tighten(own),
         )
 
     def check_members(self, members: int) -> None:
         """Refuse a group of so few that this node shares no key with it; QuorumError."""
-        need = max(self.min_members, self.min_survivors)
+        need = max(self.limits["min-members"], self.min_survivors)
         if members < need:
             raise QuorumError(
                 f"{members} members answered, this node's policy needs {need}: wait for more nodes, or "
@@ -295,7 +273,7 @@ class Policy:
 
     def check_scheme(self, scheme: str) -> None:
         """Refuse a scheme that this node, or its roster, does not allow."""
-        if scheme == "plain" and "plain" not in self.schemes:
+        if scheme == PLAIN and PLAIN not in self.schemes:
             raise PolicyError(
                 "the server asked for an unencrypted run, which this node refuses: use a strategy "
                 'of flhe, or allow "plain" in flhe-schemes (in a simulation, by flhe-plain=true in '
@@ -308,40 +286,39 @@ class Policy:
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse terms that this node, or its roster, does not allow."""
-        self.check_scheme(terms.scheme)
-        if terms.sparse and not terms.permuted and not self.unpermuted:
+        scheme = terms.scheme
+        self.check_scheme(scheme.name)
+        if terms.codec.sparse and not terms.codec.hides and not self.limits["unpermuted"]:
             raise PolicyError(
                 "the server asked for sparse updates with permute=False, which shows it what this node "
                 "chose: leave permute on in the strategy, or set "
                 f"{self._setting('unpermuted')}"
             )
 
-        if terms.reader == "server" and not self.server_reads:
+        if scheme.reader == "server" and not self.limits["server-reads"]:
             raise PolicyError(
                 "the server asked to read the sum of each round, and with it the model: use "
                 f'unmask="clients" in the strategy, or set {self._setting("server-reads")}'
             )
 
-        if terms.scheme == "batchcrypt" and terms.key_bits < self.key_bits:
-            raise PolicyError(
-                f"the server asked for a key of {terms.key_bits} bits, this node takes "
-                f"{self.key_bits} or more: raise key_bits in the strategy, or set "
-                f"{self._setting('key-bits')}"
-            )
+        if broken := scheme.check_limits(self.limits):
+            name, why = broken
+            raise PolicyError(f"{why}, or set {self._setting(name)}")
 
-        if terms.needs_all_members and self.fresh_keys:
+        if scheme.agreement == "joint" and self.limits["fresh-keys"]:
             raise PolicyError(
                 "the server asked for keys that last longer than one round, this node takes fresh ones "
-                "only: use per_round_keys=True in the strategy, or leave out "
+                'only: use keys="round" in the strategy, or leave out '
                 f"{self._setting('fresh-keys')}"
             )
-        if terms.scheme == "esafl" and terms.keys == "dealt" and self.dealt_key is None:
+        if scheme.dealt and self.dealt_key is None:
             raise PolicyError(
                 "the server asked for keys that were dealt, and this node was dealt none: set "
-                "flhe-dealt-key in the node config, or leave dealt_keys out of the strategy"
+                'flhe-dealt-key in the node config, or have members make their own: keys="joint" in '
+                "the strategy"
             )
 
-        if terms.clear:
+        if terms.select.clear:
             self._check_clear(terms)
 
     def _check_clear(self, terms: Terms) -> None:
@@ -355,30 +332,31 @@ class Policy:
         if not select.by_layer:
             self._check_selected(select.ratio)
         scale = 0.0 if terms.noise is None else terms.noise.scale
-        if scale < self.min_noise:
+        if scale < self.limits["min-noise"]:
             raise PolicyError(
                 f"the server asked for clear values with noise of scale {scale:g}, this node adds "
-                f"{self.min_noise:g} or more: raise the strategy's noise, or lower "
+                f"{self.limits['min-noise']:g} or more: raise the strategy's noise, or lower "
                 f"{self._setting('min-noise')}"
             )
 
     def check_layers(self, terms: Terms, layout: Layout) -> None:
         """Refuse terms whose encrypted layers are too small a part of this model."""
-        if terms.clear and terms.select.by_layer:
+        if terms.select.clear and terms.select.by_layer:
             self._check_selected(terms.select.count(layout) / layout.floats)
 
     def _check_selected(self, share: float) -> None:
-        if share < self.min_select:
+        least = self.limits["min-select"]
+        if share < least:
             raise PolicyError(
                 f"the server asked to encrypt {share:.3g} of each update and to see the rest, this "
-                f"node encrypts {self.min_select:g} or more: raise select in the strategy, or lower "
+                f"node encrypts {least:g} or more: raise select in the strategy, or lower "
                 f"{self._setting('min-select')}"
             )
 
     def _setting(self, name: str) -> str:
         """Where what was refused can be allowed."""
         where = f"flhe-{name} in the node config"
-        if self.roster is not None and name in self.roster.limits.said():
+        if self.roster is not None and name in self.roster.limits.said:
             where += f", and {name} in the roster that all sites sign"
         return where
 
@@ -416,7 +394,7 @@ def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
     """Schemes that were named; none where nothing was said. ConfigError for what allows none."""
     if "flhe-schemes" not in config:
         return ()
-    known, named = (*SCHEMES, "plain"), read.names(config, "flhe-schemes")
+    known, named = (*SCHEMES.names(), PLAIN), read.names(config, "flhe-schemes")
     if unknown := [name for name in named if name not in known]:
         raise ConfigError(f"flhe-schemes: {unknown[0]!r} is none of {', '.join(known)}")
     if not named:
@@ -436,11 +414,12 @@ def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[
     return METRICS
 
 
-def _key_bits(config: Mapping[str, object], simulated: bool) -> int:
-    value = config.get("flhe-key-bits", min(KEY_BITS) if simulated else DEFAULT_KEY_BITS)
-    if type(value) is not int or value not in KEY_BITS:
-        raise ConfigError(f"flhe-key-bits must be one of {', '.join(map(str, KEY_BITS))}")
-    return value
+def _bound(config: Mapping[str, object], limit: Limit, simulated: bool) -> Value:
+    """What the node's own config says of a limit, or what holds where it says nothing."""
+    value = config.get(f"flhe-{limit.name}", limit.simulated if simulated else limit.default)
+    if not limit.is_value(value):
+        raise ConfigError(f"flhe-{limit.name} must be {limit.needs}")
+    return limit.taken(value)  # type: ignore[arg-type]  # it is one
 
 
 def _rules(config: Mapping[str, object], default: tuple[str, ...]) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ class Updates(Claims):
         PolicyError
             There were as many as this node's policy allows.
         """
-        before, most = self._number("releases"), self.policy.max_releases
+        before, most = self._number("releases"), int(self.policy.limits["max-releases"])
         if most and before >= most:
             raise PolicyError(
                 f"updates with noise left this node {before} times, its policy allows {most}: each one "

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
-from flhe.packages import NEEDS, install_hint, missing
+from flhe.packages import how_to
 from flhe.provision.checks import Check, Checks
+from flhe.schemes.registry import SCHEMES
 
 _UNSYNCHRONISED = 0x40  # STA_UNSYNC of adjtimex(2)
 _NEEDED = ("flwr", "cryptography", "numba")
@@ -61,13 +62,13 @@ def check_versions(schemes: Collection[str]) -> Checks:
             )
         else:
             found.append(f"{package} {installed}")
-    for scheme, needs in NEEDS.items():
-        lacking = missing(scheme)
-        found += [f"{name} {_version(name)}" for name in needs.node if name not in lacking]
-        if lacking and scheme in schemes:
-            mend = f"{install_hint(needs.extra)}, or leave {scheme} out of flhe-schemes"
+    for scheme in SCHEMES.all():
+        lacking = scheme.needs.missing()
+        found += [f"{name} {_version(name)}" for name in scheme.needs.node if name not in lacking]
+        if lacking and scheme.name in schemes:
+            mend = f"{how_to(lacking[0])}, or leave {scheme.name} out of flhe-schemes"
             verb = "is" if len(lacking) == 1 else "are"
-            says = f"{' and '.join(lacking)} {verb} missing, which {scheme} needs"
+            says = f"{' and '.join(lacking)} {verb} missing, which {scheme.name} needs"
             yield Check("versions", "warn", says, mend)
     yield Check("versions", "ok", ", ".join(found))
 

@@ -12,9 +12,10 @@ from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_hash
 from flhe.node import config as node_config
-from flhe.node.policy import SETTINGS, Policy, misspelt
+from flhe.node.policy import Policy, misspelt, settings
 from flhe.provision import rosters
 from flhe.provision.checks import Check, Checks
+from flhe.schemes.registry import PLAIN
 from flhe.wire import files
 
 _AGREE = (
@@ -27,7 +28,7 @@ def check_settings(config: Mapping[str, object]) -> Check:
     if slips := misspelt(config):
         says, _, mend = slips.partition("; ")
         return Check("settings", "fail", says, mend)
-    return Check("settings", "ok", f"{sum(k in SETTINGS for k in config)} of flhe's own")
+    return Check("settings", "ok", f"{sum(k in settings() for k in config)} of flhe's own")
 
 
 def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Check]]:
@@ -82,7 +83,9 @@ def check_policy(config: Mapping[str, object]) -> Checks:
         mend = "flhe-schemes must name one that the roster allows"
         yield Check("schemes", "fail", "none is allowed by both roster and node config", mend)
     yield from _shown(policy, allowed)
-    members = max(policy.min_members, policy.min_survivors, *_bounds(policy.roster)[:1])
+    members = max(
+        int(policy.limits["min-members"]), policy.min_survivors, *_bounds(policy.roster)[:1]
+    )
     senders = max(policy.min_survivors, *_bounds(policy.roster)[1:])
     says = f"keys with {members} members or more, sums of {senders} updates or more"
     size = None if policy.roster is None else len(policy.roster.members)
@@ -130,7 +133,7 @@ def _dealt(path: Path, roster: Roster | None) -> Check:
         mend = "put the file that was dealt to this site there, chmod 600, owned by the node's user"
         return Check(name, "fail", says, mend)
     if roster is not None and dealt.roster_hash != roster.hash:
-        mend = "have keys dealt anew for the roster that is pinned (flhe keygen --scheme eshe)"
+        mend = "have keys dealt anew for the roster that is pinned (flhe keygen --scheme)"
         return Check(name, "fail", f"{path} was dealt for another roster", mend)
     return Check(name, "ok", f"{path}, for {len(dealt.members)} sites")
 
@@ -157,16 +160,21 @@ def _bounds(roster: Roster | None) -> tuple[int, int]:
 
 def _shown(policy: Policy, schemes: list[str]) -> Checks:
     """What may leave this node other than encrypted."""
+    limits = policy.limits
     permitted = [
-        ("plain" in schemes, "unencrypted runs", 'take "plain" out of flhe-schemes'),
+        (PLAIN in schemes, "unencrypted runs", f'take "{PLAIN}" out of flhe-schemes'),
         (
-            policy.server_reads,
+            limits["server-reads"],
             "the server to read sums, and so the model",
             "flhe-server-reads=false",
         ),
-        (policy.min_select < 1, _clear(policy), "flhe-min-select=1"),
-        (policy.unpermuted, "the server to see which values were chosen", "flhe-unpermuted=false"),
-        (policy.counts, "example counts to leave", "flhe-counts=false"),
+        (limits["min-select"] < 1, _clear(policy), "flhe-min-select=1"),
+        (
+            limits["unpermuted"],
+            "the server to see which values were chosen",
+            "flhe-unpermuted=false",
+        ),
+        (limits["counts"], "example counts to leave", "flhe-counts=false"),
     ]
     granted = [(says, mend) for on, says, mend in permitted if on]
     for says, mend in granted:
@@ -178,5 +186,6 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
 
 
 def _clear(policy: Policy) -> str:
-    noise = f", with noise of scale {policy.min_noise:g} or more" if policy.min_noise else ""
-    return f"up to {1 - policy.min_select:.0%} of each update in clear{noise}"
+    scale, least = policy.limits["min-noise"], policy.limits["min-select"]
+    noise = f", with noise of scale {scale:g} or more" if scale else ""
+    return f"up to {1 - least:.0%} of each update in clear{noise}"

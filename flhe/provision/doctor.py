@@ -16,7 +16,7 @@ from rich.text import Text
 
 from flhe.errors import FlheError
 from flhe.node import config as node_config
-from flhe.node.policy import SCHEMES
+from flhe.node.policy import allowed
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
@@ -97,6 +97,6 @@ def _path(config: Mapping[str, object], key: str) -> Path | None:
 def _named(config: Mapping[str, object]) -> tuple[str, ...]:
     """Schemes that the node's own config allows."""
     try:
-        return node_config.names(config, "flhe-schemes") or SCHEMES
+        return node_config.names(config, "flhe-schemes") or allowed()
     except FlheError:
-        return SCHEMES
+        return allowed()

@@ -1,4 +1,4 @@
-"""`flhe keygen --scheme eshe`: deal keys offline, where a federation trusts somebody to.
+"""`flhe keygen --scheme`: deal keys offline, where a federation trusts somebody to.
 
 Whoever runs it is the administration server of ESAFL's paper: it deals once, and takes part in nothing
 else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it, and nothing
@@ -21,14 +21,12 @@ from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.dealt import Dealt, deal
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import load_pinned
-from flhe.schemes.esafl.scheme import NAME
+from flhe.schemes.base import Scheme
+from flhe.schemes.registry import SCHEMES
 from flhe.wire import files
 from flhe.wire.secret import Random
 
-SCHEMES = ("eshe", NAME)
-"""What keys can be dealt for: one scheme, by its own name and by that of its system."""
-
-SUFFIX = ".eshe-key"
+SUFFIX = ".dealt-key"
 
 MANY = 10
 """Names that an error lists; of more it says how many there are."""
@@ -40,8 +38,8 @@ class Dealing:
 
     Parameters
     ----------
-    ring : str
-        Preset of the ring.
+    scheme : Scheme
+        What the keys are for.
     roster_hash : bytes
         SHA-256 of the roster, 32 bytes.
     serial : bytes
@@ -50,7 +48,7 @@ class Dealing:
         Site and its file, in order of names.
     """
 
-    ring: str
+    scheme: Scheme
     roster_hash: bytes
     serial: bytes
     written: tuple[tuple[str, Path], ...]
@@ -60,7 +58,7 @@ class Dealing:
         out = Table(
             box=SIMPLE_HEAD,
             pad_edge=False,
-            title=f"{len(self.written)} sites, ring {self.ring}",
+            title=f"{len(self.written)} sites; {self.scheme.summary()}",
         )
         out.add_column("site", overflow="fold")
         out.add_column("file", overflow="fold")
@@ -80,7 +78,7 @@ class Dealing:
                 "2. Each site compares the serial with the others: flhe keygen --show FILE",
                 "3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.",
                 f"4. Delete {folder} and every copy: whoever has all the files reads every update.",
-                f"The ServerApp then says esafl_fedavg(dealt_keys=True, ring={self.ring!r}).",
+                f"The ServerApp then says HEStrategy(scheme={self.scheme!r}).",
             )
         )
 
@@ -99,7 +97,7 @@ def keygen(
     Parameters
     ----------
     scheme : str
-        One of SCHEMES.
+        Name of one whose keys can be dealt.
     roster : Path
         The roster that the sites agreed on.
     roster_hash : str
@@ -116,12 +114,7 @@ def keygen(
     ConfigError, ProtocolError, StoreError
         Something that cannot work, or a file that cannot be written. No file of the dealing is left.
     """
-    if scheme not in SCHEMES:
-        asked = f"--scheme {scheme}: keys can be dealt" if scheme else "keys are dealt"
-        raise ConfigError(
-            f"{asked} for ESAFL only: say --scheme eshe. The identity of a site is made by: "
-            "flhe keygen --home DIR --name NAME"
-        )
+    kind = _dealing(scheme, ring)
     if roster is None or not roster_hash or out is None:
         given = {"--roster FILE": roster, "--roster-hash HEX": roster_hash, "--out DIR": out}
         missing = " ".join(option for option, value in given.items() if not value)
@@ -129,12 +122,12 @@ def keygen(
             f"{missing} is missing: keys are dealt to the roster that the sites pin, into a directory"
         )
     sites = load_pinned(roster, roster_hash)
-    if not sites.allows(NAME):
+    if not sites.allows(kind.name):
         raise ConfigError(
-            f"--roster {roster}: it allows {', '.join(sites.schemes)} and not {NAME}, which its sites "
-            "would refuse: agree on a roster that allows it"
+            f"--roster {roster}: it allows {', '.join(sites.schemes)} and not {kind.name}, which its "
+            "sites would refuse: agree on a roster that allows it"
         )
-    dealt = deal(sites, ring, _publics(sites, without), random)
+    dealt = deal(sites, kind, _publics(sites, without), random)
     paths = {sites.name(public): public for public in dealt}
     written = tuple((name, out / f"{name}{SUFFIX}") for name in sorted(paths))
     _make_directory(out, [path for _, path in written])
@@ -149,7 +142,7 @@ def keygen(
             files.erase(path)
         raise
     serial = next(iter(dealt.values())).serial
-    return Dealing(ring, sites.hash, serial, written)
+    return Dealing(kind, sites.hash, serial, written)
 
 
 def show(path: Path) -> Table:
@@ -168,20 +161,33 @@ def show(path: Path) -> Table:
         ) from None
     except ProtocolError:
         raise ConfigError(
-            f"--show {path}: no file of `flhe keygen --scheme eshe`, or a damaged one"
+            f"--show {path}: no file of `flhe keygen --scheme`, or a damaged one"
         ) from None
     out = Table(box=None, show_header=False, pad_edge=False)
     out.add_column()
     out.add_column(overflow="fold")
     for name, value in (
         ("serial", dealt.serial.hex()),
-        ("ring", dealt.ring),
+        ("scheme", f"{dealt.scheme.name}; {dealt.scheme.summary()}"),
         ("roster", dealt.roster_hash.hex()),
         ("site", dealt.member.hex()),
         ("sites", str(len(dealt.members))),
     ):
         out.add_row(name, value)
     return out
+
+
+def _dealing(name: str, ring: str) -> Scheme:
+    """The scheme of that name whose keys are dealt; ConfigError naming those that there are."""
+    able = [kind.name for kind in SCHEMES.all() if kind.dealing() is not None]
+    made = SCHEMES.named(name).dealing(**{"ring": ring} if ring else {}) if name in able else None
+    if made is None:
+        asked = f"--scheme {name}: keys can be dealt" if name else "keys are dealt"
+        raise ConfigError(
+            f"{asked} for {' and '.join(able)} only: say --scheme {able[0]}. The identity of a site is "
+            "made by: flhe keygen --home DIR --name NAME"
+        )
+    return made
 
 
 def _publics(roster: Roster, names: Sequence[str]) -> list[bytes]:

@@ -13,8 +13,8 @@ from flhe.keys.roster import fingerprint
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import ANY, Member, Roster
 from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
-from flhe.node.policy import SCHEMES
 from flhe.provision import public_files, sites
+from flhe.schemes.registry import PLAIN, SCHEMES
 
 MANY = 100
 """Sites from which on their table has no lines between them."""
@@ -39,7 +39,7 @@ def new(
         A file that is no request, or was changed.
     """
     public_files.check_new(out)
-    allowed = (*SCHEMES, "plain", ANY)
+    allowed = (*SCHEMES.names(), PLAIN, ANY)
     if unknown := [scheme for scheme in schemes if scheme not in allowed]:
         raise ConfigError(f"--scheme {unknown[0]}: no scheme; there are {', '.join(allowed)}")
     members = tuple(_newcomer(path) for path in requests)

@@ -1,17 +1,21 @@
-"""Scheme, Sealer, Opener: roles hold keys.
+"""Scheme, Adder, Sealer, Opener: roles hold keys.
 
-A `Scheme` is public parameters only, and all that a server ever has: it can add, and has nothing to
-decrypt with. A `Sealer` holds one client's secrets, an `Opener` a reader's; `flhe.keys` builds both.
+A `Scheme` is one system: its own parameters, and what it declares of itself, which is what everything
+else asks. It builds an `Adder` for the members of an epoch: public, all that a server ever has, with
+nothing to decrypt with. With a member's `Secrets` the adder makes a `Sealer`, which encrypts, and an
+`Opener`.
 
 Law, for any subset S of distinct senders of a cohort, in any order of addition:
     opener.decrypt(add over S of sealer_i.encrypt(x_i)) == sum over S of x_i
 
-`fits` says at construction whether what a codec produces is what a scheme carries.
+`fits` says at construction whether what a codec produces is what an adder carries.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +23,190 @@ from numpy.typing import NDArray
 from flhe.coding.base import Codec, Plain
 from flhe.coding.spaces import Integers, Reals
 from flhe.coding.support import Support
-from flhe.errors import MisfitError, RangeError
+from flhe.errors import ConfigError, MisfitError, NoKeyError, RangeError
+from flhe.math.ring_arrays import Elements
+from flhe.packages import Needs
+from flhe.schemes.limit import Limit, Value
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire.record import Record
+from flhe.wire.secret import Random
 
 Reader = Literal["clients", "server"]
+Agreement = Literal["group", "key-pair", "joint", "masking"]
+"""What members agree on beside the group key: nothing, a key pair that they share, a key for each
+member and the sum of all, or the keys of each sum by itself."""
+
+
+class Choice(NamedTuple):
+    """A mode that was chosen, and why, in words for a log."""
+
+    mode: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What one member of an epoch holds.
+
+    Parameters
+    ----------
+    group_key : bytes
+        K_G, 32 bytes.
+    rank : int
+        This member's rank in the agreed member list; never a number from the server.
+    own : bytes
+        What the scheme's own key agreement gave this member, encoded; empty where there is none.
+    """
+
+    group_key: bytes = field(repr=False)
+    rank: int
+    own: bytes = field(default=b"", repr=False)
+
+    def needed(self) -> bytes:
+        """`own`, where the scheme has one; NoKeyError where it was erased, or there never was any."""
+        if not self.own:
+            raise NoKeyError(
+                "this epoch has no keys of the scheme any more, because members agreed on others or "
+                "began to: the group must agree anew"
+            )
+        return self.own
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme(Record):
+    """One system; the base of frozen dataclasses whose fields are its own parameters.
+
+    Declared below is what most systems say. Raises ConfigError for parameters that cannot be.
+    """
+
+    name: ClassVar[str]
+    """Name on the wire, in configurations and on command lines."""
+    title: ClassVar[str]
+    """The system as its paper calls it."""
+    default_bits: ClassVar[int] = 16
+    """Bits of one value where nobody says; 0 takes what there is room for."""
+    dense: ClassVar[str] = ""
+    """Why it carries no sparse vectors; empty where it does."""
+    own_tags: ClassVar[bool] = False
+    """Whether its ciphertexts carry tags of their own, by which members know a sum for what it is."""
+    slow: ClassVar[bool] = False
+    """Whether encrypting may take as long as training."""
+    deployed: ClassVar[bool] = True
+    """Whether a deployed node allows it where its config names no schemes."""
+    needs: ClassVar[Needs] = Needs()
+    """Packages beyond flhe's own."""
+    limits: ClassVar[tuple[Limit, ...]] = ()
+    """What a site may set on it, in its node config and in a signed roster."""
+
+    @property
+    def agreement(self) -> Agreement:
+        """What members agree on beside the group key: nothing."""
+        return "group"
+
+    @property
+    def dealt(self) -> bool:
+        """Whether somebody trusted deals the members' keys offline: they make them."""
+        return False
+
+    @classmethod
+    def dealing(cls, **parameters: Any) -> Self | None:
+        """The scheme with keys that are dealt, and these parameters; None where they cannot be."""
+        return None
+
+    @property
+    def reader(self) -> Reader:
+        """Who opens sums: the clients; the server has nothing to decrypt with."""
+        return "clients"
+
+    @property
+    def per_sum_keys(self) -> bool:
+        """Whether sums are opened by an agreement on masking keys, sum by sum."""
+        return self.agreement == "masking"
+
+    @property
+    def needs_all_members(self) -> bool:
+        """Whether only sums of all members are opened: where each has a key that lasts."""
+        return self.agreement == "joint"
+
+    @property
+    def member_secrets(self) -> bool:
+        """Whether members hold keys of the scheme beside the group key, for all of an epoch."""
+        return self.agreement in ("key-pair", "joint")
+
+    def summary(self) -> str:
+        """Its parameters in words, for logs."""
+        return f"Scheme: {self.title}"
+
+    def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
+        """The scheme and the bits of one value for `cohort` members, where `bits` were asked for."""
+        return self, bits
+
+    def elements(self, cohort: int) -> int:
+        """Field elements of the key of one ciphertext, where masking keys are agreed on."""
+        return 0
+
+    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Adder:
+        """Public parameters for `cohort` members.
+
+        Parameters
+        ----------
+        cohort : int
+            N, members of the epoch, 2 to 1024.
+        bits : int, optional
+            Bits of one encoded value, sign included; `default_bits` unless said.
+        public : bytes
+            The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
+            what its members call the sum of their keys.
+
+        Raises
+        ------
+        ConfigError
+            A cohort or bits that the scheme does not take.
+        ProtocolError
+            A public key that is none, or of other parameters.
+        """
+        raise NotImplementedError
+
+    # --- ways of encrypting, where there are several ---
+
+    @property
+    def mode_ahead(self) -> str:
+        """The mode of sums that come before what a round sends is known: the only one there is."""
+        return ""
+
+    def mode_for(self, members: int, dropout: float) -> str:
+        """The mode of a dense round in which a share `dropout` of the members is missing."""
+        return ""
+
+    def mode_of(self, supports: Sequence[tuple[int, Support]], extras: int, readers: int) -> Choice:
+        """The mode of a sparse round of these (rank, support), ranks ascending; empty for the only one.
+
+        `extras` are the integers that each sends beside its values, `readers` the members that open.
+        """
+        return Choice("", "")
+
+    # --- what a site may refuse ---
+
+    def check_limits(self, limits: Mapping[str, Value]) -> tuple[str, str] | None:
+        """Which of a site's limits these parameters break, and why, in words; None if none."""
+        return None
+
+    def or_default(self, bits: int | None) -> int:
+        """`bits`, or the default."""
+        return self.default_bits if bits is None else bits
 
 
 @runtime_checkable
-class Scheme(Protocol):
-    """Public parameters of one system, and the addition that needs nothing else."""
+class Adder(Protocol):
+    """Public parameters for the members of an epoch, and the addition that needs nothing else."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """The system."""
 
     @property
     def name(self) -> str:
-        """Name on the wire."""
+        """Name of its ciphertexts on the wire."""
 
     @property
     def cohort(self) -> int:
@@ -40,14 +215,6 @@ class Scheme(Protocol):
     @property
     def space(self) -> Integers:
         """What one sender may encrypt."""
-
-    @property
-    def reader(self) -> Reader:
-        """Who opens sums."""
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Stages that a round needs beyond `train`, by their names on the wire."""
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
@@ -63,6 +230,47 @@ class Scheme(Protocol):
 
     def nbytes(self, length: int) -> int:
         """Bytes that a ciphertext of `length` values takes on the wire."""
+
+    def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
+        """The sealer of the member that holds `secrets`."""
+
+    def opener(
+        self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
+    ) -> Opener:
+        """The opener of the member that holds `secrets`.
+
+        `released` is the sum of the senders' keys of the sum to open, where masking keys are agreed on.
+        """
+
+    def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
+        """The server's opener, where the scheme lets it read: it holds what was released, no more."""
+
+
+class KeyPairAdder(Adder, Protocol):
+    """One whose members share a key pair, which one of them makes for all."""
+
+    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
+        """A fresh pair: public part, secret part, encoded."""
+
+    def check_pair(self, public: bytes, secret: bytes) -> None:
+        """Refuse a pair that is not sound, or does not belong together; ProtocolError."""
+
+
+class JointAdder(Adder, Protocol):
+    """One whose members have keys of their own, small polynomials, and know the sum of all."""
+
+    @property
+    def dimension(self) -> int:
+        """Coefficients of a key."""
+
+    def draw_own(self, random: Random) -> NDArray[np.int8]:
+        """A fresh key of one member, int8 (dimension,)."""
+
+    def check_own(self, own: NDArray[np.int8]) -> None:
+        """Refuse what is no key of one member; ProtocolError."""
+
+    def check_total(self, total: NDArray[np.int32]) -> None:
+        """Refuse what is no sum of all members' keys, int32 (dimension,); ProtocolError."""
 
 
 @runtime_checkable
@@ -89,7 +297,7 @@ class Sealer(Protocol):
 class SharedSealer(Sealer, Protocol):
     """A sealer with a fresh key for each ciphertext, of which readers get to know sums only."""
 
-    def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
+    def take_seed(self, slot: Slot) -> Elements:
         """The key of a ciphertext that was made, as field elements, once; ReuseError after that."""
 
 
@@ -116,30 +324,35 @@ def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
         raise RangeError(f"{name}: a value lies beyond {bound}; quantize to fewer bits")
 
 
-def fits(codec: Codec, scheme: Scheme, cohort: int) -> None:
+def fits(codec: Codec, adder: Adder, cohort: int) -> None:
     """Refuse, at construction, what would go wrong at round 7.
 
     Raises
     ------
     MisfitError
-        When what the codec produces is not what the scheme carries, for `cohort` senders.
+        When what the codec produces is not what the adder carries, for `cohort` senders.
     """
-    if scheme.cohort < cohort:
+    if adder.cohort < cohort:
         raise MisfitError(
-            f"{scheme.name} is built for {scheme.cohort} senders, got a cohort of {cohort}; "
+            f"{adder.name} is built for {adder.cohort} senders, got a cohort of {cohort}; "
             f"build it with cohort={cohort}"
         )
     produced = codec.out(Reals(float("inf")))
     if not isinstance(produced, Integers):
         raise MisfitError(
-            f"{scheme.name} carries integers, the codec produces {produced}; "
+            f"{adder.name} carries integers, the codec produces {produced}; "
             "end the chain with Quantize(bits)"
         )
-    if produced.bound > scheme.space.bound:
+    if produced.bound > adder.space.bound:
         raise MisfitError(
-            f"{scheme.name} carries integers up to {scheme.space.bound}, the codec produces up "
+            f"{adder.name} carries integers up to {adder.space.bound}, the codec produces up "
             f"to {produced.bound}; give both the same bits"
         )
-    check = getattr(codec, "check_cohort", None)
-    if check is not None:
-        check(cohort)
+    codec.check_cohort(cohort)
+
+
+def check_agrees(scheme: Scheme, released: object) -> None:
+    """Refuse keys of one sum where the scheme has none, and none where it has; ConfigError."""
+    if (released is not None) != scheme.per_sum_keys:
+        said = "keys of one sum, and it has none" if released is not None else "no keys of this sum"
+        raise ConfigError(f"{scheme.name}: {said}")

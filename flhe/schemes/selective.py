@@ -25,11 +25,13 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
+from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import (
+    Adder,
     Opener,
-    Reader,
     Scheme,
     Sealer,
+    Secrets,
     SharedSealer,
     check_integers,
 )
@@ -42,30 +44,44 @@ ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class Selective:
-    """Public parameters: the scheme inside, and how much of a vector is for it.
+    """Public parameters: the adder inside, and how much of a vector is for it.
 
     Parameters
     ----------
-    inner : Scheme
-        What encrypts the selected values and the extras; one that carries integers.
+    inner : Adder
+        What encrypts the selected values and the extras.
     floats : int
         Values of a whole vector, without extras.
     selected : int
         How many of them are encrypted, 1 to `floats`.
     clear : bool
         Whether the others travel, in clear; otherwise they do not.
+    mask : Support, optional
+        Which values are encrypted: a secret of the members, without which nothing is sealed or opened.
     """
 
-    inner: Scheme
+    inner: Adder
     floats: int
     selected: int
     clear: bool = True
+    mask: Support | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.selected <= self.floats:
             raise ConfigError(
                 f"Selective(selected={self.selected}): 1 to all of the {self.floats} values"
             )
+        mask = self.mask
+        if mask is not None and (mask.length, mask.count) != (self.floats, self.selected):
+            raise ConfigError(
+                f"{self.name}: a mask of {mask.count} of {mask.length} values, this is for "
+                f"{self.selected} of {self.floats}"
+            )
+
+    @property
+    def scheme(self) -> Scheme:
+        """The system inside."""
+        return self.inner.scheme
 
     @property
     def name(self) -> str:
@@ -83,14 +99,30 @@ class Selective:
         return self.inner.space
 
     @property
-    def reader(self) -> Reader:
-        """Who opens the encrypted part."""
-        return self.inner.reader
+    def known(self) -> Support:
+        """The mask; ConfigError for who has none, such as a server."""
+        if self.mask is None:
+            raise ConfigError(f"{self.name}: only members know which values are encrypted")
+        return self.mask
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Those of the scheme inside."""
-        return self.inner.phases
+    def sealer(self, secrets: Secrets, *, threads: int = 1) -> SelectiveSealer:
+        """A member's sealer, which shares keys where the one inside does."""
+        _ = self.known
+        inner = self.inner.sealer(secrets, threads=threads)
+        kind = SelectiveSharedSealer if self.scheme.per_sum_keys else SelectiveSealer
+        return kind(self, inner, threads)
+
+    def opener(
+        self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
+    ) -> SelectiveOpener:
+        """A member's opener."""
+        _ = self.known
+        inner = self.inner.opener(secrets, released, threads=threads)
+        return SelectiveOpener(self, inner, threads)
+
+    def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
+        """Refused: a server that reads sums reads them whole; ConfigError."""
+        raise ConfigError(f"{self.name}: the server does not know which values are encrypted")
 
     @property
     def packing(self) -> Packing:
@@ -214,21 +246,15 @@ class SelectiveSealer:
 
     Parameters
     ----------
-    scheme : Selective
-        Public parameters.
+    adder : Selective
+        Public parameters, and the mask.
     inner : Sealer
-        Of the scheme inside.
-    mask : Support
-        Which values are encrypted.
+        Of the adder inside.
     """
 
-    scheme: Selective
+    adder: Selective
     inner: Sealer
-    mask: Support = field(repr=False)
     threads: int = 1
-
-    def __post_init__(self) -> None:
-        _check_mask(self.scheme, self.mask)
 
     @property
     def rank(self) -> int:
@@ -253,19 +279,19 @@ class SelectiveSealer:
         """
         from flhe.math import select_kernels
 
-        scheme, values = self.scheme, plain.values
-        if support is not None or plain.coords is not None or values.size != scheme.floats:
+        adder, values = self.adder, plain.values
+        if support is not None or plain.coords is not None or values.size != adder.floats:
             raise ProtocolError(
-                f"{scheme.name}: {values.size} values, whole vectors of {scheme.floats} are encrypted"
+                f"{adder.name}: {values.size} values, whole vectors of {adder.floats} are encrypted"
             )
-        chosen = empty(scheme.selected, values.dtype)
-        others = empty(scheme.floats - scheme.selected, values.dtype)
-        select_kernels.apart(values, self.mask.coords, chosen, others)
-        check_integers(scheme.name, others, scheme.space)  # as the sealer inside does, of its part
+        chosen = empty(adder.selected, values.dtype)
+        others = empty(adder.floats - adder.selected, values.dtype)
+        select_kernels.apart(values, adder.known.coords, chosen, others)
+        check_integers(adder.name, others, adder.space)  # as the sealer inside does, of its part
         inside = self.inner.encrypt(Plain(chosen, plain.extras), slot, mode=mode)
-        if scheme.rest == 0:
-            return replace(inside, scheme=scheme.name)
-        return scheme.join(inside, pack_clear(scheme.packing, others, self.threads))
+        if adder.rest == 0:
+            return replace(inside, scheme=adder.name)
+        return adder.join(inside, pack_clear(adder.packing, others, self.threads))
 
 
 @dataclass(slots=True)
@@ -277,35 +303,21 @@ class SelectiveSharedSealer(SelectiveSealer):
         return cast(SharedSealer, self.inner).take_seed(slot)
 
 
-def selective_sealer(
-    scheme: Selective, inner: Sealer, mask: Support, *, threads: int = 1
-) -> SelectiveSealer:
-    """A sealer that shares keys where the one inside does."""
-    kind = SelectiveSharedSealer if isinstance(inner, SharedSealer) else SelectiveSealer
-    return kind(scheme, inner, mask, threads)
-
-
 @dataclass(slots=True)
 class SelectiveOpener:
     """A reader's side: the opener inside, and the mask.
 
     Parameters
     ----------
-    scheme : Selective
-        Public parameters.
+    adder : Selective
+        Public parameters, and the mask.
     inner : Opener
-        Of the scheme inside.
-    mask : Support
-        Which values are encrypted.
+        Of the adder inside.
     """
 
-    scheme: Selective
+    adder: Selective
     inner: Opener
-    mask: Support = field(repr=False)
     threads: int = 1
-
-    def __post_init__(self) -> None:
-        _check_mask(self.scheme, self.mask)
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Signed values, then extras, shape (floats + extras,); zeros where nothing was sent.
@@ -317,18 +329,18 @@ class SelectiveOpener:
         """
         from flhe.math import select_kernels
 
-        scheme, packing = self.scheme, self.scheme.packing
-        inside, packed = scheme.split(total)
+        adder, packing = self.adder, self.adder.packing
+        inside, packed = adder.split(total)
         opened = self.inner.decrypt(inside)
-        others: NDArray[Any] = np.zeros(scheme.floats - scheme.selected, packing.signed)
-        if scheme.rest:
-            others = unpack_clear(packing, packed, scheme.rest, self.threads)
+        others: NDArray[Any] = np.zeros(adder.floats - adder.selected, packing.signed)
+        if adder.rest:
+            others = unpack_clear(packing, packed, adder.rest, self.threads)
         dtype = np.promote_types(opened.dtype, others.dtype)
-        lanes = empty(scheme.floats + opened.size - scheme.selected, dtype)
+        lanes = empty(adder.floats + opened.size - adder.selected, dtype)
         select_kernels.together(
-            opened[: scheme.selected], others, self.mask.coords, lanes[: scheme.floats]
+            opened[: adder.selected], others, adder.known.coords, lanes[: adder.floats]
         )
-        lanes[scheme.floats :] = opened[scheme.selected :]
+        lanes[adder.floats :] = opened[adder.selected :]
         return lanes
 
 
@@ -362,11 +374,3 @@ def _each(
             work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
 
     spread(run, signed.size, step, threads)
-
-
-def _check_mask(scheme: Selective, mask: Support) -> None:
-    if (mask.length, mask.count) != (scheme.floats, scheme.selected):
-        raise ConfigError(
-            f"{scheme.name}: a mask of {mask.count} of {mask.length} values, this is for "
-            f"{scheme.selected} of {scheme.floats}"
-        )

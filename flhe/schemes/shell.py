@@ -1,11 +1,11 @@
-"""Shell: what schemes and sealers have in common, one way to encrypt among it."""
+"""Shell: what adders and sealers have in common, one way to encrypt among it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from flhe.coding.base import Plain
 from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
-from flhe.schemes.base import Reader, check_integers
+from flhe.math.ring_arrays import Elements
+from flhe.schemes.base import Opener, check_integers
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 
 MAX_COHORT = 1024
@@ -22,21 +23,19 @@ MAX_COHORT = 1024
 
 
 class Shell:
-    """A scheme but for its parameters, `nbytes` and `_sum`; the base of frozen dataclasses.
-
-    Clients open, and a round needs nothing beyond what the codec asks for, unless a scheme says
-    otherwise.
-    """
+    """An adder but for `parameters`, `nbytes`, `_sum` and its roles; the base of frozen dataclasses."""
 
     __slots__ = ()
 
-    name: ClassVar[str]
-    """Name on the wire."""
-    dense: ClassVar[str]
-    """Why it carries no sparse vectors."""
-
+    scheme: Any
     cohort: int
     bits: int
+
+    @property
+    def name(self) -> str:
+        """Name on the wire: the scheme's."""
+        name: str = self.scheme.name
+        return name
 
     def _check_cohort(self) -> None:
         if not 2 <= self.cohort <= MAX_COHORT:
@@ -52,16 +51,6 @@ class Shell:
         """Integers of `bits` bits, symmetric."""
         return Integers((1 << (self.bits - 1)) - 1)
 
-    @property
-    def reader(self) -> Reader:
-        """Clients open; the server has nothing to decrypt with."""
-        return "clients"
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Nothing beyond what the codec asks for."""
-        return ()
-
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values."""
         raise NotImplementedError
@@ -74,7 +63,7 @@ class Shell:
     def check_support(self, plain: Plain, support: Support | None) -> None:
         """Refuse values of some coordinates; ProtocolError."""
         if support is not None or plain.coords is not None:
-            raise ProtocolError(f"{self.name}: sparse values; {self.dense}")
+            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense}")
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`; `total` is consumed, its buffer may live on in the result.
@@ -103,13 +92,17 @@ class Shell:
         """What travels to the readers of a sum: `total` itself."""
         return total
 
+    def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
+        """Refused: members open; ConfigError."""
+        raise ConfigError(f"{self.name}: members open its sums, and the server none")
+
     def check(self, sealed: Sealed) -> None:
         """Refuse what is no ciphertext of this scheme; ProtocolError."""
         if sealed.scheme != self.name:
             raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
         self.check_mode(sealed.mode)
         if sealed.supports:
-            raise ProtocolError(f"{self.name}: a sparse ciphertext; {self.dense}")
+            raise ProtocolError(f"{self.name}: a sparse ciphertext; {self.scheme.dense}")
         check_senders(sealed.senders, self.cohort)
         if sealed.data.size != self.nbytes(sealed.length):
             raise ProtocolError(
@@ -123,7 +116,7 @@ class _Rank:
 
     __slots__ = ()
 
-    scheme: Any
+    adder: Any
     rank: int
 
 
@@ -133,7 +126,7 @@ class SealerShell(_Rank):
 
     Parameters
     ----------
-    scheme : Scheme
+    adder : Adder
         Public parameters.
     group_key : bytes
         K_G of the epoch, 32 bytes.
@@ -152,7 +145,7 @@ class SealerShell(_Rank):
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_senders((self.rank,), self.scheme.cohort)
+        check_senders((self.rank,), self.adder.cohort)
 
     def encrypt(
         self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
@@ -179,20 +172,20 @@ class SealerShell(_Rank):
         ProtocolError
             A mode or a support that the scheme does not have, or values of other coordinates.
         """
-        scheme = self.scheme
-        scheme.check_mode(mode)
-        scheme.check_support(plain, support)
+        adder = self.adder
+        adder.check_mode(mode)
+        adder.check_support(plain, support)
         for part in (plain.values, plain.extras):
-            check_integers(scheme.name, part, scheme.space)
+            check_integers(adder.name, part, adder.space)
         length = plain.values.size + plain.extras.size
         with self._lock:
             if slot in self._used:
-                raise ReuseError(f"{scheme.name}: this slot has encrypted a vector before")
+                raise ReuseError(f"{adder.name}: this slot has encrypted a vector before")
             self._used.add(slot)
             ready = self._ready.pop((slot, length, mode), None)
         data = self._seal(plain, slot, ready, mode, support)
         supports = () if support is None else (support,)
-        return Sealed(scheme.name, slot, (self.rank,), length, data, mode, supports)
+        return Sealed(adder.name, slot, (self.rank,), length, data, mode, supports)
 
     def _seal(
         self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
@@ -222,7 +215,7 @@ class SharedSealerShell(SealerShell):
         """
         with self._lock:
             if slot not in self._seeds:
-                name = self.scheme.name
+                name = self.adder.name
                 raise ReuseError(f"{name}: there is no key of this slot, or it was taken before")
             return self._seeds.pop(slot)
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import COUNT, Plain
 from flhe.coding.quantize import Quantize
-from flhe.coding.support import Support
+from flhe.coding.support import Support, covered
 from flhe.errors import AlteredError, ProtocolError
 from flhe.schemes.base import Opener
-from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.training.model import Model
 
@@ -46,7 +46,7 @@ def check_slot(model: Model, slot: Slot, expected: Slot) -> None:
         )
 
 
-def check_shape(total: Sealed, scheme: Scheme, length: int, need: int, *, sparse: bool) -> None:
+def check_shape(total: Sealed, adder: Adder, length: int, need: int, *, sparse: bool) -> None:
     """Refuse a sum of another scheme, form or length, or of fewer than `need` senders.
 
     Raises
@@ -57,15 +57,15 @@ def check_shape(total: Sealed, scheme: Scheme, length: int, need: int, *, sparse
         Too few senders.
     """
     round_ = total.slot.round
-    if total.scheme != scheme.name:
+    if total.scheme != adder.name:
         raise ProtocolError(f"the sum of round {round_} is of another scheme")
-    scheme.check_mode(total.mode)
-    check_senders(total.senders, scheme.cohort)
+    adder.check_mode(total.mode)
+    check_senders(total.senders, adder.cohort)
     if bool(total.supports) != sparse:
         raise ProtocolError(f"the sum of round {round_} is sparse, or should be")
     if total.length != length:
         raise ProtocolError(f"the sum of round {round_} has another length than the model")
-    if total.data.size != scheme.nbytes(total.length):
+    if total.data.size != adder.nbytes(total.length):
         raise ProtocolError(f"the sum of round {round_} was cut short or extended")
     if len(total.senders) < need:
         raise QuorumError(

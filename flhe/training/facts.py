@@ -11,14 +11,15 @@ from __future__ import annotations
 import hmac
 import os
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from flhe.coding.flatten import Layout
 from flhe.coding.support import Support
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.permutation import Permutation
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.selective import Selective
 from flhe.schemes.sum_mac import SumMac
 from flhe.training.model import Model
 from flhe.training.selection import fixed_mask
@@ -46,21 +47,21 @@ class Facts:
     epoch: Epoch
     terms: Terms
     layout: Layout
-    whole: Scheme = field(init=False)
-    """The scheme for all of a vector, and for all that is no update."""
-    scheme: Scheme = field(init=False)
-    """The scheme of an update: that for the selected part of it, where a part is selected."""
+    whole: Adder = field(init=False)
+    """The adder of whole vectors, and of all that is no update."""
+    adder: Adder = field(init=False)
+    """The adder of an update: that of the selected part of it, where a part is selected."""
     layout_hash: bytes = field(init=False)
     threads: ClassVar[int] = THREADS
 
     def __post_init__(self) -> None:
         terms = self.terms.resolved(self.epoch.size)
         whole = terms.for_cohort(self.epoch.size, self.epoch.scheme_public)
-        scheme = terms.selective(whole, self.layout)
+        adder = terms.selective(whole, self.layout)
         object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "whole", whole)
-        object.__setattr__(self, "scheme", scheme)
-        object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, scheme))
+        object.__setattr__(self, "adder", adder)
+        object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, adder))
 
     def place(self, model: Model, round_: int, attempt: int) -> Slot:
         """Which attempt at which round, whatever was told: for looking up claims, never for masks."""
@@ -121,7 +122,7 @@ class Facts:
 
     def permutation(self, slot: Slot) -> Permutation | None:
         """The secret order of coordinates in one attempt; None where they keep their places."""
-        if not self.terms.permuted:
+        if not self.terms.codec.hides:
             return None
         key = hkdf(self.epoch.group_key, "permutation", *slot.context())
         return Permutation(key, self.layout.floats)
@@ -133,7 +134,7 @@ class Facts:
         the group. The server sees which members agree and cannot test guesses. Where it reads the sums,
         it has the model anyway: then this is the model's public history.
         """
-        if self.terms.reader == "server":
+        if self.terms.scheme.reader == "server":
             return model.history
         epoch = self.epoch
         key = hkdf(epoch.group_key, "digest", epoch.run_id, epoch.roster.hash, epoch.id)
@@ -155,7 +156,7 @@ class Facts:
         a sparse vector it stands for the sender's support too, which a relay might otherwise change.
         Where the server reads, it is 0: nobody keeps anything from it.
         """
-        if self.terms.reader == "server":
+        if self.terms.scheme.reader == "server":
             return 0
         epoch = self.epoch
         bound = () if support is None else (rank, support.digest())
@@ -167,25 +168,23 @@ class Facts:
 
     def maps(self, model: Model) -> bool:
         """Whether a round from `model` adds up the map that says what is selected."""
-        return self.terms.mapped and model.mask is None
+        return self.terms.select.mapped and model.mask is None
 
     def mask(self, model: Model) -> Support:
         """Which values of an update to `model` are encrypted, where a part is selected."""
-        if self.terms.mapped:
+        if self.terms.select.mapped:
             assert model.mask is not None
             return model.mask
         return fixed_mask(self.terms.select, self.layout)
 
-    def part_of(self, model: Model) -> Support | None:
-        """That selection; None where all of an update is encrypted."""
-        return self.mask(model) if self._selects(model) else None
-
     def _selects(self, model: Model) -> bool:
         return self.terms.select.partial and not self.maps(model)
 
-    def scheme_of(self, model: Model) -> Scheme:
-        """The scheme of a round from `model`."""
-        return self.scheme if self._selects(model) else self.whole
+    def adder_of(self, model: Model) -> Adder:
+        """The adder of a round from `model`, with the mask of what is selected."""
+        if not self._selects(model):
+            return self.whole
+        return replace(cast(Selective, self.adder), mask=self.mask(model))
 
     def _lanes(self, model: Model) -> int:
         """Integers that are encrypted in a dense round from `model`."""
@@ -198,7 +197,7 @@ class Facts:
         """Whether a round from `model` begins with a sum of mean squares."""
         if self.maps(model):
             return False
-        codec = self.terms.codec()
+        codec = self.terms.codec
         return codec.needs_mean_squares(codec.recall(self.layout, model.memory))
 
     def staged(self, model: Model) -> bool:
@@ -211,4 +210,9 @@ class Facts:
         """
         terms = self.terms
         once = terms.noise is not None or self.maps(model)
-        return terms.sparse or terms.needs_all_members or once or self.needs_mean_squares(model)
+        return (
+            terms.codec.sparse
+            or terms.scheme.needs_all_members
+            or once
+            or self.needs_mean_squares(model)
+        )

@@ -27,7 +27,7 @@ def encode(session: Facts, model: Model, draft: Draft, digest: bytes) -> Plain:
 
     `digest` is the keyed digest of `model`, from which the draft started.
     """
-    codec = session.terms.codec()
+    codec = session.terms.codec
     state = codec.recall(session.layout, model.memory)
     fixed = Extras().encode(1, {}, (), session.check_of(digest))
     exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
@@ -74,7 +74,7 @@ def fit(
     ReuseError
         Other mean squares of this round were opened before.
     """
-    codec = session.terms.codec()
+    codec = session.terms.codec
     state = codec.recall(session.layout, model.memory)
     if not session.needs_mean_squares(model):
         if mean_squares is not None:

@@ -11,7 +11,7 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.clip import WARN_CLIPPED, Clip
+from flhe.coding.clip import WARN_CLIPPED
 from flhe.training.facts import Facts
 from flhe.training.model import Model
 
@@ -31,8 +31,7 @@ def add_noise(session: Facts, model: Model, values: NDArray[np.float32]) -> None
     """
     terms, layout = session.terms, session.layout
     assert terms.noise is not None
-    clip = Clip(terms.clip)  # type: ignore[arg-type]  # numbers, or these terms are refused
-    segments = clip.segments(clip.init(layout).shared)
+    segments = terms.codec.segments(layout)
     spare = session.mask(model).coords if terms.noise.scope == "clear" else None
     beyond = terms.noise.add(values, segments, spare=spare)
     for start, stop, alpha in segments:  # also what is spared, or the codec would refuse

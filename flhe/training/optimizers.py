@@ -19,3 +19,10 @@ def from_parameters(obj: object) -> Optimizer:
     if isinstance(name, str) and name in client_optimizer.DEFAULTS:
         return ClientOptimizer.from_parameters(obj)
     return ServerOptimizer.from_parameters(obj)
+
+
+def of(optimizer: Optimizer | object | None) -> Optimizer:
+    """What makes a step of a mean: one of ours, one of torch.optim's options, or FedAvg's sum."""
+    if optimizer is None or isinstance(optimizer, Optimizer):
+        return optimizer or ServerOptimizer()
+    return ClientOptimizer.like(optimizer)

@@ -1,6 +1,6 @@
 """Reading: from the integers of an opened sum to the next model.
 
-Members do it to the sums that they open themselves; where the server reads (`unmask="server"`), it
+Members do it to the sums that they open themselves; where the server reads, it
 does the same to its own model, and needs no epoch for it.
 """
 
@@ -18,11 +18,11 @@ from flhe.coding.chain import Chain
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays
 from flhe.coding.quantize import Quantize
+from flhe.coding.support import covered
 from flhe.coding.weigh import Weigh
 from flhe.errors import ProtocolError
-from flhe.schemes.flashe.sparse import covered
-from flhe.schemes.sash.generator import Seed
-from flhe.schemes.sash.scheme import Sash, SashOpener
+from flhe.math.ring_arrays import Elements
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
 from flhe.training.terms import Terms
@@ -72,7 +72,7 @@ def apply(
     optimizer = terms.optimizer
     moments = model.moments or optimizer.init(layout.floats)
     # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.
-    trained = total.slot.round - terms.mapped  # a round for the map is none of training
+    trained = total.slot.round - terms.select.mapped  # a round for the map is none of training
     number = trained if optimizer.takes == "update" else model.steps + 1
     change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
@@ -130,23 +130,23 @@ class ServerReader:
     ----------
     terms : Terms
         The epoch's, bits and all.
-    scheme : Sash
-        For the epoch's cohort.
+    adder : Adder
+        For the epoch's cohort, of a scheme that lets the server read.
     """
 
     terms: Terms
-    scheme: Sash
+    adder: Adder
 
     def open(
-        self, model: Model, total: Sealed, seed: Seed, *, threads: int = 1
+        self, model: Model, total: Sealed, released: Elements, *, threads: int = 1
     ) -> tuple[Model, Totals]:
         """Open the sum of a round from `model`; gives the next one, as it is told to everybody.
 
-        `seed` is the sum of the senders' seeds, shape (dimension,). Raises ProtocolError where that is
-        not what the sum was masked with.
+        `released` is the sum of the senders' keys, shape (elements,). Raises ProtocolError where
+        that is not what the sum was masked with.
         """
-        lanes = SashOpener(self.scheme, seed, threads=threads).decrypt(total)
-        codec = self.terms.codec()
+        lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
+        codec = self.terms.codec
         state = codec.recall(model.layout, model.memory)
         # `apply` writes into the masters: a sum that fails in the middle must not leave half a model.
         copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})

@@ -26,7 +26,7 @@ def check(terms: Terms) -> None:
 
 def clear_warning(terms: Terms) -> str | None:
     """Return what a user must know of a part that travels in clear; None where all is encrypted."""
-    if not terms.clear:
+    if not terms.select.clear:
         return None
     what = f"with Laplace noise of scale {terms.noise.scale:g}" if terms.noise else "without noise"
     return (
@@ -38,17 +38,17 @@ def clear_warning(terms: Terms) -> str | None:
 
 
 def _check_select(terms: Terms) -> None:
-    if terms.sparse:
+    if terms.codec.sparse:
         raise ConfigError(
             "select with top_k: clients choose other values each, and only what all send is added up; "
             'use Select(ratio, "magnitude", rest="drop") for one choice of the group, or leave one out'
         )
-    if terms.reader == "server":
+    if terms.scheme.reader == "server":
         raise ConfigError(
-            'select with unmask="server": the server reads the sum of everything anyway; use '
-            'unmask="clients", or leave select out'
+            "select where the server reads sums: it reads the sum of everything anyway; let the "
+            "clients read them, or leave select out"
         )
-    if terms.clear and terms.weighted:
+    if terms.select.clear and terms.codec.weighted:
         raise ConfigError(
             "select with weighted=True: values in clear are multiples of a client's example count, and "
             'show it; use weighted=False, or rest="drop", or encrypt all'
@@ -56,16 +56,16 @@ def _check_select(terms: Terms) -> None:
 
 
 def _check_noise(terms: Terms, noise: Laplace) -> None:
-    if isinstance(terms.clip, str):
+    if terms.codec.fitting:
         raise ConfigError(
-            f"noise with clip={terms.clip!r}: what noise is worth depends on thresholds that are known "
-            "beforehand; give clip as a number, or numbers by layer"
+            "noise with clipping thresholds that are fitted: what noise is worth depends on "
+            "thresholds that are known beforehand; give clip as a number, or numbers by layer"
         )
-    if terms.sparse:
+    if terms.codec.sparse:
         raise ConfigError(
             "noise with top_k: which values are sent would tell of them; leave top_k out"
         )
-    if noise.scope == "clear" and not terms.clear:
+    if noise.scope == "clear" and not terms.select.clear:
         raise ConfigError(
             'noise of scope "clear", and nothing travels in clear: use scope="all", or leave noise out'
         )

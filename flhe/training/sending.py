@@ -47,8 +47,7 @@ class Sending(Facts):
         """This member's sealer: of updates to `model`, or of all that is none."""
         if model is None:
             return sealer_for(self.whole, self.epoch, threads=self.threads)
-        scheme, mask = self.scheme_of(model), self.part_of(model)
-        return sealer_for(scheme, self.epoch, mask=mask, threads=self.threads)
+        return sealer_for(self.adder_of(model), self.epoch, threads=self.threads)
 
     def prepare(self, sealer: Sealer, model: Model, slot: Slot, mode: str) -> None:
         """Compute a dense round's masks ahead of time; meant for another thread."""
@@ -91,9 +90,9 @@ class Sending(Facts):
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
-        codec = self.terms.codec()
+        codec = self.terms.codec
         extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
-        gradients = self.terms.sends == "gradient"
+        gradients = self.terms.sends_gradients
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
@@ -108,11 +107,11 @@ class Sending(Facts):
         check: int = 0,
     ) -> NDArray[np.int64]:
         integers = self.layout.integer_change(trained, old.masters)
-        weight = examples if self.terms.weighted else min(examples, 1)
+        weight = examples if self.terms.codec.weighted else min(examples, 1)
         most = most_examples(self.epoch.size)
         if not 0 <= weight <= most:
             raise ExamplesError(f"the app reported a number of examples that is not 0 to {most}")
-        if self.terms.noise is not None and weight > max(self.terms.max_examples, 1):
+        if self.terms.noise is not None and weight > self.terms.codec.max_examples:
             raise ExamplesError(
                 "noise is made for updates that weigh max_examples at most, and this node has more "
                 "examples: raise max_examples in the strategy"
@@ -135,12 +134,12 @@ class Sending(Facts):
         As `encode`, for a round of several stages; `residual` is what earlier rounds did not send,
         `app_inputs_hash` the hash of what the app was told.
         """
-        codec = self.terms.codec()
+        codec = self.terms.codec
         extras = self._extras(old, trained, examples, metrics)
-        gradients = self.terms.sends == "gradient"
+        gradients = self.terms.sends_gradients
         change, _ = self.layout.change(trained, old.masters, gradients=gradients)
         state = codec.recall(self.layout, old.memory)
-        if not self.terms.sparse:
+        if not self.terms.codec.sparse:
             if self.terms.noise is not None:
                 # Here, and once: what is encrypted again is the same, noise and all.
                 add_noise(self, old, change)
@@ -187,7 +186,7 @@ class Sending(Facts):
             codec = self.terms.map_codec()
             encoded, _ = codec.encode(draft.plain(), codec.init(self.layout))
         else:
-            codec = self.terms.codec(self.permutation(slot))
+            codec = self.terms.codec.keyed(self.permutation(slot))
             encoded, _ = codec.finish(draft.plain(), state)
         support = None
         if encoded.coords is not None:
@@ -202,7 +201,7 @@ class Sending(Facts):
 
     def _sent_only(self, encoded: Plain, model: Model) -> Plain:
         """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
-        if not self._selects(model) or self.terms.clear:
+        if not self._selects(model) or self.terms.select.clear:
             return encoded
         coords = self.mask(model).coords
         values = np.zeros_like(encoded.values)
@@ -239,7 +238,7 @@ class Sending(Facts):
 
     def map_of_change(self, model: Model, trained: Arrays) -> NDArray[np.float32]:
         """How much training changed each value, as such maps are added up; errors as `encode`."""
-        gradients = self.terms.sends == "gradient"
+        gradients = self.terms.sends_gradients
         change, _ = self.layout.change(trained, model.masters, gradients=gradients)
         return self.terms.select.normalized(change, reuse=True)
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flhe.coding.extras import Totals
+from flhe.coding.support import union_of
 from flhe.errors import ProtocolError
 from flhe.keys.roles import opener_for
-from flhe.schemes.flashe.sparse import union_of
 from flhe.schemes.sealed import Sealed
 from flhe.sums.verdict import open_verified
 from flhe.training.due import SUM, Record, check_shape, check_slot
@@ -75,14 +75,14 @@ class Session(Sending):
         state = fit(self, model, total.slot.round, mean_squares, record, base, app_inputs_hash)
         result = total.digest()
         record(total.slot.round, result, SUM)
-        scheme, mask = self.scheme_of(model), self.part_of(model)
-        opener = opener_for(scheme, self.epoch, total, release, mask=mask, threads=self.threads)
+        adder = self.adder_of(model)
+        opener = opener_for(adder, self.epoch, total, release, threads=self.threads)
         values = union_of(total.supports)[1] if total.supports else self.layout.floats
         lanes = open_verified(opener, self.tags(total.slot), self.terms.bits, total, values)
         check = self._expected_check(base, total)
         if self.maps(model):
             return choose(self.terms, model, total, lanes, check)
-        codec = self.terms.codec(self.permutation(total.slot))
+        codec = self.terms.codec.keyed(self.permutation(total.slot))
         return apply(self.terms, codec, model, total, lanes, state, check)
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
@@ -116,4 +116,4 @@ class Session(Sending):
                 raise ProtocolError(f"the sum of round {slot.round} is of another model")
             length = union_of(total.supports)[1] + self.terms.trailer_lanes(self.layout)
         need = self.epoch.roster.min_opening
-        check_shape(total, self.scheme_of(model), length, need, sparse=self.terms.sparse)
+        check_shape(total, self.adder_of(model), length, need, sparse=self.terms.codec.sparse)

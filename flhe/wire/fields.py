@@ -20,12 +20,14 @@ class Rule:
 class As:
     """Another type: how it is written and read, and what it is called.
 
-    `read` raises ValueError where it cannot. What `write` would write otherwise is not taken.
+    `read` raises ValueError where it cannot. What `write` would write otherwise is not taken. With
+    `refuses`, its ConfigErrors are passed on: they say why what is well written cannot work.
     """
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
     needs: str
+    refuses: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from flhe.errors import ProtocolError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.wire.fields import SECRET, As, Given, Rule
 from flhe.wire.secret import Secret
 
@@ -50,8 +50,10 @@ def _converted(own: As) -> Spec:
             value = own.read(raw)
         except ProtocolError:
             raise
-        except (TypeError, ValueError, OverflowError, LookupError):  # ConfigError is a ValueError
-            raise UnfitError from None
+        except (TypeError, ValueError, OverflowError, LookupError) as error:
+            if own.refuses and isinstance(error, ConfigError):
+                raise
+            raise UnfitError from None  # of a ConfigError too, which is a ValueError
         if own.write(value) != raw:  # a second way to write it
             raise UnfitError
         return value

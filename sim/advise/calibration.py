@@ -12,22 +12,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe.packages import missing
 from flhe_lab.advise import agreement_cost
 from flhe_lab.advise.agreement_cost import Agreement
-from flhe_lab.advise.cost_model import CLIENTS, Fit, Point, Row, counts
+from flhe_lab.advise.cost_model import CLIENTS, TERMS, Fit, Point, Row, counts
 from flhe_lab.bench import PHASES
 from flhe_lab.tables import phase_costs as who
 
 VERSION = 2
 """Of what is measured, and how; another one is measured anew."""
 KEY = "calibration"
-SCHEMES = {
-    who.FEDML: "fedml-he",
-    who.FEDML_TENTH: "fedml-he",
-    who.BATCHCRYPT: "batchcrypt",
-}
-"""Scheme of what is measured, where it needs more packages."""
 
 
 def _points() -> tuple[Point, ...]:
@@ -156,5 +149,5 @@ class Calibration:
 
 
 def installed(name: str) -> bool:
-    """Whether what a scheme needs is there."""
-    return not missing(SCHEMES.get(name, ""))
+    """Whether what a scheme needs is there; FedAvg in clear needs nothing."""
+    return name not in TERMS or not TERMS[name].scheme.needs.missing()

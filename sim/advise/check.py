@@ -84,7 +84,7 @@ def upload_bytes(point: Point) -> int:
     """One upload, by the schemes' own rules."""
     terms = TERMS[point.name]
     senders = point.cohort - point.dropouts
-    if terms.sparse:
+    if terms.codec.sparse:
         found = sparse_bytes(terms, point.values, point.cohort, senders)
         return found.part + found.support
     return sealed_bytes(terms, point.values, point.cohort)

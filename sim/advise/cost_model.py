@@ -24,12 +24,18 @@ from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
 from flhe.coding.support import HEADER, MAX_PARAMETER
-from flhe.schemes.base import Scheme
+from flhe.coding.update import update_codec
+from flhe.schemes.base import Adder
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.ring import FedmlHe
+from flhe.schemes.fedml_he.adder import FedmlHeAdder
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.streams import telescoped
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.training.terms import Terms
@@ -44,13 +50,13 @@ SHARE = 0.1
 
 TERMS: dict[str, Terms] = {
     who.FLASHE: Terms(),
-    who.FLASHE_TENTH: Terms(top_k=SHARE, warmup=0, masking="adaptive"),
-    who.SASH: Terms("sash", 0),
-    who.BATCHCRYPT: Terms("batchcrypt"),
-    who.ESAFL: Terms("esafl"),
-    who.ESAFL_NARROW: Terms("esafl", ring=NARROW),
-    who.FEDML: Terms("fedml-he"),
-    who.FEDML_TENTH: Terms("fedml-he", weighted=False, select=Select(SHARE, "random")),
+    who.FLASHE_TENTH: Terms(Flashe("adaptive"), update_codec(top_k=SHARE, warmup=0)),
+    who.SASH: Terms(Sash(), update_codec(bits=0)),
+    who.BATCHCRYPT: Terms(BatchCrypt()),
+    who.ESAFL: Terms(Esafl()),
+    who.ESAFL_NARROW: Terms(Esafl(NARROW)),
+    who.FEDML: Terms(FedmlHe()),
+    who.FEDML_TENTH: Terms(FedmlHe(), update_codec(weighted=False), select=Select(SHARE, "random")),
 }
 """What is measured, as a federation would run it; FedAvg in clear has no terms."""
 
@@ -164,9 +170,9 @@ class Point:
         return f"{self.name} | {self.values} | {self.cohort} | {self.dropouts}"
 
     @property
-    def scheme(self) -> tuple[Scheme, int]:
-        """The scheme that it measures, and the lanes that an update has in it."""
-        return scheme_of(TERMS[self.name], self.values, self.cohort)
+    def adder(self) -> tuple[Adder, int]:
+        """The adder of what it measures, and the lanes that an update has in it."""
+        return adder_of(TERMS[self.name], self.values, self.cohort)
 
 
 def layout_of(values: int) -> Layout:
@@ -175,8 +181,8 @@ def layout_of(values: int) -> Layout:
 
 
 @functools.lru_cache(maxsize=256)
-def scheme_of(terms: Terms, values: int, cohort: int) -> tuple[Scheme, int]:
-    """The scheme of an update, and the lanes that it encrypts; a FlheError where there is none."""
+def adder_of(terms: Terms, values: int, cohort: int) -> tuple[Adder, int]:
+    """The adder of an update, and the lanes that it encrypts; a FlheError where there is none."""
     layout, fixed = layout_of(values), terms.resolved(cohort)
     return fixed.selective(fixed.for_cohort(cohort), layout), fixed.lanes(layout)
 
@@ -197,18 +203,18 @@ def units(point: Point) -> float:
         return _coefficients(point)
     if point.name not in (who.BATCHCRYPT, who.FEDML):
         return float(point.values)
-    scheme, lanes = point.scheme
-    if isinstance(scheme, BatchCrypt):
-        return float(scheme.batch.batches(lanes))
-    assert isinstance(scheme, FedmlHe)
-    return float(scheme.sizes.count(lanes))
+    adder, lanes = point.adder
+    if isinstance(adder, BatchCryptAdder):
+        return float(adder.batch.batches(lanes))
+    assert isinstance(adder, FedmlHeAdder)
+    return float(adder.sizes.count(lanes))
 
 
 def _coefficients(point: Point) -> float:
     """Of all limbs; what a last one that is not full takes is not rounded up."""
-    scheme, _ = point.scheme
-    assert isinstance(scheme, Esafl)
-    slots = scheme.sizes.slots
+    adder, _ = point.adder
+    assert isinstance(adder, EsaflAdder)
+    slots = adder.sizes.slots
     return point.values / slots.per * len(slots.moduli)
 
 
@@ -222,10 +228,10 @@ def extra(point: Point, phase: str) -> float:
     if point.name == who.FLASHE_TENTH:
         return float(point.values * len(survivors))  # each sender's stream is read to its end
     streams = sum(map(len, telescoped(survivors, "double")))
-    scheme, lanes = point.scheme
-    inner = scheme.inner if isinstance(scheme, Selective) else scheme
+    adder, lanes = point.adder
+    inner = adder.inner if isinstance(adder, Selective) else adder
     return float(
-        streams * (inner.sizes.count(lanes) if isinstance(inner, FedmlHe) else point.values)
+        streams * (inner.sizes.count(lanes) if isinstance(inner, FedmlHeAdder) else point.values)
     )
 
 
@@ -237,24 +243,24 @@ def ragged(point: Point, phase: str) -> float:
     """Bits of what is packed behind the last whole block; in decryption those of the sum."""
     if point.name == who.PLAIN:
         return 0.0
-    scheme, lanes = point.scheme
+    adder, lanes = point.adder
     if point.name == who.FLASHE_TENTH:
         senders = point.cohort - point.dropouts
         sizes = sparse_bytes(TERMS[point.name], point.values, point.cohort, senders)
         lanes = sizes.total_lanes if phase == "decrypt" else sizes.part_lanes
-    return float(_ragged(scheme, lanes))
+    return float(_ragged(adder, lanes))
 
 
-def _ragged(scheme: Scheme, lanes: int) -> int:
-    if isinstance(scheme, Selective):
-        return _ragged(scheme.inner, lanes) + _behind(scheme.packing, scheme.rest)
-    if isinstance(scheme, Flashe):
-        return _behind(scheme.packing, lanes)
-    if isinstance(scheme, FedmlHe):
-        return _behind(Packing(scheme.sizes.bits), scheme.sizes.count(lanes))
-    if isinstance(scheme, Esafl) and scheme.limbs.bits < 64:  # words of 64 bits are not packed
-        slots = scheme.sizes.slots
-        return len(slots.moduli) * _behind(Packing(scheme.limbs.bits), slots.count(lanes))
+def _ragged(adder: Adder, lanes: int) -> int:
+    if isinstance(adder, Selective):
+        return _ragged(adder.inner, lanes) + _behind(adder.packing, adder.rest)
+    if isinstance(adder, FlasheAdder):
+        return _behind(adder.packing, lanes)
+    if isinstance(adder, FedmlHeAdder):
+        return _behind(Packing(adder.sizes.bits), adder.sizes.count(lanes))
+    if isinstance(adder, EsaflAdder) and adder.limbs.bits < 64:  # words of 64 bits are not packed
+        slots = adder.sizes.slots
+        return len(slots.moduli) * _behind(Packing(adder.limbs.bits), slots.count(lanes))
     return 0
 
 
@@ -264,8 +270,8 @@ def _behind(packing: Packing, count: int) -> int:
 
 def sealed_bytes(terms: Terms, values: int, cohort: int, senders: int = 1) -> int:
     """Bytes of one upload, its header too, or of the sum of `senders`; dense updates."""
-    scheme, lanes = scheme_of(terms, values, cohort)
-    return scheme.nbytes(lanes) + _header(scheme.name, lanes, senders)
+    adder, lanes = adder_of(terms, values, cohort)
+    return adder.nbytes(lanes) + _header(adder.name, lanes, senders)
 
 
 def _header(name: str, lanes: int, senders: int) -> int:
@@ -293,14 +299,14 @@ class Sparse:
 
 def sparse_bytes(terms: Terms, values: int, cohort: int, senders: int) -> Sparse:
     """Sizes where supports are random and independent: what sites have in common makes sums shorter."""
-    scheme, _ = scheme_of(terms, values, cohort)
+    adder, _ = adder_of(terms, values, cohort)
     layout = layout_of(values)
     topk = TopK(SHARE, 0)
     sent = int(topk.keep(topk.init(layout).shared).sum())
     beside, share = terms.trailer_lanes(layout), sent / values
     union = round(values * (1 - (1 - share) ** senders))
-    part = scheme.nbytes(sent + beside) + _header(scheme.name, sent + beside, 1)
-    total = scheme.nbytes(union + beside) + _header(scheme.name, union + beside, senders)
+    part = adder.nbytes(sent + beside) + _header(adder.name, sent + beside, 1)
+    total = adder.nbytes(union + beside) + _header(adder.name, union + beside, senders)
     return Sparse(support_bytes(sent, values), part, total, sent + beside, union + beside)
 
 

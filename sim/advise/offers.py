@@ -12,11 +12,15 @@ from dataclasses import dataclass, replace
 from flhe.errors import FlheError
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.thresholds import Thresholds
+from flhe.schemes.base import Scheme
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
-from flhe_lab.advise.cost_model import TERMS, scheme_of, sealed_bytes, sparse_bytes, survivors_of
+from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes, survivors_of
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.round_model import Exchange, Work
+from flhe_lab.bench.schemes import NARROW
 from flhe_lab.tables import phase_costs as who
 
 SIGNATURE = 64
@@ -51,14 +55,24 @@ class Offer:
     caveat: str = ""
 
     @property
+    def scheme(self) -> Scheme:
+        """Its scheme."""
+        return self.terms.scheme
+
+    @property
     def shared_key(self) -> bool:
         """Whether every member can open every other's update."""
-        return self.terms.scheme in ("flashe", "batchcrypt", "fedml-he")
+        return self.scheme.agreement in ("group", "key-pair")
 
     @property
     def server_reads(self) -> bool:
         """Whether the server reads the sum of each round."""
-        return self.terms.reader == "server"
+        return self.scheme.reader == "server"
+
+    @property
+    def agrees_anew(self) -> bool:
+        """Whether members make new keys where one is missing; dealt ones are not dealt anew."""
+        return self.scheme.needs_all_members and not self.scheme.dealt
 
     def min_senders(self, cohort: int, colluders: int) -> int:
         """Fewest updates in a sum that is opened.
@@ -68,61 +82,65 @@ class Offer:
         ConfigError
             So many colluders that there is no such number.
         """
-        if self.terms.per_sum_keys:
+        if self.scheme.per_sum_keys:
             return Thresholds(cohort, colluders).min_set
         return colluders + 2  # as a roster's `min_opening` has it
 
 
-_ROUND = replace(TERMS[who.ESAFL], keys="round")
 _TENTH = (
     "it sends a tenth of the values a round: it may take more rounds, which is not counted here; "
     "members see which values each of them sends, and the server which of those coincide"
 )
 
 OFFERS: tuple[Offer, ...] = (
-    Offer("FLASHE", who.FLASHE, TERMS[who.FLASHE], "flashe_fedavg()"),
+    Offer("FLASHE", who.FLASHE, TERMS[who.FLASHE], "FlasheFedAvg()"),
     Offer(
         "FLASHE, top 10%",
         who.FLASHE_TENTH,
         TERMS[who.FLASHE_TENTH],
-        'flashe_fedavg(top_k=0.1, warmup=0, masking="adaptive")',
+        'FlasheFedAvg(top_k=0.1, warmup=0, masking="adaptive")',
         _TENTH,
     ),
-    Offer("SASH", who.SASH, TERMS[who.SASH], "sash_fedavg()"),
+    Offer("SASH", who.SASH, TERMS[who.SASH], "SashFedAvg()"),
     Offer(
         "SASH, members read",
         who.SASH,
-        replace(TERMS[who.SASH], unmask="clients"),
-        'sash_fedavg(unmask="clients")',
+        replace(TERMS[who.SASH], scheme=Sash("clients")),
+        'SashFedAvg(unmask="clients")',
     ),
-    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "batchcrypt_fedavg(clip=1.0)"),
-    Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "esafl_fedavg()"),
+    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "BatchCryptFedAvg(clip=1.0)"),
+    Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "EsaflFedAvg()"),
     Offer(
         "ESAFL, rns-8192",
         who.ESAFL_NARROW,
         TERMS[who.ESAFL_NARROW],
-        'esafl_fedavg(ring="rns-8192")',
+        'EsaflFedAvg(ring="rns-8192")',
     ),
-    Offer("ESAFL, keys a round", who.ESAFL, _ROUND, "esafl_fedavg(per_round_keys=True)"),
+    Offer(
+        "ESAFL, keys a round",
+        who.ESAFL,
+        replace(TERMS[who.ESAFL], scheme=Esafl(keys="round")),
+        'EsaflFedAvg(keys="round")',
+    ),
     Offer(
         "ESAFL, rns-8192, keys a round",
         who.ESAFL_NARROW,
-        replace(TERMS[who.ESAFL_NARROW], keys="round"),
-        'esafl_fedavg(ring="rns-8192", per_round_keys=True)',
+        replace(TERMS[who.ESAFL_NARROW], scheme=Esafl(NARROW, "round")),
+        'EsaflFedAvg(ring="rns-8192", keys="round")',
     ),
     Offer(
         "ESAFL, dealt keys",
         who.ESAFL,
-        replace(TERMS[who.ESAFL], keys="dealt"),
-        "esafl_fedavg(dealt_keys=True)",
+        replace(TERMS[who.ESAFL], scheme=Esafl(keys="dealt")),
+        'EsaflFedAvg(keys="dealt")',
         "whoever deals the keys can open every update",
     ),
-    Offer("FedML-HE", who.FEDML, TERMS[who.FEDML], "fedml_he_fedavg()"),
+    Offer("FedML-HE", who.FEDML, TERMS[who.FEDML], "FedmlHeFedAvg()"),
     Offer(
         "FedML-HE, 10% encrypted",
         who.FEDML_TENTH,
         TERMS[who.FEDML_TENTH],
-        'fedml_he_fedavg(select=Select(0.1, "random"))',
+        'FedmlHeFedAvg(select=Select(0.1, "random"))',
         "the server sees nine values in ten of each update; `flhe audit` shows what that gives away",
     ),
 )
@@ -146,12 +164,12 @@ def work(offer: Offer, demand: Demand, speed: Calibration) -> tuple[Work, Phases
     """
     phases = speed.phases(offer.measured, demand.values, demand.clients, demand.dropouts)
     senders = demand.clients - demand.dropouts
-    if offer.terms.sparse:
+    if offer.terms.codec.sparse:
         return _sparse(offer, demand, phases, senders, speed), phases
     up = sealed_bytes(offer.terms, demand.values, demand.clients)
     down = sealed_bytes(offer.terms, demand.values, demand.clients, senders)
     whole = Work(demand.train_s, phases.encrypt_s, phases.decrypt_s, phases.add_s, up, down)
-    if not offer.terms.per_sum_keys:
+    if not offer.scheme.per_sum_keys:
         return whole, phases
     return _masked(offer, whole, demand, phases, speed), phases
 
@@ -172,7 +190,7 @@ def _sparse(offer: Offer, demand: Demand, phases: Phases, senders: int, speed: C
 def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Calibration) -> Work:
     """With masking keys that all share with all."""
     members, senders = demand.clients, len(survivors_of(demand.clients, demand.dropouts))
-    elements = offer.terms.elements(members)
+    elements = offer.scheme.elements(members)
     circle = SharingParameters(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
     cost = speed.agreement(members, elements)
     signatures = circle.thresholds.threshold * SIGNATURE
@@ -199,8 +217,8 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
 def refusal(offer: Offer, demand: Demand) -> str:
     """What the terms themselves say against this size; "" where nothing."""
     try:
-        scheme_of(offer.terms, demand.values, demand.clients)
-        if offer.terms.sparse:
+        adder_of(offer.terms, demand.values, demand.clients)
+        if offer.terms.codec.sparse:
             sparse_bytes(
                 offer.terms, demand.values, demand.clients, demand.clients - demand.dropouts
             )

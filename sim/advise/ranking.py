@@ -132,9 +132,8 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
 
 def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
     asked, phases = work(offer, demand, speed)
-    # Dealt keys are not dealt anew: their rounds that lack somebody are lost.
-    anew = offer.terms.needs_all_members and offer.terms.keys != "dealt"
-    again = demand.lost(demand.clients) if anew else 0.0
+    # With dealt keys, rounds that lack somebody are lost.
+    again = demand.lost(demand.clients) if offer.agrees_anew else 0.0
     lost = lost_rounds(offer, demand)
     return _told(offer.name, offer.strategy, offer.caveat, asked, phases, demand, again, lost)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flhe.packages import NEEDS, install_hint
-from flhe_lab.advise.calibration import SCHEMES, Calibration, installed
+from flhe.packages import how_to
+from flhe_lab.advise.calibration import Calibration
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.offers import Offer, refusal, work
 from flhe_lab.advise.prices import GB
@@ -20,10 +20,8 @@ AGAIN = 0.1
 
 def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[str, ...]:
     """Everything that speaks against an offer; empty where it may be chosen."""
-    if not installed(offer.measured):
-        needs = NEEDS[SCHEMES[offer.measured]]
-        packages = " and ".join(needs.node)
-        return (f"it needs {packages}, not installed here: {install_hint(needs.extra)}",)
+    if lacking := offer.scheme.needs.missing():
+        return (f"it needs {' and '.join(lacking)}, not installed here: {how_to(lacking[0])}",)
     if not speed.has(offer.measured):
         return ("it was not measured on this machine: --calibrate measures it",)
     if refused := refusal(offer, demand):
@@ -47,13 +45,13 @@ def _reader(offer: Offer, demand: Demand) -> str:
 
 
 def _clear(offer: Offer, demand: Demand) -> str:
-    if not offer.terms.clear or demand.clear_part:
+    if not offer.terms.select.clear or demand.clear_part:
         return ""
     return "what it does not encrypt travels in clear: never chosen unless you say --clear-part"
 
 
 def _sparse(offer: Offer, demand: Demand) -> str:
-    if not offer.terms.sparse or demand.sparse:
+    if not offer.terms.codec.sparse or demand.sparse:
         return ""
     return (
         "it leaves out most values of an update; members see which ones each of them sends, and the "
@@ -66,7 +64,7 @@ def _collusion(offer: Offer, demand: Demand) -> str:
         return ""
     if offer.shared_key:
         return "members share a key: one that colludes with the server reads all others' updates"
-    if offer.terms.keys != "joint" or not offer.terms.needs_all_members:
+    if not offer.agrees_anew:
         return ""
     if not demand.passive_server:
         passive = "" if demand.dropout else ", or say --passive-server"
@@ -83,7 +81,7 @@ def _collusion(offer: Offer, demand: Demand) -> str:
 
 
 def _dealer(offer: Offer, demand: Demand) -> str:
-    if offer.terms.keys != "dealt" or demand.trusted_dealer:
+    if not offer.scheme.dealt or demand.trusted_dealer:
         return ""
     return "its keys are dealt by somebody whom all trust: say --trusted-dealer"
 
@@ -91,15 +89,14 @@ def _dealer(offer: Offer, demand: Demand) -> str:
 def _dropouts(offer: Offer, demand: Demand) -> str:
     again = demand.lost(demand.clients)
     told = f"a dropout of {demand.dropout:g} with {demand.clients} clients means"
-    if offer.terms.needs_all_members and again > AGAIN:
-        if offer.terms.keys == "dealt":
+    if offer.scheme.needs_all_members and again > AGAIN:
+        if offer.scheme.dealt:
             return f"{told} no sum in {again:.0%} of rounds: dealt keys open sums of all only"
         return (
             f"{told} a whole re-encryption in {again:.0%} of rounds, unless keys are of each round"
         )
     least = demand.bound + 3  # as a roster's `min_members` has it
-    anew = offer.terms.needs_all_members and offer.terms.keys != "dealt"
-    if anew and again and demand.clients - 1 < least:
+    if offer.agrees_anew and again and demand.clients - 1 < least:
         return (
             f"{told} waiting in {again:.0%} of rounds: fewer than c + 3 are left, here {least}, and "
             "cannot agree on keys anew"
@@ -115,7 +112,7 @@ def _dropouts(offer: Offer, demand: Demand) -> str:
 
 def lost_rounds(offer: Offer, demand: Demand) -> float:
     """Chance that a round comes to nothing, and is run again."""
-    if offer.terms.keys == "dealt":
+    if offer.scheme.dealt:
         return demand.lost(demand.clients)
     return demand.lost(offer.min_senders(demand.clients, demand.bound))
 

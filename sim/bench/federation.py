@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.extras import Extras
 from flhe.coding.flatten import Entry, Layout
+from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import FlheError
+from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
 from flhe.training.terms import Terms
@@ -29,9 +32,11 @@ def layout_of(values: int) -> Layout:
     return Layout((Entry("update", (values,), "float32"),))
 
 
-def terms_of(scheme: str, **others: Any) -> Terms:
-    """Terms of what is timed: thresholds of 1, no metrics."""
-    return Terms(scheme, **{"clip": 1.0, "max_examples": EXAMPLES, "metrics": (), **others})
+def terms_of(scheme: Scheme, *, select: float | Select | None = None, **coding: Any) -> Terms:
+    """Terms of what is timed: thresholds of 1, no metrics; `coding` as `update_codec` takes it."""
+    known = {"bits": scheme.default_bits, "clip": 1.0, "max_examples": EXAMPLES}
+    codec = update_codec(**{**known, **coding})
+    return Terms(scheme, codec, select=Select.of(select), metrics=())
 
 
 def nbytes(sealed: Sealed) -> int:
@@ -57,7 +62,7 @@ def verified(
 
 
 class Adder(Protocol):
-    """What adds ciphertexts: every `Scheme` does."""
+    """What adds ciphertexts: every adder of `flhe.schemes` does."""
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold one in."""
@@ -68,7 +73,7 @@ class Adder(Protocol):
 
 def uploads(
     name: str,
-    scheme: Adder,
+    adder: Adder,
     seal: Callable[[int], Sealed],
     opened: Callable[[Sealed], Vector],
     exact: Sequence[NDArray[Any]],
@@ -81,14 +86,14 @@ def uploads(
 
     Parameters
     ----------
-    scheme : Adder
+    adder : Adder
         Adds.
     seal, opened : callable
         Rank -> its upload; closed sum -> float32 mean.
     exact : sequence of Vector
         What the mean is of.
     add : callable, optional
-        (running sum, upload) -> what is timed of adding, where it is less than the scheme's `add`.
+        (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`.
     known
         As in `Contender`.
     """
@@ -96,13 +101,13 @@ def uploads(
     parts = [seal(rank) for rank in ranks]
     total: Sealed | None = None
     for part in parts:
-        total = scheme.add(total, part)
+        total = adder.add(total, part)
     assert total is not None
-    closed = scheme.close(total)
+    closed = adder.close(total)
     # `add` is timed on a running sum of its own: what it holds does not matter, its size does.
-    running = scheme.add(None, replace(parts[0], senders=(0,)))
+    running = adder.add(None, replace(parts[0], senders=(0,)))
     more = replace(parts[1], senders=(1,))
-    fold = add or (lambda sums, part: scheme.add(replace(sums), part))
+    fold = add or (lambda sums, part: adder.add(replace(sums), part))
     known = {"upload_bytes": nbytes(parts[0]), "sum_bytes": nbytes(closed), **known}
     return averaging(
         name,
@@ -122,7 +127,7 @@ class Federation:
     ----------
     terms : Terms
         Say how all of them encode; resolved for the cohort.
-    scheme : Adder
+    adder : Adder
         Adds.
     seal : callable
         (rank, encoded update) -> its upload.
@@ -135,7 +140,7 @@ class Federation:
     """
 
     terms: Terms
-    scheme: Adder
+    adder: Adder
     seal: Callable[[int, Plain], Sealed]
     opened: Callable[[Sealed], NDArray[Any]]
     key: bytes = b""
@@ -143,9 +148,9 @@ class Federation:
 
     def encoder(self, setting: Setting, updates: Sequence[Vector]) -> Callable[[int], Plain]:
         """Rank -> what its sealer is given."""
-        codec, tags = self.terms.codec(), self._tags(setting)
+        codec, tags = self.terms.codec, self._tags(setting)
         state = codec.init(layout_of(setting.values))
-        extras = Extras().encode(EXAMPLES if self.terms.weighted else 1, {}, [])
+        extras = Extras().encode(EXAMPLES if codec.weighted else 1, {}, [])
 
         def encoded(rank: int) -> Plain:
             plain, _ = codec.encode(Plain(updates[rank], extras), state)
@@ -155,7 +160,7 @@ class Federation:
 
     def decoder(self, setting: Setting) -> Callable[[Sealed], Vector]:
         """Closed sum -> what a reader makes of it."""
-        codec, tags = self.terms.codec(), self._tags(setting)
+        codec, tags = self.terms.codec, self._tags(setting)
         state = codec.init(layout_of(setting.values))
 
         def mean(total: Sealed) -> Vector:
@@ -176,7 +181,7 @@ class Federation:
         encoded, ranks = self.encoder(setting, updates), setting.survivors
         return uploads(
             name,
-            self.scheme,
+            self.adder,
             lambda rank: self.seal(rank, encoded(rank)),
             self.decoder(setting),
             [updates[rank] for rank in ranks],

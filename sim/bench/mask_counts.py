@@ -1,7 +1,7 @@
 """Double and single masking as clients drop out, counted: FLASHE, Theorem 2.
 
 The paper measures seconds (FLASHE, Fig. 12); a second there is mostly AES, and AES is called once for
-each mask. So masks are counted here, by asking the scheme itself which streams it would take, for
+each mask. So masks are counted here, by asking FLASHE itself which streams it would take, for
 random sets of survivors. No machine's speed is in it.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flhe.errors import ConfigError
+from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.masking import for_dropout
-from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.streams import Mode
 
 CLIENTS = (20, 40, 80)
@@ -53,9 +53,9 @@ def survivors_of(
     return (clients - survivors) / clients, [tuple(sorted(each)) for each in chosen]
 
 
-def masks_made(scheme: Flashe, sets: Sequence[Sequence[int]]) -> float:
+def masks_made(adder: FlasheAdder, sets: Sequence[Sequence[int]]) -> float:
     """Masks that a survivor makes for a value, its own and then those of the sum: the sets' mean."""
     return statistics.fmean(
-        sum(map(len, (*scheme.mask_terms(senders[:1]), *scheme.mask_terms(senders))))
+        sum(map(len, (*adder.mask_terms(senders[:1]), *adder.mask_terms(senders))))
         for senders in sets
     )

@@ -17,7 +17,8 @@ from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.pairs import seal_to
 from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
-from flhe.schemes.sash.scheme import Sash, SashOpener
+from flhe.schemes.sash.adder import SashOpener
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps
 from flhe_lab.bench.contender import Laps
@@ -52,9 +53,9 @@ class Pairwise(Members):
         self._prepare()
 
     def _plan(self, graph: Graph, threshold: int | None) -> Plan:
-        self.scheme = SecAgg(self.setting.clients, BITS)
+        self.adder = SecAgg(self.setting.clients, BITS)
         values = self.setting.values
-        return self.scheme.plan(self._epoch, self._slot, values, graph=graph, threshold=threshold)
+        return self.adder.plan(self._epoch, self._slot, values, graph=graph, threshold=threshold)
 
     def _prepare(self) -> None:
         """What the server has when the answers are in."""
@@ -127,8 +128,8 @@ class Pairwise(Members):
         self._expected = plain
         lanes = plain.astype(np.uint32)
         apply(self.plan, lanes, self._masks())
-        data = self.scheme.packing.pack(lanes.view(np.int32), np.zeros(lanes.size, np.uint32))
-        return Sealed(self.scheme.name, self._slot, senders, lanes.size, data)
+        data = self.adder.packing.pack(lanes.view(np.int32), np.zeros(lanes.size, np.uint32))
+        return Sealed(self.adder.name, self._slot, senders, lanes.size, data)
 
     def client(self) -> Laps:
         """Seconds of rank 0: all steps and the ciphertext."""
@@ -146,7 +147,7 @@ class Pairwise(Members):
         return self.setting.update(0)
 
     def _upload(self, shared: Shared, update: NDArray[np.int32]) -> Masked:
-        sealer = SecAggSealer(self.scheme, shared, self._boxes)
+        sealer = SecAggSealer(self.adder, shared, self._boxes)
         sealer.encrypt(Plain(update, np.empty(0, np.int32)), self._slot)
         assert sealer.masked is not None
         return sealer.masked
@@ -155,7 +156,7 @@ class Pairwise(Members):
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
         opener = SecAggOpener(
-            self.scheme, self.plan, self._keys, range(self.setting.clients), self._answers
+            self.adder, self.plan, self._keys, range(self.setting.clients), self._answers
         )
         found = opener.decrypt(self._total)
         seconds = time.perf_counter() - began
@@ -166,7 +167,7 @@ class SashNeighbours(Pairwise):
     """SASH+: the seeds are added up on a graph, by SecAgg+."""
 
     def __init__(self, setting: Setting, degree: int) -> None:
-        self.sash = Sash(setting.clients)
+        self.sash = Sash().adder(setting.clients)
         super().__init__(setting, degree)
 
     def _plan(self, graph: Graph, threshold: int | None) -> Plan:
@@ -175,7 +176,7 @@ class SashNeighbours(Pairwise):
             purpose=PURPOSE,
             round=1,
             attempt=0,
-            length=self.sash.parameters_of_prg.dimension,
+            length=self.sash.scheme.elements(self.sash.cohort),
             elements=True,
             graph=graph,
             threshold=threshold,

@@ -25,8 +25,9 @@ from flhe.keys.agreement.shares import pack_elements, seal_share
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.math import ring
+from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
 from flhe.schemes.sash.generator import Seed
-from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.contender import Laps
 
@@ -113,7 +114,7 @@ class Uploads:
 
     Parameters
     ----------
-    scheme : Sash
+    adder : SashAdder
         Of the group.
     setting : Setting
         Who uploads, and what.
@@ -121,14 +122,14 @@ class Uploads:
         For which sum.
     """
 
-    def __init__(self, scheme: Sash, setting: Setting, slot: Slot) -> None:
-        self._scheme, self._setting, self._slot = scheme, setting, slot
+    def __init__(self, adder: SashAdder, setting: Setting, slot: Slot) -> None:
+        self._adder, self._setting, self._slot = adder, setting, slot
         self.expected = np.zeros(setting.values, np.int64)
-        self.seeds: Seed = np.zeros(scheme.parameters_of_prg.dimension, np.uint64)
+        self.seeds: Seed = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)
         total: Sealed | None = None
         for rank in setting.senders:
             sealed, seed = self.seal(rank)
-            total = scheme.add(total, sealed)
+            total = adder.add(total, sealed)
             self.seeds = ring.add(self.seeds, seed)
             self.expected += self.update(rank)
         assert total is not None
@@ -136,13 +137,13 @@ class Uploads:
 
     def update(self, rank: int) -> NDArray[np.int32]:
         """A client's update of 16 bits, cut to as many as there is room for."""
-        bound, cut = self._scheme.space.bound, max(0, BITS - self._scheme.bits)
+        bound, cut = self._adder.space.bound, max(0, BITS - self._adder.bits)
         update: NDArray[np.int32] = self._setting.update(rank) >> cut
         return np.clip(update, -bound, bound, out=update)
 
     def seal(self, rank: int, update: NDArray[np.int32] | None = None) -> tuple[Sealed, Seed]:
         """A client's ciphertext, and the seed of its mask; of `update` where that is at hand."""
-        sealer = SashSealer(self._scheme, rank)
+        sealer = SashSealer(self._adder, rank)
         values = self.update(rank) if update is None else update
         sealed = sealer.encrypt(Plain(values, np.empty(0, np.int32)), self._slot)
         return sealed, sealer.take_seed(self._slot)
@@ -165,15 +166,15 @@ class SashMembers(Members):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self.scheme = Sash(setting.clients)
-        self._elements = self.scheme.parameters_of_prg.dimension
+        scheme = Sash()
+        self.adder, self._elements = scheme.adder(setting.clients), scheme.elements(setting.clients)
         self._upload()
         self.circle = SharingParameters.of(self._epoch, self._elements)
         self._agree()
 
     def _upload(self) -> None:
         """Everybody's ciphertexts, and what the sum should be."""
-        self._uploads = Uploads(self.scheme, self.setting, self._slot)
+        self._uploads = Uploads(self.adder, self.setting, self._slot)
         self._seeds = self._uploads.seeds
 
     def _agree(self) -> None:
@@ -224,6 +225,6 @@ class SashMembers(Members):
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
         seeds = combine(self.circle, self._slot, self.setting.senders, self._answers)
-        found = SashOpener(self.scheme, seeds).decrypt(self._uploads.total)
+        found = SashOpener(self.adder, seeds).decrypt(self._uploads.total)
         seconds = time.perf_counter() - began
         return checked("sash", found, self._uploads.expected, seconds)

@@ -16,8 +16,15 @@ from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.math import ring
 from flhe.math.prg import random_elements
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.presets import DEFAULT_ESHE, DEFAULT_SASH
+from flhe.schemes.base import Sealer
+from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
+from flhe.schemes.esafl.presets import DEFAULT_ESHE
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.presets import DEFAULT_SASH
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.terms import Terms
 from flhe_lab.bench.contender import (
@@ -43,21 +50,21 @@ Make = Callable[[Setting, Sequence[Vector]], Contender]
 
 def flashe(setting: Setting, updates: Sequence[Vector], *, ahead: bool = False) -> Contender:
     """FLASHE; with `ahead` also phases "prepare", an upload's masks, and "encrypt_prepared"."""
-    terms, key, threads = terms_of("flashe"), secrets.token_bytes(32), setting.threads
-    scheme = Flashe(setting.cohort, terms.bits, terms.masking)
+    scheme, key, threads = Flashe(), secrets.token_bytes(32), setting.threads
+    terms, adder = terms_of(scheme), scheme.adder(setting.cohort)
 
     def sealer(rank: int) -> FlasheSealer:
-        return FlasheSealer(scheme, key, rank, threads=threads)
+        return FlasheSealer(adder, key, rank, threads=threads)
 
     ours = Federation(
         terms,
-        scheme,
+        adder,
         lambda rank, plain: sealer(rank).encrypt(plain, SLOT),
-        lambda total: FlasheOpener(scheme, key, threads=threads).decrypt(total),
+        lambda total: FlasheOpener(adder, key, threads=threads).decrypt(total),
         key,
-        lambda sums, part: scheme.packing.add(sums.data, part.data, sums.length),
+        lambda sums, part: adder.packing.add(sums.data, part.data, sums.length),
     )
-    note = f"{terms.masking} masking, {terms.bits} bits, {scheme.lane_bits} on the wire"
+    note = f"{scheme.masking} masking, {terms.bits} bits, {adder.lane_bits} on the wire"
     made = ours.contender("flashe", setting, updates, note=note)
     if not ahead:
         return made
@@ -102,13 +109,14 @@ def sash(setting: Setting, updates: Sequence[Vector], preset: str = DEFAULT_SASH
     The agreement on the sum of seeds does not depend on the update's length and is timed elsewhere.
     Only the default preset takes part as often as the others.
     """
-    from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+    from flhe.schemes.sash.adder import SashOpener, SashSealer
 
-    scheme = Sash(setting.cohort, 0, preset)
+    scheme = Sash(preset=preset)
+    terms, adder = terms_of(scheme).resolved(setting.cohort), scheme.adder(setting.cohort)
     seeds: dict[int, Any] = {}
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer = SashSealer(scheme, rank, threads=setting.threads)
+        sealer = SashSealer(adder, rank, threads=setting.threads)
         sealed = sealer.encrypt(encoded, SLOT)
         seeds.setdefault(rank, sealer.take_seed(SLOT))  # the first is in the sum
         return sealed
@@ -118,27 +126,24 @@ def sash(setting: Setting, updates: Sequence[Vector], preset: str = DEFAULT_SASH
         return functools.reduce(ring.add, seeds.values())
 
     def opened(total: Sealed) -> Any:
-        return SashOpener(scheme, agreed(), threads=setting.threads).decrypt(total)
+        return SashOpener(adder, agreed(), threads=setting.threads).decrypt(total)
 
     def add(sums: Sealed, part: Sealed) -> None:
         lanes = sums.data.view(np.uint32)
         np.add(lanes, part.data.view(np.uint32), out=lanes)
 
-    terms = terms_of("sash", bits=0).resolved(setting.cohort)
-    return Federation(terms, scheme, seal, opened, add=add).contender(
+    return Federation(terms, adder, seal, opened, add=add).contender(
         _named("sash", preset, DEFAULT_SASH),
         setting,
         updates,
-        note=f"{scheme.bits} bits a value, 32 on the wire; {preset}",
+        note=f"{adder.bits} bits a value, 32 on the wire; {preset}",
         max_repeats=MANY if preset == DEFAULT_SASH else 3,
     )
 
 
 def sash_mask(setting: Setting, preset: str = DEFAULT_SASH) -> Contender:
     """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    from flhe.schemes.sash.scheme import Sash
-
-    generator = Sash(setting.cohort, 0, preset).generator(SLOT)
+    generator = Sash(preset=preset).adder(setting.cohort).generator(SLOT)
     dimension = generator.preset.dimension
     out = np.empty(setting.values, np.uint32)
     return Contender(
@@ -159,64 +164,56 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
     Who drops out does so before keys are agreed on: the cohort is that of the survivors.
     """
-    from flhe.schemes.esafl.keys import EsaflKey, Total, draw_own
-    from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
+    from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
+    from flhe.schemes.esafl.keys import Total, draw_own
 
     mine, threads = [updates[j] for j in setting.survivors], setting.threads
-    terms = terms_of("esafl", ring=ring_name).resolved(len(mine))
-    scheme = terms.for_cohort(len(mine))
-    assert isinstance(scheme, Esafl)
-    sizes, key = scheme.sizes, secrets.token_bytes(32)
+    scheme = Esafl(ring_name)
+    terms, adder = terms_of(scheme), scheme.adder(len(mine))
+    sizes, key = adder.sizes, secrets.token_bytes(32)
     owns = [draw_own(sizes.n) for _ in mine]
     s: Total = np.add.reduce(owns, dtype=np.int32)
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer = EsaflSealer(scheme, key, rank, EsaflKey(owns[rank], s), threads=threads)
-        return sealer.encrypt(encoded, SLOT)
+        return EsaflSealer(adder, key, rank, owns[rank], threads=threads).encrypt(encoded, SLOT)
 
     def opened(total: Sealed) -> Any:
-        return EsaflOpener(scheme, key, s, threads=threads).decrypt(total)
+        return EsaflOpener(adder, key, s, threads=threads).decrypt(total)
 
-    return Federation(terms, scheme, seal, opened, key).contender(
+    return Federation(terms, adder, seal, opened, key).contender(
         _named("esafl", ring_name, DEFAULT_ESHE),
         Setting(setting.values, len(mine), 0, threads),
         mine,
         note=f"{ring_name}, log q = {sizes.slots.q.bit_length()}; {sizes.slots.per} values of "
-        f"{scheme.bits} bits in {len(sizes.slots.moduli)} x {sizes.limb_bits}",
+        f"{adder.bits} bits in {len(sizes.slots.moduli)} x {sizes.limb_bits}",
     )
 
 
-def batchcrypt(setting: Setting, updates: Sequence[Vector], key_bits: int = 0) -> Contender:
+def batchcrypt(
+    setting: Setting, updates: Sequence[Vector], key_bits: int = DEFAULT_KEY_BITS
+) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
-    `add` checks the ciphertexts. A modulus of `key_bits` bits; 0 for the usual one.
+    `add` checks the ciphertexts. A modulus of `key_bits` bits.
     """
+    from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
     from flhe.schemes.batchcrypt.keys import SecretKey
-    from flhe.schemes.batchcrypt.scheme import (
-        DEFAULT_KEY_BITS,
-        BatchCrypt,
-        BatchCryptOpener,
-        BatchCryptSealer,
-    )
 
-    key_bits, threads = key_bits or DEFAULT_KEY_BITS, setting.threads
-    terms, key = terms_of("batchcrypt", key_bits=key_bits), SecretKey.generate(key_bits)
-    scheme = terms.for_cohort(setting.cohort, public=key.public.to_bytes())
-    assert isinstance(scheme, BatchCrypt)
+    scheme, key, threads = BatchCrypt(key_bits), SecretKey.generate(key_bits), setting.threads
+    terms, adder = terms_of(scheme), scheme.adder(setting.cohort, public=key.public.to_bytes())
     # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
     group_key = bytes(32)
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        return BatchCryptSealer(scheme, key, group_key, rank, threads=threads).encrypt(
-            encoded, SLOT
-        )
+        sealer = BatchCryptSealer(adder, key, group_key, rank, threads)
+        return sealer.encrypt(encoded, SLOT)
 
     def opened(total: Sealed) -> Any:
-        return BatchCryptOpener(scheme, key, group_key, threads=threads).decrypt(total)
+        return BatchCryptOpener(adder, key, group_key, threads).decrypt(total)
 
-    slots = scheme.batch
+    slots = adder.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))
-    return Federation(terms, scheme, seal, opened).contender(
+    return Federation(terms, adder, seal, opened).contender(
         "batchcrypt" if key_bits == DEFAULT_KEY_BITS else f"batchcrypt {key_bits}",
         setting,
         updates,
@@ -228,39 +225,38 @@ def batchcrypt(setting: Setting, updates: Sequence[Vector], key_bits: int = 0) -
 
 def fedml_terms(share: float) -> Terms:
     """FedML-HE with so much encrypted; which values does not matter, so they are random ones."""
-    return terms_of("fedml-he", weighted=share == 1, select=Select(share, "random"))
+    return terms_of(FedmlHe(), weighted=share == 1, select=Select(share, "random"))
 
 
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
+    from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
     from flhe.schemes.fedml_he.keys import CkksSecret
-    from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
     from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 
     terms, layout, threads = fedml_terms(share), layout_of(setting.values), setting.threads
-    whole = terms.for_cohort(setting.cohort)
-    assert isinstance(whole, FedmlHe)
-    secret, key = CkksSecret.generate(whole.ring), secrets.token_bytes(32)
+    scheme, key = FedmlHe(), secrets.token_bytes(32)
+    secret, whole = CkksSecret.generate(scheme.ring), scheme.adder(setting.cohort)
     whole = replace(whole, public=secret.public(whole.sizes))
-    scheme: Any = terms.selective(whole, layout)
-    part = isinstance(scheme, Selective)
+    adder = terms.selective(whole, layout)
+    if isinstance(adder, Selective):
+        adder = replace(adder, mask=terms.select.fixed(layout))
     opener: Any = FedmlHeOpener(whole, secret, key, threads=threads)
-    if part:
-        opener = SelectiveOpener(scheme, opener, terms.select.fixed(layout), threads)
+    if isinstance(adder, Selective):
+        opener = SelectiveOpener(adder, opener, threads)
 
     def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer: Any = FedmlHeSealer(whole, secret, key, rank, threads=threads)
-        if part:
-            sealer = SelectiveSealer(scheme, sealer, terms.select.fixed(layout), threads)
-        sealed: Sealed = sealer.encrypt(encoded, SLOT)
-        return sealed
+        sealer: Sealer = FedmlHeSealer(whole, secret, key, rank, threads=threads)
+        if isinstance(adder, Selective):
+            sealer = SelectiveSealer(adder, sealer, threads)
+        return sealer.encrypt(encoded, SLOT)
 
     sizes = whole.sizes
-    return Federation(terms, scheme, seal, opener.decrypt, key).contender(
+    return Federation(terms, adder, seal, opener.decrypt, key).contender(
         "fedml-he" if share == 1 else f"fedml-he select {share:g}",
         setting,
         updates,
-        note=f"ring {whole.ring}, log q = {sizes.q.bit_length()}, {sizes.per} values of "
+        note=f"ring {scheme.ring}, log q = {sizes.q.bit_length()}, {sizes.per} values of "
         f"{whole.bits} bits in a slot",
     )
 
@@ -270,10 +266,10 @@ def fedml_clear(setting: Setting, updates: Sequence[Vector], share: float) -> Co
     from flhe.schemes.selective import Selective, pack_clear, unpack_clear
 
     terms = fedml_terms(share)
-    scheme = terms.selective(terms.for_cohort(setting.cohort), layout_of(setting.values))
-    assert isinstance(scheme, Selective)
-    count, packing, threads = scheme.rest, scheme.packing, setting.threads
-    codec, senders = terms.codec(), setting.survivors
+    adder = terms.selective(terms.for_cohort(setting.cohort), layout_of(setting.values))
+    assert isinstance(adder, Selective)
+    count, packing, threads = adder.rest, adder.packing, setting.threads
+    codec, senders = terms.codec, setting.survivors
     state, extras = codec.init(layout_of(count)), Extras().encode(1, {}, [])
     update = updates[0][:count].copy()
     one, _ = codec.encode(Plain(update, extras), state)

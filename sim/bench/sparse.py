@@ -13,11 +13,11 @@ import numpy as np
 
 from flhe.coding.base import Plain, State
 from flhe.coding.extras import Extras
-from flhe.coding.support import Support
+from flhe.coding.support import Support, covered
 from flhe.math.permutation import Permutation
 from flhe.schemes.flashe import masking
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
-from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
 from flhe_lab.bench.contender import EXAMPLES, SLOT, Contender, Setting, Vector, averaging
@@ -27,15 +27,14 @@ from flhe_lab.bench.federation import layout_of, terms_of, uploads, verified
 def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contender:
     """FLASHE of the largest values of each client, so large a share."""
     ranks, values, threads = setting.survivors, setting.values, setting.threads
-    terms = terms_of("flashe", top_k=top_k, warmup=0, masking="adaptive")
-    layout = layout_of(values)
-    scheme = Flashe(setting.cohort, terms.bits, terms.masking)
+    scheme, layout = Flashe("adaptive"), layout_of(values)
+    terms, adder = terms_of(scheme, top_k=top_k, warmup=0), scheme.adder(setting.cohort)
     key, order = secrets.token_bytes(32), secrets.token_bytes(32)
     tags = SumMac(key, SLOT, values, threads)
     extras, residual = Extras().encode(EXAMPLES, {}, []), np.zeros(values, np.float32)
 
     def selected(rank: int) -> tuple[Plain, Plain, Support]:
-        codec = terms.codec(Permutation(order, values))
+        codec = terms.codec.keyed(Permutation(order, values))
         fresh = codec.init(layout)
         state = State(fresh.shared, (residual, *fresh.local[1:]))
         chosen, _ = codec.select(Plain(updates[rank], extras), state)
@@ -52,21 +51,21 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
 
     def seal(rank: int) -> Sealed:
         _, encoded, support = selected(rank)
-        sealer = FlasheSealer(scheme, key, rank, threads=threads)
-        tagged = tags.tagged(encoded, rank, scheme.bits, support.digest())
+        sealer = FlasheSealer(adder, key, rank, threads=threads)
+        tagged = tags.tagged(encoded, rank, adder.bits, support.digest())
         return sealer.encrypt(tagged, SLOT, mode=choice.masking, support=support)
 
     def opened(total: Sealed) -> Vector:
-        sums = FlasheOpener(scheme, key, threads=threads).decrypt(total)
+        sums = FlasheOpener(adder, key, threads=threads).decrypt(total)
         coords = covered(total.supports)
-        codec = terms.codec(Permutation(order, values))
-        plain = verified(tags, sums, total, scheme.bits, coords)
+        codec = terms.codec.keyed(Permutation(order, values))
+        plain = verified(tags, sums, total, adder.bits, coords)
         mean, _ = codec.decode(plain, total.senders, codec.init(layout), reuse=True)
         return mean.values
 
     return uploads(
         f"flashe top {100 * top_k:g}%",
-        scheme,
+        adder,
         seal,
         opened,
         [(exact / len(ranks)).astype(np.float32)],

@@ -79,12 +79,12 @@ def _row(row: Measured, setting: Setting) -> dict[str, Any]:
 
 def limits(setting: Setting) -> list[Contender]:
     """AES over FLASHE's own keystream; an addition that stays in cache; one copy of an update."""
-    values, terms = setting.values, terms_of("flashe")
-    scheme = Flashe(setting.cohort, terms.bits, terms.masking)
-    lane = np.dtype(scheme.packing.lane).itemsize
+    values, scheme = setting.values, Flashe()
+    terms, adder = terms_of(scheme), scheme.adder(setting.cohort)
+    lane = np.dtype(adder.packing.lane).itemsize
     length = values + terms.trailer_lanes(layout_of(values))
     sealing, opening = (
-        sum(map(len, scheme.mask_terms(senders))) for senders in ((0,), setting.survivors)
+        sum(map(len, adder.mask_terms(senders))) for senders in ((0,), setting.survivors)
     )
     piece = min(values, 1 << 15)
     a, b, c = (np.zeros(piece, np.float32) for _ in range(3))

@@ -21,7 +21,7 @@ import numpy as np
 from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
 from flhe.mods import records
-from flhe.schemes.sash.scheme import most_bits
+from flhe.schemes.sash.adder import most_bits
 from flhe.strategies.resident import resident
 from flhe_app.dropouts import dropout, drops_at
 from flhe_lab.bench import synthetic
@@ -169,9 +169,9 @@ def error_of(
 
 def _strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
     """SASH among all nodes, which any of them may drop out of."""
-    from flhe.strategies import sash_fedavg
+    from flhe.strategies import SashFedAvg
 
-    return sash_fedavg(
+    return SashFedAvg(
         clip=1.0,
         weighted=False,
         train_metrics=(),

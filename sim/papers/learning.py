@@ -16,16 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError, FlheError
+from flhe.schemes.registry import DEFAULT
 
 if TYPE_CHECKING:
     from flhe.strategies.report import RoundReport
     from flhe_app.tasks.base import Data, Task
 
 Arguments = Mapping[str, Any]
-"""Keyword arguments of a preset of `flhe.strategies`; beside them `scheme`, whose preset it is,
-FLASHE's unless said, and `rounds`, fewer of them than the setting's."""
+"""Keyword arguments of an alias of `flhe.strategies`; beside them `scheme`, whose alias it is, FLASHE's
+unless said, and `rounds`, fewer of them than the setting's."""
 
-SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+ALIASES = {
+    "flashe": "FlasheFedAvg",
+    "sash": "SashFedAvg",
+    "batchcrypt": "BatchCryptFedAvg",
+    "esafl": "EsaflFedAvg",
+    "fedml-he": "FedmlHeFedAvg",
+}
+"""By scheme."""
 
 SETTLED = 10
 """Last rounds whose mean accuracy stands for a curve: one round's goes up and down."""
@@ -122,12 +130,12 @@ class Curve:
         return cls(found["name"], {name: list(found[name]) for name in SERIES})
 
 
-def preset_name(arguments: Arguments) -> str:
-    """Name of the preset that `arguments` are for."""
-    scheme = arguments.get("scheme", SCHEMES[0])
-    if scheme not in SCHEMES:
-        raise ConfigError(f"scheme={scheme!r} is unknown; use one of {', '.join(SCHEMES)}")
-    return f"{scheme.replace('-', '_')}_fedavg"
+def alias_name(arguments: Arguments) -> str:
+    """Name of the alias that `arguments` are for."""
+    scheme = arguments.get("scheme", DEFAULT)
+    if scheme not in ALIASES:
+        raise ConfigError(f"scheme={scheme!r} is unknown; use one of {', '.join(ALIASES)}")
+    return ALIASES[scheme]
 
 
 def rounds_of(setting: Setting, arguments: Arguments | None) -> int:
@@ -215,10 +223,10 @@ def strategy(setting: Setting, most: int, arguments: Arguments | None, note: Any
     from flhe import strategies
 
     rounds_of(setting, arguments)
-    preset = preset_name(arguments)
+    alias = alias_name(arguments)
     given = {key: value for key, value in arguments.items() if key not in ("scheme", "rounds")}
     known = {"max_examples": most, "on_round": note, **sizes}
     try:
-        return getattr(strategies, preset)(**{**known, **given})
+        return getattr(strategies, alias)(**{**known, **given})
     except TypeError as error:
-        raise ConfigError(f"{preset} with {', '.join(given)}: {error}") from None
+        raise ConfigError(f"{alias} with {', '.join(given)}: {error}") from None

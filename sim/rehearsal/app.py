@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, QuorumError
+from flhe.errors import QuorumError
+from flhe.schemes import registry
 from flhe_lab.bench import synthetic
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ place = ""
 report = ""
 """
 
-SCHEMES = ("flashe", "sash", "batchcrypt", "esafl", "fedml-he")
+SCHEMES = tuple(registry.SCHEMES.own)
 
 
 def write_app(directory: Path) -> None:
@@ -135,7 +136,7 @@ def server_app() -> ServerApp:
         most = config["max-examples"]
         run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s)
         result = run.start(grid, synthetic.initial(config["values"]), config["rounds"])
-        save(result, place / "model", sealed=run.terms.reader == "clients")
+        save(result, place / "model", sealed=run.terms.scheme.reader == "clients")
         return {}
 
     return synthetic.reporting_app(work)
@@ -156,15 +157,12 @@ def strategy(
     ConfigError
         An unknown scheme.
     """
-    from flhe import strategies
+    from flhe.strategies import SchemeFedAvg
 
-    own: dict[str, dict[str, Any]] = {name: {} for name in SCHEMES}
-    own["sash"] = {"unmask": unmask}
-    own["esafl"] = {"per_round_keys": True}  # keys that last take all sites in every sum
-    if scheme not in own:
-        raise ConfigError(f"scheme {scheme!r} is unknown; use one of {', '.join(SCHEMES)}")
-    make = getattr(strategies, f"{scheme.replace('-', '_')}_fedavg")
-    found: HEStrategy = make(
+    # Of ESAFL, keys that last take all sites in every sum.
+    own = {"sash": {"unmask": unmask}, "esafl": {"keys": "round"}}.get(scheme, {})
+    return SchemeFedAvg(
+        registry.SCHEMES.named(scheme)(**own),
         clip=CLIP,
         max_examples=max_examples,
         min_available_nodes=nodes,
@@ -174,9 +172,7 @@ def strategy(
         stage_timeout=wait_s,
         connect_timeout=wait_s,
         on_round=on_round,
-        **own[scheme],
     )
-    return found
 
 
 def save(result: Any, path: Path, *, sealed: bool) -> None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from flhe.errors import FlheError
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Epoch
-from flhe.schemes.base import Scheme
-from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.ring import FedmlHe
-from flhe.schemes.flashe.scheme import MODES, Flashe
+from flhe.schemes.base import Adder
+from flhe.schemes.esafl.adder import EsaflAdder
+from flhe.schemes.fedml_he.adder import FedmlHeAdder
+from flhe.schemes.flashe.adder import MODES, FlasheAdder
 from flhe.schemes.sealed import MAX_HEADER, Slot
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
@@ -104,7 +104,7 @@ def of_traffic(
     group_keys: Collection[bytes],
     pair_keys: Collection[bytes],
     contexts: Contexts,
-    schemes: Iterable[Scheme],
+    adders: Iterable[Adder],
     cohort: int,
 ) -> Iterator[bytes]:
     """Keys that serve one slot or one message.
@@ -115,20 +115,20 @@ def of_traffic(
         All that were collected: which belongs to what is not asked.
     contexts : Contexts
         Out of the traffic.
-    schemes : iterable of Scheme
+    adders : iterable of Adder
         Those of the runs, for each size of the group.
     cohort : int
         Most members.
     """
-    ways = list(schemes)
+    ways = list(adders)
     for key, slot in itertools.product(group_keys, contexts.slots):
         context = slot.context()
         for label in _SLOT:
             yield hkdf(key, label, *context)
         for rank in range(cohort):
             yield hkdf(key, "sum-tag-mask", *context, rank, b"")
-        for scheme in ways:
-            yield from _of_scheme(scheme, key, slot)
+        for adder in ways:
+            yield from _of_adder(adder, key, slot)
     epochs = {(slot.run_id, slot.roster_hash, slot.epoch) for slot in contexts.slots}
     for key, scope, digest in itertools.product(group_keys, epochs, contexts.digests):
         yield hkdf(key, "check", *scope, digest)
@@ -140,15 +140,15 @@ def of_traffic(
             yield hkdf(key, "pair-aead", header)
 
 
-def _of_scheme(scheme: Scheme, group_key: bytes, slot: Slot) -> Iterator[bytes]:
+def _of_adder(adder: Adder, group_key: bytes, slot: Slot) -> Iterator[bytes]:
     context = slot.context()
-    if isinstance(scheme, Flashe):
+    if isinstance(adder, FlasheAdder):
         for mode in MODES:
-            yield hkdf(group_key, "flashe", *context, mode, scheme.lane_bits)
-    elif isinstance(scheme, FedmlHe):
-        sizes = scheme.sizes
-        for j in range(scheme.cohort + 1):
+            yield hkdf(group_key, "flashe", *context, mode, adder.lane_bits)
+    elif isinstance(adder, FedmlHeAdder):
+        sizes = adder.sizes
+        for j in range(adder.cohort + 1):
             yield hkdf(group_key, "ckks-a", *context, j, sizes.n, sizes.q)
-    elif isinstance(scheme, Esafl):
-        for limb in range(len(scheme.sizes.slots.moduli)):
-            yield hkdf(group_key, "eshe-a", *context, scheme.ring, limb)
+    elif isinstance(adder, EsaflAdder):
+        for limb in range(len(adder.sizes.slots.moduli)):
+            yield hkdf(group_key, "eshe-a", *context, adder.scheme.ring, limb)

@@ -28,12 +28,12 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import FlheError
 from flhe.math.bigint import gmpy
-from flhe.schemes.base import Scheme
-from flhe.schemes.batchcrypt.scheme import BatchCrypt
-from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.ring import FedmlHe
-from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sash.scheme import Sash, SashOpener
+from flhe.schemes.base import Adder
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder
+from flhe.schemes.esafl.adder import EsaflAdder
+from flhe.schemes.fedml_he.adder import FedmlHeAdder
+from flhe.schemes.flashe.adder import FlasheAdder
+from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective, pack_clear
 from flhe.training.terms import Terms
@@ -58,24 +58,24 @@ def quantized(terms: Terms, layout: Layout, update: NDArray[np.float32], example
     """
     codecs = (
         replace(codec, rounding="nearest") if isinstance(codec, Quantize) else codec
-        for codec in terms.codec().codecs
+        for codec in terms.codec.codecs
     )
     chain = Chain(tuple(codecs))
     extras = np.zeros(max(COUNT, WEIGHT) + 1, np.int64)
-    extras[[COUNT, WEIGHT]] = 1, examples if terms.weighted else 1
+    extras[[COUNT, WEIGHT]] = 1, examples if terms.codec.weighted else 1
     plain, _ = chain.encode(Plain(update, extras), chain.init(layout))
     values: Integers = plain.values
     return values
 
 
 def unencrypted(
-    scheme: Scheme, values: Integers, *, mask: Support | None = None, trailer: int = 0
+    adder: Adder, values: Integers, *, mask: Support | None = None, trailer: int = 0
 ) -> Iterator[bytes]:
     """What of a vector of integers would be on the wire if nothing hid it.
 
     Parameters
     ----------
-    scheme : Scheme
+    adder : Adder
         What was to encrypt them.
     values : NDArray of signed integers
         Shape (length,).
@@ -84,19 +84,19 @@ def unencrypted(
     trailer : int
         Integers that travel behind them: blocks are cut as if they were there.
     """
-    if isinstance(scheme, Selective):
+    if isinstance(adder, Selective):
         assert mask is not None
         chosen = values[mask.coords]
-        yield floats(pack_clear(scheme.packing, chosen))
-        yield from unencrypted(scheme.inner, chosen, trailer=trailer)
+        yield floats(pack_clear(adder.packing, chosen))
+        yield from unencrypted(adder.inner, chosen, trailer=trailer)
         return
     if int(np.abs(values).max(initial=0)) < 1 << 15:
         for order in "<>":
             yield floats(values.astype(f"{order}i2"))
     for order in "<>":
         yield floats(values.astype(f"{order}i4"))
-    if isinstance(scheme, Flashe):
-        yield _lanes(scheme.packing, values, trailer)
+    if isinstance(adder, FlasheAdder):
+        yield _lanes(adder.packing, values, trailer)
 
 
 def _lanes(packing: Packing, values: Integers, trailer: int) -> bytes:
@@ -110,63 +110,64 @@ def _lanes(packing: Packing, values: Integers, trailer: int) -> bytes:
     return floats(data[:end])
 
 
-def open_without_keys(scheme: Scheme, sealed: Sealed) -> Integers | None:
+def open_without_keys(adder: Adder, sealed: Sealed) -> Integers | None:
     """What a ciphertext holds, shape (length,), if it opens with no key at all; None if it does not.
 
     Of FLASHE it cannot be told: any lanes are a vector.
     """
     try:
-        return _opened(scheme, sealed)
+        return _opened(adder, sealed)
     except FlheError:
         return None
 
 
-def _opened(scheme: Scheme, sealed: Sealed) -> Integers | None:
+def _opened(adder: Adder, sealed: Sealed) -> Integers | None:
     found: Integers | None = None
-    if isinstance(scheme, Selective):
-        inside, _ = scheme.split(sealed)
-        found = _opened(scheme.inner, inside)
-    elif isinstance(scheme, BatchCrypt):
-        found = _trivial_paillier(scheme, sealed)
-    elif isinstance(scheme, FedmlHe):
-        found = _unmasked_ckks(scheme, sealed)
-    elif isinstance(scheme, Esafl):
-        found = _keyless_eshe(scheme, sealed)
-    elif isinstance(scheme, Sash):
-        found = SashOpener(scheme, np.zeros(scheme.elements, np.uint64)).decrypt(sealed)
+    if isinstance(adder, Selective):
+        inside, _ = adder.split(sealed)
+        found = _opened(adder.inner, inside)
+    elif isinstance(adder, BatchCryptAdder):
+        found = _trivial_paillier(adder, sealed)
+    elif isinstance(adder, FedmlHeAdder):
+        found = _unmasked_ckks(adder, sealed)
+    elif isinstance(adder, EsaflAdder):
+        found = _keyless_eshe(adder, sealed)
+    elif isinstance(adder, SashAdder):
+        zeros = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)
+        found = SashOpener(adder, zeros).decrypt(sealed)
     return found
 
 
-def _keyless_eshe(scheme: Esafl, sealed: Sealed) -> Integers:
+def _keyless_eshe(adder: EsaflAdder, sealed: Sealed) -> Integers:
     """Under a key of zeros a residue is p e + m, whatever `a` is; what holds more noise is refused."""
-    scheme.check(sealed)
-    slots = scheme.sizes.slots
+    adder.check(sealed)
+    slots = adder.sizes.slots
     count = slots.count(sealed.length)
     residues = np.empty((len(slots.moduli), count), np.uint64)
-    for limb, at, end in scheme.limbs.pieces(count):
-        scheme.limbs.read(sealed.data, count, limb, at, residues[limb, at:end])
+    for limb, at, end in adder.limbs.pieces(count):
+        adder.limbs.read(sealed.data, count, limb, at, residues[limb, at:end])
     return slots.lower(residues, sealed.length, len(sealed.senders))[0]
 
 
-def _trivial_paillier(scheme: BatchCrypt, sealed: Sealed) -> Integers | None:
+def _trivial_paillier(adder: BatchCryptAdder, sealed: Sealed) -> Integers | None:
     """(1 + m n) r^n with r = 1: who knows n divides by it."""
-    n = gmpy().mpz(scheme.public.n) if scheme.public is not None else None
-    numbers = scheme._numbers(sealed)
+    n = gmpy().mpz(adder.public.n) if adder.public is not None else None
+    numbers = adder._numbers(sealed)
     if n is None or any((c - 1) % n for c in numbers):
         return None
     plain = [(c - 1) // n for c in numbers]
-    slots, _ = scheme.batch.lower([m - n if m > n >> 1 else m for m in plain])
-    return scheme.batch.digits(slots, sealed.length, len(sealed.senders)).values
+    slots, _ = adder.batch.lower([m - n if m > n >> 1 else m for m in plain])
+    return adder.batch.digits(slots, sealed.length, len(sealed.senders)).values
 
 
-def _unmasked_ckks(scheme: FedmlHe, sealed: Sealed) -> Integers | None:
+def _unmasked_ckks(adder: FedmlHeAdder, sealed: Sealed) -> Integers | None:
     """Under masks of zero every key opens a block, and slots lie on the grid."""
     from flhe.schemes.fedml_he.keys import CkksSecret
     from flhe.schemes.fedml_he.seal_blocks import Blocks
 
-    scheme.check(sealed)
-    sizes = scheme.sizes
-    blocks = Blocks.of(sizes, CkksSecret.generate(scheme.ring))
+    adder.check(sealed)
+    sizes = adder.sizes
+    blocks = Blocks.of(sizes, CkksSecret.generate(adder.scheme.ring))
     count = sizes.count(sealed.length)
     found = []
     for at in range(0, count, sizes.step):

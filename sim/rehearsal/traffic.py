@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flhe.mods import records
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
@@ -79,15 +79,15 @@ def search(loopback: Loopback) -> Traffic:
     up, down = wire.objects(connections)
     contexts, values = Contexts(), dict(wire.records({**up, **down}))
     contexts.take(list(values.values()))
-    schemes = list(loopback_updates.schemes(loopback))
+    adders = list(loopback_updates.adders(loopback))
     groups, pairs = (secrets.kinds.get(kind, set()) for kind in (GROUP, PAIR))
-    secrets.add(DERIVED, *of_traffic(groups, pairs, contexts, schemes, len(SITES)))
+    secrets.add(DERIVED, *of_traffic(groups, pairs, contexts, adders, len(SITES)))
     arrays = dict(wire.arrays({**up, **down}))
     places = list(_places(loopback, connections, arrays))
     found = [
         *Search(secrets).find(places),
         *_counts(connections, places, values),
-        *opened(schemes, contexts.lengths, arrays),
+        *opened(adders, contexts.lengths, arrays),
     ]
     return Traffic(
         connections=len(connections),
@@ -95,7 +95,7 @@ def search(loopback: Loopback) -> Traffic:
         bytes_up=sum(len(each.up) for each in connections),
         bytes_down=sum(len(each.down) for each in connections),
         arrays=len(arrays),
-        searched={**secrets.counts(), COUNT: len(SITES), OPEN: len(schemes)},
+        searched={**secrets.counts(), COUNT: len(SITES), OPEN: len(adders)},
         found=tuple(found),
         controls={
             **dict(_controls(loopback, connections, up, down, arrays)),
@@ -145,13 +145,13 @@ def _counts(
 
 
 def opened(
-    schemes: Iterable[Scheme], lengths: Collection[int], arrays: Mapping[str, bytes]
+    adders: Iterable[Adder], lengths: Collection[int], arrays: Mapping[str, bytes]
 ) -> Iterator[Found]:
     """Arrays that are ciphertexts under no key, and how many integers are in each.
 
     Parameters
     ----------
-    schemes : iterable of Scheme
+    adders : iterable of Adder
         What may have made them.
     lengths : collection of int
         Integers that ciphertexts have.
@@ -161,15 +161,13 @@ def opened(
     slot = Slot(
         0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)
     )  # of none: it has no key either
-    for scheme, length in itertools.product(schemes, lengths):
-        size = scheme.nbytes(length)
+    for adder, length in itertools.product(adders, lengths):
+        size = adder.nbytes(length)
         for name, data in arrays.items():
             if len(data) == size:
-                senders = tuple(range(scheme.cohort))  # a sum has the most noise
+                senders = tuple(range(adder.cohort))  # a sum has the most noise
                 body = np.frombuffer(data, np.uint8)
-                integers = open_without_keys(
-                    scheme, Sealed(scheme.name, slot, senders, length, body)
-                )
+                integers = open_without_keys(adder, Sealed(adder.name, slot, senders, length, body))
                 if integers is not None:
                     yield Found(OPEN, f"array {name[:8]}", integers.size)
 

@@ -16,7 +16,7 @@ from flhe.errors import FlheError
 from flhe.keys.agreement.states import Epoch
 from flhe.mods import records
 from flhe.node.store import Store
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder
 from flhe.training.terms import Terms
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
@@ -45,15 +45,16 @@ def layout(values: int) -> Layout:
     return layout_of(records.to_numpy(initial(values)))
 
 
-def schemes(loopback: Loopback) -> Iterator[Scheme]:
-    """The scheme of each run, for each size that its group may have had.
+def adders(loopback: Loopback) -> Iterator[Adder]:
+    """The adder of each run, for each size that its group may have had.
 
     BatchCrypt's has the public key of each epoch that is still there.
     """
     for name in loopback.plan.schemes:
         terms = terms_of(loopback.plan, name)
+        pairs = terms.scheme.agreement == "key-pair"
         for cohort in range(2, len(SITES) + 1):
-            for public in {b"", *_publics(loopback)} if terms.has_key_pair else (b"",):
+            for public in {b"", *_publics(loopback)} if pairs else (b"",):
                 try:
                     yield terms.for_cohort(cohort, public)
                 except FlheError:  # the public key of another run
@@ -105,9 +106,8 @@ def add_integers(
     for cohort in range(2, len(SITES) + 1):
         own = terms.resolved(cohort)
         integers = quantized(own, arrays, update, examples)
-        scheme = own.for_cohort(cohort)
         trailer = own.trailer_lanes(arrays)
-        secrets.add(LANES, *unencrypted(scheme, integers, trailer=trailer))
+        secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer=trailer))
 
 
 def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:

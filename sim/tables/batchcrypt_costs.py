@@ -13,12 +13,13 @@ import numpy as np
 from flhe.coding.base import Plain
 from flhe.coding.slots import Slots
 from flhe.math.bigint import Big, gmpy, random_blum_prime
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
 from flhe.schemes.batchcrypt.crt import Crt
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.residue_pool import draw
-from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT, Contender, Setting, Vector
 from flhe_lab.bench.federation import uploads
@@ -116,34 +117,35 @@ def batches(
     Beside `flhe_lab.bench.schemes.batchcrypt`, which has the 16 bits of terms, weights and metrics are
     left out. Of an update, only the first `sample` values are encrypted.
     """
-    scheme = BatchCrypt(setting.cohort, bits, key.public.bits, key.public)
-    slots = scheme.batch
+    scheme = BatchCrypt(key.public.bits)
+    adder = BatchCryptAdder(scheme, setting.cohort, bits, key.public)
+    slots = adder.batch
     whole = slots.batches(setting.values)
     run = min(-(-sample // slots.per), whole)
     length = min(run * slots.per, setting.values)
     samples = [updates[j][:length] for j in setting.survivors]
     # The largest value takes the largest integer, as clipping would have it.
-    scale = scheme.space.bound / max(float(np.abs(u).max()) for u in samples)
+    scale = adder.space.bound / max(float(np.abs(u).max()) for u in samples)
 
     def seal(rank: int) -> Sealed:
         scaled = np.rint(samples[rank].astype(np.float64) * scale).astype(np.int32)
-        sealer = BatchCryptSealer(scheme, key, KEY, rank)
+        sealer = BatchCryptSealer(adder, key, KEY, rank)
         return sealer.encrypt(Plain(scaled, np.empty(0, np.int64)), SLOT)
 
     def opened(total: Sealed) -> Vector:
-        sums = BatchCryptOpener(scheme, key, KEY).decrypt(total)
+        sums = BatchCryptOpener(adder, key, KEY).decrypt(total)
         return (sums / (scale * len(samples))).astype(np.float32)
 
     return uploads(
         f"batchcrypt, {bits} bits a value",
-        scheme,
+        adder,
         seal,
         opened,
         samples,
         note=f"{slots.per} values a ciphertext; projected from {run} ciphertexts to {whole:,}",
         max_repeats=3,
         projection=whole / run,
-        upload_bytes=scheme.nbytes(setting.values),
+        upload_bytes=adder.nbytes(setting.values),
     )
 
 

@@ -38,9 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.schemes.esafl.keys import EsaflKey, Total, draw_own
-from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
-from flhe.schemes.presets import DEFAULT_ESHE, ESHE
+from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.keys import Total, draw_own
+from flhe.schemes.esafl.presets import DEFAULT_ESHE, ESHE
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import SLOT
 from flhe_lab.bench.schemes import NARROW
@@ -129,13 +130,13 @@ def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[tuple[st
         some = packing.plaintexts(values)
         rows.append(Row(name, bits, packed, some, some * n * ESHE[PAPERS_RING].log_q // 8))
     for ring in (PAPERS_RING, *RINGS):
-        scheme = Esafl(COHORT, bits, ring)
-        n_here, name = scheme.sizes.n, f"ours, {ring}"
+        adder = Esafl(ring).adder(COHORT, bits)
+        n_here, name = adder.sizes.n, f"ours, {ring}"
         if ring == PAPERS_RING:
-            nbytes = scheme.limbs.nbytes(values)
+            nbytes = adder.limbs.nbytes(values)
             rows.append(Row(name, bits, False, -(-values // n_here), nbytes))
-        packed_into = -(-scheme.sizes.slots.count(values) // n_here)
-        rows.append(Row(name, bits, True, packed_into, scheme.nbytes(values)))
+        packed_into = -(-adder.sizes.slots.count(values) // n_here)
+        rows.append(Row(name, bits, True, packed_into, adder.nbytes(values)))
     return {(row.encoding, row.packed): row for row in rows}
 
 
@@ -183,19 +184,19 @@ def _papers_error(packing: PaperPacking, count: int) -> float:
 
 
 def _our_error(count: int, bits: int, ring: str) -> float:
-    scheme = Esafl(COHORT, bits, ring)
-    levels = scheme.space.bound
+    adder = Esafl(ring).adder(COHORT, bits)
+    levels = adder.space.bound
     group_key, exact = bytes(32), np.zeros(count)  # it guards nothing but random numbers
-    owns = [draw_own(scheme.sizes.n) for _ in range(COHORT)]
+    owns = [draw_own(adder.sizes.n) for _ in range(COHORT)]
     s: Total = np.add.reduce(owns, dtype=np.int32)
     total: Sealed | None = None
     for j, values in enumerate(_updates(count)):
-        sealer = EsaflSealer(scheme, group_key, j, EsaflKey(owns[j], s))
+        sealer = EsaflSealer(adder, group_key, j, owns[j])
         plain = Plain(np.rint(values * levels).astype(np.int32), NOTHING)
-        total = scheme.add(total, sealer.encrypt(plain, SLOT))
+        total = adder.add(total, sealer.encrypt(plain, SLOT))
         exact += values
     assert total is not None
-    opened = EsaflOpener(scheme, group_key, s).decrypt(total) / levels
+    opened = EsaflOpener(adder, group_key, s).decrypt(total) / levels
     return float(np.abs(opened - exact).mean())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from flhe.coding.base import Plain
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.presets import DEFAULT_CKKS
+from flhe.schemes.fedml_he.presets import DEFAULT_CKKS
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector, peers
 from flhe_lab.bench import measure as timed

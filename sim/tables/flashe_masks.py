@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe_lab.advise.round_model import simulate, typical
 from flhe_lab.bench import SLOT, Contender, Setting
@@ -91,9 +92,9 @@ def measure_dropouts(
         for rate in rates:
             share, sets = survivors_of(count, rate, SETS, rng)
             say(f"{count} clients, dropout {share:g}")
-            schemes = {mode: Flashe(count, masking=mode) for mode in MODES}
+            adders = {mode: Flashe(mode).adder(count) for mode in MODES}
             taking = [
-                _one(f"{mode} {i}", schemes[mode], senders, plain, rng)
+                _one(f"{mode} {i}", adders[mode], senders, plain, rng)
                 for i, senders in enumerate(sets[:draws])
                 for mode in MODES
             ]
@@ -102,26 +103,26 @@ def measure_dropouts(
                 mode: sum(seen[f"{mode} {i}"].times["both"].min for i in range(draws)) / draws
                 for mode in MODES
             }
-            masks = {mode: masks_made(schemes[mode], sets) for mode in MODES}
+            masks = {mode: masks_made(adders[mode], sets) for mode in MODES}
             out.append({"clients": count, "dropout": share, "seconds": took, "masks": masks})
     return out
 
 
 def _one(
-    name: str, scheme: Flashe, senders: tuple[int, ...], plain: Plain, rng: np.random.Generator
+    name: str, adder: FlasheAdder, senders: tuple[int, ...], plain: Plain, rng: np.random.Generator
 ) -> Contender:
     """One survivor's encryption and opening, among `senders`."""
 
     def both() -> None:
         key = secrets.token_bytes(32)
-        part = FlasheSealer(scheme, key, senders[0]).encrypt(plain, SLOT)
+        part = FlasheSealer(adder, key, senders[0]).encrypt(plain, SLOT)
         total = Sealed(part.scheme, part.slot, senders, part.length, part.data, part.mode)
-        FlasheOpener(scheme, key).decrypt(total)
+        FlasheOpener(adder, key).decrypt(total)
 
-    return Contender(name, {"both": both}, error=lambda: _off(scheme, senders, rng))
+    return Contender(name, {"both": both}, error=lambda: _off(adder, senders, rng))
 
 
-def _off(scheme: Flashe, senders: Sequence[int], rng: np.random.Generator) -> float:
+def _off(adder: FlasheAdder, senders: Sequence[int], rng: np.random.Generator) -> float:
     """By how much a short sum of those clients opens to something else."""
     key = secrets.token_bytes(32)
     exact: NDArray[np.int64] = np.zeros(CHECKED, np.int64)
@@ -129,9 +130,9 @@ def _off(scheme: Flashe, senders: Sequence[int], rng: np.random.Generator) -> fl
     for rank in senders:
         plain = _integers(CHECKED, rng)
         exact += plain.values
-        total = scheme.add(total, FlasheSealer(scheme, key, rank).encrypt(plain, SLOT))
+        total = adder.add(total, FlasheSealer(adder, key, rank).encrypt(plain, SLOT))
     assert total is not None
-    return float(np.abs(FlasheOpener(scheme, key).decrypt(total) - exact).max())
+    return float(np.abs(FlasheOpener(adder, key).decrypt(total) - exact).max())
 
 
 def _integers(count: int, rng: np.random.Generator) -> Plain:

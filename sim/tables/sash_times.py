@@ -162,7 +162,7 @@ def _bytes_step(_plan: Plan) -> Step:
             members = SashMembers(
                 Setting(clients, 1_000)
             )  # the agreement's bytes have no M in them
-            upload = members.scheme.nbytes(1_000_000)
+            upload = members.adder.nbytes(1_000_000)
             found[str(clients)] = {"upload": upload, "agreement": members.client_bytes}
         return found
 

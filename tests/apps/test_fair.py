@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.coding.flatten import layout_of
+from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, RangeError
 from flhe.mods import records
 from flhe.training.terms import Terms
@@ -115,7 +116,7 @@ def test_encoded_as_under_encryption(q: float) -> None:
     """Through Clip, Weigh and Quantize and their sum, as the members open it."""
     received, trained = models(7, len(LOSSES))
     method = fair(q)
-    terms = Terms(bits=FAIR_BITS, max_examples=method.limit)
+    terms = Terms(codec=update_codec(bits=FAIR_BITS, max_examples=method.limit))
     layout, codec = layout_of(received), terms.codec()
     state = codec.init(layout)
     values = np.zeros(layout.floats, np.int64)

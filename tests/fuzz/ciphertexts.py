@@ -38,7 +38,7 @@ def _made(name: str) -> tuple[Roles, list[bytes]]:
     roles, rng = case.roles(3, same=True), np.random.default_rng(1)
     parts = []
     for sealer in roles.sealers:
-        plain = random_plain(roles.scheme, VALUES - 2, 2, rng)
+        plain = random_plain(roles.adder, VALUES - 2, 2, rng)
         parts.append(to_bytes(sealer.encrypt(plain, SLOT)))
     return roles, parts
 
@@ -48,9 +48,9 @@ def _sum(name: str, first: bytes) -> Sealed:
     roles, (_, *others) = _made(name)
     total = None
     for part in map(from_bytes, (first, *others)):
-        total = roles.scheme.add(total, replace(part, data=part.data.copy()))  # it may be consumed
+        total = roles.adder.add(total, replace(part, data=part.data.copy()))  # it may be consumed
     assert total is not None
-    return roles.scheme.close(total)
+    return roles.adder.close(total)
 
 
 def _open(name: str, total: Sealed) -> Any:

@@ -15,12 +15,18 @@ from unittest import mock
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
 from flhe.node.stored import StoredNote
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.terms import Terms
@@ -46,18 +52,21 @@ def _more() -> list[Record]:
     return [
         *(e.advertised[0], e.shared[0], e.confirmed[0], e.epochs[0]),
         Roster.first_use(ROSTER.publics),
-        Limits(min_select=0.25, counts=False, min_members=4),
+        Limits({"min-select": 0.25, "counts": False, "min-members": 4}),
         *(KeyFile(b"epoch", "1-2"), KeyFile(b"epoch", "1-2", (3, 1, 2), 2, 3)),
         *(HighWaterMarks(), HighWaterMarks(3, 2, 400)),
         *(dealt_shares(0), agreed(0)[0], StoredNote(bytes(32), b"", "double", bytes(32))),
-        dealt.deal(ROSTER, "rns-4096", random=source("dealt"))[IDS[0].public],
-        Terms(clip={"w": 0.5, "b": 0.25}, top_k=0.1, optimizer=ServerOptimizer("fedadam")),
-        Terms(clip="exchange", masking="adaptive"),
-        Terms(scheme="sash", bits=0, unmask="clients"),
-        Terms(scheme="batchcrypt", clip="history"),
-        Terms(scheme="esafl", keys="round"),
-        Terms(scheme="esafl", sends="gradient", optimizer=ClientOptimizer("adam")),
-        Terms(scheme="fedml-he", weighted=False, select=Select(0.1), noise=Laplace(0.01)),
+        dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
+        Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
+        Terms(Sash(unmask="clients"), update_codec(bits=0)),
+        Terms(BatchCrypt(), update_codec(clip="history")),
+        Terms(Esafl(keys="round")),
+        Terms(Esafl(), optimizer=ClientOptimizer("adam")),
+        Terms(FedmlHe(), update_codec(weighted=False), select=Select(0.1), noise=Laplace(0.01)),
+        Terms(
+            codec=update_codec(clip={"w": 0.5, "b": 0.25}, top_k=0.1),
+            optimizer=ServerOptimizer("fedadam"),
+        ),
     ]
 
 

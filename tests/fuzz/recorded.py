@@ -26,11 +26,11 @@ from flhe.mods import HEMod, records
 from flhe.node.keyfile import KeyFile
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.strategies import (
-    batchcrypt_fedavg,
-    esafl_fedavg,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
+    BatchCryptFedAvg,
+    EsaflFedAvg,
+    FedmlHeFedAvg,
+    FlasheFedAvg,
+    SashFedAvg,
 )
 from flhe.wire import files
 from tests.fuzz.group import scratch
@@ -71,19 +71,19 @@ def _sensitivity(message: Message, context: Context) -> dict[str, Any]:
 
 SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-key-bits": 2048}
 CASES: dict[str, Case] = {
-    "flashe": Case(flashe_fedavg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
-    "flashe-late": Case(flashe_fedavg, {"min_available_nodes": 3}, late=True),
-    "flashe-secret-start": Case(flashe_fedavg, served=False),
-    "flashe-sparse": Case(flashe_fedavg, {"top_k": 0.3, "clip": "exchange", "masking": "adaptive"}),
-    "sash-server": Case(sash_fedavg),
-    "sash-clients": Case(sash_fedavg, {"unmask": "clients"}),
+    "flashe": Case(FlasheFedAvg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
+    "flashe-late": Case(FlasheFedAvg, {"min_available_nodes": 3}, late=True),
+    "flashe-secret-start": Case(FlasheFedAvg, served=False),
+    "flashe-sparse": Case(FlasheFedAvg, {"top_k": 0.3, "clip": "exchange", "masking": "adaptive"}),
+    "sash-server": Case(SashFedAvg),
+    "sash-clients": Case(SashFedAvg, {"unmask": "clients"}),
     "batchcrypt": Case(
-        batchcrypt_fedavg, {"key_bits": 2048}, config={"flhe-key-bits": 2048}, nodes=3
+        BatchCryptFedAvg, {"key_bits": 2048}, config={"flhe-key-bits": 2048}, nodes=3
     ),
-    "esafl": Case(esafl_fedavg, nodes=3),
-    "esafl-round": Case(esafl_fedavg, {"per_round_keys": True}),
+    "esafl": Case(EsaflFedAvg, nodes=3),
+    "esafl-round": Case(EsaflFedAvg, {"keys": "round"}),
     "fedml-he": Case(
-        fedml_he_fedavg,
+        FedmlHeFedAvg,
         {"select": Select(0.5, "sensitivity"), "weighted": False},
         config=SELECTED,
         nodes=3,

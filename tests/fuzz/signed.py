@@ -19,7 +19,7 @@ from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import FedmlHe
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, replaced, source
@@ -103,45 +103,45 @@ def _liar_shares(contribution: bytes) -> None:
 
 # --- key pairs and sums of keys ---
 
-PAILLIER = BatchCrypt(SIZE, 16, 2048)
-CKKS = FedmlHe(SIZE, 16, "2048")
-ESHE = Esafl(SIZE)
+PAILLIER = BatchCrypt(key_bits=2048).adder(SIZE, 16)
+CKKS = FedmlHe(ring="2048").adder(SIZE, 16)
+ESAFL = Esafl().adder(SIZE)
 
 
 @functools.cache
-def pair(number: int = 0, scheme: Any = PAILLIER) -> tuple[epoch.Confirmed, bytes]:
+def pair(number: int = 0, adder: Any = PAILLIER) -> tuple[epoch.Confirmed, bytes]:
     e = exchange(number)
-    label = f"pair {number} {scheme.name}"
-    return key_pair.make(e.confirmed[0], e.confirms, scheme, TERMS, source(label))
+    label = f"pair {number} {adder.name}"
+    return key_pair.make(e.confirmed[0], e.confirms, adder, TERMS, source(label))
 
 
-def _take(data: bytes, scheme: Any = PAILLIER) -> None:
-    key_pair.take(E.confirmed[1], E.confirms, data, scheme, TERMS)
+def _take(data: bytes, adder: Any = PAILLIER) -> None:
+    key_pair.take(E.confirmed[1], E.confirms, data, adder, TERMS)
 
 
 def _announced(data: bytes) -> None:
     key_pair.announced(data, IDS[0].public, RUN, 0, E.epochs[0].id, TERMS)
 
 
-def _leader_lies(secret: bytes, scheme: Any = PAILLIER) -> None:
+def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
     """The leader seals what is no secret key, or not that of the public one."""
-    state, message = pair(0, scheme)
+    state, message = pair(0, adder)
     agreed = E.epochs[0]
     head = key_pair._box_header(agreed, state.scheme_public)
     box = seal.seal(agreed.group_key, head, secret, source("lie"))
-    _take(resigned(message, canonical.dumps([state.scheme_public, box]), 0), scheme)
+    _take(resigned(message, canonical.dumps([state.scheme_public, box]), 0), adder)
 
 
 @functools.cache
 def joints(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
     e, draw = exchange(number), source(f"joint {number}")
-    made = [joint.share(state, e.confirms, ESHE, TERMS, draw) for state in e.confirmed]
+    made = [joint.share(state, e.confirms, ESAFL, TERMS, draw) for state in e.confirmed]
     return [state for state, _ in made], [message for _, message in made]
 
 
 def _add(data: bytes) -> None:
     states, messages = joints()
-    joint.add(states[0], E.confirms, replaced(messages, messages[1], data), ESHE, TERMS)
+    joint.add(states[0], E.confirms, replaced(messages, messages[1], data), ESAFL, TERMS)
 
 
 def _liar_adds(lanes: bytes) -> None:
@@ -156,7 +156,7 @@ def _joint_lanes() -> list[bytes]:
 
 def joint_sum(number: int = 0) -> bytes:
     states, messages = joints(number)
-    return joint.add(states[1], exchange(number).confirms, messages, ESHE, TERMS)[1]
+    return joint.add(states[1], exchange(number).confirms, messages, ESAFL, TERMS)[1]
 
 
 def _sum_announced(data: bytes) -> None:
@@ -181,7 +181,7 @@ def _unseal(data: bytes) -> None:
 
 
 def _of_ckks(decode: Any) -> Any:
-    return functools.partial(decode, scheme=CKKS)
+    return functools.partial(decode, adder=CKKS)
 
 
 def entries() -> Sequence[Decoder]:
@@ -196,8 +196,8 @@ def entries() -> Sequence[Decoder]:
     def of_pair(name: str, decode: Any) -> Decoder:
         return Decoder(name, lambda: [pair()[1]], decode, NEVER, lambda: [pair(1)[1]])
 
-    def secret(scheme: Any) -> Any:
-        return lambda: [pair(0, scheme)[0].scheme_secret]
+    def secret(adder: Any) -> Any:
+        return lambda: [pair(0, adder)[0].scheme_secret]
 
     return (
         Decoder("envelope, verified", [envelope_of(header())], _envelope, NEVER, WRONG),

@@ -63,13 +63,13 @@ class Members:
         self.seeds = [seed for _, _, seed in self._signing]
         self.roster = cbor(
             {
-                "v": 3,
+                "v": 4,
                 "members": [[f"site-{i}", public] for i, public in enumerate(self.publics)],
                 "collusion": collusion,
                 "min_survivors": 2,
                 "schemes": ["*"],
                 "revoked": [],
-                "limits": {},
+                "limits": [[]],
             }
         )
         self.group_key = sha(name, "group")

@@ -220,18 +220,20 @@ def roster_vectors() -> dict:
     secrets = [ECC.construct(curve="Ed25519", seed=bytes([i + 1]) * 32) for i in range(6)]
     keys = sorted(s.public_key().export_key(format="raw") for s in secrets)
     body = {
-        "v": 3,
+        "v": 4,
         "members": [[f"site-{i}", key] for i, key in enumerate(keys[:4])],
         "collusion": 1,
         "min_survivors": 3,
         "schemes": ["esafl", "flashe"],
         "revoked": [],
-        "limits": {},
+        "limits": [[]],
     }
     cases: list[dict] = []
 
-    def good(name: str, **changes: Any) -> None:
-        roster = body | changes
+    def good(name: str, limits: dict | None = None, **changes: Any) -> None:
+        said = sorted((limits or {}).items())
+        texts = [[key, str(value).lower()] for key, value in said]
+        roster = body | changes | {"limits": [texts]}
         data = cbor(roster)
         cases.append(
             {
@@ -241,7 +243,7 @@ def roster_vectors() -> dict:
                 "min_survivors": roster["min_survivors"],
                 "schemes": roster["schemes"],
                 "revoked": [key.hex() for key in roster["revoked"]],
-                "limits": roster["limits"],
+                "limits": dict(said),
                 "roster": data.hex(),
                 "hash": hashlib.sha256(data).hexdigest(),
             }
@@ -252,16 +254,22 @@ def roster_vectors() -> dict:
 
     good("nobody was removed")
     good("two were removed", revoked=keys[4:])
-    limits = {"counts": False, "key_bits": 3072, "min_members": 4, "min_select": (0.25).hex()}
-    good("limits on parameters", limits=limits | {"server_reads": True})
-    bad("a limit that nobody knows", "ProtocolError", limits={"no-such-limit": 1})
-    bad("a limit that is too many members", "ConfigError", limits={"min_members": 5})
-    bad("a share that is a number", "ProtocolError", limits={"min_select": 1})
-    bad("a share in another form", "ProtocolError", limits={"min_select": "0.25"})
-    bad("a share beyond all", "ConfigError", limits={"min_select": (1.5).hex()})
-    bad("noise without end", "ConfigError", limits={"min_noise": "inf"})
-    bad("a permission that is a number", "ProtocolError", limits={"server_reads": 1})
-    bad("limits as a list", "ProtocolError", limits=[])
+    limits = {"counts": False, "key-bits": 3072, "min-members": 4, "min-select": 0.25}
+    good("limits on parameters", limits=limits | {"server-reads": True})
+
+    def limited(name: str, error: str, *said: Any) -> None:
+        bad(name, error, limits=[list(said)])
+
+    limited("a limit that nobody knows", "ProtocolError", ["no-such-limit", "1"])
+    limited("a limit that is too many members", "ConfigError", ["min-members", "5"])
+    limited("a share that is a number", "ProtocolError", ["min-select", 1])
+    limited("a share in another form", "ProtocolError", ["min-select", "0.250"])
+    limited("a share beyond all", "ProtocolError", ["min-select", "1.5"])
+    limited("noise without end", "ProtocolError", ["min-noise", "inf"])
+    limited("a permission that is a number", "ProtocolError", ["server-reads", "1"])
+    limited("limits out of order", "ProtocolError", ["min-select", "0.5"], ["counts", "true"])
+    limited("a limit twice", "ProtocolError", ["counts", "true"], ["counts", "true"])
+    bad("limits as a map", "ProtocolError", limits={})
     bad("members out of order", "ProtocolError", members=body["members"][::-1])
     bad("revoked keys out of order", "ProtocolError", revoked=keys[:3:-1])
     bad("a revoked key twice", "ConfigError", revoked=[keys[4], keys[4]])
@@ -269,7 +277,7 @@ def roster_vectors() -> dict:
     bad("a short revoked key", "ConfigError", revoked=[keys[4][:31]])
     bad("too few members", "ConfigError", members=body["members"][:3])
     bad("version 2", "ProtocolError", v=2)
-    bad("version 4", "ProtocolError", v=4)
+    bad("version 5", "ProtocolError", v=5)
     bad("a field more", "ProtocolError", more=1)
     without = {name: value for name, value in body.items() if name != "revoked"}
     cases.append(

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from flhe.errors import ProtocolError
-from flhe.keys.roles import check_pair, new_pair
+from flhe.keys.roles import check_pair
+from flhe.schemes.fedml_he.adder import FedmlHeAdder
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
-from flhe.schemes.fedml_he.ring import FedmlHe
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks
 
 pytest.importorskip("tenseal")
 
-SCHEME = FedmlHe(3)
+SCHEME = FedmlHe().adder(3)
 
 
-def pair(scheme: FedmlHe = SCHEME) -> tuple[bytes, bytes]:
-    return new_pair(scheme, secrets.token_bytes)
+def pair(scheme: FedmlHeAdder = SCHEME) -> tuple[bytes, bytes]:
+    return scheme.new_pair(secrets.token_bytes)
 
 
 def with_key(public: bytes, secret: bytes) -> bytes:
@@ -45,7 +46,7 @@ def test_a_pair_that_no_honest_member_makes_is_refused() -> None:
     public, secret = pair()
     other_public, other_secret = pair()
     zeros = CkksSecret("4096", np.zeros(4096, np.int8))
-    elsewhere = FedmlHe(3, ring="8192")
+    elsewhere = FedmlHe(ring="8192").adder(3)
     bad = {
         "another's secret": (public, other_secret),
         "another's public": (other_public, secret),
@@ -66,9 +67,9 @@ def test_the_server_adds_under_no_context_with_a_key() -> None:
     from flhe.training.terms import Terms
 
     public, secret = pair()
-    terms = Terms("fedml-he")
+    terms = Terms(FedmlHe())
     assert terms.for_cohort(3, public=public).name == "fedml-he"
     with pytest.raises(ProtocolError, match="secret key"):
         terms.for_cohort(3, public=with_key(public, secret))
     with pytest.raises(ProtocolError, match="ring"):
-        Terms("fedml-he", ckks_ring="8192").for_cohort(3, public=public)
+        Terms(FedmlHe(ring="8192")).for_cohort(3, public=public)

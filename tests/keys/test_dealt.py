@@ -15,15 +15,15 @@ from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.agreement.epoch import Confirmed
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
-from flhe.schemes.esafl.keys import EsaflKey
 from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.joint_key import JointKey
 from flhe.wire.canonical import dumps, loads
 from tests.keys.agreement import confirmed, roster_of, sites
 
 IDS = sites(5)
 ROSTER = roster_of(IDS, 1)
-RING = "goldilocks-4096"
-FILES = dealt.deal(ROSTER, RING)
+DEALT = Esafl(keys="dealt")
+FILES = dealt.deal(ROSTER, DEALT)
 
 
 def state_of(rank: int, ids: list[Identity], roster: Roster = ROSTER) -> Confirmed:
@@ -42,11 +42,11 @@ def test_each_site_has_a_key_of_its_own_and_the_sum_of_all() -> None:
     assert all(np.array_equal(file.key.total, total) for file in FILES.values())
     assert len({file.key.own.tobytes() for file in FILES.values()}) == 5
     assert len({file.serial for file in FILES.values()}) == 1
-    other = dealt.deal(ROSTER, RING)
+    other = dealt.deal(ROSTER, DEALT)
     for file in FILES.values():
         again = Dealt.from_bytes(file.to_bytes())
         assert again.to_bytes() == file.to_bytes()
-        assert "key" not in repr(file)
+        assert "JointKey" not in repr(file)
         assert other[file.member].serial != file.serial
         assert not np.array_equal(other[file.member].key.own, file.key.own)
 
@@ -54,21 +54,21 @@ def test_each_site_has_a_key_of_its_own_and_the_sum_of_all() -> None:
 def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
     state = state_of(2, IDS)
     own = FILES[IDS[2].public]
-    smaller = dealt.deal(ROSTER, RING, [IDS[0].public])
+    smaller = dealt.deal(ROSTER, DEALT, [IDS[0].public])
     other_roster = dataclasses.replace(ROSTER, collusion=0)
     cases = [
-        (FILES[IDS[1].public], Esafl(5), "another site"),
-        (own, Esafl(5, ring="rns-4096"), "another ring"),
-        (dealt.deal(other_roster, RING)[IDS[2].public], Esafl(5), "another roster"),
-        (smaller[IDS[2].public], Esafl(5), "dealt to 4 sites, and 5 take part"),
+        (FILES[IDS[1].public], DEALT.adder(5), "another site"),
+        (own, Esafl(ring="rns-4096", keys="dealt").adder(5), "other parameters"),
+        (dealt.deal(other_roster, DEALT)[IDS[2].public], DEALT.adder(5), "another roster"),
+        (smaller[IDS[2].public], DEALT.adder(5), "dealt to 4 sites, and 5 take part"),
     ]
     for i, (file, scheme, why) in enumerate(cases):
         with pytest.raises(ConfigError, match=why):
             dealt.load(written(tmp_path / str(i), file), state, scheme)
     fewer = state_of(1, IDS[1:])
     with pytest.raises(ConfigError, match="dealt to 5 sites, and 4 take part"):
-        dealt.load(written(tmp_path / "all", own), fewer, Esafl(4))
-    key = dealt.load(written(tmp_path / "four", smaller[IDS[2].public]), fewer, Esafl(4))
+        dealt.load(written(tmp_path / "all", own), fewer, DEALT.adder(4))
+    key = dealt.load(written(tmp_path / "four", smaller[IDS[2].public]), fewer, DEALT.adder(4))
     assert not np.array_equal(key.own, own.key.own)  # no s_i is in two sums
 
 
@@ -85,25 +85,33 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("garbage", "no file of"),
     ):
         with pytest.raises(ConfigError, match=says) as caught:
-            dealt.load(tmp_path / name, state, Esafl(5))
+            dealt.load(tmp_path / name, state, DEALT.adder(5))
         assert str(tmp_path) not in str(caught.value)
     with pytest.raises(ConfigError, match="set flhe-dealt-key"):
-        dealt.load(None, state, Esafl(5))
-    key = dealt.load(tmp_path / "key", state, Esafl(5))
+        dealt.load(None, state, DEALT.adder(5))
+    key = dealt.load(tmp_path / "key", state, DEALT.adder(5))
     assert np.array_equal(key.own, own.key.own)
 
 
 def test_too_few_or_strange_members() -> None:
     with pytest.raises(ConfigError, match="keys for 3 members, this roster's bounds need 4"):
-        dealt.deal(ROSTER, RING, [IDS[0].public, IDS[1].public])
+        dealt.deal(ROSTER, DEALT, [IDS[0].public, IDS[1].public])
     with pytest.raises(ConfigError, match="no member's"):
-        dealt.deal(ROSTER, RING, [bytes(32)])
-    with pytest.raises(ConfigError, match="ESHE has"):
-        dealt.deal(ROSTER, "rns-2048")
+        dealt.deal(ROSTER, DEALT, [bytes(32)])
+    with pytest.raises(ProtocolError, match="esafl has none that are dealt"):
+        dealt.deal(ROSTER, Esafl())
 
 
 BODY = loads(FILES[IDS[0].public].to_bytes(), dealt.MAX_FILE, "")
-ZERO = EsaflKey(np.zeros(4096, np.int8), FILES[IDS[0].public].key.total)
+ZERO = JointKey(np.zeros(4096, np.int8), FILES[IDS[0].public].key.total)
+
+
+def of(**change: str) -> list[Any]:
+    """A scheme as files name it."""
+    name, own = BODY["scheme"]
+    return [name, own | change]
+
+
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "members out of order": ({"members": BODY["members"][::-1]}, "members that ascend"),
     "a member twice": ({"members": [*BODY["members"], BODY["members"][-1]]}, "that ascend"),
@@ -111,8 +119,10 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "no serial": ({"serial": b""}, "serial must be 16 bytes"),
     "no roster": ({"roster_hash": b""}, "roster_hash must be 32 bytes"),
     "a key of zeros": ({"key": ZERO.to_bytes()}, "too small, too few or too large"),
-    "a ring that nobody knows": ({"ring": "rns-2048"}, "ESHE has"),
-    "a ring of another dimension": ({"ring": "rns-8192"}, "8192"),
+    "a ring that nobody knows": ({"scheme": of(ring="rns-2048")}, "ESHE has"),
+    "a ring of another dimension": ({"scheme": of(ring="rns-8192")}, "8192"),
+    "keys that are not dealt": ({"scheme": of(keys="joint")}, "has none that are dealt"),
+    "a scheme that nobody has": ({"scheme": ["rot13", {}]}, "there are flashe, sash"),
 }
 
 

@@ -61,7 +61,7 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("roster", {"schemes": [1]}, "field schemes must be a list, each item made of"),
     ("roster", {"revoked": ["x" * 32]}, "32 bytes"),
     ("roster", {"revoked": [IDS[0].public]}, "key of site-0 was revoked"),
-    ("roster", {"limits": {"fresh_keys": None}}, "limits"),
+    ("roster", {"limits": [[["fresh-keys", "none"]]]}, "limits"),
     ("roster file", {"signatures": [PAIRS[0], PAIRS[0]]}, "signed twice"),
     ("roster file", {"signatures": PAIRS[::-1]}, "out of order"),
     ("roster file", {"signatures": [PAIRS[0][0]]}, r"each item .32 bytes, 64 bytes."),

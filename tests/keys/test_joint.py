@@ -17,14 +17,17 @@ from flhe.keys.agreement import joint
 from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
-from flhe.schemes.esafl.keys import EsaflKey, draw_own
+from flhe.keys.roles import secrets_of
+from flhe.schemes.esafl.adder import EsaflAdder
+from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.joint_key import JointKey
 from flhe.wire.canonical import dumps
 from tests.keys import agreement
 
 SIZE = 4
 IDS = agreement.sites(SIZE)
-SCHEME = Esafl(SIZE)
+SCHEME = Esafl().adder(SIZE)
 N = SCHEME.sizes.n
 TERMS = bytes(range(32))
 RUN = 77
@@ -101,12 +104,16 @@ def shifted(rank: int, by: int) -> bytes:
     return forged(rank, lanes)
 
 
+def key_of(epoch: Epoch) -> JointKey:
+    return JointKey.from_bytes(epoch.scheme_secret)
+
+
 def test_all_have_the_sum_of_all() -> None:
     made = once()
     done = [made.add(rank) for rank in range(SIZE)]
     total = sum(own_of(state) for state in made.states)
     epochs = [finish(state, made.confirms) for state, _ in done]
-    keys = [joint.key_of(epoch) for epoch in epochs]
+    keys = [key_of(epoch) for epoch in epochs]
     for rank, key in enumerate(keys):
         assert np.array_equal(key.total, total)
         assert np.array_equal(key.own, own_of(made.states[rank]))
@@ -154,7 +161,7 @@ def test_all_but_two_learn_the_sum_of_those_two_only() -> None:
 def test_the_relay_sees_no_key_and_no_sum() -> None:
     made = once()
     wire = b"".join(made.messages) + made.add(0)[1]
-    key = joint.key_of(finish(made.add(0)[0], made.confirms))
+    key = key_of(finish(made.add(0)[0], made.confirms))
     for secret in (key.own.tobytes(), key.total.astype("<i4").tobytes()):
         for at in range(0, len(secret), 97):
             assert secret[at : at + 24] not in wire
@@ -228,7 +235,7 @@ def test_members_that_were_told_different_shares_name_different_sums() -> None:
         joint.announced(m, IDS[r].public, RUN, 0, made.epoch.id, TERMS)
         for r, m in enumerate((left, right))
     ]
-    hashes = {Esafl(SIZE, key_id=name).parameters()["key_id"] for name in names}
+    hashes = {EsaflAdder(Esafl(), SIZE, key_id=name).parameters()["key_id"] for name in names}
     assert len(hashes) == 2  # so their slots differ, and nobody adds their ciphertexts
 
 
@@ -244,7 +251,7 @@ def test_a_second_sum_in_one_agreement_is_refused() -> None:
 
 
 def test_other_terms_start_over() -> None:
-    made, wider = once(), Esafl(SIZE, ring="rns-8192")
+    made, wider = once(), Esafl(ring="rns-8192").adder(SIZE)
     for step in (
         lambda: joint.share(made.states[0], made.confirms, SCHEME, bytes(32)),
         lambda: joint.add(made.states[0], made.confirms, made.messages, SCHEME, bytes(32)),
@@ -279,14 +286,14 @@ def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
 def test_states_and_keys_show_nothing() -> None:
     made = once()
     state, _ = made.add(0)
-    key = joint.key_of(finish(state, made.confirms))
+    key = key_of(finish(state, made.confirms))
     for shown in (repr(state), repr(key), repr(made.states[0])):
         assert "own" not in shown or "array" not in shown
         assert str(key.own[:4].tolist())[1:-1] not in shown
         assert key.own.tobytes()[:8].hex() not in shown
     bare = dataclasses.replace(finish(state, made.confirms), scheme_secret=b"")
-    with pytest.raises(NoKeyError, match="erased"):
-        joint.key_of(bare)
+    with pytest.raises(NoKeyError, match="no keys of the scheme any more"):
+        SCHEME.sealer(secrets_of(bare))
 
 
 def test_keys_that_were_dealt_take_no_joint() -> None:
@@ -294,16 +301,16 @@ def test_keys_that_were_dealt_take_no_joint() -> None:
     owns = [draw_own(N) for _ in range(SIZE)]
     total = np.sum(owns, axis=0, dtype=np.int32)
     done = [
-        joint.take(state, confirms, EsaflKey(own, total), SCHEME, TERMS)
+        joint.take(state, confirms, JointKey(own, total), SCHEME, TERMS)
         for state, own in zip(states, owns, strict=True)
     ]
     epochs = [finish(state, confirms) for state, _ in done]
     assert len({epoch.scheme_public for epoch in epochs}) == 1
-    assert np.array_equal(joint.key_of(epochs[2]).own, owns[2])
+    assert np.array_equal(key_of(epochs[2]).own, owns[2])
     ternary = np.zeros(N, np.int8)
     ternary[:64] = 1
     with pytest.raises(ProtocolError, match="too small, too few or too large"):
-        joint.take(states[0], confirms, EsaflKey(ternary, total), SCHEME, TERMS)
+        joint.take(states[0], confirms, JointKey(ternary, total), SCHEME, TERMS)
     made = once()
     with pytest.raises(ProtocolError, match="keys were drawn in this key agreement"):
-        joint.take(made.states[0], made.confirms, EsaflKey(owns[0], total), SCHEME, TERMS)
+        joint.take(made.states[0], made.confirms, JointKey(owns[0], total), SCHEME, TERMS)

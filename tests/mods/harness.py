@@ -16,12 +16,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
+from flhe.coding.chain import Chain
 from flhe.coding.support import Support
+from flhe.coding.update import update_codec
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.sums import receipts
 from flhe.training.draft import Draft
@@ -32,9 +35,16 @@ from flhe.wire.canonical import loads
 from tests.rosters import write_signed
 
 RUN = 7
-TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
-SPARSE = replace(TERMS, top_k=0.5, warmup=0, masking="adaptive")
-RANGED = replace(TERMS, clip="exchange")
+
+
+def codec(**how: Any) -> Chain:
+    """The codec of the terms below, or another one."""
+    return update_codec(**{"bits": 16, "clip": 1.0, "max_examples": 100, **how})
+
+
+TERMS = Terms(codec=codec(), metrics=("loss",))
+SPARSE = replace(TERMS, scheme=Flashe("adaptive"), codec=codec(top_k=0.5, warmup=0))
+RANGED = replace(TERMS, codec=codec(clip="exchange"))
 FLOATS = 13
 """Of the model below."""
 SECRET = "patient 4711 has a rare disease"
@@ -305,7 +315,7 @@ class Group:
         self, app_inputs_hash: Sequence[Support], mode: str = "single", **fields: Any
     ) -> list[Sealed]:
         """Updates of those whose coordinates are given, as far as there are any."""
-        said = {"mode": mode} if self.terms.masking == "adaptive" else {}
+        said = {"mode": mode} if self.terms.scheme.mode_ahead else {}
         return [
             update(self.ask(s, "update", **said, **fields), [one])
             for s, one in zip(self.sites, app_inputs_hash, strict=False)
@@ -319,12 +329,12 @@ class Group:
 
     def total(self, parts: Iterable[Sealed] | None = None) -> Sealed:
         """Their sum, as the server makes it; of everyone's update of round 1 by default."""
-        scheme = self.terms.for_cohort(len(self.sites))
+        adder = self.terms.for_cohort(len(self.sites))
         total: Sealed | None = None
         for part in self.parts() if parts is None else parts:
-            total = scheme.add(total, part)
+            total = adder.add(total, part)
         assert total is not None
-        return scheme.close(total)
+        return adder.close(total)
 
     def open(self, total: Sealed, **fields: Any) -> None:
         """Have everyone open a sum; they come to one model."""

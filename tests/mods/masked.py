@@ -15,12 +15,11 @@ from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.node.store import Store
-from flhe.schemes.presets import sash_preset
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Slot
 from tests.mods.harness import TERMS, Group, answer, update
 
-SASH = dataclasses.replace(TERMS, scheme="sash")
-ELEMENTS = sash_preset(SASH.preset).dimension
+ELEMENTS = Sash().elements(3)
 
 
 class Masked(Group):
@@ -33,7 +32,7 @@ class Masked(Group):
         unmask: Literal["server", "clients"] = "server",
         **how: Any,
     ) -> None:
-        super().__init__(path, size, dataclasses.replace(SASH, unmask=unmask), **how)
+        super().__init__(path, size, dataclasses.replace(TERMS, scheme=Sash(unmask)), **how)
         self.base = {"base": 0} if unmask == "server" else {}
         self.boxes: dict[tuple[int, int, int], list[bytes]] = {}
         """(round, attempt, rank) -> shares by the rank of their receiver."""

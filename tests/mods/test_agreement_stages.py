@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe.mods import records, table
 from flhe.training.optimizer import ServerOptimizer
 from flhe.wire import canonical
-from tests.mods.harness import RUN, TERMS, Group, Site, answer, pinned, refused, update
+from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
 
 KEYS = ("key-pair", "take-pair", "joint", "joint-sum")
 FIRST = ("share", "confirm", *KEYS)
@@ -207,7 +207,7 @@ def test_a_roster_that_bounds_schemes(fresh: Group, tmp_path: Path) -> None:
 # --- terms ---
 
 
-OTHER: dict[str, Any] = {"clip": 2.0, "optimizer": ServerOptimizer("fedadam")}
+OTHER: dict[str, Any] = {"codec": codec(clip=2.0), "optimizer": ServerOptimizer("fedadam")}
 """One that is in the layout, and one that is not; that every term is in the hash is tested there."""
 
 
@@ -233,11 +233,12 @@ def test_terms_changed_under_way(group: Group, name: str) -> None:
 
 
 def test_terms_that_the_key_was_not_agreed_on_for(group: Group) -> None:
-    refused(group.ask(group.sites[0], terms=changed("clip")), 1014)
+    refused(group.ask(group.sites[0], terms=changed("codec")), 1014)
     update(group.ask(group.sites[0]))
 
 
 BODY = canonical.loads(TERMS.to_bytes(), 9999, "terms")
+NO_BITS = [{**one, "bits": 0} if one["name"] == "quantize" else one for one in BODY["codec"]]
 
 
 @pytest.mark.parametrize(
@@ -246,10 +247,26 @@ BODY = canonical.loads(TERMS.to_bytes(), 9999, "terms")
         (b"", 1014),
         (canonical.dumps("x" * (1 << 20)), 1014),
         (canonical.dumps({**BODY, "v": 1}), 1014),
-        (canonical.dumps({**BODY, "bits": 0}), 1017),
-        (canonical.dumps({**BODY, "scheme": "plain"}), 1017),
+        (canonical.dumps({**BODY, "codec": NO_BITS}), 1017),
+        (canonical.dumps({**BODY, "codec": [{"name": "none"}]}), 1017),
+        (canonical.dumps({**BODY, "codec": "none"}), 1014),
+        (canonical.dumps({**BODY, "scheme": ["plain", {}]}), 1017),
+        (canonical.dumps({**BODY, "scheme": ["flashe", {"masking": "none"}]}), 1014),
+        (canonical.dumps({**BODY, "scheme": ["flashe", {}]}), 1014),
+        (canonical.dumps({**BODY, "scheme": "flashe"}), 1017),
     ],
-    ids=["empty", "too long", "another version", "bits", "a scheme that is none"],
+    ids=[
+        "empty",
+        "too long",
+        "another version",
+        "bits",
+        "a codec that is none",
+        "no codecs",
+        "a scheme that is none",
+        "no masking",
+        "too few parameters",
+        "no scheme",
+    ],
 )
 def test_terms_that_cannot_work(fresh: Group, terms: bytes, code: int) -> None:
     refused(fresh.sites[0].ask("advertise", number=0, terms=terms), code)

@@ -45,7 +45,7 @@ def shifted(terms: Terms, cohort: int, total: Sealed, lanes: Mapping[int, int]) 
 
 def extra_lanes(terms: Terms, index: int) -> list[int]:
     """Lanes of one of: count, weight, check."""
-    limbs = terms.codec().codecs[2].limbs  # type: ignore[attr-defined]
+    limbs = terms.codec.codecs[2].limbs  # type: ignore[attr-defined]
     return [FLOATS + limbs * index + k for k in range(limbs)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from flhe.mods import records, updates
 from flhe.node.node import Node
-from flhe.schemes.flashe.scheme import FlasheSealer
+from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from tests.mods.apps import Moves, Raises
@@ -22,6 +22,7 @@ from tests.mods.harness import (
     Group,
     answer,
     arrays,
+    codec,
     drifted,
     dying,
     private,
@@ -30,7 +31,7 @@ from tests.mods.harness import (
     update,
 )
 
-SPARSE = replace(TERMS, top_k=0.25, warmup=0)
+SPARSE = replace(TERMS, codec=codec(top_k=0.25, warmup=0))
 
 
 @pytest.fixture

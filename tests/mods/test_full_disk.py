@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flhe.node import store
-from flhe.schemes.flashe.scheme import FlasheOpener
+from flhe.schemes.flashe.adder import FlasheOpener
 from flhe.training.session import Session
 from flhe.wire import files
 from tests.mods.harness import RUN, Group, answer, dying, refused, update

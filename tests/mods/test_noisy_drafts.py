@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
+from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from tests.mods.harness import Group, answer, refused, update
 
 TERMS = Terms(
-    clip=1.0,
-    weighted=False,
+    codec=update_codec(clip=1.0, weighted=False),
     metrics=("loss",),
     select=Select(0.5, "random"),
     noise=Laplace(0.25),
@@ -66,7 +67,7 @@ def test_another_training_has_its_own_and_counts(group: Group) -> None:
 
 def test_under_masks_of_a_round_what_is_sent_again_is_the_same(tmp_path: Path) -> None:
     """Shares of the seed come with an update, and with the same update again: one seed, one set."""
-    terms = dataclasses.replace(TERMS, scheme="sash", unmask="clients", bits=16)
+    terms = dataclasses.replace(TERMS, scheme=Sash(unmask="clients"))
     group = Group(tmp_path, terms=terms, config=ALLOW).agree()
     site = group.sites[0]
     replies = [group.ask(site) for _ in range(2)]

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flhe.coding.support import Support
 from flhe.mods import HEMod, records, updates
-from flhe.schemes.flashe.scheme import FlasheSealer
+from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.sealed import Sealed
 from flhe.training import session as session_module
 from tests.mods.harness import (

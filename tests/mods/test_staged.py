@@ -25,6 +25,7 @@ from tests.mods.harness import (
     TERMS,
     Group,
     answer,
+    codec,
     dying,
     mean_squares,
     private,
@@ -34,7 +35,7 @@ from tests.mods.harness import (
     wire,
 )
 
-FITTED = replace(SPARSE, top_k=0.25, clip="exchange")
+FITTED = replace(SPARSE, codec=codec(top_k=0.25, warmup=0, clip="exchange"))
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_a_round_has_one_sum_of_mean_squares_across_a_crash(fitted: Group) -> No
 
 def test_mean_squares_of_the_first_round_are_told_once(tmp_path: Path) -> None:
     """A dropout between the stages must not leave a difference of two sums that is its own."""
-    group = Group(tmp_path, 4, replace(TERMS, clip="history")).agree()
+    group = Group(tmp_path, 4, replace(TERMS, codec=codec(clip="history"))).agree()
     sums, site = group.mean_squares(), group.sites[0]
     total = group.total([update(group.ask(s, "update", **on(sums))) for s in group.sites[:3]])
     answer(group.evaluate(site, total, **{"mean-squares": [sums]}))
@@ -245,7 +246,7 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(sparse: Group) -> None:
 
 
 def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
-    terms = replace(SPARSE, permute=False)
+    terms = replace(SPARSE, codec=codec(top_k=0.5, warmup=0, permute=False))
     group = Group(tmp_path, 3, terms)
     refused(group.sites[0].ask("advertise", **group.stage()), 1010)
     assert "flhe-unpermuted" in group.sites[0].log

@@ -23,7 +23,7 @@ from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.mods import survivors as stages
-from flhe.schemes.sash.scheme import Sash, SashOpener
+from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
@@ -58,10 +58,10 @@ def opened(group: Masked, parts: Sequence[Sealed], answers: Sequence[bytes]) -> 
 
     All apps here move every float by an eighth, on 10 examples of 100, in 15 bits and a sign.
     """
-    scheme, total = group.terms.for_cohort(3), group.total(parts)
-    assert isinstance(scheme, Sash)
+    adder, total = group.terms.for_cohort(3), group.total(parts)
+    assert isinstance(adder, SashAdder)
     seed = combine(group.circle, total.slot, total.senders, answers)
-    lanes = SashOpener(scheme, seed).decrypt(total)
+    lanes = SashOpener(adder, seed).decrypt(total)
     moved = lanes[:FLOATS] / (len(parts) * 0.1 * 32767)
     np.testing.assert_allclose(moved, 0.125, atol=1e-3)
     return lanes

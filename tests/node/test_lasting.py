@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from flhe.coding.update import update_codec
 from flhe.errors import StoreError
 from flhe.mods import he_mod, records
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
 from flhe.node.policy import Policy
 from flhe.node.store import Store
+from flhe.schemes.sash.scheme import Sash
 from flhe.training.due import MAX_AHEAD
 from flhe.training.terms import Terms
 from flhe.wire import canonical, files
@@ -131,7 +133,7 @@ def test_trials_begin_as_many_as_they_like(tmp_path: Path) -> None:
 
 
 SEALED_TO_CLIENTS = Terms(
-    "sash", 16, clip=1.0, max_examples=100, metrics=("loss",), unmask="clients"
+    Sash(unmask="clients"), update_codec(bits=16, clip=1.0, max_examples=100), metrics=("loss",)
 )
 
 

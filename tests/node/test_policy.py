@@ -14,11 +14,15 @@ import pytest
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.policy import METRICS, SCHEMES, SETTINGS, Policy
+from flhe.node.policy import METRICS, Policy, allowed, settings
 from flhe.node.policy import __doc__ as policy_text
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.registry import SCHEMES
+from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from tests.keys.agreement import roster_of, sites
 from tests.rosters import write_signed
@@ -63,7 +67,8 @@ def of_node(
 def test_a_pinned_roster(pinned: dict[str, object]) -> None:
     policy = of_node(pinned)
     assert (policy.trust, policy.roster) == ("pinned", roster())
-    assert (policy.schemes, policy.metrics, policy.counts) == (SCHEMES, METRICS, False)
+    assert (policy.schemes, policy.metrics) == (allowed(), METRICS)
+    assert not policy.limits["counts"]
     assert of_node({**pinned, "flhe-trust": "pinned"}, simulated=True).roster == roster()
     for change, says in (
         ({"flhe-roster-hash": ""}, "pin the roster's hash too"),
@@ -114,22 +119,22 @@ def test_a_node_that_configures_anything_is_deployed(config: dict[str, object]) 
 
 
 @pytest.mark.parametrize(
-    ("listed", "of_roster", "allowed"),
+    ("listed", "of_roster", "taken"),
     [
         ("flashe", "flashe", {"flashe"}),
-        ("flashe,eshe", "flashe", {"flashe"}),
-        ("flashe", "eshe", set()),
-        ("flashe,eshe", "*", {"flashe", "eshe"}),
+        ("flashe,esafl", "flashe", {"flashe"}),
+        ("flashe", "esafl", set()),
+        ("flashe,esafl", "*", {"flashe", "esafl"}),
         ("plain,flashe", "flashe", {"flashe"}),
-        (",".join(SCHEMES), "*", {"flashe", "sash"}),
+        (",".join(allowed()), "*", {"flashe", "sash", "esafl"}),
     ],
 )
 def test_schemes_must_be_allowed_by_node_and_roster(
-    tmp_path: pathlib.Path, listed: str, of_roster: str, allowed: set[str]
+    tmp_path: pathlib.Path, listed: str, of_roster: str, taken: set[str]
 ) -> None:
     policy = Policy(tmp_path, roster=roster(of_roster), schemes=tuple(listed.split(",")))
-    for scheme in ("flashe", "sash", "eshe", "plain"):
-        if scheme in allowed:
+    for scheme in ("flashe", "sash", "esafl", "plain"):
+        if scheme in taken:
             policy.check_scheme(scheme)
             continue
         with pytest.raises(PolicyError):
@@ -158,12 +163,16 @@ def test_metrics_that_may_leave() -> None:
 FLAGS = ["counts", "unpermuted", "server-reads", "fresh-keys", "durable", "leave"]
 
 
+def said(policy: Policy, key: str) -> Any:
+    """What a policy has of a setting."""
+    return policy.limits[key] if key in policy.limits else getattr(policy, key)
+
+
 @pytest.mark.parametrize("key", FLAGS)
 def test_flags_are_true_or_false(key: str) -> None:
-    field = key.replace("-", "_")
     for value in (True, False):
-        assert getattr(of_node({**FIRST_USE, f"flhe-{key}": value}), field) is value
-    assert not getattr(of_node(FIRST_USE), field)
+        assert said(of_node({**FIRST_USE, f"flhe-{key}": value}), key) is value
+    assert not said(of_node(FIRST_USE), key)
     for value in ("true", "yes", 1, None):
         with pytest.raises(ConfigError, match=f"flhe-{key} must be true or false"):
             of_node({**FIRST_USE, f"flhe-{key}": value})
@@ -258,12 +267,12 @@ def test_what_the_environment_says() -> None:
     assert of_node(both, environ={"FLHE_METRICS": "f1"}).metrics == ("loss",)
 
 
-CLEAR: dict[str, Any] = {"weighted": False}
+CLEAR: dict[str, Any] = {"codec": update_codec(weighted=False)}
 LAYOUT = Layout((Entry("fc", (9,), "float32"), Entry("conv", (91,), "float32")))
 
 
 def clear(ratio: float = 0.5, rule: str = "sensitivity", noise: Laplace | None = None) -> Terms:
-    return Terms(select=Select(ratio, rule), noise=noise, weighted=False)  # type: ignore[arg-type]
+    return Terms(select=Select(ratio, rule), noise=noise, **CLEAR)
 
 
 SELECT = {"flhe-min-select": 0.1}
@@ -314,13 +323,13 @@ def test_keys_are_as_long_as_the_node_says_or_longer(
 ) -> None:
     policy = of_node(FIRST_USE if own is None else {**FIRST_USE, "flhe-key-bits": own})
     with nullcontext() if taken else pytest.raises(PolicyError, match="raise key_bits"):
-        policy.check_terms(Terms("batchcrypt", key_bits=asked))
+        policy.check_terms(Terms(BatchCrypt(key_bits=asked)))
 
 
 def test_a_simulation_may_show_what_the_run_says() -> None:
     policy = of_node({}, simulated=True)
     policy.check_terms(Terms(select=Select(0.01, "random"), **CLEAR))
-    assert of_node(FIRST_USE, simulated=True).min_select == 1
+    assert of_node(FIRST_USE, simulated=True).limits["min-select"] == 1
 
 
 @pytest.mark.parametrize(
@@ -340,9 +349,9 @@ def test_what_is_no_share_rule_or_scale(key: str, value: object) -> None:
 # --- what the roster's sites agreed on ---
 
 
-def limited(path: pathlib.Path, **limits: Any) -> dict[str, object]:
+def limited(path: pathlib.Path, limits: dict[str, Any]) -> dict[str, object]:
     """Node config that pins a roster with these limits."""
-    return pin(path / "limited", replace(roster("*"), limits=Limits(**limits)))
+    return pin(path / "limited", replace(roster("*"), limits=Limits(limits)))
 
 
 STRICTER: list[tuple[str, Any, Any, Any]] = [
@@ -368,20 +377,19 @@ STRICTER: list[tuple[str, Any, Any, Any]] = [
 def test_the_stricter_of_roster_and_node_holds(
     tmp_path: pathlib.Path, setting: str, agreed: Any, own: Any, holds: Any
 ) -> None:
-    field = setting.replace("-", "_")
-    config = limited(tmp_path, **{field: agreed})
+    config = limited(tmp_path, {setting: agreed})
     said = {} if own is None else {f"flhe-{setting}": own}
-    assert getattr(of_node({**config, **said}), field) == holds
+    assert of_node({**config, **said}).limits[setting] == holds
 
 
 def test_a_refusal_says_where_the_limit_is(tmp_path: pathlib.Path) -> None:
-    terms = Terms(bits=16, clip=1.0, max_examples=10, scheme="sash")
+    terms = Terms(Sash(), update_codec(bits=16, clip=1.0, max_examples=10))
     with pytest.raises(
         PolicyError, match="flhe-server-reads in the node config, and server-reads in"
     ):
-        of_node(limited(tmp_path, server_reads=False)).check_terms(terms)
+        of_node(limited(tmp_path, {"server-reads": False})).check_terms(terms)
     with pytest.raises(PolicyError, match=r"set flhe-server-reads in the node config$"):
-        of_node(limited(tmp_path)).check_terms(terms)
+        of_node(limited(tmp_path, {})).check_terms(terms)
 
 
 def test_local_bounds_on_groups_and_sums() -> None:
@@ -402,7 +410,9 @@ def test_local_bounds_on_groups_and_sums() -> None:
 
 
 def test_all_settings_are_described() -> None:
-    """The module's own text is where administrators look them up."""
+    """The module's own text is where administrators look them up; of schemes' limits it names some."""
     assert policy_text is not None
     described = set(re.findall(r"^    (flhe-[a-z-]+)", policy_text, re.MULTILINE))
-    assert described == set(SETTINGS)
+    of_schemes = {f"flhe-{limit.name}" for kind in SCHEMES.all() for limit in kind.limits}
+    assert described | of_schemes == set(settings())
+    assert all(name in policy_text for name in of_schemes)

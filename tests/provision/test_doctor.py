@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from flhe.keys.agreement.dealt import deal
-from flhe.node.policy import SCHEMES
+from flhe.node.policy import allowed
 from flhe.provision import check_home as homes
 from flhe.provision import check_machine, check_trust
 from flhe.provision.check_home import check_home
@@ -33,6 +33,7 @@ from flhe.provision.check_nodes import check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
+from flhe.schemes.esafl.scheme import Esafl
 from tests.provision.site import good, keygen, load, made, run, sign, signed
 
 ABC = ("site-a", "site-b", "site-c")
@@ -341,7 +342,7 @@ def test_keys_that_were_dealt(config: dict[str, object], tmp_path: Path) -> None
     with_key = {**config, "flhe-dealt-key": str(path)}
     assert "missing" in found(with_key)["dealt key"].says
     agreed = load(tmp_path / "roster").roster
-    one = deal(agreed, "rns-4096")[agreed.publics[0]]
+    one = deal(agreed, Esafl(keys="dealt"))[agreed.publics[0]]
     path.touch(0o600)
     path.write_bytes(one.to_bytes())
     assert fails(with_key) == set()
@@ -393,7 +394,7 @@ def test_versions(installed: str, spec: str, within: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize(("scheme", "missing"), [("batchcrypt", "gmpy2"), ("fedml-he", "tenseal")])
 def test_what_a_scheme_needs(scheme: str, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    (warning, rest) = check_machine.check_versions(SCHEMES)
+    (warning, rest) = check_machine.check_versions(allowed())
     assert warning.says == f"{missing} is missing, which {scheme} needs"
     assert f"pip install '{missing}>=" in warning.mend
     assert missing not in rest.says

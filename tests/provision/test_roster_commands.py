@@ -55,7 +55,7 @@ def test_a_request_goes_where_nothing_is(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (["--home", "h"], "takes --home DIR and --name NAME"),
         (["--name", "site-a"], "takes --home DIR and --name NAME"),
-        (["--home", "h", "--name", "a", "--scheme", "eshe"], "dealt take neither"),
+        (["--home", "h", "--name", "a", "--scheme", "esafl"], "dealt take neither"),
         (["--home", "h", "--name", "../a"], "name must be"),
     ],
 )
@@ -91,7 +91,7 @@ def test_from_nothing_to_a_pinned_roster(tmp_path: Path) -> None:
         assert all(line in shown for line in fingerprint.lines(public(tmp_path, name)))
     assert all(line in shown for line in fingerprint.lines(bytes.fromhex(pinned)))
     assert "Schemes: flashe, sash." in shown
-    assert "server-reads=false, min-members=3" in shown
+    assert "min-members=3, server-reads=false" in shown
 
     config = {"flhe-roster": str(tmp_path / "signed"), "flhe-roster-hash": pinned}
     policy = Policy.of_node(config, run_id=1, node_id=2, simulated=False, environ={})
@@ -99,7 +99,7 @@ def test_from_nothing_to_a_pinned_roster(tmp_path: Path) -> None:
     assert {m.name: m.public for m in policy.roster.members} == {
         n: public(tmp_path, n) for n in ABC
     }
-    assert (policy.min_members, policy.server_reads) == (3, False)
+    assert (policy.limits["min-members"], policy.limits["server-reads"]) == (3, False)
 
 
 def test_who_signs_what(tmp_path: Path) -> None:

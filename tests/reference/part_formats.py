@@ -176,7 +176,7 @@ class PermutationKind:
         if "slot" in case:
             member: Any = SimpleNamespace(
                 epoch=SimpleNamespace(group_key=bytes.fromhex(case["group_key"])),
-                terms=SimpleNamespace(permuted=True),
+                terms=SimpleNamespace(codec=SimpleNamespace(hides=True)),
                 layout=SimpleNamespace(floats=case["length"]),
             )
             assert Session.permutation(member, Slot(*context(case["slot"]))) == made
@@ -425,7 +425,9 @@ class DerivedKind:
         roster = SimpleNamespace(hash=slot.roster_hash)
         key = bytes.fromhex(case["key"])
         epoch = SimpleNamespace(group_key=key, run_id=slot.run_id, roster=roster, id=slot.epoch)
-        member: Any = SimpleNamespace(epoch=epoch, terms=SimpleNamespace(reader="clients"))
+        member: Any = SimpleNamespace(
+            epoch=epoch, terms=SimpleNamespace(scheme=SimpleNamespace(reader="clients"))
+        )
         bound_: tuple[Any, ...] = ()
         if "support" in case:
             support = Support.from_bytes(bytes.fromhex(case["support"]), case["length"])

@@ -9,16 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.schemes.base import Secrets
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
-from flhe.schemes.esafl.keys import EsaflKey, draw_own, from_elements
-from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.keys import draw_own, from_elements
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.sparse import covered
+from flhe.schemes.joint_key import JointKey
+from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
 from flhe.schemes.sash.generator import public_key
-from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer
+from flhe.schemes.sash.scheme import Sash
 from tests.reference import batchcrypt, esafl, fedml_he
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook
@@ -45,13 +52,13 @@ class FlasheKind(Kind):
         told = given(case, "masking", "mode")
         return FlasheBook(**told, floats=case["length"], key=bytes.fromhex(case["key"]))
 
-    def scheme(self, case: Case) -> Flashe:
-        return Flashe(case["cohort"], case["bits"], case["masking"])
+    def scheme(self, case: Case) -> FlasheAdder:
+        return Flashe(masking=case["masking"]).adder(case["cohort"], case["bits"])
 
-    def sealer(self, case: Case, scheme: Flashe, rank: int) -> FlasheSealer:
+    def sealer(self, case: Case, scheme: FlasheAdder, rank: int) -> FlasheSealer:
         return FlasheSealer(scheme, bytes.fromhex(case["key"]), rank)
 
-    def opener(self, case: Case, scheme: Flashe, ranks: Sequence[int]) -> FlasheOpener:
+    def opener(self, case: Case, scheme: FlasheAdder, ranks: Sequence[int]) -> FlasheOpener:
         return FlasheOpener(scheme, bytes.fromhex(case["key"]))
 
     def is_sparse(self, case: Case) -> bool:
@@ -87,15 +94,17 @@ class SashKind(Kind):
         }
         return SashBook(**given(case, "preset"), tapes=tapes)
 
-    def scheme(self, case: Case) -> Sash:
-        return Sash(case["cohort"], case["bits"], case["preset"], case.get("unmask", "server"))
+    def scheme(self, case: Case) -> SashAdder:
+        return Sash(unmask=case.get("unmask", "server"), preset=case["preset"]).adder(
+            case["cohort"], case["bits"]
+        )
 
-    def sealer(self, case: Case, scheme: Sash, rank: int) -> SashSealer:
+    def sealer(self, case: Case, scheme: SashAdder, rank: int) -> SashSealer:
         if not (tapes := self.book(case).tapes):
             return SashSealer(scheme, rank)
         return SashSealer(scheme, rank, random=Tape(tapes[rank]))
 
-    def opener(self, case: Case, scheme: Sash, ranks: Sequence[int]) -> SashOpener:
+    def opener(self, case: Case, scheme: SashAdder, ranks: Sequence[int]) -> SashOpener:
         return SashOpener(scheme, np.array(self._seed(case, ranks), np.uint64))
 
     def judge(self, case: Case, wire: Wire, slot: Case) -> None:
@@ -110,7 +119,7 @@ class SashKind(Kind):
         return [(first + int(case["plus"], 16)) % Q, *rest]
 
     def about(self, both: Both) -> Case:
-        public = public_key(both.scheme.parameters_of_prg, both.at).hex()
+        public = public_key(both.scheme.scheme.parameters_of_prg, both.at).hex()
         return {"guard": both.scheme.guard, "public": public}
 
     def of_part(self, both: Both, rank: int) -> Case:
@@ -127,25 +136,30 @@ class EsaflKind(Kind):
         key = {"group_key": bytes.fromhex(case["group_key"])} if "group_key" in case else {}
         return EsaflBook(**given(case, "ring", "keys"), **key)
 
-    def scheme(self, case: Case) -> Esafl:
+    def scheme(self, case: Case) -> EsaflAdder:
         key_id = bytes.fromhex(case.get("key_id", ""))
-        return Esafl(case["cohort"], case["bits"], case["ring"], case["keys"], key_id)
+        return EsaflAdder(
+            Esafl(ring=case["ring"], keys=case["keys"]), case["cohort"], case["bits"], key_id=key_id
+        )
 
-    def sealer(self, case: Case, scheme: Esafl, rank: int) -> EsaflSealer:
+    def sealer(self, case: Case, scheme: EsaflAdder, rank: int) -> EsaflSealer:
         group_key = self.book(case).group_key
         if "own" in case:
             own, total = self._drawn(case["own"]), self._drawn(case["total"])
-            key = None if own is None or total is None else EsaflKey(own.astype(np.int8), total)
-            return EsaflSealer(scheme, group_key, rank, key)
-        n, seeds, key = scheme.sizes.n, (esafl.noise_seed(rank),), None
+            if own is not None and total is not None and not scheme.scheme.per_sum_keys:
+                held = JointKey(own.astype(np.int8), total).to_bytes()
+                return scheme.sealer(Secrets(group_key, rank, held))
+            return EsaflSealer(
+                scheme, group_key, rank, None if own is None else own.astype(np.int8)
+            )
+        seeds: tuple[bytes, ...] = (esafl.noise_seed(rank),)
         if case["keys"] == "round":
-            seeds = (esafl.key_seed(rank), *seeds)
+            seeds, key = (esafl.key_seed(rank), *seeds), None
         else:
-            total = self._total(range(case["cohort"]), n)
-            key = EsaflKey(np.array(esafl.own(rank, n), np.int8), total)
+            key = np.array(esafl.own(rank, scheme.sizes.n), np.int8)
         return EsaflSealer(scheme, group_key, rank, key, random=giving(*seeds))
 
-    def opener(self, case: Case, scheme: Esafl, ranks: Sequence[int]) -> EsaflOpener:
+    def opener(self, case: Case, scheme: EsaflAdder, ranks: Sequence[int]) -> EsaflOpener:
         drawn = self._drawn(case.get("total"))
         total = self._total(ranks, scheme.sizes.n) if drawn is None else drawn
         return EsaflOpener(scheme, self.book(case).group_key, total, threads=2)
@@ -170,7 +184,7 @@ class EsaflKind(Kind):
     def steps(self, case: Case) -> Steps:
         if case["at"] == "key":
             yield "key"
-            return EsaflKey.from_bytes(bytes.fromhex(case["file"]))
+            return JointKey.from_bytes(bytes.fromhex(case["file"]))
         if case["at"] == "elements":
             yield "elements"
             told = np.frombuffer(bytes.fromhex(case["elements"]), "<u8").astype(np.uint64)
@@ -205,7 +219,8 @@ class EsaflKind(Kind):
         if both.case["keys"] == "round":
             elements = both.sealers[rank].take_seed(both.at).tolist()
             return told | {"elements": hashed(little(elements))}
-        return told | {"file": hashed(both.sealers[rank].key.to_bytes())}
+        total = self._total(range(both.case["cohort"]), both.scheme.sizes.n)
+        return told | {"file": hashed(JointKey(both.sealers[rank].own, total).to_bytes())}
 
     def of_sum(self, both: Both, wire: Wire) -> Case:
         return {"noise_bound": both.scheme.sizes.slots.noise_bound(len(wire.senders))}
@@ -227,14 +242,16 @@ class BatchCryptKind(Kind):
         """The vectors'."""
         return SecretKey(batchcrypt.pair().p, batchcrypt.pair().q)
 
-    def scheme(self, case: Case) -> BatchCrypt:
-        return BatchCrypt(case["cohort"], case["bits"], 2048, self.key().public)
+    def scheme(self, case: Case) -> BatchCryptAdder:
+        return BatchCryptAdder(
+            BatchCrypt(key_bits=2048), case["cohort"], case["bits"], public=self.key().public
+        )
 
-    def sealer(self, case: Case, scheme: BatchCrypt, rank: int) -> BatchCryptSealer:
+    def sealer(self, case: Case, scheme: BatchCryptAdder, rank: int) -> BatchCryptSealer:
         tape = Tape(self.book(case).tapes[rank])
         return BatchCryptSealer(scheme, self.key(), batchcrypt.GROUP_KEY, rank, random=tape)
 
-    def opener(self, case: Case, scheme: BatchCrypt, ranks: Sequence[int]) -> BatchCryptOpener:
+    def opener(self, case: Case, scheme: BatchCryptAdder, ranks: Sequence[int]) -> BatchCryptOpener:
         return BatchCryptOpener(scheme, self.key(), batchcrypt.GROUP_KEY)
 
     def judge(self, case: Case, wire: Wire, slot: Case) -> None:
@@ -263,15 +280,15 @@ class FedmlHeKind(Kind):
         key = case["key"]
         return unpacked_key(bytes.fromhex(key), int(case["ring"])) if isinstance(key, str) else key
 
-    def scheme(self, case: Case) -> FedmlHe:
-        return FedmlHe(case["cohort"], case["bits"], case["ring"])
+    def scheme(self, case: Case) -> FedmlHeAdder:
+        return FedmlHe(ring=case["ring"]).adder(case["cohort"], case["bits"])
 
-    def sealer(self, case: Case, scheme: FedmlHe, rank: int) -> FedmlHeSealer:
-        key = CkksSecret(scheme.ring, np.array(self.key(case), np.int8))
+    def sealer(self, case: Case, scheme: FedmlHeAdder, rank: int) -> FedmlHeSealer:
+        key = CkksSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeSealer(scheme, key, fedml_he.GROUP_KEY, rank)
 
-    def opener(self, case: Case, scheme: FedmlHe, ranks: Sequence[int]) -> FedmlHeOpener:
-        key = CkksSecret(scheme.ring, np.array(self.key(case), np.int8))
+    def opener(self, case: Case, scheme: FedmlHeAdder, ranks: Sequence[int]) -> FedmlHeOpener:
+        key = CkksSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeOpener(scheme, key, fedml_he.GROUP_KEY)
 
     def about(self, both: Both) -> Case:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Q, Ring
-from flhe.schemes.esafl.keys import EsaflKey, draw_own
-from flhe.schemes.esafl.scheme import Esafl, EsaflSealer
+from flhe.schemes.esafl.adder import EsaflSealer
+from flhe.schemes.esafl.keys import draw_own
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.derive import hkdf
 from flhe_lab.papers.esafl import Poly, multiply, times_ones
@@ -182,7 +183,7 @@ class Ours:
     n = 4096
 
     def __init__(self) -> None:
-        self.scheme = Esafl(3)
+        self.scheme = Esafl().adder(3)
         self.owns = [draw_own(self.n) for _ in range(3)]
         self.total = np.sum(self.owns, axis=0, dtype=np.int32)
         self.group_key = secrets.token_bytes(32)
@@ -192,7 +193,7 @@ class Ours:
         self.plain = [Plain(rng.integers(-bound, bound + 1, length), NOTHING) for _ in range(3)]
 
     def sealer(self, rank: int) -> EsaflSealer:
-        return EsaflSealer(self.scheme, self.group_key, rank, EsaflKey(self.owns[rank], self.total))
+        return EsaflSealer(self.scheme, self.group_key, rank, self.owns[rank])
 
     def blocks(self, sealed: Sealed) -> list[Poly]:
         """Residues: a whole block, and 50 of a second one."""
@@ -200,7 +201,7 @@ class Ours:
         return [residues[: self.n], residues[self.n :]]
 
     def a(self, block: int, slot: Slot = SLOT) -> Poly:
-        key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.ring, 0)
+        key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.scheme.ring, 0)
         hat = FieldElements(AesCtr(), key, Q).block(block, self.n)
         found: Poly = Ring(self.n).inverse(hat).tolist()
         return found

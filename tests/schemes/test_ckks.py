@@ -17,13 +17,14 @@ from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
 from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.masks import Masks
-from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
+from flhe.schemes.fedml_he.presets import CKKS, ckks_preset
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.seal_format import to_seal_order
 from flhe.schemes.fedml_he.sizes import LARGEST, ROOM, CkksSizes, sizes_for
-from flhe.schemes.presets import CKKS, ckks_preset
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, whole
 
@@ -37,17 +38,17 @@ def key(number: int = 0, ring: str = RING) -> CkksSecret:
     return KEYS[number, ring]
 
 
-def scheme_for(cohort: int, bits: int = 16, ring: str = RING) -> FedmlHe:
-    plain = FedmlHe(cohort, bits, ring)
+def scheme_for(cohort: int, bits: int = 16, ring: str = RING) -> FedmlHeAdder:
+    plain = FedmlHe(ring=ring).adder(cohort, bits)
     return dataclasses.replace(plain, public=key(0, ring).public(plain.sizes))
 
 
-def part(scheme: FedmlHe, rank: int, values: Any, extras: Any = ()) -> Sealed:
-    sealer = FedmlHeSealer(scheme, key(0, scheme.ring), KEY, rank)
+def part(scheme: FedmlHeAdder, rank: int, values: Any, extras: Any = ()) -> Sealed:
+    sealer = FedmlHeSealer(scheme, key(0, scheme.scheme.ring), KEY, rank)
     return sealer.encrypt(Plain(values, np.array(extras, np.int32)), SLOT)
 
 
-def total_of(scheme: FedmlHe, vectors: Iterable[Any], extras: Any = ()) -> Sealed:
+def total_of(scheme: FedmlHeAdder, vectors: Iterable[Any], extras: Any = ()) -> Sealed:
     total = None
     for rank, values in enumerate(vectors):
         total = scheme.add(total, part(scheme, rank, values, extras))
@@ -55,8 +56,8 @@ def total_of(scheme: FedmlHe, vectors: Iterable[Any], extras: Any = ()) -> Seale
     return total
 
 
-def opener(scheme: FedmlHe) -> FedmlHeOpener:
-    return FedmlHeOpener(scheme, key(0, scheme.ring), KEY)
+def opener(scheme: FedmlHeAdder) -> FedmlHeOpener:
+    return FedmlHeOpener(scheme, key(0, scheme.scheme.ring), KEY)
 
 
 # --- sums ---
@@ -157,7 +158,7 @@ def coefficients(sizes: CkksSizes, slots: np.ndarray) -> np.ndarray:
 
 
 def test_dither_is_uniform_and_never_the_same_twice() -> None:
-    sizes = FedmlHe(2, ring=RING).sizes
+    sizes = FedmlHe(ring=RING).adder(2).sizes
     first = Dither.of(sizes, AesCtr(), secrets.token_bytes)
     again = Dither.of(sizes, AesCtr(), secrets.token_bytes)
     slots = [first.blocks(0, 3), again.blocks(0, 3)]
@@ -179,7 +180,7 @@ def test_dither_is_uniform_and_never_the_same_twice() -> None:
 
 def test_dither_takes_roundings_off_the_cosines() -> None:
     """One value and else zeros: alone its roundings add up in some slot, with dither they do not."""
-    sizes, repeats = FedmlHe(2, ring=RING).sizes, 200
+    sizes, repeats = FedmlHe(ring=RING).adder(2).sizes, 200
     slots = np.zeros((60, sizes.n // 2))
     slots[:, 0] = np.arange(1, 61)
     exact, weights = coefficients(sizes, slots), cosines(sizes.n)
@@ -208,7 +209,7 @@ def test_a_key_is_the_one_that_the_public_part_names() -> None:
         FedmlHeSealer(scheme, key(0, "4096"), KEY, 0)
 
 
-def with_added(scheme: FedmlHe, total: Sealed, slot: int, steps: float) -> Sealed:
+def with_added(scheme: FedmlHeAdder, total: Sealed, slot: int, steps: float) -> Sealed:
     """What a relay can do: add a number to a slot of the first block, with public parameters only."""
     sizes = scheme.sizes
     angles = pow(3, slot, 2 * sizes.n) * np.arange(sizes.n) % (2 * sizes.n) * (np.pi / sizes.n)

@@ -15,16 +15,17 @@ import zstandard
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
+from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
 from flhe.schemes.fedml_he.masks import Masks
-from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeOpener, FedmlHeSealer
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, minor_version
 from flhe.schemes.fedml_he.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
 from flhe.schemes.fedml_he.sizes import FLOATS
 from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, SLOT, whole
 
-SCHEME = FedmlHe(2, 20)
+SCHEME = FedmlHe().adder(2, 20)
 """Its modulus has 56 bits, which leaves room for the second prime that TenSEAL wants."""
 
 
@@ -166,7 +167,7 @@ def test_the_server_refuses_another_ring_and_anything_unexpected() -> None:
     public = key.public(SCHEME.sizes)
     contexts = [
         theirs().serialize(save_public_key=False, save_relin_keys=True),
-        key.public(FedmlHe(20, 20).sizes).context,
+        key.public(FedmlHe().adder(20, 20).sizes).context,
         public.context[:-1],
         public.context + b"\x20\x01",
         public.context + b"\x2a\x02hi",
@@ -197,7 +198,7 @@ def test_keys_are_read_back_and_no_two_encode_alike(ring: str) -> None:
     assert np.array_equal(again.coefficients, key.coefficients)
     assert again.to_bytes() == key.to_bytes()
     assert again.key_id == key.key_id != other.key_id
-    public = key.public(FedmlHe(3, 16, ring).sizes)
+    public = key.public(FedmlHe(ring=ring).adder(3, 16).sizes)
     assert CkksPublic.from_bytes(public.to_bytes()) == public
     with pytest.raises(ProtocolError, match="not '"):
         key.check("2048" if ring == "4096" else "4096")
@@ -272,4 +273,4 @@ def test_other_versions_of_tenseal_are_named() -> None:
     with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
         sizes.seal.polynomials(older, zstd)
     with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
-        SealFormat(sizes.n, FedmlHe(2, 8).sizes.q).polynomials(fresh, zstd)
+        SealFormat(sizes.n, FedmlHe().adder(2, 8).sizes.q).polynomials(fresh, zstd)

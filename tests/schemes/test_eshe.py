@@ -15,28 +15,30 @@ from flhe.errors import ProtocolError, ReuseError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import add
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.keys import EsaflKey, check_own, draw_own
-from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.keys import check_own, draw_own
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.joint_key import JointKey
 from tests.laws import KEY, SLOT, whole
 
 
 @functools.cache
-def keys(cohort: int, dimension: int) -> tuple[EsaflKey, ...]:
+def keys(cohort: int, dimension: int) -> tuple[JointKey, ...]:
     """What the members of an epoch hold."""
     owns = [draw_own(dimension) for _ in range(cohort)]
     total: NDArray[np.int32] = np.sum(owns, axis=0, dtype=np.int32)
-    return tuple(EsaflKey(own, total) for own in owns)
+    return tuple(JointKey(own, total) for own in owns)
 
 
-def sealer(scheme: Esafl, rank: int, **how: Any) -> EsaflSealer:
-    return EsaflSealer(scheme, KEY, rank, keys(scheme.cohort, scheme.sizes.n)[rank], **how)
+def sealer(scheme: EsaflAdder, rank: int, **how: Any) -> EsaflSealer:
+    return EsaflSealer(scheme, KEY, rank, keys(scheme.cohort, scheme.sizes.n)[rank].own, **how)
 
 
-def opener(scheme: Esafl, **how: Any) -> EsaflOpener:
+def opener(scheme: EsaflAdder, **how: Any) -> EsaflOpener:
     return EsaflOpener(scheme, KEY, keys(scheme.cohort, scheme.sizes.n)[0].total, **how)
 
 
-def vectors(scheme: Esafl, length: int) -> NDArray[np.int32]:
+def vectors(scheme: EsaflAdder, length: int) -> NDArray[np.int32]:
     rng, bound = np.random.default_rng(1), scheme.space.bound
     return rng.integers(-bound, bound + 1, (scheme.cohort, length)).astype(np.int32)
 
@@ -57,7 +59,7 @@ def test_the_worked_example() -> None:
 
 def test_a_lasting_key_is_no_seed() -> None:
     with pytest.raises(ReuseError, match="there is no key"):
-        sealer(Esafl(3), 0).take_seed(SLOT)
+        sealer(Esafl().adder(3), 0).take_seed(SLOT)
 
 
 def test_keys_that_fall_are_refused() -> None:
@@ -79,7 +81,7 @@ def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
 @pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192"])
 def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
     """Also where it is the last residue of the last limb that is wrong."""
-    scheme = Esafl(3, 16, ring)
+    scheme = Esafl(ring=ring).adder(3, 16)
     xs = vectors(scheme, (2 * PIECE + 5) * scheme.sizes.slots.per)
     one, other, bad = (sealer(scheme, i).encrypt(whole(x), SLOT) for i, x in enumerate(xs))
     total, good = scheme.add(scheme.add(None, one), other), bad.data.copy()
@@ -98,7 +100,7 @@ def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
 
 @pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192", "paper-32768"])
 def test_lengths_around_the_borders_of_pieces(ring: str) -> None:
-    scheme = Esafl(2, 16, ring)
+    scheme = Esafl(ring=ring).adder(2, 16)
     per = scheme.sizes.slots.per
     step = max(PIECE, scheme.sizes.n) * per
     for length in (0, 1, per, step - 1, step, step + 1, 2 * step + per + 1):

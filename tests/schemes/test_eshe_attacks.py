@@ -15,9 +15,11 @@ from flhe.coding.coefficients import Coefficients
 from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.keys.agreement import joint
 from flhe.math.ring import Q
-from flhe.schemes.esafl.keys import EsaflKey
-from flhe.schemes.esafl.scheme import Esafl, EsaflOpener, EsaflSealer
-from flhe.schemes.presets import ESHE
+from flhe.schemes.base import Secrets
+from flhe.schemes.esafl.adder import EsaflOpener
+from flhe.schemes.esafl.presets import ESHE
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.corrections.esafl import odd, printed
 from flhe_lab.papers.esafl import Poly, multiply
@@ -190,7 +192,7 @@ def test_an_even_q_is_refused(ours: Ours, moduli: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("ring", ESHE)
 def test_p_and_q_have_no_common_factor(ring: str) -> None:
-    slots = Esafl(9, ring=ring).sizes.slots
+    slots = Esafl(ring=ring).adder(9).sizes.slots
     assert math.gcd(slots.q, 1 << slots.log_p) == 1
 
 
@@ -219,8 +221,9 @@ def test_the_papers_keys_are_refused(ours: Ours, weight: int) -> None:
     keys = [np.array(printed(3, n=4096, weight=weight).key(), np.int8) for _ in range(3)]
     s = np.sum(keys, axis=0, dtype=np.int32)
     for own, total in ((keys[0], s), (keys[0], ours.total), (ours.owns[0], s)):
+        key = JointKey(own, total).to_bytes()
         with pytest.raises(ProtocolError, match="too small, too few or too large"):
-            EsaflSealer(ours.scheme, ours.group_key, 0, EsaflKey(own, total))
+            ours.scheme.sealer(Secrets(ours.group_key, 0, key))
     with pytest.raises(ProtocolError, match="too small, too few or too large"):
         EsaflOpener(ours.scheme, ours.group_key, s).decrypt(_sum(ours, range(3)))
 
@@ -256,7 +259,7 @@ def test_a_key_opens_the_sum_of_all_and_no_other(ours: Ours) -> None:
 
 def test_no_two_sums_have_one_key() -> None:
     """Members who lose one of them agree anew, and draw anew; within an agreement there is one sum."""
-    scheme, terms = Esafl(3), bytes(32)
+    scheme, terms = Esafl().adder(3), bytes(32)
     drawn = []
     for number in range(2):
         states, confirms = confirmed(number)

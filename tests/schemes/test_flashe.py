@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from flhe.math.prg import AesCtr, Stream
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
 from tests.laws import KEY, SLOT, flashe_lanes, whole
 
 
@@ -38,7 +39,7 @@ class Counting:
 def test_opening_costs_two_streams_a_run(
     masking: Any, senders: Iterable[int], streams: list[int]
 ) -> None:
-    scheme, total = Flashe(9, 16, masking), None
+    scheme, total = Flashe(masking=masking).adder(9, 16), None
     for j in senders:
         prg = Counting()
         part = FlasheSealer(scheme, KEY, j, prg).encrypt(whole([1] * 10), SLOT)
@@ -54,7 +55,7 @@ def test_the_two_modes_share_no_mask() -> None:
     """A server that asked for both in one round would otherwise hold F(j + 1) alone."""
 
     def lanes(masking: Any, rank: int) -> Any:
-        scheme = Flashe(3, 16, masking)
+        scheme = Flashe(masking=masking).adder(3, 16)
         sealed = FlasheSealer(scheme, KEY, rank).encrypt(whole([0] * 64), SLOT)
         return flashe_lanes(scheme, sealed)
 
@@ -64,7 +65,7 @@ def test_the_two_modes_share_no_mask() -> None:
 
 @pytest.mark.parametrize("bits", [2, 16, 32])
 def test_what_is_prepared_becomes_the_ciphertext(bits: int) -> None:
-    scheme = Flashe(20, bits)
+    scheme = Flashe().adder(20, bits)
     sealer = FlasheSealer(scheme, KEY, 4)
     length = 2 * scheme.packing.block + 7
     sealer.prepare(SLOT, length)

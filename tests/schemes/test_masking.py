@@ -44,7 +44,7 @@ def bitmaps(supports: Supports, length: int) -> list[Bitmap]:
 
 def streams(mode: Mode, senders: Iterable[int]) -> int:
     """What the scheme itself generates for one value that `senders` sent."""
-    return sum(map(len, Flashe(1024, masking=mode).mask_terms(senders)))
+    return sum(map(len, Flashe(masking=mode).adder(1024).mask_terms(senders)))
 
 
 def brute(mode: Mode, supports: Supports, length: int, extras: int, readers: int) -> int:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.errors import ProtocolError
-from flhe.schemes.presets import CKKS
-from flhe.schemes.sash.scheme import most_bits
+from flhe.schemes.fedml_he.presets import CKKS
+from flhe.schemes.sash.adder import most_bits
 from tests.reference import esafl
 from tests.reference.fedml_he import ternary
 from tests.reference.flashe import GROUP_KEY

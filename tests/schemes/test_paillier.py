@@ -15,8 +15,9 @@ import pytest
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.math.bigint import from_rows, random_blum_prime, to_rows
 from flhe.schemes.batchcrypt import residue_pool
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, SecretKey, check_key_bits
-from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
@@ -27,7 +28,7 @@ def pair(number: int = 0) -> SecretKey:
     return SecretKey.generate(2048)
 
 
-SCHEME = BatchCrypt(3, 16, 2048, pair().public)
+SCHEME = BatchCryptAdder(BatchCrypt(key_bits=2048), 3, 16, public=pair().public)
 
 
 def sealer(rank: int = 0, threads: int = 1) -> BatchCryptSealer:
@@ -155,14 +156,14 @@ def test_lengths_that_are_not_built(bits: object) -> None:
 
 
 def test_a_key_of_another_scheme_is_refused() -> None:
-    other = BatchCrypt(3, 16, 2048, pair(1).public)
+    other = BatchCryptAdder(BatchCrypt(key_bits=2048), 3, 16, public=pair(1).public)
     for role in (BatchCryptOpener, functools.partial(BatchCryptSealer, rank=0)):
         with pytest.raises(ConfigError, match="does not belong"):
             role(other, pair(), KEY)
     with pytest.raises(ConfigError, match="2048 bits"):
-        BatchCrypt(3, 16, 3072, pair().public)
+        BatchCryptAdder(BatchCrypt(key_bits=3072), 3, 16, public=pair().public)
     with pytest.raises(ConfigError, match="no public key"):
-        BatchCrypt(3, 16, 2048).add(None, sealer().encrypt(whole([]), SLOT))
+        BatchCrypt(key_bits=2048).adder(3, 16).add(None, sealer().encrypt(whole([]), SLOT))
 
 
 # --- powers ---

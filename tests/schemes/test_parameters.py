@@ -10,37 +10,41 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError, ProtocolError
+from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.keys import check_total
+from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.ring import FedmlHe
+from flhe.schemes.fedml_he.presets import CKKS, CkksPreset
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.presets import BAR, CKKS, ESHE, SASH, CkksPreset, EshePreset, SashPreset
+from flhe.schemes.presets import BAR
+from flhe.schemes.sash.presets import SASH, SashPreset
 from flhe.schemes.sash.scheme import Sash
 
 
 @pytest.mark.parametrize(
-    "kind", [Flashe, BatchCrypt, Esafl, FedmlHe], ids=lambda kind: kind.__name__
+    "scheme", [Flashe(), BatchCrypt(), Esafl(), FedmlHe()], ids=lambda scheme: scheme.name
 )
 @pytest.mark.parametrize(
     ("name", "value"),
     [("cohort", 1), ("cohort", -3), ("cohort", 1025), ("bits", 1), ("bits", -1), ("bits", 33)],
 )
-def test_cohorts_and_bits(kind: Callable[..., Any], name: str, value: int) -> None:
+def test_cohorts_and_bits(scheme: Scheme, name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"{name}={value}\): {name} must be 2 to"):
-        kind(**{"cohort": 3, name: value})
+        scheme.adder(**{"cohort": 3, name: value})
 
 
 def eshe(dimension: int = 4096, log_q: int = 104, security: int = 128, **how: Any) -> EshePreset:
     return EshePreset("x", dimension, log_q, security, "a guess", **how)
 
 
-SIZES = Esafl(3).sizes
+SIZES = Esafl().adder(3).sizes
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: Flashe(3, 16, "triple"), "masking is"),  # type: ignore[arg-type]
+    (lambda: Flashe(masking="triple").adder(3, 16), "masking must be one of"),  # type: ignore[arg-type]
     (lambda: SashPreset("x", "matrix", 512, 128, "a guess"), "mu >= 736"),
     (lambda: SashPreset("x", "matrix", 735, 128, "a guess"), "mu >= 736"),
     (lambda: SashPreset("x", "matrix", 4097, 128, "a guess"), "mu >= 736"),
@@ -53,16 +57,19 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: eshe(log_q=60, goldilocks=True), "64 for Goldilocks"),
     (lambda: eshe(log_q=48), "49 to 512"),
     (lambda: eshe(log_q=513), "49 to 512"),
-    (lambda: Esafl(3, ring="bfv"), "ESHE has goldilocks-4096"),
-    (lambda: dataclasses.replace(Esafl(3, ring="rns-4096").sizes, n=8192), "not 1 modulo 16384"),
+    (lambda: Esafl(ring="bfv").adder(3), "ESHE has goldilocks-4096"),
+    (
+        lambda: dataclasses.replace(Esafl(ring="rns-4096").adder(3).sizes, n=8192),
+        "not 1 modulo 16384",
+    ),
     (lambda: Rlwe(SIZES.n, 60, SIZES.slots), "longer than 60 bits"),
     (lambda: rlwe_for(eshe(log_q=49), 1024, 32), "does not fit log q = 49"),
     (lambda: CkksPreset("x", 2048, 60, 127, ""), "127 bits of security, 128 are needed"),
     (lambda: CkksPreset("x", 1024, 50, 128, ""), "2048, 4096 or 8192"),
     (lambda: CkksPreset("x", 2048, 39, 128, ""), "40 to 60"),
     (lambda: CkksPreset("x", 2048, 61, 128, ""), "40 to 60"),
-    (lambda: FedmlHe(3, ring="1024"), "CKKS has 2048"),
-    (lambda: FedmlHe(1024, 32, "2048"), "fewer bits or a smaller cohort"),
+    (lambda: FedmlHe(ring="1024").adder(3), "CKKS has 2048"),
+    (lambda: FedmlHe(ring="2048").adder(1024, 32), "fewer bits or a smaller cohort"),
     (lambda: CkksSizes(4096, 45, 50, 32767, 22, 2), "a longer modulus, fewer bits or a smaller"),
     (lambda: CkksSizes(4096, 45, 50, 32767, 20, 2), "2 sums of 20 bits have no room"),
     (lambda: CkksSizes(4096, 45, 50, 32767, 22, 3), "3 sums of 22 bits have no room"),
@@ -85,7 +92,7 @@ def test_presets_are_those_of_their_names() -> None:
     assert BAR == 128
     for presets in (SASH, ESHE, CKKS):
         assert all(name == preset.name for name, preset in presets.items())
-    assert all(Sash(10, preset=name).parameters_of_prg is preset for name, preset in SASH.items())
+    assert all(Sash(preset=name).parameters_of_prg is preset for name, preset in SASH.items())
 
 
 # --- what travels ---
@@ -94,14 +101,14 @@ def test_presets_are_those_of_their_names() -> None:
 @pytest.mark.parametrize(("key_bits", "most"), [(2048, 5.8), (3072, 5.6)])
 def test_bytes_of_a_value_in_batches(key_bits: int, most: float) -> None:
     """16 bits, nine clients."""
-    assert BatchCrypt(9, 16, key_bits).nbytes(1_250_000) <= most * 1_250_000
+    assert BatchCrypt(key_bits=key_bits).adder(9, 16).nbytes(1_250_000) <= most * 1_250_000
 
 
 def test_bits_that_cost_nothing() -> None:
-    assert [Esafl(n, 0).bits for n in (3, 10, 100, 1000)] == [16, 24, 20, 16]
+    assert [Esafl().adder(n, 0).bits for n in (3, 10, 100, 1000)] == [16, 24, 20, 16]
     for ring in ESHE:
         for cohort in (3, 10, 1000):
-            free, usual = Esafl(cohort, 0, ring), Esafl(cohort, 16, ring)
+            free, usual = Esafl(ring=ring).adder(cohort, 0), Esafl(ring=ring).adder(cohort, 16)
             assert free.bits >= 16
             assert free.nbytes(100_000) <= usual.nbytes(100_000)
-            assert Esafl(cohort, free.bits, ring) == free
+            assert Esafl(ring=ring).adder(cohort, free.bits) == free

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from flhe.coding.spaces import Integers
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.ring import Q, add
-from flhe.schemes.presets import SASH
+from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, guard_bits, most_bits
 from flhe.schemes.sash.generator import public_key
-from flhe.schemes.sash.scheme import Sash, SashOpener, SashSealer, guard_bits, most_bits
+from flhe.schemes.sash.presets import SASH
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import MAX_COHORT
 from tests.laws import KEY, OTHER_SLOTS, SLOT, drawn, whole
@@ -25,7 +26,9 @@ Lanes = NDArray[np.int32]
 
 
 def sum_up(
-    scheme: Sash, vectors: Iterable[Lanes], random: Callable[[int], Any] = lambda _: token_bytes
+    scheme: SashAdder,
+    vectors: Iterable[Lanes],
+    random: Callable[[int], Any] = lambda _: token_bytes,
 ) -> tuple[Sealed, list[NDArray[np.uint64]]]:
     """Real ciphertexts of all members, added up; their seeds."""
     total, seeds = None, []
@@ -41,11 +44,11 @@ def summed(seeds: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     return functools.reduce(add, seeds)
 
 
-def seed_of(scheme: Sash, number: int) -> NDArray[np.uint64]:
+def seed_of(scheme: SashAdder, number: int) -> NDArray[np.uint64]:
     return SashSealer(scheme, 0, random=drawn(KEY, number))._mask(SLOT, 0)[0]
 
 
-def mask(scheme: Sash, seed: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
+def mask(scheme: SashAdder, seed: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
     out = np.empty(length, np.uint32)
     scheme.generator(SLOT).into(seed, out)
     return out
@@ -58,13 +61,13 @@ def mask(scheme: Sash, seed: NDArray[np.uint64], length: int) -> NDArray[np.uint
     ("cohort", "bits"), [(10, 24), (50, 20), (100, 18), (256, 15), (1000, 12), (1024, 11)]
 )
 def test_bits_that_a_cohort_leaves_room_for(cohort: int, bits: int) -> None:
-    assert most_bits(cohort) == Sash(cohort).bits == bits
-    assert Sash(cohort).space == Integers(2 ** (bits - 1) - 1)
+    assert most_bits(cohort) == Sash().adder(cohort).bits == bits
+    assert Sash().adder(cohort).space == Integers(2 ** (bits - 1) - 1)
 
 
 def test_every_cohort_has_just_the_room_for_its_sum_its_error_and_a_wrong_key() -> None:
     for cohort in range(2, MAX_COHORT + 1):
-        scheme = Sash(cohort)
+        scheme = Sash().adder(cohort)
         g, bits = scheme.guard, scheme.bits
         assert (g, bits) == (guard_bits(cohort), most_bits(cohort))
         bound, most = (cohort + 1) // 2, cohort * (2 ** (bits - 1) - 1)
@@ -90,7 +93,7 @@ def test_every_cohort_has_just_the_room_for_its_sum_its_error_and_a_wrong_key() 
     ],
 )
 def test_sums_of_many_are_exact(cohort: int, preset: str, length: int) -> None:
-    scheme, rng = Sash(cohort, preset=preset), np.random.default_rng(3)
+    scheme, rng = Sash(preset=preset).adder(cohort), np.random.default_rng(3)
     most = scheme.space.bound
     ends = np.where(np.arange(length) % 2, most, -most).astype(np.int32)
     drawn_ = rng.integers(-most, most + 1, (cohort, length)).astype(np.int32)
@@ -104,7 +107,7 @@ def test_sums_of_many_are_exact(cohort: int, preset: str, length: int) -> None:
 # --- what the homomorphism adds ---
 
 
-def residuals(scheme: Sash, count: int, length: int) -> NDArray[np.int64]:
+def residuals(scheme: SashAdder, count: int, length: int) -> NDArray[np.int64]:
     """G(k_1) + ... + G(k_n) - G(k_1 + ... + k_n), around zero."""
     masks, seeds = np.zeros(length, np.uint32), []
     for i in range(count):
@@ -116,7 +119,7 @@ def residuals(scheme: Sash, count: int, length: int) -> NDArray[np.int64]:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 10, 100])
 def test_the_error_of_a_sum_stays_within_its_bound(count: int) -> None:
     """|e| <= (n + 1) / 2, and no smaller bound that grows with n would do for few."""
-    off = residuals(Sash(100), count, 20_000)
+    off = residuals(Sash().adder(100), count, 20_000)
     assert 2 * np.abs(off).max() <= count + 1
     if count <= 3:
         assert np.abs(off).max() == count // 2
@@ -127,7 +130,7 @@ def test_the_error_of_a_sum_stays_within_its_bound(count: int) -> None:
 
 @pytest.mark.parametrize("cohort", [2, 3, 10, 62, 100, 1000])
 def test_an_error_is_accepted_up_to_the_bound_and_refused_beyond_it(cohort: int) -> None:
-    scheme = Sash(cohort)
+    scheme = Sash().adder(cohort)
     seed = seed_of(scheme, 1)
     masks = mask(scheme, seed, 5)
     for senders in {1, 2, cohort // 2 or 1, cohort}:
@@ -160,7 +163,7 @@ WORST = sorted({62, 126, 254, 510, 1000, *(n for n in worst() if n >= 62)})
 @pytest.mark.parametrize("cohort", WORST)
 def test_a_wrong_sum_of_seeds_is_told_on_a_thousand_values(cohort: int) -> None:
     """2,000 of them at the cohorts where it is hardest; the right one opens."""
-    scheme = Sash(cohort)
+    scheme = Sash().adder(cohort)
     zero = np.zeros(1000, np.int32)
     total, seeds = sum_up(scheme, [zero] * cohort, lambda rank: drawn(KEY, rank))
     right = summed(seeds)
@@ -193,7 +196,7 @@ def test_the_public_matrix_is_of_an_epoch_and_of_a_preset() -> None:
 
 @pytest.mark.parametrize("preset", SASH)
 def test_seeds_of_another_shape_or_type_are_refused(preset: str) -> None:
-    scheme = Sash(3, preset=preset)
+    scheme = Sash(preset=preset).adder(3)
     total, seeds = sum_up(scheme, [np.zeros(20, np.int32)] * 3)
     right = summed(seeds)
     for wrong in (

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
-from flhe.schemes.base import Opener, Scheme, Sealer, SharedSealer
+from flhe.schemes.base import Adder, Opener, Sealer, SharedSealer
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import (
     Selective,
     SelectiveOpener,
+    SelectiveSealer,
+    SelectiveSharedSealer,
     pack_clear,
-    selective_sealer,
     unpack_clear,
 )
 from tests.laws import FEW_SCHEMES, OTHER_SLOTS, SLOT, SchemeCase, add_up, joined, random_plain
@@ -35,7 +36,7 @@ class Parts(NamedTuple):
     scheme: Selective
     sealers: list[Sealer]
     opener: Opener
-    inner: Scheme
+    inner: Adder
 
 
 def mask_of(floats: int, selected: int, rng: np.random.Generator) -> Support:
@@ -47,9 +48,10 @@ def parts(
     case: SchemeCase, cohort: int, mask: Support, *, clear: bool = True, threads: int = 1
 ) -> Parts:
     inner, sealers, opener = case.roles(cohort)
-    scheme = Selective(inner, mask.length, mask.count, clear)
-    wrapped: list[Sealer] = [selective_sealer(scheme, s, mask, threads=threads) for s in sealers]
-    return Parts(scheme, wrapped, SelectiveOpener(scheme, opener, mask, threads), inner)
+    scheme = Selective(inner, mask.length, mask.count, clear, mask)
+    kind = SelectiveSharedSealer if case.forgets else SelectiveSealer
+    wrapped: list[Sealer] = [kind(scheme, s, threads) for s in sealers]
+    return Parts(scheme, wrapped, SelectiveOpener(scheme, opener, threads), inner)
 
 
 @some_schemes
@@ -168,7 +170,7 @@ def test_whole_vectors_only() -> None:
     with pytest.raises(ProtocolError, match="whole vectors of 100"):
         sealer.encrypt(Plain(np.zeros(99, np.int32), extras), slot)
     clear = np.full(100, 1 << 20, np.int32)
-    clear[sealer.mask.coords] = 0  # type: ignore[attr-defined]
+    clear[sealer.adder.mask.coords] = 0  # type: ignore[attr-defined]
     for values in (np.full(100, 1 << 20, np.int32), clear):
         with pytest.raises(RangeError):
             sealer.encrypt(Plain(values, extras), slot)
@@ -177,7 +179,7 @@ def test_whole_vectors_only() -> None:
 
 
 def test_parameters_that_cannot_work() -> None:
-    inner = FLASHE.roles(3).scheme
+    inner = FLASHE.roles(3).adder
     for floats, selected in ((10, 0), (10, 11), (0, 0)):
         with pytest.raises(ConfigError):
             Selective(inner, floats, selected)
@@ -187,11 +189,11 @@ def test_parameters_that_cannot_work() -> None:
         mask_of(99, 12, np.random.default_rng(0)),
     ):
         with pytest.raises(ConfigError, match="mask"):
-            SelectiveOpener(made.scheme, made.opener, mask)
+            dataclasses.replace(made.scheme, mask=mask)
 
 
 def test_parameters_tell_the_parts_apart() -> None:
-    inner = FLASHE.roles(3).scheme
+    inner = FLASHE.roles(3).adder
     kinds = [(9, 3, True), (9, 3, False), (9, 4, True), (10, 3, True)]
     made = [Selective(inner, *kind).parameters() for kind in kinds]
     assert len({repr(sorted(p.items())) for p in (*made, inner.parameters())}) == 5

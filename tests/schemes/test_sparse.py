@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
-from flhe.schemes.flashe.scheme import Flashe, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, add_up
 
-SCHEME = Flashe(3, 16, "adaptive")
+SCHEME = Flashe(masking="adaptive").adder(3, 16)
 both_modes = pytest.mark.parametrize("mode", ["double", "single"])
 
 

@@ -17,7 +17,7 @@ from flwr.app import Context, Message, RecordDict
 
 from flhe.errors import QuorumError, StoreError
 from flhe.mods import HEMod, records
-from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies import federation as federation_module
 from flhe.strategies import grid as grid_module
 from flhe.strategies import he_strategy as strategy_module
@@ -61,7 +61,7 @@ class World(Rounds):
         how: dict[str, Any],
         *,
         secret: bool = False,
-        make: Callable[..., HEStrategy] = flashe_fedavg,
+        make: Callable[..., HEStrategy] = FlasheFedAvg,
     ) -> None:
         super().__init__(path, (grid_module, strategy_module, federation_module))
         self.how, self.secret, self.make = how, secret, make

@@ -17,7 +17,7 @@ from torch.nn import functional
 from flhe.coding.select import Select
 from flhe.coding.sensitivity import sensitivity
 from flhe.mods import HEMod, records
-from flhe.strategies import esafl_fedavg, fedml_he_fedavg, flashe_fedavg
+from flhe.strategies import EsaflFedAvg, FedmlHeFedAvg, FlasheFedAvg
 from tests.strategies.puppets import Node, Puppets, play, same
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -89,10 +89,10 @@ def fedavg(arrays: Arrays) -> Arrays:
 @pytest.mark.parametrize(
     ("make", "select"),
     [
-        (fedml_he_fedavg, Select()),
-        (fedml_he_fedavg, Select(0.25)),
-        (flashe_fedavg, Select(0.25)),
-        (esafl_fedavg, Select(0.25, rest="drop")),
+        (FedmlHeFedAvg, Select()),
+        (FedmlHeFedAvg, Select(0.25)),
+        (FlasheFedAvg, Select(0.25)),
+        (EsaflFedAvg, Select(0.25, rest="drop")),
     ],
 )
 def test_adapters_are_a_model_like_any_other(make: Any, select: Select, tmp_path: Path) -> None:

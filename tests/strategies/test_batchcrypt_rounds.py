@@ -19,8 +19,8 @@ from flhe.keys.agreement import key_pair
 from flhe.math.bigint import from_rows, to_rows
 from flhe.mods import records
 from flhe.node.store import Store
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptSealer
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy
 from flhe.training.terms import Terms
@@ -76,11 +76,13 @@ def test_who_fails_at_the_key_pair_is_left_out(tmp_path: Path, stage: str, fate:
     assert not Store(grid.homes[failed[0] - 100]).epochs()
 
 
-def first_pair(monkeypatch: pytest.MonkeyPatch, make: Callable[[BatchCrypt, Any], Any]) -> None:
+def first_pair(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[BatchCryptAdder, Any], Any]
+) -> None:
     """The first member that makes a key pair makes this one."""
     honest, made = key_pair.new_pair, list[int]()
 
-    def new_pair(scheme: BatchCrypt, random: Any) -> Any:
+    def new_pair(scheme: BatchCryptAdder, random: Any) -> Any:
         made.append(len(made))
         return make(scheme, random) if len(made) == 1 else honest(scheme, random)
 
@@ -92,7 +94,7 @@ def test_a_pair_that_is_not_sound_is_not_taken(
 ) -> None:
     """A member that makes keys of a wrong form is left out, not those who refuse them."""
 
-    def weak(scheme: BatchCrypt, random: Any) -> tuple[bytes, bytes]:
+    def weak(scheme: BatchCryptAdder, random: Any) -> tuple[bytes, bytes]:
         key = SecretKey.generate(2048)
         p = int(gmpy2.next_prime(key.p))
         while p % 4 != 1 or math.gcd(p - 1, key.q - 1) != 2:
@@ -163,15 +165,15 @@ def test_a_ciphertext_added_twice_under_another_name_opens_nowhere(
     """Nothing in a Paillier ciphertext says whose it is: the tags that are encrypted with it do."""
     grid = nodes(tmp_path, 4)
     first: list[Sealed] = []
-    honest = BatchCrypt.add
+    honest = BatchCryptAdder.add
 
-    def add(self: BatchCrypt, total: Sealed | None, part: Sealed) -> Sealed:
+    def add(self: BatchCryptAdder, total: Sealed | None, part: Sealed) -> Sealed:
         if part.length < 50 or part.slot.run_id == 0:
             return honest(self, total, part)
         first.append(part)
         return honest(self, total, dataclasses.replace(part, data=first[0].data))
 
-    monkeypatch.setattr(BatchCrypt, "add", add)
+    monkeypatch.setattr(BatchCryptAdder, "add", add)
     run(grid, 2, retries=0)
     assert "the sum of round 1 opened for nobody: the round is void" in caplog.text
     assert len(first) >= 4
@@ -186,9 +188,9 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
     """n is all that it takes to add to a slot, and a power of two moves slots: into those of a metric,
     whose mean members tell, or so far that they overflow, if they are large. It learns neither."""
     grid, firsts = nodes(tmp_path, 3), list[Any]()
-    honest, add = BatchCrypt.close, BatchCrypt.add
+    honest, add = BatchCryptAdder.close, BatchCryptAdder.add
 
-    def close_(self: BatchCrypt, total: Sealed) -> Sealed:
+    def close_(self: BatchCryptAdder, total: Sealed) -> Sealed:
         assert self.public is not None
         numbers = from_rows(total.data.reshape(-1, 512))
         n, width = self.public.n, self.batch.width
@@ -202,13 +204,13 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
         data = to_rows(numbers, 512, len(numbers)).reshape(-1)
         return honest(self, dataclasses.replace(total, data=data))
 
-    def seen(self: BatchCrypt, total: Sealed | None, part: Sealed) -> Sealed:
+    def seen(self: BatchCryptAdder, total: Sealed | None, part: Sealed) -> Sealed:
         if part.slot.run_id:
             firsts.append(from_rows(part.data.reshape(-1, 512))[0])
         return add(self, total, part)
 
-    monkeypatch.setattr(BatchCrypt, "add", seen)
-    monkeypatch.setattr(BatchCrypt, "close", close_)
+    monkeypatch.setattr(BatchCryptAdder, "add", seen)
+    monkeypatch.setattr(BatchCryptAdder, "close", close_)
     run(grid, 1)
     for log in map(grid.log, range(3)):
         assert REFUSED in log

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flhe.strategies import flashe_fedavg
+from flhe.strategies import FlasheFedAvg
 from tests.strategies.puppets import Puppets, play, same
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 def test_who_sealed_a_checkpoint_is_not_sent_it(tmp_path: Path) -> None:
     """Nor is the one that has verified it; nobody else has opened the round's sum yet."""
     grid = Puppets(tmp_path, 5)
-    play(flashe_fedavg, grid, 2, checkpoint_every=1, fraction_evaluate=0.0)
+    play(FlasheFedAvg, grid, 2, checkpoint_every=1, fraction_evaluate=0.0)
     sealed, synced = grid.stages("checkpoint"), grid.stages("sync")
     assert len(sealed) == 2
     assert len(synced) == 2 * 3

@@ -14,10 +14,10 @@ from flwr.app import RecordDict
 from flhe.math.bigint import from_rows, to_rows
 from flhe.math.ring import Q
 from flhe.mods import records
-from flhe.schemes.batchcrypt.scheme import BatchCrypt
-from flhe.schemes.fedml_he.ring import FedmlHe
-from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder
+from flhe.schemes.fedml_he.adder import FedmlHeAdder
+from flhe.schemes.flashe.adder import FlasheAdder
+from flhe.schemes.sash.adder import SashAdder
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.strategies.federation import Federation
@@ -79,19 +79,19 @@ def one_more(scheme: Any, _parts: Parts, total: Sealed) -> Sealed:
     data = total.data.copy()
     if isinstance(scheme, Selective):
         data[-scheme.packing.nbytes(scheme.rest)] ^= 1  # of what is in clear
-    elif isinstance(scheme, Flashe):
+    elif isinstance(scheme, FlasheAdder):
         one = np.zeros(total.length, scheme.packing.signed)
         one[0] = 1
         lanes = scheme.packing.pack(one, np.zeros(one.size, scheme.packing.lane))
         scheme.packing.add(data, lanes, total.length)
-    elif isinstance(scheme, Sash):
+    elif isinstance(scheme, SashAdder):
         data.view("<u4")[0] += np.uint32(1 << scheme.guard)
-    elif isinstance(scheme, BatchCrypt):
+    elif isinstance(scheme, BatchCryptAdder):
         numbers = from_rows(data.reshape(-1, scheme.ciphertext_bytes))
         n = int(scheme.public.n)  # type: ignore[union-attr]
         numbers[0] = numbers[0] * (1 + n) % n**2
         data = to_rows(numbers, scheme.ciphertext_bytes, len(numbers)).reshape(-1)
-    elif isinstance(scheme, FedmlHe):
+    elif isinstance(scheme, FedmlHeAdder):
         count = scheme.sizes.count(total.length)
         first = np.zeros(count, np.uint64)
         scheme.limbs.read(data, count, 0, 0, first)

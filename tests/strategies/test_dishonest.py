@@ -18,7 +18,7 @@ from flhe.keys import seal
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
-from flhe.strategies import flashe_fedavg
+from flhe.strategies import FlasheFedAvg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.training.session import Session
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(grid: Puppets, rounds: int, **how: Any) -> ArrayRecord:
-    return play(flashe_fedavg, grid, rounds, **how)[1].arrays
+    return play(FlasheFedAvg, grid, rounds, **how)[1].arrays
 
 
 def ends_with(grid: Puppets, survivors: list[int], members: list[int] | range) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flhe.coding.select import Select
 from flhe.mods import HEMod
-from flhe.strategies import flashe_fedavg
+from flhe.strategies import FlasheFedAvg
 from tests.strategies.puppets import Node, Puppets, play, told
 from tests.strategies.test_selected_rounds import sensitive
 
@@ -38,6 +38,6 @@ def test_mean_squares_are_asked_for_when_they_are_due(
         return reply
 
     grid.forge = noted
-    play(flashe_fedavg, grid, 3, weighted=False, **how)
+    play(FlasheFedAvg, grid, 3, weighted=False, **how)
     assert found == rounds
     assert grid.survivors == [3] * len(grid.reports)

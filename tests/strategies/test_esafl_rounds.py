@@ -18,7 +18,7 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.node.store import Store
 from flhe.schemes.esafl.keys import EsaflKey
-from flhe.strategies import HEStrategy, esafl_fedavg
+from flhe.strategies import EsaflFedAvg, HEStrategy
 from tests.rosters import write_signed
 from tests.strategies.meddling import fail_once, lie, lose
 from tests.strategies.puppets import Fate, Puppets, play, same
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(grid: Puppets, rounds: int, start: Any = None, **how: Any) -> HEStrategy:
-    return play(esafl_fedavg, grid, rounds, start=start, **how)[0]
+    return play(EsaflFedAvg, grid, rounds, start=start, **how)[0]
 
 
 def key_of(grid: Puppets, node: int) -> EsaflKey:
@@ -153,7 +153,7 @@ def test_a_drop_out_while_thresholds_are_fitted(tmp_path: Path, stage: str) -> N
 
 def test_fresh_keys_open_rounds_of_some_members(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 6)
-    run(grid, 3, per_round_keys=True, fraction_train=0.7)
+    run(grid, 3, keys="round", fraction_train=0.7)
     assert grid.survivors == [4, 4, 4]
     assert not grid.epoch(0).scheme_secret
 
@@ -183,7 +183,7 @@ def with_dealt_keys(tmp_path: Path, size: int, outsiders: int = 0) -> Puppets:
 
 def test_keys_may_be_dealt(tmp_path: Path) -> None:
     grid = with_dealt_keys(tmp_path, 4)
-    run(grid, 2, dealt_keys=True)
+    run(grid, 2, keys="dealt")
     check(grid, [range(4)] * 2, range(4))
     assert "joint" not in grid.stages_of(100)
     assert key_of(grid, 1).own.tobytes() in (tmp_path / "key-1").read_bytes()
@@ -192,13 +192,13 @@ def test_keys_may_be_dealt(tmp_path: Path) -> None:
 def test_dealt_keys_are_for_those_they_were_dealt_to(tmp_path: Path) -> None:
     grid = with_dealt_keys(tmp_path, 5, outsiders=1)
     with pytest.raises(QuorumError):  # the fifth site has none, and the others' are without it
-        run(grid, 1, dealt_keys=True)
+        run(grid, 1, keys="dealt")
 
 
 def test_without_a_dealt_key_a_node_says_so(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
     with pytest.raises(QuorumError):
-        run(grid, 1, dealt_keys=True)
+        run(grid, 1, keys="dealt")
     assert "flhe-dealt-key" in grid.log(0)
 
 
@@ -223,7 +223,7 @@ def test_a_lost_answer_costs_dealt_keys_nothing(tmp_path: Path) -> None:
     grid = with_dealt_keys(tmp_path, 4)
     lost: list[None] = []
     lie(grid, 101, "round", lambda reply: lost or lost.append(lose(reply)), 2)
-    run(grid, 3, dealt_keys=True)
+    run(grid, 3, keys="dealt")
     assert grid.survivors == [4, 4, 4]
     assert grid.epochs(0) == 1
 
@@ -232,7 +232,7 @@ def test_a_stranger_costs_dealt_keys_nothing(tmp_path: Path) -> None:
     """A site of the roster without a file comes: the keys of the others stay."""
     grid = with_dealt_keys(tmp_path, 5, outsiders=1)
     grid.fate = lambda node, _stage, _round: "dead" if node == 104 and not grid.reports else None
-    run(grid, 3, dealt_keys=True)
+    run(grid, 3, keys="dealt")
     assert grid.survivors == [4, 4, 4]
 
 

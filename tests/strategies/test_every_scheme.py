@@ -19,7 +19,7 @@ from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
-from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.overhead import (
     ADD,
     CATCH_UP,
@@ -369,7 +369,7 @@ def test_a_round_that_was_answered_is_asked_for_again_under_other_settings(
     tmp_path: Path, name: str
 ) -> None:
     """A resumed run is one, and so is one that its user has changed: it costs an attempt."""
-    noisy = Variant(flashe_fedavg, {"noise": Laplace(1e-3, "all")})
+    noisy = Variant(FlasheFedAvg, {"noise": Laplace(1e-3, "all")})
     variant = VARIANTS.get(name, noisy)
     grid = variant.nodes(tmp_path / "nodes", 4)
     how: dict[str, Any] = {"state_dir": tmp_path / "server"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from flhe.strategies import flashe_fedavg
+from flhe.strategies import FlasheFedAvg
 from flhe.strategies.federation import LOST, Federation
 from tests.mods.harness import SLUGS
 from tests.strategies.puppets import Puppets, play
@@ -20,7 +20,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     """A federation after three rounds."""
     grid = Puppets(tmp_path_factory.mktemp("federation"), 3)
     grid.away = lambda round_: set()
-    strategy, _ = play(flashe_fedavg, grid, 3)
+    strategy, _ = play(FlasheFedAvg, grid, 3)
     assert strategy._fed is not None
     return strategy._fed
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flhe.strategies import batchcrypt_fedsgd, esafl_fedsgd
+from flhe.strategies import BatchCryptFedAvg, EsaflFedAvg
 from tests.strategies.puppets import Puppets, play, same
 from tests.strategies.reference import COUNTS, gradient, start_arrays
 
@@ -17,11 +17,11 @@ NODES = 4
 ALL = range(NODES)
 
 STEPS: list[tuple[Any, dict[str, Any], Any]] = [
-    (batchcrypt_fedsgd, {"key_bits": 2048}, lambda p: torch.optim.Adam(p, lr=0.05)),
-    (esafl_fedsgd, {}, lambda p: torch.optim.RMSprop(p, 0.02, momentum=0.5)),
-    (esafl_fedsgd, {}, lambda p: torch.optim.SGD(p, 1.0, 0.9, nesterov=True)),
-    (esafl_fedsgd, {}, lambda p: torch.optim.SGD(p, lr=0.5)),
-    (esafl_fedsgd, {"per_round_keys": True}, lambda p: torch.optim.SGD(p, lr=0.5)),
+    (BatchCryptFedAvg, {"key_bits": 2048}, lambda p: torch.optim.Adam(p, lr=0.05)),
+    (EsaflFedAvg, {}, lambda p: torch.optim.RMSprop(p, 0.02, momentum=0.5)),
+    (EsaflFedAvg, {}, lambda p: torch.optim.SGD(p, 1.0, 0.9, nesterov=True)),
+    (EsaflFedAvg, {}, lambda p: torch.optim.SGD(p, lr=0.5)),
+    (EsaflFedAvg, {"keys": "round"}, lambda p: torch.optim.SGD(p, lr=0.5)),
 ]
 
 

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
 
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import HEMod, he_mod, stages
-from flhe.strategies import HEStrategy, flashe_fedavg, save_sealed
+from flhe.strategies import FlasheFedAvg, HEStrategy, save_sealed
 from tests.strategies.puppets import Node, Puppets, initial, same
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def train(grid: Puppets, strategy: Strategy | None = None, rounds: int = 2) -> Any:
     try:
-        return (strategy or flashe_fedavg(max_examples=100)).start(grid, initial(), rounds)
+        return (strategy or FlasheFedAvg(max_examples=100)).start(grid, initial(), rounds)
     finally:
         grid.close()
 
@@ -87,7 +87,7 @@ def test_a_subclass_works(tmp_path: Path) -> None:
             seen.append(server_round)
             return super().configure_train(server_round, *rest)
 
-    train(Puppets(tmp_path, 3), Counting(flashe_fedavg(max_examples=100).terms))
+    train(Puppets(tmp_path, 3), Counting(FlasheFedAvg(max_examples=100).terms))
     assert seen == [1, 2]
 
 
@@ -96,7 +96,7 @@ def test_a_subclass_works(tmp_path: Path) -> None:
     [DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping],
 )
 def test_a_wrapper_is_told_why_not(tmp_path: Path, wrap: Callable[..., Strategy]) -> None:
-    text = refusal(Puppets(tmp_path, 3), wrap(flashe_fedavg(), 1.0, 1.0, 3))
+    text = refusal(Puppets(tmp_path, 3), wrap(FlasheFedAvg(), 1.0, 1.0, 3))
     assert "runs its rounds itself" in text
     assert "LocalDpMod" in text
 
@@ -112,7 +112,7 @@ def test_a_start_of_ones_own_is_told_why_not(tmp_path: Path) -> None:
 def test_accuracy_by_the_name_that_flowers_apps_give_it(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
     grid.app.evaluated = lambda partition: {"eval_acc": 0.75, "eval_loss": 0.5}
-    train(grid, flashe_fedavg(max_examples=100, on_round=grid.after))
+    train(grid, FlasheFedAvg(max_examples=100, on_round=grid.after))
     assert [(r.accuracy, r.loss) for r in grid.reports] == [(0.75, 0.5)] * 2
 
 
@@ -148,7 +148,7 @@ def test_an_app_that_fails_on_a_few_nodes_is(tmp_path: Path) -> None:
         return 10
 
     grid.app.examples = examples
-    train(grid, flashe_fedavg(max_examples=100, min_replies=4))
+    train(grid, FlasheFedAvg(max_examples=100, min_replies=4))
     assert grid.model(0).round == 2
 
 
@@ -201,7 +201,7 @@ def test_too_few_nodes_are_waited_for_aloud(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
-        refusal(Puppets(tmp_path, 2), flashe_fedavg(connect_timeout=0.1))
+        refusal(Puppets(tmp_path, 2), FlasheFedAvg(connect_timeout=0.1))
     assert "2 of 3 nodes are connected, waiting up to 0.1 s" in caplog.text
     assert "num-supernodes=3" in caplog.text
 

@@ -14,10 +14,11 @@ from flwr.serverapp.strategy import Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flhe.coding.update import update_codec
 from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
-from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.strategies.meddling import lie
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(grid: Puppets, rounds: int, **how: Any) -> Result:
-    return play(flashe_fedavg, grid, rounds, **how)[1]
+    return play(FlasheFedAvg, grid, rounds, **how)[1]
 
 
 def sealed(reply: Message) -> Sealed:
@@ -192,7 +193,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Message]:
 
     grid = Puppets(tmp_path_factory.mktemp("honest"), 3)
     with pytest.raises(KeyboardInterrupt):
-        Stops(Terms(max_examples=MAX)).start(grid, initial())
+        Stops(Terms(codec=update_codec(max_examples=MAX))).start(grid, initial())
     grid.close()
     return taken[0]
 

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result
 from flhe.errors import ConfigError
 from flhe.mods import HEMod, records
 from flhe.node.checkpoint import open_checkpoint
-from flhe.strategies import flashe_fedavg, sash_fedavg
+from flhe.strategies import FlasheFedAvg, SashFedAvg
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.report import RoundReport
 from flhe.training.model import Model
@@ -37,10 +37,10 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(grid: Puppets, rounds: int = 3, start: Any = None, **how: Any) -> Result:
-    return play(flashe_fedavg, grid, rounds, start=start, **how)[1]
+    return play(FlasheFedAvg, grid, rounds, start=start, **how)[1]
 
 
-failed = partial(refused, flashe_fedavg)
+failed = partial(refused, FlasheFedAvg)
 
 
 # --- the numbers ---
@@ -113,7 +113,7 @@ def test_own_aggregation_of_training_metrics_is_not_ignored_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The server never sees single training metrics, so it cannot call this: it must say so."""
-    flashe_fedavg(train_metrics_aggr_fn=lambda contents, key: MetricRecord())
+    FlasheFedAvg(train_metrics_aggr_fn=lambda contents, key: MetricRecord())
     assert "train_metrics_aggr_fn is not called" in caplog.text
 
 
@@ -123,16 +123,16 @@ ODD = {"fine": np.zeros(2), "mask": np.zeros(2, bool)}
 @pytest.mark.parametrize(
     ("make", "start", "why"),
     [
-        (flashe_fedavg, {"evaluate_fn": print}, r"would see ciphertext.*@app\.evaluate.*flhe open"),
+        (FlasheFedAvg, {"evaluate_fn": print}, r"would see ciphertext.*@app\.evaluate.*flhe open"),
         (
-            partial(sash_fedavg, unmask="clients"),
+            partial(SashFedAvg, unmask="clients"),
             {"evaluate_fn": print},
             "evaluate_fn would see ciphertext",
         ),
-        (sash_fedavg, {"initial_arrays": None}, r"give start\(\) initial_arrays"),
-        (flashe_fedavg, {"resume": True}, "resume needs state_dir"),
+        (SashFedAvg, {"initial_arrays": None}, r"give start\(\) initial_arrays"),
+        (FlasheFedAvg, {"resume": True}, "resume needs state_dir"),
         (
-            flashe_fedavg,
+            FlasheFedAvg,
             {"initial_arrays": records.from_numpy(ODD)},
             "'mask' is bool, which does not average",
         ),
@@ -326,7 +326,7 @@ def test_evaluations_are_means_of_what_all_tell(
 def test_reports_are_plausible(tmp_path: Path) -> None:
     """An update and its sum go each way once; what is beside them is small."""
     grid = Puppets(tmp_path, 4)
-    strategy, _ = play(flashe_fedavg, grid, 3)
+    strategy, _ = play(FlasheFedAvg, grid, 3)
     layout = Model.initial(start_arrays()).layout
     update = strategy.terms.for_cohort(4).nbytes(strategy.terms.lanes(layout))
     first, *later = grid.reports
@@ -343,7 +343,7 @@ def test_reports_are_plausible(tmp_path: Path) -> None:
 def test_what_a_strategy_is_set_to_between_rounds_counts(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 5)
     grid.away = lambda round_: {102, 103, 104} if round_ > 1 else set()
-    strategy = flashe_fedavg(max_examples=MAX, min_replies=4, connect_timeout=1.0)
+    strategy = FlasheFedAvg(max_examples=MAX, min_replies=4, connect_timeout=1.0)
 
     def lowered(report: RoundReport) -> None:
         grid.after(report)
@@ -363,7 +363,7 @@ def test_sums_are_held_as_long_as_somebody_lacks_them(
     """And sent once: who has been away gets all that it lacks."""
     grid, held = Puppets(tmp_path, 5), list[int]()
     grid.fate = lambda n, s, r: "dead" if n == 104 and s != "advertise" and r in away else None
-    strategy = flashe_fedavg(
+    strategy = FlasheFedAvg(
         max_examples=MAX, on_round=lambda r: held.append(len(strategy._fed.ledger.sums))
     )
     strategy.start(grid, initial(), num_rounds=6)

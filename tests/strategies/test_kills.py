@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flhe.node.store import Store
-from flhe.strategies import esafl_fedavg
+from flhe.strategies import EsaflFedAvg
 from tests.strategies.chaos import World
 from tests.strategies.watching import Fault, fast_directory
 
@@ -27,7 +27,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "secret": {"secret": True},
     "rekey": {"how": {"rekey_every": 1}},
     "staged": {"how": STAGED},
-    "joint": {"make": esafl_fedavg},
+    "joint": {"make": EsaflFedAvg},
 }
 """The last: sums of all members only, so who is missing makes the others agree on new keys."""
 

@@ -13,7 +13,7 @@ from flhe.errors import QuorumError
 from flhe.mods import he_mod, records
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.strategies import esafl_fedavg, flashe_fedavg, sash_fedavg
+from flhe.strategies import EsaflFedAvg, FlasheFedAvg, SashFedAvg
 from tests.provision.site import good
 from tests.strategies.puppets import Log, Patch, Puppets, play, restaged, same
 
@@ -44,7 +44,7 @@ def test_machines_that_start_anew_agree_anew(
 
     monkeypatch.setattr(he_mod, "open_store", opened)
     grid.before[3] = lambda: starts.update(grid.homes[i] for i in who)
-    play(flashe_fedavg, grid, 4)
+    play(FlasheFedAvg, grid, 4)
     assert grid.stages("advertise") == agreements * [100 + i for i in range(NODES)]
     assert grid.survivors == [NODES, NODES, senders, NODES]
     assert same(grid, range(NODES)).round == 4
@@ -56,7 +56,7 @@ def test_a_node_of_another_version_is_named_and_left_out(tmp_path: Path, caplog:
 
     older = records.PROTOCOL - 1
     grid.rewrite = lambda node, _, content: restaged(content, v=older) if node == 103 else content
-    play(flashe_fedavg, grid, 2)
+    play(FlasheFedAvg, grid, 2)
     assert grid.survivors == [NODES - 1] * 2
     assert "node 103 is left out: flhe/version: it runs another version of flhe" in caplog.text
     assert not (grid.homes[3] / "runs").exists()
@@ -70,7 +70,7 @@ def restarting(monkeypatch: Patch) -> list[int]:
     return starts
 
 
-@pytest.mark.parametrize("make", [flashe_fedavg, esafl_fedavg])
+@pytest.mark.parametrize("make", [FlasheFedAvg, EsaflFedAvg])
 def test_a_sum_whose_key_is_gone_everywhere_is_void(
     tmp_path: Path, monkeypatch: Patch, caplog: Log, make: Any
 ) -> None:
@@ -82,9 +82,7 @@ def test_a_sum_whose_key_is_gone_everywhere_is_void(
     assert same(grid, range(NODES)).round == 4
 
 
-@pytest.mark.parametrize(
-    ("make", "how"), [(flashe_fedavg, {}), (sash_fedavg, {"unmask": "clients"})]
-)
+@pytest.mark.parametrize(("make", "how"), [(FlasheFedAvg, {}), (SashFedAvg, {"unmask": "clients"})])
 def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
     tmp_path: Path, caplog: Log, make: Any, how: dict[str, Any]
 ) -> None:
@@ -114,9 +112,9 @@ def test_power_fails_at_the_server_too(tmp_path: Path, monkeypatch: Patch) -> No
     how: dict[str, Any] = {"fraction_evaluate": 0.0, "state_dir": tmp_path / "state"}
     grid.before[3] = power_cut
     with pytest.raises(ConnectionError):
-        play(flashe_fedavg, grid, 4, **how)
+        play(FlasheFedAvg, grid, 4, **how)
     again = Puppets(tmp_path, NODES)
-    play(flashe_fedavg, again, 4, start={"resume": True}, **how)
+    play(FlasheFedAvg, again, 4, start={"resume": True}, **how)
     assert same(again, range(NODES)).round == 4
 
 
@@ -133,7 +131,7 @@ def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
 
     grid.lies(grid.contexts, "round", fails)
     with pytest.raises(QuorumError):
-        play(flashe_fedavg, grid, 1, retries=1)
+        play(FlasheFedAvg, grid, 1, retries=1)
     assert max(asked.values()) <= 3
 
 
@@ -142,7 +140,7 @@ def test_a_second_run_is_refused_by_name_until_the_sites_permit_it(tmp_path: Pat
 
     def train(run_id: int) -> None:
         config = {"flhe-max-federations": 1}
-        play(flashe_fedavg, Puppets(tmp_path, 3, run_id=run_id, config=lambda _: config), 1)
+        play(FlasheFedAvg, Puppets(tmp_path, 3, run_id=run_id, config=lambda _: config), 1)
 
     train(7)
     with pytest.raises(QuorumError, match=r"flhe/federations: .*permit one more \(flhe permit\)"):

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import HEMod, records
 from flhe.node.checkpoint import open_checkpoint
-from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.membership import BARRED, Membership
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
-    return play(flashe_fedavg, grid, rounds, **how)[0]
+    return play(FlasheFedAvg, grid, rounds, **how)[0]
 
 
 def test_the_whole_story(tmp_path: Path, caplog: Log) -> None:
@@ -70,7 +70,7 @@ def test_who_was_away_before_an_epoch_is_not_away_in_it() -> None:
 
 def test_fresh_keys_when_asked_for(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
-    strategy = flashe_fedavg(max_examples=MAX, on_round=grid.after)
+    strategy = FlasheFedAvg(max_examples=MAX, on_round=grid.after)
     grid.before[3] = strategy.rekey
     strategy.start(grid, initial(), num_rounds=4)
     assert [grid.epochs(n) for n in range(3)] == [2] * 3
@@ -122,7 +122,7 @@ NOTHING = {"initial_arrays": None}
 def test_all_members_start_from_the_secret_model(tmp_path: Path) -> None:
     grid, wire = secret(tmp_path, 4), list[bytes]()
     grid.tap = lambda _direction, _node, content: wire.append(bytes(content))
-    _, result = play(flashe_fedavg, grid, 3, start=NOTHING)
+    _, result = play(FlasheFedAvg, grid, 3, start=NOTHING)
     close(same(grid, range(4)), Reference.of([range(4)] * 3), tolerance(range(4), 3))
     path = tmp_path / "model.flhe"
     path.write_bytes(b"".join(records.to_pieces(result.arrays)))
@@ -136,10 +136,10 @@ def test_the_next_member_makes_it_or_nobody_can(tmp_path: Path) -> None:
     grid.fate = lambda node, stage, _: (
         "silent" if stage == "initial" and node == grid.stages("initial")[0] else None
     )
-    play(flashe_fedavg, grid, 2, start=NOTHING)
+    play(FlasheFedAvg, grid, 2, start=NOTHING)
     assert same(grid, range(4)).round == 2
     with pytest.raises(QuorumError, match="no member made an initial model"):
-        play(flashe_fedavg, Puppets(tmp_path / "none", 3), 1, start=NOTHING)
+        play(FlasheFedAvg, Puppets(tmp_path / "none", 3), 1, start=NOTHING)
 
 
 # --- server optimizers ---
@@ -163,7 +163,7 @@ def test_server_optimizers_are_flowers_own(
     """Ten rounds under FLASHE at 32 bits beside Flower's plaintext strategy on the same nodes."""
     encrypted = Puppets(tmp_path / "he", 4)
     start = {"initial_arrays": records.from_numpy(floats())}
-    play(flashe_fedavg, encrypted, 10, start=start, bits=32, server_optimizer=optimizer)
+    play(FlasheFedAvg, encrypted, 10, start=start, bits=32, optimizer=optimizer)
     beside = InProcessGrid(Node(), 4)
     result = plain(**how).start(beside, records.from_numpy(floats()), num_rounds=10)
     model = same(encrypted, range(4))
@@ -176,7 +176,7 @@ def test_server_optimizers_are_flowers_own(
 def test_late_joiners_get_the_optimizers_memory(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 5)
     grid.away = lambda r: {104} if r < 4 else set()
-    run(grid, 6, server_optimizer=ServerOptimizer("fedadam"))
+    run(grid, 6, optimizer=ServerOptimizer("fedadam"))
     model: Model = same(grid, range(5))
     assert set(model.moments) == {"m", "v"}
     assert np.abs(model.moments["m"]).max() > 0
@@ -210,4 +210,4 @@ def test_who_broke_off_is_asked_again_later() -> None:
 def test_counts_are_checked_when_built(name: str) -> None:
     for value in (-1, 1.5, True):
         with pytest.raises(ConfigError, match=name):
-            flashe_fedavg(**{name: value})
+            FlasheFedAvg(**{name: value})

@@ -16,7 +16,8 @@ from flwr.serverapp.strategy import FedAvg
 from flhe import strategies
 from flhe.coding.select import Select
 from flhe.errors import ConfigError, MisfitError
-from flhe.strategies import HEStrategy, esafl_fedavg, flashe_fedavg
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.strategies import HEStrategy, EsaflFedAvg, FlasheFedAvg
 from flhe.strategies.options import (
     AverageOptions,
     FedAvgOptions,
@@ -87,8 +88,8 @@ def test_a_name_like_no_other_is_answered_with_all() -> None:
     with pytest.raises(
         TypeError, match=r"'xyz': choose from unmask, .*fraction_train, .*bits, .*noise"
     ):
-        strategies.sash_fedavg(xyz=1)
-    check_names(strategies.sash_fedavg, ["unmask", "retries", "weighted_by_key"])
+        strategies.SashFedAvg(xyz=1)
+    check_names(strategies.SashFedAvg, ["unmask", "retries", "weighted_by_key"])
 
 
 OF_FEDAVG: dict[str, Any] = {
@@ -116,32 +117,32 @@ def test_what_is_shown_is_taken(alias: Alias) -> None:
 
 def test_arguments_of_an_alias_are_terms() -> None:
     how: dict[str, Any] = {"bits": 12, "clip": {"*": 0.5}, "max_examples": 77, "weighted": False}
-    made = flashe_fedavg(**how, masking="single", train_metrics=("loss",), fraction_train=0.5)
-    assert made.terms == Terms("flashe", 12, {"*": 0.5}, 77, False, "single", ("loss",))
+    made = FlasheFedAvg(**how, masking="single", train_metrics=("loss",), fraction_train=0.5)
+    assert made.terms == Terms(Flashe(), 12, {"*": 0.5}, 77, False, "single", ("loss",))
     assert made.fraction_train == 0.5
-    assert flashe_fedavg().terms == Terms()
+    assert FlasheFedAvg().terms == Terms()
 
 
 EQUAL: dict[str, Any] = {"weighted": False}
 SGD = ClientOptimizer("sgd", 0.1)
 AMSGRAD = torch.optim.Adam([torch.zeros(1)], amsgrad=True)
 CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
-    (flashe_fedavg, {"bits": 1}, "bits"),
-    (flashe_fedavg, {"min_replies": 1}, "a sum of one is that client's update"),
-    (flashe_fedavg, {"round_timeout": 0}, "round_timeout=0: must be positive and finite"),
-    (flashe_fedavg, {"round_timeout": math.inf}, "round_timeout=inf"),
-    (flashe_fedavg, {"stage_timeout": -1}, "stage_timeout=-1"),
-    (flashe_fedavg, {"connect_timeout": math.nan}, "connect_timeout=nan"),
-    (strategies.sash_fedavg, {"select": Select(0.1), **EQUAL}, "reads the sum"),
-    (strategies.batchcrypt_fedavg, {"key_bits": 1024}, "3072 has 128 bits"),
-    (strategies.batchcrypt_fedavg, {"advance": 1}, "advance"),
-    (strategies.batchcrypt_fedsgd, {"optimizer": "adam"}, "torch"),
-    (strategies.batchcrypt_fedsgd, {"optimizer": AMSGRAD}, "amsgrad"),
-    (esafl_fedavg, {"fraction_train": 0.5}, r"fraction_train=0.5.*per_round_keys=True"),
-    (esafl_fedavg, {"per_round_keys": True, "dealt_keys": True}, "choose one"),
+    (FlasheFedAvg, {"bits": 1}, "bits"),
+    (FlasheFedAvg, {"min_replies": 1}, "a sum of one is that client's update"),
+    (FlasheFedAvg, {"round_timeout": 0}, "round_timeout=0: must be positive and finite"),
+    (FlasheFedAvg, {"round_timeout": math.inf}, "round_timeout=inf"),
+    (FlasheFedAvg, {"stage_timeout": -1}, "stage_timeout=-1"),
+    (FlasheFedAvg, {"connect_timeout": math.nan}, "connect_timeout=nan"),
+    (strategies.SashFedAvg, {"select": Select(0.1), **EQUAL}, "reads the sum"),
+    (strategies.BatchCryptFedAvg, {"key_bits": 1024}, "3072 has 128 bits"),
+    (strategies.BatchCryptFedAvg, {"advance": 1}, "advance"),
+    (strategies.BatchCryptFedAvg, {"optimizer": "adam"}, "torch"),
+    (strategies.BatchCryptFedAvg, {"optimizer": AMSGRAD}, "amsgrad"),
+    (EsaflFedAvg, {"fraction_train": 0.5}, r"fraction_train=0.5.*keys"),
+    (EsaflFedAvg, {"keys": "weekly"}, "one of joint, round, dealt"),
     (
-        strategies.esafl_fedsgd,
-        {"optimizer": SGD, "per_round_keys": True},
+        strategies.EsaflFedAvg,
+        {"optimizer": SGD, "keys": "round"},
         "give clip as a number",
     ),
 ]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flhe.mods import records
 from flhe.mods.table import STAGES as KNOWN
-from flhe.strategies import flashe_fedavg
+from flhe.strategies import FlasheFedAvg
 from flhe.strategies.overhead import (
     ADD,
     ENCRYPT,
@@ -232,7 +232,7 @@ def test_a_plain_message_is_of_its_type(kind: str, phase: str) -> None:
 
 
 def account(grid: Puppets, rounds: int, **how: Any) -> None:
-    strategy, _ = play(flashe_fedavg, grid, rounds, **how)
+    strategy, _ = play(FlasheFedAvg, grid, rounds, **how)
     check_accounts(grid, strategy.ending)
 
 

@@ -20,12 +20,12 @@ from flhe.coding.select import Select
 from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.strategies import (
+    BatchCryptFedAvg,
+    EsaflFedAvg,
+    FedmlHeFedAvg,
+    FlasheFedAvg,
     HEStrategy,
-    batchcrypt_fedavg,
-    esafl_fedavg,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
+    SashFedAvg,
 )
 from tests.strategies.puppets import Fate, Puppets
 from tests.strategies.variants import ALLOWED
@@ -40,25 +40,25 @@ ONLY_W = Select(rule="layers:w")
 DROPPED = Select(rule="layers:w", rest="drop")
 
 MAKE: dict[str, tuple[Callable[..., HEStrategy], dict[str, Any]]] = {
-    "flashe, double": (flashe_fedavg, {}),
-    "flashe, single": (flashe_fedavg, {"masking": "single"}),
-    "flashe, adaptive": (flashe_fedavg, {"masking": "adaptive"}),
-    "flashe, top half": (flashe_fedavg, {"top_k": 0.5, "warmup": 0}),
+    "flashe, double": (FlasheFedAvg, {}),
+    "flashe, single": (FlasheFedAvg, {"masking": "single"}),
+    "flashe, adaptive": (FlasheFedAvg, {"masking": "adaptive"}),
+    "flashe, top half": (FlasheFedAvg, {"top_k": 0.5, "warmup": 0}),
     "flashe, top half, single, in place": (
-        flashe_fedavg,
+        FlasheFedAvg,
         {"top_k": 0.5, "warmup": 0, "masking": "single", "permute": False},
     ),
-    "flashe, layer w": (flashe_fedavg, {"select": DROPPED}),
-    "sash, server reads": (sash_fedavg, {}),
-    "sash, members read": (sash_fedavg, {"unmask": "clients"}),
-    "batchcrypt": (batchcrypt_fedavg, {}),
-    "batchcrypt, 2048": (batchcrypt_fedavg, {"key_bits": 2048}),
-    "esafl, joint keys": (esafl_fedavg, {}),
-    "esafl, keys of a round": (esafl_fedavg, {"per_round_keys": True}),
-    "esafl, rns-8192": (esafl_fedavg, {"ring": "rns-8192"}),
-    "fedml-he": (fedml_he_fedavg, {}),
-    "fedml-he, layer w, rest in clear": (fedml_he_fedavg, {"select": ONLY_W}),
-    "fedml-he, layer w": (fedml_he_fedavg, {"select": DROPPED}),
+    "flashe, layer w": (FlasheFedAvg, {"select": DROPPED}),
+    "sash, server reads": (SashFedAvg, {}),
+    "sash, members read": (SashFedAvg, {"unmask": "clients"}),
+    "batchcrypt": (BatchCryptFedAvg, {}),
+    "batchcrypt, 2048": (BatchCryptFedAvg, {"key_bits": 2048}),
+    "esafl, joint keys": (EsaflFedAvg, {}),
+    "esafl, keys of a round": (EsaflFedAvg, {"keys": "round"}),
+    "esafl, rns-8192": (EsaflFedAvg, {"ring": "rns-8192"}),
+    "fedml-he": (FedmlHeFedAvg, {}),
+    "fedml-he, layer w, rest in clear": (FedmlHeFedAvg, {"select": ONLY_W}),
+    "fedml-he, layer w": (FedmlHeFedAvg, {"select": DROPPED}),
 }
 
 

@@ -19,7 +19,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records, survivors
 from flhe.node.store import Store
-from flhe.schemes.sash.scheme import SashSealer
+from flhe.schemes.sash.adder import SashSealer
 from tests.strategies.puppets import Log, Patch, Puppets, pin, told
 from tests.strategies.reference import Reference, assert_like
 from tests.strategies.test_sash_rounds import numpy_of, run

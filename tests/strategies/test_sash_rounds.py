@@ -17,7 +17,7 @@ from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine, unpack
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
-from flhe.strategies import HEStrategy, sash_fedavg
+from flhe.strategies import HEStrategy, SashFedAvg
 from tests.mods.harness import update
 from tests.strategies.meddling import lie
 from tests.strategies.puppets import MASKED, Fate, Puppets, play, told
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 def run(
     grid: Puppets, rounds: int, unmask: str = "server", start: Any = None, **how: Any
 ) -> tuple[HEStrategy, Result]:
-    return play(sash_fedavg, grid, rounds, start=start, clip=8.0, unmask=unmask, **how)
+    return play(SashFedAvg, grid, rounds, start=start, clip=8.0, unmask=unmask, **how)
 
 
 def numpy_of(result: Result) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.errors import QuorumError
 from flhe.mods import HEMod
-from flhe.strategies import HEStrategy, fedml_he_fedavg, flashe_fedavg
+from flhe.strategies import FedmlHeFedAvg, FlasheFedAvg, HEStrategy
 from flhe.training.model import Model
 from tests.mods.harness import update
 from tests.strategies.meddling import fail_once
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 EQUAL: dict[str, Any] = {"weighted": False}
 SCHEMES: dict[str, tuple[Make, dict[str, Any]]] = {
-    "fedml-he": (fedml_he_fedavg, EQUAL),
-    "flashe": (flashe_fedavg, EQUAL),
-    "flashe, adaptive": (flashe_fedavg, {**EQUAL, "masking": "adaptive"}),
-    "flashe, thresholds of the past": (flashe_fedavg, {**EQUAL, "clip": "history", "bits": 20}),
-    "fedml-he, fitted thresholds": (fedml_he_fedavg, {"clip": "exchange", "bits": 20}),
+    "fedml-he": (FedmlHeFedAvg, EQUAL),
+    "flashe": (FlasheFedAvg, EQUAL),
+    "flashe, adaptive": (FlasheFedAvg, {**EQUAL, "masking": "adaptive"}),
+    "flashe, thresholds of the past": (FlasheFedAvg, {**EQUAL, "clip": "history", "bits": 20}),
+    "fedml-he, fitted thresholds": (FedmlHeFedAvg, {"clip": "exchange", "bits": 20}),
 }
 SCHEMES |= {
     name: (VARIANTS[name].make, {**EQUAL, **VARIANTS[name].how})
@@ -111,7 +111,7 @@ def test_rules(rule: str, rest: Any, tmp_path: Path) -> None:
     grid = puppets(tmp_path, 3, None)
     ratio = 1.0 if rule.startswith("layers") else 0.5
     select = Select(ratio, rule, rest)
-    run(fedml_he_fedavg, grid, 2, select=select)
+    run(FedmlHeFedAvg, grid, 2, select=select)
     model = same(grid, range(3))
     mapped = rule == "magnitude"
     assert model.round == 2 + mapped
@@ -138,7 +138,7 @@ def uploads(grid: Puppets) -> list[tuple[int, NDArray[np.uint8]]]:
 
 def test_the_round_for_the_map_trains_nobody_and_all_else_is_shown(tmp_path: Path) -> None:
     grid = puppets(tmp_path, 3)
-    run(fedml_he_fedavg, grid, 1, select=0.1)
+    run(FedmlHeFedAvg, grid, 1, select=0.1)
     assert [c["server-round"] for c in grid.app.configs] == [1, 1, 1]
     told = uploads(grid)
     packing, start = Packing(18), start_arrays()
@@ -154,7 +154,7 @@ def test_the_round_for_the_map_trains_nobody_and_all_else_is_shown(tmp_path: Pat
 def test_a_node_that_joins_late_gets_the_mask(tmp_path: Path) -> None:
     grid = puppets(tmp_path, 4)
     grid.fate = lambda node, _stage, _round: "dead" if node == 103 and grid.round < 3 else None
-    run(fedml_he_fedavg, grid, 4, select=0.1, min_available_nodes=3)
+    run(FedmlHeFedAvg, grid, 4, select=0.1, min_available_nodes=3)
     assert same(grid, range(4)).mask is not None
 
 
@@ -192,16 +192,16 @@ def test_a_node_shows_no_more_than_its_policy_allows(
 ) -> None:
     grid = puppets(tmp_path, 3, **config)
     with pytest.raises(QuorumError, match="flhe/policy"):
-        run(fedml_he_fedavg, grid, 1, select=select, retries=0)
+        run(FedmlHeFedAvg, grid, 1, select=select, retries=0)
     assert not uploads(grid)
 
 
 def test_nodes_encrypt_everything_unless_told_otherwise(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3, Node(HEMod(sensitivity=sensitive)))
     with pytest.raises(QuorumError, match="flhe/policy"):
-        run(fedml_he_fedavg, grid, 1, select=0.9, retries=0)
+        run(FedmlHeFedAvg, grid, 1, select=0.9, retries=0)
     grid = Puppets(tmp_path / "drop", 3, Node(HEMod(sensitivity=sensitive)))
-    run(fedml_he_fedavg, grid, 1, select=Select(0.5, rest="drop"))  # nothing is shown
+    run(FedmlHeFedAvg, grid, 1, select=Select(0.5, rest="drop"))  # nothing is shown
     assert same(grid, range(3)).round == 2
 
 
@@ -218,7 +218,7 @@ def test_an_app_without_a_map_or_with_none_that_is_one_is_named(
 ) -> None:
     grid = puppets(tmp_path, 3, None if bad is None else lambda message, context: bad)
     with pytest.raises(QuorumError, match=code):
-        run(fedml_he_fedavg, grid, 1, select=0.1, retries=0)
+        run(FedmlHeFedAvg, grid, 1, select=0.1, retries=0)
 
 
 # --- noise ---
@@ -228,19 +228,19 @@ def test_an_app_without_a_map_or_with_none_that_is_one_is_named(
 def test_what_is_in_clear_is_called_not_private(
     noise: Laplace | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(fedml_he_fedavg, puppets(tmp_path, 3), 1, select=0.1, noise=noise)
+    run(FedmlHeFedAvg, puppets(tmp_path, 3), 1, select=0.1, noise=noise)
     said = "with Laplace noise of scale 0.01" if noise else "without noise"
     assert f"a part of each update leaves in clear {said}" in caplog.text
     assert "is not private in any accounted sense" in caplog.text
     caplog.clear()
-    run(fedml_he_fedavg, puppets(tmp_path / "all", 3), 1)
+    run(FedmlHeFedAvg, puppets(tmp_path / "all", 3), 1)
     assert "private in any" not in caplog.text
 
 
 def test_a_node_sends_as_many_noisy_updates_as_its_policy_allows(tmp_path: Path) -> None:
     grid = puppets(tmp_path, 3, **{"flhe-max-releases": 2})
     with pytest.raises(QuorumError, match="flhe/policy"):
-        run(fedml_he_fedavg, grid, 3, select=0.1, noise=Laplace(0.01), retries=0)
+        run(FedmlHeFedAvg, grid, 3, select=0.1, noise=Laplace(0.01), retries=0)
     assert len(uploads(grid)) == 9  # the map, and two rounds
     grid = puppets(tmp_path / "none", 3, **{"flhe-max-releases": 1})
-    run(fedml_he_fedavg, grid, 2, select=0.1)  # what has no noise has no account
+    run(FedmlHeFedAvg, grid, 2, select=0.1)  # what has no noise has no account

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.mods import records
-from flhe.strategies import HEStrategy, flashe_fedavg
+from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from tests.strategies.meddling import fail_once
@@ -53,7 +53,7 @@ class Sparse(Puppets):
 
 
 def run(grid: Puppets, rounds: int = 3, **how: Any) -> HEStrategy:
-    return play(flashe_fedavg, grid, rounds, **{"bits": BITS, "clip": 8.0, **how})[0]
+    return play(FlasheFedAvg, grid, rounds, **{"bits": BITS, "clip": 8.0, **how})[0]
 
 
 def once(grid: Puppets) -> list[int]:
@@ -175,7 +175,7 @@ def test_a_new_epoch_in_the_middle_of_a_ranged_round_makes_it_void(
 ) -> None:
     """Whoever opened its mean squares under the old key opens no others of that round."""
     grid = Sparse(tmp_path, 4)
-    strategy = flashe_fedavg(max_examples=MAX, clip="exchange", on_round=grid.after)
+    strategy = FlasheFedAvg(max_examples=MAX, clip="exchange", on_round=grid.after)
     once(grid)
     grid.rewrite = lambda _, stage, content: (
         (strategy.rekey() if (stage, grid.asked) == ("update", 2) else None) or content

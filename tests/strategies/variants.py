@@ -11,12 +11,12 @@ from flwr.serverapp.strategy import Result
 
 from flhe.coding.select import Select
 from flhe.strategies import (
+    BatchCryptFedAvg,
+    EsaflFedAvg,
+    FedmlHeFedAvg,
+    FlasheFedAvg,
     HEStrategy,
-    batchcrypt_fedavg,
-    esafl_fedavg,
-    fedml_he_fedavg,
-    flashe_fedavg,
-    sash_fedavg,
+    SashFedAvg,
 )
 from tests.strategies.puppets import MASKED, Puppets, play, same
 from tests.strategies.reference import EQUAL, WEIGHTS, Reference, assert_like, close, tolerance
@@ -51,12 +51,12 @@ class Variant:
     @property
     def server_reads(self) -> bool:
         """Whether the model is the server's to read."""
-        return self.make is sash_fedavg and "unmask" not in self.how
+        return self.make is SashFedAvg and "unmask" not in self.how
 
     @property
     def needs_all_members(self) -> bool:
         """Whether a sum opens only where it is of all members."""
-        return self.make is esafl_fedavg and "per_round_keys" not in self.how
+        return self.make is EsaflFedAvg and "per_round_keys" not in self.how
 
     @property
     def per_sum_keys(self) -> bool:
@@ -104,29 +104,27 @@ FITTED: dict[str, Any] = {"clip": "exchange", "bits": 20}
 HALF: dict[str, Any] = {"weighted": False, "select": Select(0.5, "random")}
 
 VARIANTS: dict[str, Variant] = {
-    "flashe": Variant(flashe_fedavg),
-    "flashe, single masks": Variant(flashe_fedavg, {"masking": "single"}),
-    "flashe, sparse": Variant(flashe_fedavg, TOP, ("round", "update"), exact=False),
+    "flashe": Variant(FlasheFedAvg),
+    "flashe, single masks": Variant(FlasheFedAvg, {"masking": "single"}),
+    "flashe, sparse": Variant(FlasheFedAvg, TOP, ("round", "update"), exact=False),
     "flashe, sparse, adaptive, fitted": Variant(
-        flashe_fedavg,
+        FlasheFedAvg,
         {**TOP, **FITTED, "masking": "adaptive"},
         ("round", "supports", "update"),
         exact=False,
     ),
-    "flashe, fitted": Variant(flashe_fedavg, FITTED, ("round", "update"), 0.05),
-    "flashe, half in clear": Variant(flashe_fedavg, HALF),
-    "sash": Variant(sash_fedavg, {"clip": 8.0}, MASKED),
-    "sash, clients read": Variant(sash_fedavg, {"clip": 8.0, "unmask": "clients"}, MASKED),
-    "batchcrypt": Variant(batchcrypt_fedavg, {**SHORT, "clip": 1.0}),
-    "batchcrypt, fitted": Variant(
-        batchcrypt_fedavg, {**SHORT, **FITTED}, ("round", "update"), 0.05
-    ),
-    "batchcrypt, half in clear": Variant(batchcrypt_fedavg, {**SHORT, **HALF, "clip": 1.0}),
-    "esafl": Variant(esafl_fedavg),
-    "esafl, fitted": Variant(esafl_fedavg, FITTED, ("round", "update"), 0.05),
-    "esafl, keys of a round": Variant(esafl_fedavg, {"per_round_keys": True}, MASKED),
-    "fedml-he": Variant(fedml_he_fedavg),
-    "fedml-he, half in clear": Variant(fedml_he_fedavg, HALF),
+    "flashe, fitted": Variant(FlasheFedAvg, FITTED, ("round", "update"), 0.05),
+    "flashe, half in clear": Variant(FlasheFedAvg, HALF),
+    "sash": Variant(SashFedAvg, {"clip": 8.0}, MASKED),
+    "sash, clients read": Variant(SashFedAvg, {"clip": 8.0, "unmask": "clients"}, MASKED),
+    "batchcrypt": Variant(BatchCryptFedAvg, {**SHORT, "clip": 1.0}),
+    "batchcrypt, fitted": Variant(BatchCryptFedAvg, {**SHORT, **FITTED}, ("round", "update"), 0.05),
+    "batchcrypt, half in clear": Variant(BatchCryptFedAvg, {**SHORT, **HALF, "clip": 1.0}),
+    "esafl": Variant(EsaflFedAvg),
+    "esafl, fitted": Variant(EsaflFedAvg, FITTED, ("round", "update"), 0.05),
+    "esafl, keys of a round": Variant(EsaflFedAvg, {"keys": "round"}, MASKED),
+    "fedml-he": Variant(FedmlHeFedAvg),
+    "fedml-he, half in clear": Variant(FedmlHeFedAvg, HALF),
 }
 MAIN = [name for name in VARIANTS if "fitted" not in name and "clear" not in name]
 """Those whose rounds differ in more than what is encoded."""

@@ -28,9 +28,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.schemes.esafl.scheme import EsaflOpener, EsaflSealer
-from flhe.schemes.flashe.scheme import FlasheOpener, FlasheSealer
-from flhe.schemes.sash.scheme import SashOpener, SashSealer
+from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
+from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
+from flhe.schemes.sash.adder import SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.model import Model
 from flhe.wire import codes

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.update import update_codec
 from flhe.errors import ReuseError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
 from flhe.training.mean_squares import encode, fit
@@ -22,7 +24,8 @@ from flhe.training.session import Session
 from flhe.training.terms import Terms
 from tests.keys.agreement import agreed
 
-TERMS = Terms(bits=16, clip=1.0, max_examples=100, metrics=("loss",))
+CODING: dict[str, Any] = {"bits": 16, "clip": 1.0, "max_examples": 100}
+TERMS = Terms(codec=update_codec(**CODING), metrics=("loss",))
 RUN = 77
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -140,7 +143,7 @@ class Round:
         return self.sessions[0]
 
     def sum_of(self, parts: Sequence[Sealed]) -> Sealed:
-        scheme, total = self.first.scheme_of(self.model), None
+        scheme, total = self.first.adder_of(self.model), None
         for one in parts:
             total = scheme.add(total, one)
         assert total is not None
@@ -217,13 +220,13 @@ class Staged(Round):
     def square(self, session: Session, draft: Draft) -> Sealed:
         slot = session.mean_squares_slot(self.model, self.round, self.attempt)
         plain = encode(session, self.model, draft, session.digest(self.model))
-        return session.seal(session.sealer(), plain, slot, ignore, session.terms.mean_squares_mode)
+        return session.seal(session.sealer(), plain, slot, ignore, session.terms.scheme.mode_ahead)
 
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
         state = fit(session, self.model, self.round, self.mean_squares, ignore, digest)
         plain, support = session.encode_draft(draft, self.model, state, self.slot, digest)
-        assert (support is None) == (not session.terms.sparse)
+        assert (support is None) == (not session.terms.codec.sparse)
         if support is not None:
             assert support == session.support(draft, self.slot)
         return session.seal(session.sealer(), plain, self.slot, ignore, self.mode, support)
@@ -234,8 +237,13 @@ class Staged(Round):
         return fit(self.first, self.model, self.round, mean_squares, record, digest)
 
 
+def coded(**change: Any) -> Terms:
+    """The terms with another codec."""
+    return dataclasses.replace(TERMS, codec=update_codec(**{**CODING, **change}))
+
+
 def stage(size: int, kind: str, masking: Any = "double", **how: Any) -> Staged:
-    terms = dataclasses.replace(TERMS, masking=masking, **KINDS[kind])
+    terms = dataclasses.replace(coded(**KINDS[kind]), scheme=Flashe(masking))
     return Staged(sessions(terms, size), start(), **how)
 
 

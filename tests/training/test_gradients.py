@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from flhe.coding.update import update_codec
 from flhe.errors import FlheError, NotFiniteError, ProtocolError, ReplyError
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.model import Model
@@ -17,11 +18,9 @@ from flhe.training.terms import Terms
 from tests.training.rounds import Round, arrays, encoded, part, sessions, start
 
 TERMS = Terms(
-    bits=24,
-    max_examples=30,
+    codec=update_codec(bits=24, max_examples=30),
     metrics=(),
     optimizer=ClientOptimizer("adam", lr=0.1),
-    sends="gradient",
 )
 STEP = 1 / 2**23
 """Of one quantized value, at the clipping threshold 1."""

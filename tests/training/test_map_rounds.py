@@ -13,6 +13,7 @@ from flhe.coding.base import Plain
 from flhe.coding.extras import CHECK
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
@@ -22,7 +23,7 @@ from flhe.training.terms import Terms
 from tests.training import rounds
 from tests.training.rounds import Round, ignore
 
-TERMS = Terms(select=Select(0.25), weighted=False, metrics=())
+TERMS = Terms(codec=update_codec(weighted=False), select=Select(0.25), metrics=())
 
 
 def start() -> Model:
@@ -48,7 +49,7 @@ def own(rank: int) -> dict[str, NDArray[Any]]:
 def encoded(session: Session) -> Plain:
     model = start()
     draft = session.draft_map(model, session.map_of(own(session.epoch.rank)), 1)
-    state = session.terms.codec().recall(model.layout, {})
+    state = session.terms.codec.recall(model.layout, {})
     slot = session.slot(model, 1, 0)
     return session.encode_draft(draft, model, state, slot, session.digest(model))[0]
 
@@ -135,11 +136,11 @@ def test_maps_and_updates_are_not_taken_for_each_other() -> None:
     summed, first = played.total(), played.first
     chosen = played.open(summed)
     assert not first.maps(chosen)
-    assert first.scheme_of(played.model).name != first.scheme_of(chosen).name
+    assert first.adder_of(played.model).name != first.adder_of(chosen).name
     with pytest.raises(ProtocolError):
         played.open(summed, model=chosen)
     with pytest.raises(ProtocolError):
-        played.open(dataclasses.replace(summed, scheme=first.scheme.name))
+        played.open(dataclasses.replace(summed, scheme=first.adder.name))
 
 
 @pytest.mark.parametrize("select", [Select(0.25), Select(0.25, "random")])

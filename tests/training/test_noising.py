@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import ExamplesError, ProtocolError, RangeError
+from flhe.schemes.base import Scheme
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.training.session import Session
@@ -27,9 +31,11 @@ def model() -> Model:
     return Model.initial({"a": zeros, "b": zeros})
 
 
-def session(noise: Laplace | None, select: Select = SOME, **how: Any) -> Session:
-    given: dict[str, Any] = {"metrics": (), "weighted": False, "clip": {"a": 1.0, "b": 2.0}, **how}
-    terms = Terms(noise=noise, select=select, **given)
+def session(
+    noise: Laplace | None, select: Select = SOME, scheme: Scheme | None = None, **coding: Any
+) -> Session:
+    codec = update_codec(**{"weighted": False, "clip": {"a": 1.0, "b": 2.0}, **coding})
+    terms = Terms(scheme or Flashe(), codec, noise=noise, select=select, metrics=())
     return Session(group(3)[0], terms, model().layout)
 
 
@@ -45,7 +51,7 @@ def drafted(one: Session, value: float = 0.25) -> Draft:
 def encoded(one: Session, draft: Draft | None = None, attempt: int = 0) -> NDArray[np.float64]:
     """An update in its own units, as it is encoded."""
     start, draft = model(), drafted(one) if draft is None else draft
-    state = one.terms.codec().recall(start.layout, {})
+    state = one.terms.codec.recall(start.layout, {})
     plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, attempt), bytes(32))
     alphas = np.repeat([1.0, 2.0], SIZE // 2)
     return plain.values.astype(np.float64) / LEVELS * alphas
@@ -80,7 +86,7 @@ def test_noise_is_on_all_where_that_is_asked_for() -> None:
 
 def test_every_update_has_noise_of_its_own_which_it_keeps() -> None:
     """A draft is what is sent, however often: noise that was drawn anew could be averaged away."""
-    one = session(Laplace(SCALE), scheme="esafl")
+    one = session(Laplace(SCALE), scheme=Esafl())
     draft, other = drafted(one), drafted(one)
     assert np.mean(np.abs(draft.values - other.values) < 1e-4) < 0.26  # a quarter has none
     assert np.abs(draft.values - np.float32(0.25)).max() > SCALE
@@ -100,10 +106,10 @@ def test_what_training_put_beyond_the_thresholds_is_cut_and_told_nobody_but_the_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A refusal would tell the server that more than half of the update is that large."""
-    for how in ({}, {"scheme": "esafl"}):
-        one = session(Laplace(SCALE), **how)
+    for scheme in (None, Esafl()):
+        one = session(Laplace(SCALE), scheme=scheme)
         draft = drafted(one, 2.5)
-        values = draft.values if how else encoded(one, draft)
+        values = draft.values if scheme else encoded(one, draft)
         mask = one.mask(model()).coords
         low, high = mask[mask < SIZE // 2], mask[mask >= SIZE // 2]
         assert np.allclose(values[low], 1.0)
@@ -131,7 +137,7 @@ def test_a_map_has_no_noise() -> None:
     own = np.linspace(0, 1, SIZE, dtype=np.float32)
     values = one.map_of({"a": own[: SIZE // 2], "b": own[SIZE // 2 :]})
     draft = one.draft_map(start, values, 1)
-    state = one.terms.codec().recall(start.layout, {})
+    state = one.terms.codec.recall(start.layout, {})
     plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, 0), bytes(32))
     assert np.abs(plain.values - values * LEVELS).max() <= 1.01
     sealed = one.seal(one.sealer(start), plain, one.slot(start, 1, 0), ignore)

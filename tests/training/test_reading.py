@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from flhe.coding.extras import Totals
-from flhe.coding.quantize import Quantize
+from flhe.coding.quantize import NearestRounding, Quantize
+from flhe.coding.update import update_codec
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import SharingParameters
-from flhe.schemes.presets import sash_preset
-from flhe.schemes.sash.scheme import Sash, SashSealer
+from flhe.schemes.sash.adder import SashAdder, SashSealer
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
-from flhe.training import terms as terms_module
 from flhe.training.model import Model
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.reading import ServerReader, finite, served
@@ -26,15 +26,16 @@ from flhe.training.terms import Terms
 from tests.training.rounds import Round, arrays, drifted, encoded, identities, ignore, trained
 from tests.training.rounds import sessions as members
 
-SERVER = Terms("sash", 0, max_examples=100, metrics=("loss",), unmask="server")
-CLIENTS = dataclasses.replace(SERVER, unmask="clients")
+SERVER = Terms(Sash(unmask="server"), update_codec(bits=0, max_examples=100), metrics=("loss",))
+CLIENTS = dataclasses.replace(SERVER, scheme=Sash("clients"))
 ALL = (0, 1, 2)
 
 
 @pytest.fixture
 def nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding that is the same each time: two runs then send the same integers."""
-    monkeypatch.setattr(terms_module, "Quantize", lambda bits: Quantize(bits, "nearest"))
+    monkeypatch.setattr(Quantize, "source", lambda _: NearestRounding())
+    monkeypatch.setattr(Quantize, "offset", 0.0)
 
 
 class Masked(Round):
@@ -63,14 +64,12 @@ class Masked(Round):
 
     @property
     def reader(self) -> ServerReader:
-        assert isinstance(self.first.scheme, Sash)
-        return ServerReader(self.first.terms, self.first.scheme)
+        assert isinstance(self.first.adder, SashAdder)
+        return ServerReader(self.first.terms, self.first.adder)
 
     @property
     def circle(self) -> SharingParameters:
-        return SharingParameters.of(
-            self.first.epoch, sash_preset(self.first.terms.preset).dimension
-        )
+        return SharingParameters.of(self.first.epoch, SERVER.scheme.elements(3))
 
     def answers(self, senders: Sequence[int]) -> list[bytes]:
         """What the senders' agreement releases."""
@@ -85,7 +84,7 @@ class Masked(Round):
                 session.epoch, identity, self.dealt[rank], senders, boxes, elements
             )
         signers, signed = list(signatures), list(signatures.values())
-        sealed = self.first.terms.reader == "clients"
+        sealed = self.first.terms.scheme.reader == "clients"
         return [
             masking.release(s.epoch, i, agreed[rank], signers, signed, elements, sealed=sealed)
             for rank, s, i in who
@@ -234,7 +233,7 @@ def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
     played = Masked(SERVER, examples=(100, 100, 100))
     total = played.total(0, 1)
     lanes = total.data.view("<u4")
-    lanes[played.model.layout.floats :] += np.uint32(1 << played.reader.scheme.guard)  # every digit
+    lanes[played.model.layout.floats :] += np.uint32(1 << played.reader.adder.guard)  # every digit
     refused(played, total, played.answers((0, 1)), ProtocolError, "refused")
 
 
@@ -244,6 +243,6 @@ def test_metrics_that_nobody_reported_are_left_out() -> None:
 
 def test_a_reader_of_sums_has_no_key() -> None:
     reader, circle = ServerReader, SharingParameters
-    assert {field.name for field in dataclasses.fields(reader)} == {"terms", "scheme"}
+    assert {field.name for field in dataclasses.fields(reader)} == {"terms", "adder"}
     public = {"run_id", "number", "roster_hash", "members", "colluders", "elements"}
     assert {field.name for field in dataclasses.fields(circle)} == public

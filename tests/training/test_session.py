@@ -23,6 +23,7 @@ from flhe.errors import (
     ReplyError,
     ReuseError,
 )
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.due import MAX_AHEAD, SUM, check_ahead
 from flhe.training.mean_squares import encode, fit
@@ -36,6 +37,7 @@ from tests.training.rounds import (
     OneOpening,
     Round,
     arrays,
+    coded,
     drifted,
     encoded,
     group,
@@ -58,7 +60,7 @@ SOME = np.array([0, 3], np.uint32)
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("masking", ["double", "single"])
 def test_all_members_open_one_model(size: int, masking: Any) -> None:
-    played = play(size, dataclasses.replace(TERMS, masking=masking))
+    played = play(size, dataclasses.replace(TERMS, scheme=Flashe(masking)))
     before = encoded(played.model)
     model = played.opened_by_all()
     assert encoded(played.model) == before  # the old one is left alone
@@ -74,7 +76,7 @@ def test_all_members_open_one_model(size: int, masking: Any) -> None:
 
 
 def test_unweighted_terms_let_no_count_travel() -> None:
-    played = play(3, dataclasses.replace(TERMS, weighted=False), examples=123_456_789)
+    played = play(3, coded(weighted=False), examples=123_456_789)
     _, totals = played.first.open(played.model, played.total(), ignore)
     assert (totals.count, totals.weight) == (3, 3)
 
@@ -292,7 +294,7 @@ def flipped(total: Sealed, bit: int) -> Sealed:
 
 def doubled(total: Sealed) -> Sealed:
     twice = total.data.copy()
-    sessions()[0].scheme.packing.add(twice, total.data, total.length)  # type: ignore[attr-defined]
+    sessions()[0].adder.packing.add(twice, total.data, total.length)  # type: ignore[attr-defined]
     return dataclasses.replace(total, data=twice)
 
 

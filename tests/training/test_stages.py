@@ -22,9 +22,9 @@ from flhe.training.model import Model
 from flhe.training.session import Session
 from tests.training.rounds import (
     KINDS,
-    TERMS,
     OneOpening,
     Staged,
+    coded,
     drifted,
     encoded,
     group,
@@ -42,7 +42,7 @@ MASKINGS = [("double", ""), ("single", ""), ("adaptive", "double"), ("adaptive",
 def test_all_members_open_one_model_of_a_staged_round(kind: str, masking: Any, mode: str) -> None:
     played = stage(4, kind, masking, mode=mode)
     total = played.total(0, 1, 3)
-    assert bool(total.supports) == played.first.terms.sparse
+    assert bool(total.supports) == played.first.terms.codec.sparse
     opened = played.opened_by_all(total)
     sent = np.zeros((3, played.model.layout.floats))
     for row, rank in zip(sent, (0, 1, 3), strict=True):
@@ -78,7 +78,7 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
 
 def test_which_rounds_have_stages() -> None:
     for kind, terms in {"dense": {}, **KINDS}.items():
-        session = sessions(dataclasses.replace(TERMS, **terms))[0]
+        session = sessions(coded(**terms))[0]
         found = session.staged(start()), session.needs_mean_squares(start())
         assert found == (kind != "dense", "history" in kind or "exchange" in kind)
     for kind, squares in (("dense, history", False), ("dense, exchange", True)):

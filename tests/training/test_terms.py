@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flhe.coding.chain import chain
+from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
+from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
+from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.schemes.base import Scheme
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
@@ -20,70 +31,74 @@ from flhe.wire import canonical
 from tests.laws import paillier_key
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
-SASH_: dict[str, Any] = {"scheme": "sash"}
-HALF: dict[str, Any] = {"select": Select(0.5, rest="drop")}
-NOISE: dict[str, Any] = {"noise": Laplace(0.1, "all")}
-GRADIENT: dict[str, Any] = {"sends": "gradient", "optimizer": ClientOptimizer("sgd")}
+HALF = Select(0.5, rest="drop")
+NOISE = Laplace(0.1, "all")
+SGD = ClientOptimizer("sgd")
 
-OTHER_KINDS: list[dict[str, Any]] = [
-    {},
-    {"clip": 1 / 3},
-    {"clip": {"abc.*?": 0.1, "*": 1e-3}},
-    {"clip": "history"},
-    {"clip": "exchange"},
-    {"masking": "adaptive"},
-    {"top_k": 0.1},
-    {"top_k": 0.1000001},
-    {"top_k": 0.1, "warmup": 0},
-    {"top_k": 0.1, "permute": False},
-    {"top_k": 1.0},
-    SASH_,
-    SASH_ | {"bits": 0},
-    SASH_ | {"unmask": "clients"},
-    {"scheme": "batchcrypt"},
-    {"scheme": "batchcrypt", "advance": True},
-    {"scheme": "esafl"},
-    {"scheme": "esafl", "bits": 0, "ring": "rns-16384"},
-    {"scheme": "esafl", "keys": "dealt"},
-    {"scheme": "fedml-he"},
-    {"select": Select(0.5), "weighted": False},
-    {"select": Select(rule="layers:w"), "weighted": False},
-    HALF,
-    NOISE,
-    NOISE | HALF,
-    {"metrics": ("é", "loss")},
-    {"bits": 17},
-    {"max_examples": 9_999},
-    {"weighted": False},
-    {"arrays_key": "model"},
-    {"weight_key": "n"},
-    {"scheme": "batchcrypt", "key_bits": 2048},
-    {"scheme": "fedml-he", "ckks_ring": "8192"},
-    SASH_ | {"preset": "lwr-736"},
-    {"optimizer": ServerOptimizer("fedadagrad", eta=1 / 3, tau=1e-3)},
-    GRADIENT,
+
+def coded(scheme: Scheme | None = None, **coding: Any) -> Terms:
+    """Terms of a scheme with a codec."""
+    return Terms(scheme or Flashe(), update_codec(**coding))
+
+
+OTHER_KINDS: list[Terms] = [
+    Terms(),
+    coded(clip=1 / 3),
+    coded(clip={"abc.*?": 0.1, "*": 1e-3}),
+    coded(clip="history"),
+    coded(clip="exchange"),
+    Terms(Flashe("adaptive")),
+    coded(top_k=0.1),
+    coded(top_k=0.1000001),
+    coded(top_k=0.1, warmup=0),
+    coded(top_k=0.1, permute=False),
+    coded(top_k=1.0),
+    Terms(Sash()),
+    coded(Sash(), bits=0),
+    Terms(Sash("clients")),
+    Terms(Sash(preset="lwr-736")),
+    Terms(BatchCrypt()),
+    Terms(BatchCrypt(advance=True)),
+    Terms(BatchCrypt(key_bits=2048)),
+    Terms(Esafl()),
+    coded(Esafl("rns-16384"), bits=0),
+    Terms(Esafl(keys="dealt")),
+    Terms(FedmlHe()),
+    Terms(FedmlHe("8192")),
+    Terms(codec=update_codec(weighted=False), select=Select(0.5)),
+    Terms(codec=update_codec(weighted=False), select=Select(rule="layers:w")),
+    Terms(select=HALF),
+    Terms(noise=NOISE),
+    Terms(noise=NOISE, select=HALF),
+    Terms(metrics=("é", "loss")),
+    coded(bits=17),
+    coded(max_examples=9_999),
+    coded(weighted=False),
+    Terms(arrays_key="model"),
+    Terms(weight_key="n"),
+    Terms(optimizer=ServerOptimizer("fedadagrad", eta=1 / 3, tau=1e-3)),
+    Terms(optimizer=SGD),
 ]
 """Terms of which no two may be taken for each other."""
 
 
 def test_the_order_of_thresholds_is_kept() -> None:
-    one, other = Terms(clip={"a*": 1.0, "*": 2.0}), Terms(clip={"*": 2.0, "a*": 1.0})
+    one, other = coded(clip={"a*": 1.0, "*": 2.0}), coded(clip={"*": 2.0, "a*": 1.0})
     assert one.to_bytes() != other.to_bytes()
-    assert list(Terms.from_bytes(other.to_bytes()).clip) == ["*", "a*"]  # type: ignore[arg-type]
+    again = Terms.from_bytes(other.to_bytes())
+    assert [name for name, _ in again.codec.codecs[0].parameters()["bound"]] == ["*", "a*"]
 
 
-@pytest.mark.parametrize("kind", OTHER_KINDS, ids=str)
-def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(kind: dict[str, Any]) -> None:
-    terms = Terms(**kind)
+@pytest.mark.parametrize("terms", OTHER_KINDS, ids=str)
+def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(terms: Terms) -> None:
     for made in (terms, terms.resolved(3)):
         again = Terms.from_bytes(made.to_bytes())
         assert again == made
         assert (again.to_bytes(), again.hash()) == (made.to_bytes(), made.hash())
-    alike = [other for other in OTHER_KINDS if Terms(**other).hash() == terms.hash()]
-    assert alike == [kind]
+    assert [other for other in OTHER_KINDS if other.hash() == terms.hash()] == [terms]
     resolved = terms.resolved(3)
     hashed = resolved.layout_hash(LAYOUT, resolved.for_cohort(3))
-    others = [Terms(**other).resolved(3) for other in OTHER_KINDS if other != kind]
+    others = [other.resolved(3) for other in OTHER_KINDS if other is not terms]
     assert hashed not in [t.layout_hash(LAYOUT, resolved.for_cohort(3)) for t in others]
 
 
@@ -98,13 +113,13 @@ def test_the_cohort_is_in_the_layout_hash() -> None:
     ("terms", "tagged"),
     [
         (Terms(), True),
-        (Terms("sash", unmask="clients"), True),
-        (Terms("sash"), False),
-        (Terms("esafl", keys="round"), True),
-        (Terms("fedml-he"), True),
-        (Terms("batchcrypt"), False),
-        (Terms("batchcrypt", weighted=False, select=Select(0.5)), True),
-        (Terms("batchcrypt", select=Select(0.5, rest="drop")), False),
+        (Terms(Sash(unmask="clients")), True),
+        (Terms(Sash()), False),
+        (Terms(Esafl(keys="round")), True),
+        (Terms(FedmlHe()), True),
+        (Terms(BatchCrypt()), False),
+        (Terms(BatchCrypt(), update_codec(weighted=False), select=Select(0.5)), True),
+        (Terms(BatchCrypt(), select=Select(0.5, rest="drop")), False),
     ],
 )
 def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
@@ -114,86 +129,77 @@ def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
     assert (resolved.tag_lanes > 0) is tagged
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"scheme": "eshe"}, "'eshe': this version builds flashe, sash, batchcrypt, esafl"),
-        ({"ring": "rns-8192"}, "ring and keys are ESAFL's: leave them out with scheme 'flashe'"),
-        (SASH_ | {"keys": "round"}, "ring and keys are ESAFL's"),
-        ({"scheme": "esafl", "ring": "rns-2048"}, "ESHE has goldilocks-4096"),
-        ({"scheme": "esafl", "keys": "weekly"}, "keys must be one of joint, round, dealt"),
-        ({"scheme": "esafl", "top_k": 0.1}, "coefficients are added up as wholes"),
-        ({"scheme": "esafl", "masking": "single"}, "that is FLASHE's"),
-        ({"scheme": "esafl", "bits": 1}, "bits"),
-        (
-            {"scheme": "esafl", "keys": "round", "clip": "exchange"},
-            "keys='round': thresholds are fitted.*give clip as a number",
-        ),
-        ({"bits": 0}, "bits must be 2 to 32"),
-        ({"key_bits": 1024}, "key_bits=1024: 3072 has 128 bits"),
-        ({"ckks_ring": "8192"}, "ckks_ring is FedML-HE's"),
-        ({"permute": 1}, "permute must be true or false"),
-        ({"select": 0.5}, "select must be a select"),
-        ({"noise": 0.5}, "noise must be a noise"),
-        (HALF | {"top_k": 0.1}, "select with top_k"),
-        (HALF | SASH_, 'select with unmask="server"'),
-        ({"select": Select(0.5)}, "select with weighted=True"),
-        (NOISE | {"clip": "history"}, "noise with clip='history'"),
-        (NOISE | {"top_k": 0.1}, "noise with top_k"),
-        ({"noise": Laplace(0.1, "clear")}, 'noise of scope "clear"'),
-        ({"preset": "lwr-512"}, "SASH has ring-2048, lwr-736, lwr-1024"),
-        ({"sends": "gradient"}, "optimizer 'fedavg', which steps with a mean update"),
-        ({"optimizer": ClientOptimizer("adam")}, "which steps with a mean gradient"),
-        (GRADIENT | {"top_k": 0.1}, "every client steps for itself.*leave top_k out"),
-        (GRADIENT | {"scheme": "sash"}, "every client steps for itself"),
-        ({"sends": "weights"}, "sends must be one of update, gradient"),
-        ({"key_bits": 2048}, "key_bits and advance are BatchCrypt's"),
-        ({"scheme": "batchcrypt", "key_bits": 1024}, "3072 has 128 bits of security"),
-        ({"scheme": "batchcrypt", "advance": 1}, "advance must be true or false"),
-        ({"scheme": "batchcrypt", "top_k": 0.1}, "batches are added up as wholes"),
-        ({"scheme": "batchcrypt", "masking": "single"}, "that is FLASHE's"),
-        ({"scheme": "batchcrypt", "advance": True, "bits": 2}, "2 members leave 1 bits"),
-        (SASH_ | {"top_k": 0.1}, "top_k with scheme 'sash'.*use scheme 'flashe'"),
-        (SASH_ | {"clip": "history"}, "clip='history' with scheme 'sash'.*give clip as a number"),
-        (SASH_ | {"clip": "median"}, "with scheme 'sash'"),
-        (SASH_ | {"bits": 1}, "bits"),
-        (SASH_ | {"bits": 30}, "room for 2 to 29 bits"),
-        (SASH_ | {"unmask": "all"}, "unmask must be one of server, clients"),
-        ({"bits": 33}, "bits must be 2 to 32"),
-        ({"clip": 0.0}, "alpha must"),
-        ({"clip": float("nan")}, "alpha must"),
-        ({"clip": {"a": -1.0}}, "alpha must"),
-        ({"max_examples": 0}, "must be 1 to"),
-        ({"max_examples": 1 << 29}, "must be 1 to"),
-        ({"masking": "triple"}, "masking must be one of"),
-        ({"clip": "median"}, "'history' or 'exchange'"),
-        ({"top_k": 0.0}, "above 0 and at most 1"),
-        ({"top_k": 1.5}, "above 0 and at most 1"),
-        ({"top_k": float("nan")}, "top_k must be a finite number"),
-        ({"top_k": 0.1, "warmup": -1}, "cannot be negative"),
-        ({"metrics": ("loss", "loss")}, "twice"),
-        ({"metrics": tuple(str(i) for i in range(65))}, "at most 64"),
-        ({"metrics": ("",)}, "1 to 128"),
-        ({"arrays_key": ""}, "1 to 128"),
-        ({"weight_key": "n" * 129}, "1 to 128"),
-    ],
-)
-def test_terms_that_cannot_work_are_refused_when_built(change: Any, message: str) -> None:
+REFUSED: list[tuple[Callable[[], Terms], str]] = [
+    (lambda: Terms(scheme="flashe"), "scheme must be a scheme"),  # type: ignore[arg-type]
+    (lambda: coded(Esafl("rns-2048")), "ESHE has goldilocks-4096"),
+    (lambda: coded(Esafl(keys="weekly")), "keys must be one of joint, round, dealt"),  # type: ignore[arg-type]
+    (lambda: coded(Esafl(), top_k=0.1), "coefficients are added up as wholes"),
+    (lambda: coded(Esafl(), bits=1), "bits"),
+    (lambda: coded(Esafl(keys="round"), clip="exchange"), "fitted on sums that.*clip as a number"),
+    (lambda: coded(bits=0), "bits must be 2 to 32"),
+    (lambda: coded(permute=1), "each is True or False"),
+    (lambda: Terms(codec=chain(Clip(1.0), Quantize(16))), "put Weigh"),
+    (lambda: Terms(codec=chain(Weigh(1))), "end the chain with Quantize"),
+    (lambda: Terms(codec=Clip(1.0)), "codec must be a chain"),  # type: ignore[arg-type]
+    (lambda: Terms(select=0.5), "select must be a select"),  # type: ignore[arg-type]
+    (lambda: Terms(noise=0.5), "noise must be a noise"),  # type: ignore[arg-type]
+    (lambda: Terms(select=HALF, codec=update_codec(top_k=0.1)), "select with top_k"),
+    (lambda: Terms(Sash(), select=HALF), "reads the sum of everything anyway"),
+    (lambda: Terms(select=Select(0.5)), "select with weighted=True"),
+    (lambda: Terms(noise=NOISE, codec=update_codec(clip="history")), "thresholds that are fitted"),
+    (lambda: Terms(noise=NOISE, codec=update_codec(top_k=0.1)), "noise with top_k"),
+    (lambda: Terms(noise=Laplace(0.1, "clear")), 'noise of scope "clear"'),
+    (lambda: Terms(Sash(preset="lwr-512")), "SASH has ring-2048, lwr-736, lwr-1024"),
+    (lambda: Terms(optimizer=SGD, codec=update_codec(top_k=0.1)), "leave sparsification out"),
+    (lambda: Terms(Sash(), optimizer=SGD), "every client steps for itself"),
+    (lambda: Terms(BatchCrypt(key_bits=1024)), "3072 has 128 bits of security"),
+    (lambda: Terms(BatchCrypt(advance=1)), "advance must be true or false"),  # type: ignore[arg-type]
+    (lambda: coded(BatchCrypt(), top_k=0.1), "batches are added up as wholes"),
+    (lambda: coded(BatchCrypt(advance=True), bits=2), "2 members leave 1 bits"),
+    (lambda: coded(Sash(), top_k=0.1), "sparse updates with SASH.*that carries sparse"),
+    (lambda: coded(Sash(), clip="history"), "SASH and fresh keys.*clip as a number"),
+    (lambda: coded(Sash(), bits=1), "bits"),
+    (lambda: coded(Sash(), bits=30), "room for 2 to 29 bits"),
+    (lambda: Terms(Sash("all")), "unmask must be one of server, clients"),  # type: ignore[arg-type]
+    (lambda: coded(bits=33), "bits must be 2 to 32"),
+    (lambda: coded(clip=0.0), "alpha must"),
+    (lambda: coded(clip=float("nan")), "alpha must"),
+    (lambda: coded(clip={"a": -1.0}), "alpha must"),
+    (lambda: coded(clip="median"), "'history' or 'exchange'"),
+    (lambda: coded(max_examples=0), "1 to 2"),
+    (lambda: coded(max_examples=1 << 29), "1 to 2"),
+    (lambda: Terms(Flashe("triple")), "masking must be one of"),  # type: ignore[arg-type]
+    (lambda: coded(top_k=0.0), "above 0 and at most 1"),
+    (lambda: coded(top_k=1.5), "above 0 and at most 1"),
+    (lambda: coded(top_k=float("nan")), "above 0 and at most 1"),
+    (lambda: coded(top_k=0.1, warmup=-1), "cannot be negative"),
+    (lambda: Terms(metrics=("loss", "loss")), "twice"),
+    (lambda: Terms(metrics=tuple(str(i) for i in range(65))), "at most 64"),
+    (lambda: Terms(metrics=("",)), "1 to 128"),
+    (lambda: Terms(arrays_key=""), "1 to 128"),
+    (lambda: Terms(weight_key="n" * 129), "1 to 128"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), REFUSED, ids=lambda x: x if type(x) is str else "")
+def test_terms_that_cannot_work_are_refused_when_built(
+    build: Callable[[], Terms], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        Terms(**change)
+        build()
 
 
 def test_a_cohort_that_leaves_no_room_is_refused() -> None:
-    terms = Terms(max_examples=1 << 28)
+    terms = Terms(codec=update_codec(max_examples=1 << 28))
     terms.for_cohort(15)
     with pytest.raises(MisfitError, match="63 bits"):
         terms.for_cohort(16)
-    dataclasses.replace(terms, weighted=False).for_cohort(1024)
+    coded(weighted=False).for_cohort(1024)
 
 
 def test_a_public_key_of_another_length_is_refused() -> None:
     public = paillier_key(bytes(32)).public
-    terms = Terms(scheme="batchcrypt", key_bits=4096)
+    terms = Terms(BatchCrypt(key_bits=4096))
     with pytest.raises(ProtocolError, match=f"has {public.bits} bits, the terms say 4096"):
         terms.for_cohort(3, public=public.to_bytes())
 
@@ -204,36 +210,39 @@ def test_a_public_key_of_another_length_is_refused() -> None:
 @pytest.mark.parametrize(("cohort", "bits"), [(3, 27), (10, 24), (100, 18), (1000, 12)])
 @pytest.mark.parametrize("unmask", ["server", "clients"])
 def test_bits_are_resolved_for_a_cohort(cohort: int, bits: int, unmask: Any) -> None:
-    terms = Terms("sash", 0, unmask=unmask, preset="lwr-736")
+    terms = Terms(Sash(unmask=unmask, preset="lwr-736"), update_codec(bits=0))
     resolved = terms.resolved(cohort)
-    assert resolved == dataclasses.replace(terms, bits=bits)
+    assert resolved == dataclasses.replace(terms, codec=update_codec(bits=bits))
     assert resolved.resolved(cohort + 1) is resolved
     assert terms.bits == 0  # what is signed before the cohort is known
     scheme = terms.for_cohort(cohort)
-    assert scheme == resolved.for_cohort(cohort) == Sash(cohort, bits, "lwr-736", unmask)
+    assert (
+        scheme
+        == resolved.for_cohort(cohort)
+        == Sash(unmask=unmask, preset="lwr-736").adder(cohort, bits)
+    )
     assert Terms.from_bytes(resolved.to_bytes()) == resolved
     assert Terms.from_bytes(terms.to_bytes()) == terms
-    assert resolved.codec().parameters() != terms.resolved(2).codec().parameters()
-    hashes = [
-        t.layout_hash(LAYOUT, scheme) for t in (resolved, dataclasses.replace(resolved, bits=9))
-    ]
+    assert resolved.codec.parameters() != terms.resolved(2).codec.parameters()
+    narrower = dataclasses.replace(resolved, codec=update_codec(bits=9))
+    hashes = [t.layout_hash(LAYOUT, scheme) for t in (resolved, narrower)]
     assert len({*hashes}) == 2
 
 
 def test_bits_that_are_given_stay() -> None:
-    terms = Terms("sash", 12)
+    terms = Terms(Sash(), update_codec(bits=12))
     assert terms.resolved(10) is terms
-    assert terms.for_cohort(1000) == Sash(1000, 12)
+    assert terms.for_cohort(1000) == Sash().adder(1000, 12)
     with pytest.raises(ConfigError, match="room for 2 to 11 bits; bits=0 takes all"):
         terms.for_cohort(1024)
-    flashe = Terms(bits=16)
+    flashe = Terms(codec=update_codec(bits=16))
     assert flashe.resolved(10) is flashe
 
 
 def test_numbers_may_be_numpys() -> None:
     noise = Laplace(np.float32(0.5), "all")  # type: ignore[arg-type]
     for given, plain in (
-        (Terms(top_k=np.float64(0.25)), Terms(top_k=0.25)),
+        (Terms(codec=update_codec(top_k=np.float64(0.25))), Terms(codec=update_codec(top_k=0.25))),
         (Terms(noise=noise), Terms(noise=Laplace(0.5, "all"))),
     ):
         assert given == plain == Terms.from_bytes(given.to_bytes())
@@ -242,53 +251,68 @@ def test_numbers_may_be_numpys() -> None:
 @pytest.mark.parametrize("cohort", [0, 1, 1025])
 def test_a_cohort_that_sash_has_no_place_for(cohort: int) -> None:
     with pytest.raises(ConfigError, match="cohort must be 2 to 1024"):
-        Terms("sash", 0).for_cohort(cohort)
+        Terms(Sash(), update_codec(bits=0)).for_cohort(cohort)
 
 
 @pytest.mark.parametrize(
-    ("terms", "reader", "masked", "sparse", "permuted"),
+    ("terms", "reader", "masked", "sparse", "hidden"),
     [
-        (Terms(unmask="server"), "clients", False, False, False),
-        (Terms(permute=False), "clients", False, False, False),
-        (Terms(top_k=1.0), "clients", False, True, True),
-        (Terms(top_k=0.1, permute=False), "clients", False, True, False),
-        (Terms("sash"), "server", True, False, False),
-        (Terms("sash", unmask="clients"), "clients", True, False, False),
-        (Terms("esafl", keys="round"), "clients", True, False, False),
-        (Terms("esafl"), "clients", False, False, False),
+        (Terms(), "clients", False, False, False),
+        (coded(permute=False), "clients", False, False, False),
+        (coded(top_k=1.0), "clients", False, True, True),
+        (coded(top_k=0.1, permute=False), "clients", False, True, False),
+        (Terms(Sash()), "server", True, False, False),
+        (Terms(Sash("clients")), "clients", True, False, False),
+        (Terms(Esafl(keys="round")), "clients", True, False, False),
+        (Terms(Esafl()), "clients", False, False, False),
     ],
 )
 def test_who_reads_what(
-    terms: Terms, reader: str, masked: bool, sparse: bool, permuted: bool
+    terms: Terms, reader: str, masked: bool, sparse: bool, hidden: bool
 ) -> None:
-    found = terms.reader, terms.per_sum_keys, terms.sparse, terms.permuted
-    assert found == (reader, masked, sparse, permuted)
+    scheme, codec = terms.scheme, terms.codec
+    found = scheme.reader, scheme.per_sum_keys, codec.sparse, codec.hides
+    assert found == (reader, masked, sparse, hidden)
 
 
 BODY = canonical.loads(Terms().to_bytes(), MAX_BYTES, "terms")
-AS = "clip must be thresholds"
+AS = "codec must be a chain"
+
+
+def clip(**own: Any) -> dict[str, Any]:
+    """Terms whose first codec says this."""
+    return {**BODY, "codec": [{"name": "clip", **own}, *BODY["codec"][1:]]}
+
+
+def top(**own: Any) -> dict[str, Any]:
+    return {**BODY, "codec": [{"name": "topk", "ratio": "0.1", "warmup": 0, **own}, *BODY["codec"]]}
+
+
 MALFORMED: list[tuple[Any, str]] = [
     ([1], "needs a map of named fields"),
     ({**BODY, "reader": "server"}, "1 unknown fields"),
     ({**BODY, "v": 5}, "version 5, this flhe reads"),
-    ({**BODY, "v": 8}, "version 8, this flhe reads"),
-    ({**BODY, "clip": 1}, AS),
-    ({**BODY, "clip": "one"}, AS),
-    ({**BODY, "clip": "1.0"}, AS),
-    ({**BODY, "clip": "0x1p+5000"}, AS),
-    ({**BODY, "clip": [1, 2]}, AS),
-    ({**BODY, "clip": [["a", "0x1p+0", 1]]}, AS),
-    ({**BODY, "clip": ["ab"]}, AS),
-    ({**BODY, "clip": [[5, "0x1.0000000000000p+0"]]}, AS),
-    ({**BODY, "clip": [["a", 1]]}, AS),
-    ({**BODY, "clip": [["a", "0x1p+5000"]]}, AS),
-    ({**BODY, "clip": [["a", "0x1.0000000000000p+0"]] * 2}, AS),
-    ({**BODY, "clip": "median"}, AS),
-    ({**BODY, "clip": ["history"]}, AS),
+    ({**BODY, "v": 9}, "version 9, this flhe reads"),
+    ({**BODY, "codec": "clip"}, AS),
+    ({**BODY, "codec": ["clip"]}, AS),
+    ({**BODY, "codec": [{"bound": 1}]}, AS),
+    (clip(bound="0x1p+0"), AS),
+    (clip(bound=[1, 2]), AS),
+    (clip(bound=[["*", "1.0"]]), AS),
+    (clip(bound=[["*", "0x1p+5000"]]), AS),
+    (clip(bound=[["a", "0x1.0000000000000p+0", 1]]), AS),
+    (clip(bound=[["a", 1]]), AS),
+    (clip(bound=[["a", "0x1.0000000000000p+0"]] * 2), AS),
+    (clip(rule="history", bits=3), AS),
+    (clip(), AS),
+    (top(ratio="1/10"), AS),
+    (top(ratio="0.10"), AS),
+    (top(more=1), AS),
+    ({**BODY, "scheme": "flashe"}, "scheme"),
+    ({**BODY, "scheme": ["flashe"]}, "scheme"),
+    ({**BODY, "scheme": ["flashe", {"masking": "double", "unmask": "server"}]}, "1 unknown fields"),
     ({**BODY, "optimizer": {"name": "fedlion"}}, "optimizer"),
     ({**BODY, "optimizer": {"name": "fedavg", "eta": (1.0).hex()}}, "optimizer"),
-    ({**BODY, "top_k": "0.5"}, "top_k"),
-    ({**BODY, "top_k": "0x1p+5000"}, "top_k"),
 ]
 
 
@@ -299,11 +323,22 @@ def test_malformed_terms(body: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"bits": 33}, {"scheme": "eshe"}, {"top_k": "nan"}, {"clip": (0.0).hex()}], ids=str
+    ("body", "says"),
+    [
+        ({**BODY, "scheme": ["rot13", {}]}, "there are flashe, sash"),
+        ({**BODY, "scheme": ["esafl", {"ring": "rns-2048", "keys": "joint"}]}, "ESHE has"),
+        ({**BODY, "codec": [*BODY["codec"], {"name": "gzip"}]}, "codec 'gzip': there are topk"),
+        ({**BODY, "codec": [*BODY["codec"][:-1], {"name": "quantize", "bits": 33}]}, "2 to 32"),
+        ({**BODY, "codec": BODY["codec"][::-1]}, "Weigh takes reals|Quantize needs inputs"),
+        (top(ratio="nan"), "above 0 and at most 1"),
+        (clip(bound=[["*", (0.0).hex()]]), "alpha must"),
+        (clip(bound=[[5, "0x1.0000000000000p+0"]]), "names of layers"),
+    ],
+    ids=str,
 )
-def test_well_formed_terms_that_cannot_work(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        Terms.from_bytes(canonical.dumps({**BODY, **change}))
+def test_well_formed_terms_that_cannot_work(body: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Terms.from_bytes(canonical.dumps(body))
 
 
 def test_bytes_that_are_no_terms() -> None:

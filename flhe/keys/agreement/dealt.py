@@ -1,8 +1,8 @@
-"""Keys of ESHE that somebody trusted deals offline: the paper's administration server.
+"""Keys of a scheme that somebody trusted deals offline: ESAFL's administration server.
 
 The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s}; it takes part in
 nothing else, and should forget all of it. Files go to the sites by hand, or by whatever the sites
-trust, never through the server. `flhe keygen --scheme eshe` is this.
+trust, never through the server. `flhe keygen --scheme` is this.
 
 Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no s_i is ever in
 the sums of two. When a site drops out for good the dealer deals anew for the others, with fresh keys.
@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.states import Confirmed
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
-from flhe.schemes.esafl.keys import EsaflKey, draw_own
-from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.presets import eshe_preset
+from flhe.schemes.base import JointAdder, Scheme
+from flhe.schemes.joint_key import JointKey
+from flhe.schemes.registry import SchemeField
 from flhe.wire import files
 from flhe.wire.fields import Hash, ascending, size
 from flhe.wire.record import Form, Record
@@ -43,8 +43,8 @@ class Dealt(Record):
 
     Parameters
     ----------
-    ring : str
-        Preset that the keys are for.
+    scheme : Scheme
+        What the keys are for.
     roster_hash : bytes
         SHA-256 of the roster, 32 bytes.
     members : tuple of bytes
@@ -54,7 +54,7 @@ class Dealt(Record):
     serial : bytes
         16 random bytes that all files of one dealing share, for sites to compare. Mixed dealings have
         different sums, so different names for them, and no two nodes' ciphertexts add up.
-    key : EsaflKey
+    key : JointKey
         s_i and s.
     """
 
@@ -63,25 +63,27 @@ class Dealt(Record):
         MAX_FILE,
         "flhe-dealt-key",
         VERSION,
-        origin="no file of `flhe keygen --scheme eshe`",
+        origin="no file of `flhe keygen --scheme`",
     )
 
-    ring: str
+    scheme: SchemeField
     roster_hash: Hash
     members: Annotated[tuple[Hash, ...], ascending("members")]
     member: Hash
     serial: Annotated[bytes, size(16)]
-    key: EsaflKey = field(repr=False)
+    key: JointKey = field(repr=False)
 
     def _validate(self) -> None:
         if self.member not in self.members:
             raise ProtocolError("dealt keys: the member that they are for is not among the members")
-        self.key.check(eshe_preset(self.ring).dimension, len(self.members))
+        if not self.scheme.dealt:
+            raise ProtocolError(f"dealt keys: {self.scheme.name} has none that are dealt")
+        self.key.check(_adder(self.scheme, len(self.members)))
 
 
 def deal(
     roster: Roster,
-    ring: str,
+    scheme: Scheme,
     without: Collection[bytes] = (),
     random: Random = secrets.token_bytes,
 ) -> dict[bytes, Dealt]:
@@ -91,8 +93,8 @@ def deal(
     ----------
     roster : Roster
         Who there is.
-    ring : str
-        Preset of the ring.
+    scheme : Scheme
+        What the keys are for: one whose keys are dealt.
     without : collection of bytes
         Identity keys of members that are left out.
 
@@ -101,7 +103,6 @@ def deal(
     ConfigError
         Fewer members than the roster's bounds need, or who is left out is no member.
     """
-    dimension = eshe_preset(ring).dimension
     for public in without:
         if public not in roster.publics:
             raise ConfigError(f"the key {public.hex()[:16]} is no member's of this roster")
@@ -110,16 +111,17 @@ def deal(
         raise ConfigError(
             f"keys for {len(members)} members, this roster's bounds need {roster.min_members} or more"
         )
-    keys = [draw_own(dimension, random) for _ in members]
+    adder = _adder(scheme, len(members))
+    keys = [adder.draw_own(random) for _ in members]
     total: NDArray[np.int32] = np.array(keys, np.int32).sum(axis=0, dtype=np.int32)
     serial = random(16)
     return {
-        member: Dealt(ring, roster.hash, members, member, serial, EsaflKey(own, total))
+        member: Dealt(scheme, roster.hash, members, member, serial, JointKey(own, total))
         for member, own in zip(members, keys, strict=True)
     }
 
 
-def load(path: Path | None, state: Confirmed, scheme: Esafl) -> EsaflKey:
+def load(path: Path | None, state: Confirmed, adder: JointAdder) -> JointKey:
     """The keys in the file at `path`, if they are for exactly this epoch's members.
 
     Raises
@@ -131,7 +133,7 @@ def load(path: Path | None, state: Confirmed, scheme: Esafl) -> EsaflKey:
     if path is None:
         raise ConfigError(
             "keys are dealt in this federation, and this node has none: set flhe-dealt-key in its node "
-            "config to the file that `flhe keygen --scheme eshe` made for it"
+            "config to the file that `flhe keygen --scheme` made for it"
         )
     try:
         dealt = Dealt.from_bytes(files.read(path))
@@ -145,7 +147,7 @@ def load(path: Path | None, state: Confirmed, scheme: Esafl) -> EsaflKey:
     for what, is_so in (
         ("another roster", dealt.roster_hash == state.roster.hash),
         ("another site", dealt.member == state.identity.public),
-        ("another ring", dealt.ring == scheme.ring),
+        ("other parameters", dealt.scheme == adder.scheme),
     ):
         if not is_so:
             raise ConfigError(f"flhe-dealt-key: the keys were dealt for {what}")
@@ -153,6 +155,10 @@ def load(path: Path | None, state: Confirmed, scheme: Esafl) -> EsaflKey:
         raise ConfigError(
             f"flhe-dealt-key: the keys were dealt to {len(dealt.members)} sites, and "
             f"{len(state.members)} take part that are not all of them: have keys dealt for those, or "
-            "let members make their own (keys='joint')"
+            "let members make their own"
         )
     return dealt.key
+
+
+def _adder(scheme: Scheme, members: int) -> JointAdder:
+    return cast(JointAdder, scheme.adder(members))

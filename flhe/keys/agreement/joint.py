@@ -37,14 +37,14 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import NoKeyError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.math.prg import BLOCK, AesCtr
-from flhe.schemes.esafl.keys import EsaflKey, Own, check_own, check_total, draw_own
-from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.base import JointAdder
+from flhe.schemes.joint_key import JointKey
 from flhe.wire.arrays import array
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import Hash
@@ -58,6 +58,7 @@ MAX_SUM = 1024
 """Longest JOINT-SUM, bytes."""
 
 Lanes = NDArray[np.uint32]
+Own = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +80,7 @@ class _Name(Record):
 def share(
     state: Confirmed,
     confirms: list[bytes],
-    scheme: Esafl,
+    adder: JointAdder,
     policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, bytes]:
@@ -91,7 +92,7 @@ def share(
         The member's own.
     confirms : list of bytes
         Everyone's CONFIRM.
-    scheme : Esafl
+    adder : JointAdder
         For the epoch's members.
     policy_hash : bytes
         Hash of the terms.
@@ -106,9 +107,9 @@ def share(
     if state.scheme_public:
         raise ProtocolError("the sum of keys is known in this key agreement: start over")
     if not state.scheme_secret:
-        own = draw_own(scheme.sizes.n, random)
+        own = adder.draw_own(random)
         state = replace(state, scheme_secret=_Drawn(own).to_bytes(), scheme_terms=policy_hash)
-    own = _own_in(state, scheme, policy_hash)
+    own = _own_in(state, adder, policy_hash)
     box = seal.seal(
         agreed.group_key,
         broadcast.box_header(agreed, STAGE, agreed.rank),
@@ -123,7 +124,7 @@ def add(
     state: Confirmed,
     confirms: list[bytes],
     messages: list[bytes],
-    scheme: Esafl,
+    adder: JointAdder,
     policy_hash: bytes,
 ) -> tuple[Confirmed, bytes]:
     """Take everyone's JOINT, own included, in any order; returns the state and the JOINT-SUM.
@@ -136,13 +137,13 @@ def add(
         A message missing, repeated, changed or of another exchange; a sum that is none of keys.
     """
     agreed = epoch.finish(state, confirms)
-    own = _own_in(state, scheme, policy_hash)
+    own = _own_in(state, adder, policy_hash)
     if len(messages) != agreed.size:
         raise ProtocolError(
             f"{len(messages)} JOINT messages, all {agreed.size} members must send one: start over"
         )
     expect = broadcast.expected(agreed, STAGE, STAGE, policy_hash)
-    total = np.zeros(scheme.sizes.n, np.uint32)
+    total = np.zeros(adder.dimension, np.uint32)
     seen: set[bytes] = set()
     for data in messages:
         envelope = Envelope.from_bytes(data, MAX_SHARE)
@@ -160,11 +161,11 @@ def add(
         if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
             raise ProtocolError("own JOINT was changed on the way: start over")
         total += np.frombuffer(plain, "<u4")
-    return _with_sum(state, agreed, EsaflKey(own, total.view(np.int32)), scheme, policy_hash)
+    return _with_sum(state, agreed, JointKey(own, total.view(np.int32)), adder, policy_hash)
 
 
 def take(
-    state: Confirmed, confirms: list[bytes], key: EsaflKey, scheme: Esafl, policy_hash: bytes
+    state: Confirmed, confirms: list[bytes], key: JointKey, adder: JointAdder, policy_hash: bytes
 ) -> tuple[Confirmed, bytes]:
     """Take keys that were dealt offline, in place of `share` and `add`; returns state and JOINT-SUM.
 
@@ -178,7 +179,7 @@ def take(
         raise ProtocolError(
             "keys were drawn in this key agreement, so none that were dealt are taken"
         )
-    return _with_sum(state, agreed, key, scheme, policy_hash)
+    return _with_sum(state, agreed, key, adder, policy_hash)
 
 
 def announced(
@@ -195,39 +196,29 @@ def announced(
     return _Name.from_bytes(broadcast.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
 
 
-def key_of(agreed: Epoch) -> EsaflKey:
-    """The keys of an epoch; NoKeyError where they were erased, or there never were any."""
-    if not agreed.scheme_secret:
-        raise NoKeyError(
-            "this epoch's keys were erased, because members agreed on another one or began to: the "
-            "group must agree anew"
-        )
-    return EsaflKey.from_bytes(agreed.scheme_secret)
-
-
 # --- state ---
 
 
-def _own_in(state: Confirmed, scheme: Esafl, policy_hash: bytes) -> Own:
+def _own_in(state: Confirmed, adder: JointAdder, policy_hash: bytes) -> Own:
     """The own key in a state that has no sum yet, or one that was computed before."""
     if state.scheme_terms != policy_hash:
         raise ProtocolError("keys were drawn for other terms in this key agreement: start over")
     if state.scheme_public:
-        return EsaflKey.from_bytes(state.scheme_secret).own
+        return JointKey.from_bytes(state.scheme_secret).own
     if not state.scheme_secret:
         raise ProtocolError("no key was drawn in this key agreement: start over")
     key = _Drawn.from_bytes(state.scheme_secret).own
-    if key.shape != (scheme.sizes.n,):
+    if key.shape != (adder.dimension,):
         raise ProtocolError("keys were drawn for another ring: start over")
-    check_own(key)
+    adder.check_own(key)
     return key
 
 
 def _with_sum(
-    state: Confirmed, agreed: Epoch, key: EsaflKey, scheme: Esafl, policy_hash: bytes
+    state: Confirmed, agreed: Epoch, key: JointKey, adder: JointAdder, policy_hash: bytes
 ) -> tuple[Confirmed, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
-    key.check(scheme.sizes.n, agreed.size)
+    key.check(adder)
     name = _name(agreed, key)
     if state.scheme_public and not hmac.compare_digest(state.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
@@ -238,9 +229,8 @@ def _with_sum(
     return state, Envelope.seal(state.identity, header, _Name(name).to_bytes()).to_bytes()
 
 
-def _name(agreed: Epoch, key: EsaflKey) -> bytes:
+def _name(agreed: Epoch, key: JointKey) -> bytes:
     """HMAC over s, 32 bytes: equal for all that have the same, and nothing to who has not K_G."""
-    check_total(key.total, agreed.size)
     mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)
     return hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
 

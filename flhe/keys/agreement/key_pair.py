@@ -29,8 +29,8 @@ from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
-from flhe.keys.roles import check_pair, new_pair
-from flhe.schemes.base import Scheme
+from flhe.keys.roles import check_pair
+from flhe.schemes.base import KeyPairAdder
 from flhe.wire.fields import Rule
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
@@ -51,7 +51,7 @@ class _Pair(Record):
 def make(
     state: Confirmed,
     confirms: list[bytes],
-    scheme: Scheme,
+    adder: KeyPairAdder,
     policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, bytes]:
@@ -63,7 +63,7 @@ def make(
         Of the member of the lowest rank.
     confirms : list of bytes
         Everyone's CONFIRM.
-    scheme : Scheme
+    adder : KeyPairAdder
         For the epoch's members, without a key.
     policy_hash : bytes
         Hash of the terms.
@@ -77,7 +77,7 @@ def make(
     if agreed.rank != 0:
         raise ProtocolError("the key pair is made by the member of the lowest rank")
     if not state.scheme_secret:
-        public, secret = new_pair(scheme, random)
+        public, secret = adder.new_pair(random)
         state = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
     if state.scheme_terms != policy_hash:
         raise ProtocolError("a key pair was made for other terms in this key agreement: start over")
@@ -88,7 +88,7 @@ def make(
 
 
 def take(
-    state: Confirmed, confirms: list[bytes], message: bytes, scheme: Scheme, policy_hash: bytes
+    state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPairAdder, policy_hash: bytes
 ) -> Confirmed:
     """Take the pair that the member of the lowest rank made, once it has proved sound.
 
@@ -110,7 +110,7 @@ def take(
     _, secret = seal.unseal(agreed.group_key, pair.box, _box_header(agreed, public))
     taken = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
     if not state.scheme_secret:
-        check_pair(scheme, public, secret)
+        check_pair(adder, public, secret)
     elif not hmac.compare_digest(taken.to_bytes(), state.to_bytes()):
         raise ProtocolError("a second key pair in one key agreement: start over")
     return taken

@@ -3,76 +3,127 @@
 A node's own policy may be stricter than its roster and never laxer. A limit that is absent leaves the
 matter to each node's own config; one that is there makes an exception for nobody:
 
-    key-bits, min-select, min-noise, min-members   the larger of both holds
-    max-releases                                   the smaller of both holds; 0 is any number
-    fresh-keys                                     true on either side holds
-    server-reads, unpermuted, counts               false on either side holds
+    min-select, min-noise, min-members    the larger of both holds
+    max-releases                          the smaller of both holds; 0 is any number
+    fresh-keys                            true on either side holds
+    server-reads, unpermuted, counts      false on either side holds
 
-So a roster that says server-reads=true lets the server read nowhere by that alone: a node that does not
-allow it in its own config still refuses.
+and those that schemes declare (`Scheme.limits`). So a roster that says server-reads=true lets the
+server read nowhere by that alone: a node that does not allow it in its own config still refuses.
 
 Source: docs/protocol.md.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from flhe.errors import ConfigError
-from flhe.wire.fields import U32, between, within
+from flhe.schemes.limit import Limit, Value
+from flhe.schemes.registry import SCHEMES
+from flhe.wire.fields import As
 from flhe.wire.record import Form, Record
 
-Value = bool | int | float
 
-_PERMISSIONS = ("server_reads", "unpermuted", "counts")
-_DUTIES = ("fresh_keys",)
+def _flag(name: str, *, duty: bool = False, simulated: bool = False) -> Limit:
+    """A permission, which holds where both sides give it; or a duty, where either side sets it."""
+    return Limit(
+        name,
+        "true or false",
+        lambda value: True,
+        (lambda one, other: one or other) if duty else (lambda one, other: one and other),
+        default=False,
+        simulated=simulated,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _fewest(one: Value, other: Value) -> Value:
+    """The smaller of two numbers, of which 0 is any."""
+    return min(one, other) if one and other else one or other
+
+
+GENERAL = (
+    _flag("fresh-keys", duty=True),
+    _flag("server-reads", simulated=True),
+    _flag("unpermuted", simulated=True),
+    _flag("counts"),
+    Limit(
+        *("min-select", "a number, 0 to 1", lambda share: 0 <= share <= 1, max),
+        default=1.0,
+        simulated=0.0,
+    ),
+    Limit(
+        *("min-noise", "a number, 0 or more", lambda scale: 0 <= scale < 1e300, max),
+        default=0.0,
+        simulated=0.0,
+    ),
+    Limit(
+        *("max-releases", "an integer, 0 or more", lambda most: 0 <= most < 1 << 32, _fewest),
+        default=0,
+        simulated=0,
+    ),
+    Limit(
+        "min-members",
+        "an integer, 2 to 1024, or 0",
+        lambda least: least == 0 or 2 <= least <= 1024,
+        max,
+        default=0,
+        simulated=0,
+    ),
+)
+"""Limits of every scheme."""
+
+
+@functools.cache
+def known() -> dict[str, Limit]:
+    """Every limit, those of all installed schemes included, by name."""
+    return {
+        limit.name: limit for limit in (*GENERAL, *(own for s in SCHEMES.all() for own in s.limits))
+    }
+
+
+def _to_fields(said: Mapping[str, Value]) -> list[list[str]]:
+    return [[name, _text(value)] for name, value in said.items()]
+
+
+def _from_fields(stored: Any) -> dict[str, Value]:
+    return {name: known()[name].read(text) for name, text in stored}
+
+
+@dataclass(frozen=True, slots=True)
 class Limits(Record):
-    """What a roster says of the parameters of runs; None where it says nothing.
+    """What a roster says of the parameters of runs.
 
     Parameters
     ----------
-    key_bits : int, optional
-        Shortest Paillier modulus, bits.
-    fresh_keys : bool, optional
-        Whether ESAFL's keys must be fresh in each round.
-    min_select : float, optional
-        Smallest share of an update that must be encrypted, 0 to 1.
-    min_noise : float, optional
-        Least scale of the noise on what is in clear, in units of the update.
-    server_reads : bool, optional
-        Whether the server may read the sum of a round.
-    unpermuted : bool, optional
-        Whether the server may see which values of a sparse update were chosen.
-    counts : bool, optional
-        Whether example counts may leave a node.
-    max_releases : int, optional
-        Most updates with noise that may leave a node; 0 for any number.
-    min_members : int, optional
-        Fewest members of an epoch.
+    said : mapping of str to bool, int or float
+        Limits by name, ascending; what is absent is left to each node.
 
     Raises
     ------
     ConfigError
-        A value of another type, or out of bounds.
+        A limit that no scheme here knows, or a value that is none of it.
     """
 
-    FORM = Form("limits", error=ConfigError, lean=True, advice="upgrade flhe")
+    FORM = Form("limits", error=ConfigError, row=True, advice="upgrade flhe")
 
-    key_bits: Literal[2048, 3072, 4096] | None = None
-    fresh_keys: bool | None = None
-    min_select: Annotated[float, between(0, 1)] | None = None
-    min_noise: Annotated[float, between(0, math.inf)] | None = None
-    server_reads: bool | None = None
-    unpermuted: bool | None = None
-    counts: bool | None = None
-    max_releases: U32 | None = None
-    min_members: Annotated[int, within(2, 1024)] | None = None
+    said: Annotated[
+        Mapping[str, Value],
+        As(_to_fields, _from_fields, "limits that this flhe knows, each once, ascending"),
+    ] = field(default_factory=dict, hash=False)
+
+    def _validate(self) -> None:
+        for name, value in self.said.items():
+            limit = known().get(name)
+            if limit is None:
+                raise ConfigError(f"limits: {name} is none; there are {', '.join(known())}")
+            if not limit.is_value(value):
+                raise ConfigError(f"limits: {name} must be {limit.needs}")
+        ordered = {name: known()[name].taken(self.said[name]) for name in sorted(self.said)}
+        object.__setattr__(self, "said", ordered)
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> Limits:
@@ -86,68 +137,33 @@ class Limits(Record):
         said: dict[str, Value] = {}
         for setting in settings:
             name, _, text = setting.partition("=")
-            field = name.replace("-", "_")
-            if field not in _NAMES or name != _written(field):
+            limit = known().get(name)
+            if limit is None:
                 raise ConfigError(
-                    f"--allow {setting}: no parameter; there are {', '.join(map(_written, _NAMES))}"
+                    f"--allow {setting}: no parameter; there are {', '.join(known())}"
                 )
-            if field in said:
+            if name in said:
                 raise ConfigError(f"--allow {setting}: {name} is said twice")
             try:
-                said[field] = _READ[field](text)
-                cls(**{field: said[field]})  # type: ignore[arg-type]
-            except ConfigError as error:
-                _, _, needs = str(error).partition(" must be ")
-                raise ConfigError(
-                    f"--allow {setting}: must be {needs.removesuffix(', or none')}"
-                ) from None
-            except (KeyError, ValueError):
-                raise ConfigError(f"--allow {setting}: {text or 'nothing'} is no value") from None
-        return cls(**said)  # type: ignore[arg-type]
-
-    def said(self) -> dict[str, Value]:
-        """What there is, by name as it is written in a node's config without `flhe-`."""
-        values = {name: getattr(self, name) for name in _NAMES}
-        return {_written(name): value for name, value in values.items() if value is not None}
+                said[name] = limit.read(text)
+            except ValueError:
+                raise ConfigError(f"--allow {setting}: must be {limit.needs}") from None
+        return cls(said)
 
     def lines(self) -> list[str]:
         """What there is, `NAME=VALUE` each, as `parse` reads it."""
-        return [f"{name}={_text(value)}" for name, value in self.said().items()]
+        return [f"{name}={_text(value)}" for name, value in self.said.items()]
 
     def tighten(self, own: Mapping[str, Value]) -> dict[str, Value]:
-        """The stricter of these limits and a node's own, by name of field.
-
-        `own` has a value for each field.
-        """
-        return {name: self._stricter(name, own[name]) for name in _NAMES}
-
-    def _stricter(self, name: str, own: Value) -> Value:
-        agreed: Value | None = getattr(self, name)
-        if agreed is None:
-            return own
-        if name in _PERMISSIONS:
-            return bool(own and agreed)
-        if name in _DUTIES:
-            return bool(own or agreed)
-        if name == "max_releases":
-            return min(own, agreed) if own and agreed else own or agreed
-        return max(own, agreed)
+        """The stricter of these limits and a node's own, by name; `own` has a value for each."""
+        return {
+            name: known()[name].stricter(value, self.said[name]) if name in self.said else value
+            for name, value in own.items()
+        }
 
 
 NONE = Limits()
 """Every matter is left to each node."""
-
-_NAMES = tuple(field.name for field in fields(Limits))
-_FLAGS = {"true": True, "false": False}
-_READ: dict[str, Callable[[str], Value]] = {
-    **dict.fromkeys(("key_bits", "max_releases", "min_members"), int),
-    **dict.fromkeys(("min_select", "min_noise"), float),
-    **dict.fromkeys((*_PERMISSIONS, *_DUTIES), _FLAGS.__getitem__),
-}
-
-
-def _written(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _text(value: Value) -> str:

@@ -27,10 +27,11 @@ from typing import Annotated
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.identity import check_public
 from flhe.keys.roster.limits import NONE, Limits
+from flhe.schemes.registry import PLAIN
 from flhe.wire.fields import Hash, matching, within
 from flhe.wire.record import Form, Record
 
-VERSION = 3
+VERSION = 4
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
 """Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
@@ -100,11 +101,16 @@ class Roster(Record):
             raise ConfigError(
                 "Roster: two members have one name, or names that differ in capitals only: rename one"
             )
+        agreed = self.limits.said.get("min-members")
         if not self.min_members <= len(self.members) <= MAX_MEMBERS:
             raise ConfigError(
                 f"Roster: {len(self.members)} members, collusion {self.collusion} and "
                 f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS} members"
-                + (f" (min-members={agreed})" if (agreed := self.limits.min_members) else "")
+                + (
+                    f" (min-members={agreed})"
+                    if (agreed := self.limits.said.get("min-members"))
+                    else ""
+                )
             )
         if not self.schemes or len(set(self.schemes)) != len(self.schemes):
             raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
@@ -189,7 +195,9 @@ class Roster(Record):
     @property
     def min_members(self) -> int:
         """Fewest members of an epoch: max(min_survivors, c + 3), or what the parameters say."""
-        return max(self.min_survivors, self.collusion + 3, self.limits.min_members or 0)
+        return max(
+            self.min_survivors, self.collusion + 3, int(self.limits.said.get("min-members", 0))
+        )
 
     @property
     def min_opening(self) -> int:
@@ -233,4 +241,4 @@ class Roster(Record):
 
     def allows(self, scheme: str) -> bool:
         """Whether the scheme named `scheme` may run. "Any" means any that encrypts."""
-        return scheme in self.schemes or (ANY in self.schemes and scheme != "plain")
+        return scheme in self.schemes or (ANY in self.schemes and scheme != PLAIN)

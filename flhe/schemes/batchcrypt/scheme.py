@@ -1,262 +1,100 @@
-"""BatchCrypt: quantized values in batches, each batch one Paillier ciphertext.
+"""BatchCrypt as a scheme; how it encrypts is in `flhe.schemes.batchcrypt.adder`.
 
-    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k), and a tag above  mod n
-    product of c_i mod n^2             opens to the sum of the m_i, slot by slot
-
-The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
-of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
-For the same reason they encrypt modulo p^2 and q^2 instead of n^2
-(`flhe.schemes.batchcrypt.residues`), and most of that, the power r^n, does not depend on the
-values: it can be computed while the app trains.
-
-A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
-slots. The tags say it (`flhe.schemes.batchcrypt.batch_mac`), so a sum opens for its own senders and
-slot only.
-
-Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
-`flhe.coding.slots`, which says what of the paper's codec is different.
+Source: BatchCrypt, Sec. 4.
 """
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
+from flhe.errors import ConfigError
+from flhe.packages import Needs
+from flhe.schemes.base import Agreement, Scheme
+from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, check_key_bits
+from flhe.schemes.limit import Limit, Value
+from flhe.wire.record import Form
 
-from flhe.coding.base import Plain
-from flhe.coding.slots import Slots
-from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError
-from flhe.math.bigint import Big, from_rows, gmpy, to_rows
-from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
-from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey, check_key_bits
-from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SealerShell, Shell
-from flhe.wire.secret import Random
+if TYPE_CHECKING:
+    from flhe.schemes.batchcrypt.adder import BatchCryptAdder
 
-NAME = "batchcrypt"
 DEFAULT_KEY_BITS = 3072
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCrypt(Shell):
-    """Public parameters; with the public key, all that the server has.
+class BatchCrypt(Scheme):
+    """BatchCrypt's own parameters.
 
     Parameters
     ----------
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
     key_bits : int
         |n|, bits: 3072 (128 bits of security), 2048 (112; what the paper measures) or 4096.
-    public : PublicKey, optional
-        The epoch's key; without it, nothing can be added.
+    advance : bool
+        Advance scaling (Sec. 4.3): the bits of a value have room for the sum of all members, so each of
+        them quantizes with ceil(log2 N) bits less and a slot is as many bits narrower.
     """
 
-    name: ClassVar[str] = NAME
-    dense: ClassVar[str] = "batches hold dense vectors only"
+    FORM = Form("BatchCrypt", error=ConfigError)
+    name: ClassVar[str] = "batchcrypt"
+    title: ClassVar[str] = "BatchCrypt"
+    dense: ClassVar[str] = "batches are added up as wholes"
+    own_tags: ClassVar[bool] = True
+    slow: ClassVar[bool] = True
+    # The server multiplies ciphertexts of thousands of bits.
+    needs: ClassVar[Needs] = Needs(node=("gmpy2",), server=("gmpy2",))
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "key-bits",
+            f"one of {', '.join(map(str, KEY_BITS))}",
+            KEY_BITS.__contains__,
+            max,
+            default=DEFAULT_KEY_BITS,
+            simulated=min(KEY_BITS),
+        ),
+    )
 
-    cohort: int
-    bits: int = 16
     key_bits: int = DEFAULT_KEY_BITS
-    public: PublicKey | None = None
+    advance: bool = False
 
-    def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
+    def _validate(self) -> None:
         check_key_bits(self.key_bits)
-        if self.public is not None and self.public.bits != self.key_bits:
+
+    @property
+    def agreement(self) -> Agreement:
+        """Members share Paillier's key pair."""
+        return "key-pair"
+
+    def summary(self) -> str:
+        """The length of its key."""
+        return f"Paillier modulus: {self.key_bits} bits"
+
+    def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
+        """With advance scaling, the bits that are left of a value; the sum has room then."""
+        if not self.advance:
+            return self, bits
+        left = bits - (cohort - 1).bit_length()
+        if left < 2:
             raise ConfigError(
-                f"BatchCrypt(key_bits={self.key_bits}): the public key has {self.public.bits} bits"
+                f"advance scaling with bits={bits}: {cohort} members leave {left} bits of each value; "
+                "use more bits, or leave advance out"
             )
+        return replace(self, advance=False), left
 
-    @property
-    def batch(self) -> Slots:
-        """How values lie in a plaintext."""
-        return Slots(self.space.bound, self.cohort, self.key_bits - 1, TAG_BITS)
-
-    @property
-    def ciphertext_bytes(self) -> int:
-        """Bytes of one ciphertext: twice those of n."""
-        return self.key_bits // 4
-
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: the key among them."""
-        public = b"" if self.public is None else self.public.to_bytes()
-        return {
-            "name": NAME,
-            "cohort": self.cohort,
-            "bits": self.bits,
-            "key_bits": self.key_bits,
-            "public": hashlib.sha256(public).digest() if public else b"",
-            "slot_bits": self.batch.width,
-            "slots": self.batch.per,
-            "tag_bits": TAG_BITS,
-        }
-
-    def nbytes(self, length: int) -> int:
-        """Bytes of the ciphertexts of `length` values."""
-        return self.batch.batches(length) * self.ciphertext_bytes
-
-    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        square = gmpy().mpz(self._key().n) ** 2
-        pairs = zip(self._numbers(total), self._numbers(part), strict=True)
-        sums = [a * b % square for a, b in pairs]
-        return to_rows(sums, self.ciphertext_bytes, len(sums)).reshape(-1)
-
-    def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme: 0, n^2 or beyond, a multiple of a factor of n.
-
-        Raises
-        ------
-        ConfigError
-            There is no public key.
-        ProtocolError
-            As for any scheme; or a number that is none, which is named.
-        """
-        Shell.check(self, sealed)
-        whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
-        self._key().check_ciphertexts(self._numbers(sealed), whose)
-
-    def _numbers(self, sealed: Sealed) -> list[Big]:
-        return from_rows(sealed.data.reshape(-1, self.ciphertext_bytes))
-
-    def _key(self) -> PublicKey:
-        if self.public is None:
-            raise ConfigError("batchcrypt: the scheme has no public key, so it cannot add")
-        return self.public
-
-
-@dataclass(slots=True)
-class BatchCryptSealer(SealerShell):
-    """One client's side.
-
-    Parameters
-    ----------
-    scheme, group_key, rank, threads, random
-        As for `SealerShell`; tags are made with the group key, powers spread over threads or processes,
-        and their exponents drawn.
-    key : SecretKey
-        The epoch's key pair: with p and q, encryption is several times faster than with n.
-    """
-
-    scheme: BatchCrypt
-    key: SecretKey
-    group_key: bytes = field(repr=False)
-    rank: int
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
-
-    def __post_init__(self) -> None:
-        SealerShell.__post_init__(self)
-        _check_pair(self.scheme, self.key)
-
-    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
-
-        Without Python's lock where the processor's vectors do it, else in other processes: gmpy2 keeps
-        that lock while it multiplies, and would hold up the training that it runs beside.
-        """
-        self.scheme.check_mode(mode)
-        self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
-
-    def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: list[Big] | None,
-        mode: str,
-        support: Support | None,
-    ) -> NDArray[np.uint8]:
-        powers, workers = ready, self.threads if self.threads > 1 else 0
-        if powers is None:
-            powers = self._powers(plain.values.size + plain.extras.size, workers)
-        batches = self.messages(plain, slot)
-        n = gmpy().mpz(self.key.public.n)
-        square = n * n
-
-        def sealed(m: Big, power: Big) -> Big:
-            # (1 + m n) r^n = r^n + n (m r^n mod n), at half the length; Python's % takes m < 0 too.
-            c = power + n * (m * (power % n) % n)
-            return c - square if c >= square else c
-
-        numbers = map(sealed, batches, powers)
-        rows = to_rows(numbers, self.scheme.ciphertext_bytes, len(batches))
-        return rows.reshape(-1)
-
-    def messages(self, plain: Plain, slot: Slot) -> list[Big]:
-        """What is encrypted: a signed number for each batch, with its tag."""
-        batch = self.scheme.batch
-        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
-        tags = BatchMac(self.group_key, slot).make(whole, batch.per, self.rank)
-        return batch.lift(batch.pack(whole), tags)
-
-    def _powers(self, length: int, workers: int) -> list[Big]:
-        from flhe.schemes.batchcrypt.residue_pool import draw
-
-        count = self.scheme.batch.batches(length)
-        key = self.key
-        random = None if self.random is secrets.token_bytes else self.random
-        return draw(key.p, key.q, key.h, count, workers, random)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCryptOpener:
-    """A reader's side: the key pair.
-
-    Parameters
-    ----------
-    scheme, key, group_key, threads
-        As for `BatchCryptSealer`; decryption is on threads, its powers let go of Python's lock.
-    """
-
-    scheme: BatchCrypt
-    key: SecretKey
-    group_key: bytes = field(repr=False)
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        _check_pair(self.scheme, self.key)
-
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,).
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length, a number that is no
-            ciphertext; what is not the sum of its senders' vectors of this slot; a digit that they
-            cannot have added up to, and in which direction.
-        """
-        from flhe.schemes.batchcrypt.crt import Crt
-
-        try:
-            self.scheme.check(total)
-        except ProtocolError as error:
-            raise ProtocolError(f"{error}; the round is refused") from None
-        n = gmpy().mpz(self.key.public.n)
-        half = n >> 1
-        opened = Crt(self.key.p, self.key.q).decrypt(
-            self.scheme._numbers(total), threads=self.threads
+    def check_limits(self, limits: Mapping[str, Value]) -> tuple[str, str] | None:
+        """A site may ask for a longer key."""
+        if self.key_bits >= limits["key-bits"]:
+            return None
+        return "key-bits", (
+            f"the server asked for a key of {self.key_bits} bits, this node takes {limits['key-bits']} "
+            "or more: raise key_bits in the strategy"
         )
-        batch, senders = self.scheme.batch, total.senders
-        numbers, tops = batch.lower([m - n if m > half else m for m in opened])
-        try:
-            digits = batch.digits(numbers, total.length, len(senders))
-            # First: whether a sum that somebody changed overflows is not for them to learn.
-            tags = BatchMac(self.group_key, total.slot)
-            tags.verify(tops, digits.values, batch.per, senders)
-            return digits.check()
-        except ProtocolError as error:
-            raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
 
+    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> BatchCryptAdder:
+        """As for all schemes; `public` is the public key, encoded."""
+        from flhe.schemes.batchcrypt.adder import BatchCryptAdder
 
-def _check_pair(scheme: BatchCrypt, key: SecretKey) -> None:
-    """Refuse a secret key that is not the scheme's."""
-    if scheme.public != key.public:
-        raise ConfigError("batchcrypt: the secret key does not belong to the scheme's public key")
+        key = PublicKey.from_bytes(public) if public else None
+        if key is not None:
+            key.check(self.key_bits)
+        return BatchCryptAdder(self, cohort, self.or_default(bits), key)

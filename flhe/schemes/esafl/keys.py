@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass, field
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +23,7 @@ from flhe.errors import ProtocolError
 from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA, Gaussian
 from flhe.schemes.esafl.rlwe import lifted
-from flhe.wire.arrays import array
-from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
-
-VERSION = 1
-MAX_BYTES = 1 << 20
-"""Longest encoded key, bytes: 160 KiB at the largest dimension."""
 
 WIDTH = 0.25
 """How far the mean square of a key may be off: at dimension 4096 eleven standard deviations."""
@@ -79,35 +71,6 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
             f"discrete Gaussian of sigma {SIGMA}, a sparse or ternary one falls to curious members; "
             "start over"
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EsaflKey(Record):
-    """What one member holds.
-
-    Parameters
-    ----------
-    own : NDArray[int8]
-        s_i, shape (dimension,).
-    total : NDArray[int32]
-        s, shape (dimension,).
-    """
-
-    FORM = Form("ESHE key", MAX_BYTES, "eshe-key", VERSION, row=True)
-
-    own: Annotated[Own, array(np.int8)] = field(repr=False)
-    total: Annotated[Total, array(np.int32)] = field(repr=False)
-
-    def _validate(self) -> None:
-        if self.own.shape != self.total.shape:
-            raise ProtocolError("ESHE key: own key and sum are of different dimensions")
-
-    def check(self, dimension: int, cohort: int) -> None:
-        """Refuse keys that no honest member has; ProtocolError."""
-        if self.own.shape != (dimension,) or self.total.shape != (dimension,):
-            raise ProtocolError(f"eshe: a key of another dimension than {dimension}")
-        check_own(self.own)
-        check_total(self.total, cohort)
 
 
 # --- keys as field elements, for masking-key agreement ---

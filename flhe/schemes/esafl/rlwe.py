@@ -32,7 +32,7 @@ from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.ring import Q, Ring
 from flhe.math.sampling import SIGMA
-from flhe.schemes.presets import EshePreset
+from flhe.schemes.esafl.presets import EshePreset
 
 MAX_LIMB = 63
 """Bits of a prime: products are reduced with 64-bit words."""

@@ -1,347 +1,89 @@
-"""Esafl: learning with errors over a ring, one key a client, one step to open a sum.
+"""Esafl: ESAFL as a scheme; how it encrypts is in `flhe.schemes.esafl.adder`.
 
-    c = a s_i + p e + m             in Z_q[x] / (x^n + 1), for each block of n coefficients
-    sum of c - a s = p E + M        s = sum of s_i, E = sum of e: small; M = sum of m, below p
-
-Each client encrypts with a key of its own, and every client holds the sum s of all keys, which opens
-sums of all of them and nothing else: with one ciphertext missing s is wrong. So a client that conspires
-with the server learns no single update as long as two others do not (ESAFL, Theorem 5). The server
-holds nothing: `a` too is derived from the group key, per round, attempt and block, because two
-polynomials under one `a` show their difference (the paper's a^t serves a whole round).
-
-Where the keys come from (`keys`):
+Where the members' keys come from (`keys`):
     joint    made by the members in the key agreement, once an epoch (`flhe.keys.agreement.joint`)
     dealt    likewise, by somebody trusted, offline
     round    fresh for each ciphertext; masking-key agreement (`flhe.keys.agreement.masking`) gives
-    the members s
+             the members the sum of the senders' keys
 
-A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
-out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
-
-Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); sizes:
-`flhe.schemes.esafl.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe_lab`.
+Source: ESAFL, Sec. 5 and 6.
 """
 
 from __future__ import annotations
 
-import secrets
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
+from flhe.errors import ConfigError
+from flhe.schemes.base import Agreement, Scheme
+from flhe.schemes.esafl.presets import DEFAULT_ESHE, EshePreset, eshe_preset
+from flhe.wire.record import Form
 
-from flhe.coding.base import Plain
-from flhe.coding.limb_packing import LimbPacking, Residues
-from flhe.coding.pack import spread
-from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError
-from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg
-from flhe.math.sampling import Gaussian
-from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.keys import EsaflKey, Own, Total
-from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
-from flhe.schemes.presets import DEFAULT_ESHE, EshePreset, eshe_preset
-from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SharedSealerShell, Shell, window, windows
-from flhe.wire.derive import hkdf
-from flhe.wire.secret import Random
+if TYPE_CHECKING:
+    from flhe.schemes.esafl.adder import EsaflAdder
 
-NAME = "esafl"
 Keys = Literal["joint", "round", "dealt"]
-KEYS: tuple[Keys, ...] = ("joint", "round", "dealt")
 
 
 @dataclass(frozen=True, slots=True)
-class Esafl(Shell):
-    """Public parameters; all that the server has.
+class Esafl(Scheme):
+    """ESAFL's own parameters.
 
     Parameters
     ----------
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32; 0 takes all that cost no more on the wire
-        than 16 do: with one limb 24 for 10 members, 20 for 100, 16 for 1000.
     ring : str
-        Parameters of the ring; see `flhe.schemes.presets`.
+        Parameters of the ring; see `flhe.schemes.esafl.presets`.
     keys : "joint", "round" or "dealt"
-        Where keys come from.
-    key_id : bytes
-        What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
-        Empty before they have one, and where keys are fresh for each round.
+        Where keys come from; see the module.
     """
 
-    name: ClassVar[str] = NAME
-    dense: ClassVar[str] = "slots hold dense vectors only"
+    FORM = Form("ESAFL", error=ConfigError)
+    name: ClassVar[str] = "esafl"
+    title: ClassVar[str] = "ESAFL"
+    dense: ClassVar[str] = "coefficients are added up as wholes"
 
-    cohort: int
-    bits: int = 16
     ring: str = DEFAULT_ESHE
     keys: Keys = "joint"
-    key_id: bytes = b""
 
-    def __post_init__(self) -> None:
-        self._check_cohort()
-        if self.bits == 0:
-            object.__setattr__(self, "bits", most_bits(self.preset, self.cohort))
-        self._check_bits()
-        if self.keys not in KEYS:
-            raise ConfigError(f"Esafl(keys={self.keys!r}): use {', '.join(map(repr, KEYS))}")
-        if len(self.key_id) not in (0, 32) or (self.key_id and self.keys == "round"):
-            raise ConfigError("Esafl(key_id=...): 32 bytes, and none where keys last for one round")
-        rlwe_for(self.preset, self.cohort, self.bits)
+    def _validate(self) -> None:
+        eshe_preset(self.ring)
+
+    @property
+    def agreement(self) -> Agreement:
+        """A key for each member, or with fresh ones, the sum of those of each sum."""
+        return "masking" if self.keys == "round" else "joint"
+
+    @property
+    def dealt(self) -> bool:
+        """Whether somebody trusted deals the keys offline."""
+        return self.keys == "dealt"
+
+    @classmethod
+    def dealing(cls, **parameters: Any) -> Self:
+        """The scheme with keys that are dealt."""
+        return cls(**parameters, keys="dealt")
 
     @property
     def preset(self) -> EshePreset:
         """The preset itself."""
         return eshe_preset(self.ring)
 
-    @property
-    def sizes(self) -> Rlwe:
-        """Ring, moduli and slots."""
-        return rlwe_for(self.preset, self.cohort, self.bits)
+    def summary(self) -> str:
+        """Ring, and where keys come from."""
+        return f"Ring: {self.ring}, keys: {self.keys}"
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """With fresh keys, the set of survivors is agreed on, then the sum of its keys released."""
-        return ("consist", "unmask") if self.keys == "round" else ()
+    def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
+        """0 bits take all that cost no more on the wire than 16 do."""
+        return self, bits or self.adder(cohort, 0).bits
 
-    @property
-    def elements(self) -> int:
+    def elements(self, cohort: int) -> int:
         """Field elements of one key, where it is shared."""
-        return eshe_keys.elements(self.preset.dimension, self.cohort)
+        from flhe.schemes.esafl import keys
 
-    @property
-    def limbs(self) -> LimbPacking:
-        """How residues lie in the ciphertext."""
-        return self.sizes.limbs
+        return keys.elements(self.preset.dimension, cohort)
 
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: what the key is called among them."""
-        sizes = self.sizes
-        return {
-            "name": NAME,
-            "cohort": self.cohort,
-            "bits": self.bits,
-            "ring": self.ring,
-            "keys": self.keys,
-            "key_id": self.key_id,
-            "moduli": [q.to_bytes(8, "big") for q in sizes.slots.moduli],
-            "limb_bits": sizes.limb_bits,
-            "slot_bits": sizes.slots.width,
-            "slots": sizes.slots.per,
-        }
+    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> EsaflAdder:
+        """As for all schemes; `public` is what the members call the sum of their keys."""
+        from flhe.schemes.esafl.adder import EsaflAdder
 
-    def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values; of the last block only what holds values."""
-        return self.limbs.nbytes(self.sizes.slots.count(length))
-
-    def products(self, group_key: bytes, slot: Slot, key: NDArray[Any], prg: Prg) -> Products:
-        """A s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
-        keys = tuple(
-            hkdf(group_key, "eshe-a", *slot.context(), self.ring, limb)
-            for limb in range(len(self.sizes.slots.moduli))
-        )
-        return Products.of(self.sizes, keys, key, prg)
-
-    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        count = self.sizes.slots.count(part.length)
-        self.limbs.add(total.data, part.data, count, self.sizes.rings)
-        return total.data
-
-    def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
-        Shell.check(self, sealed)
-        try:
-            self.limbs.check(sealed.data, self.sizes.slots.count(sealed.length))
-        except ProtocolError as error:
-            raise ProtocolError(f"esafl: {error}") from None
-
-
-Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
-"""A ciphertext in the making: key, the bytes that will travel, residues piece by piece, error."""
-
-
-@dataclass(slots=True)
-class EsaflSealer(SharedSealerShell):
-    """One client's side.
-
-    Parameters
-    ----------
-    scheme, group_key, rank, prg, threads, random
-        As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
-    key : EsaflKey or None
-        The own key; None where it is fresh for each ciphertext.
-    """
-
-    scheme: Esafl
-    group_key: bytes = field(repr=False)
-    rank: int
-    key: EsaflKey | None = field(default=None, repr=False)
-    prg: Prg = field(default_factory=AesCtr)
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
-
-    def __post_init__(self) -> None:
-        SharedSealerShell.__post_init__(self)
-        if (self.key is None) != (self.scheme.keys == "round"):
-            raise ConfigError(
-                f"esafl: keys={self.scheme.keys!r}, so a sealer has "
-                + ("no key of its own" if self.scheme.keys == "round" else "a key of its own")
-            )
-        if self.key is not None:
-            self.key.check(self.scheme.sizes.n, self.scheme.cohort)
-
-    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Draw the error and compute a s: `encrypt` then only adds the values."""
-        self.scheme.check_mode(mode)
-        self._keep(slot, length, self._make(slot, length, None))
-
-    def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: Draft | None,
-        mode: str,
-        support: Support | None,
-    ) -> NDArray[np.uint8]:
-        values, length = (plain.values, plain.extras), plain.values.size + plain.extras.size
-        own, data, pieces, noise = ready or self._make(slot, length, values)
-        if ready is not None:
-            self._each(length, lambda i, at, end: self._lift(values, noise, pieces[i], at, end))
-        if not self._in_place:
-            count = noise.size
-            self._each(length, lambda i, at, _: self._write(pieces[i], data, count, at))
-        if self.scheme.keys == "round":
-            with self._lock:
-                self._seeds[slot] = eshe_keys.to_elements(own, self.scheme.cohort)
-        return data
-
-    @property
-    def _in_place(self) -> bool:
-        """Whether residues travel as the words that they are computed in."""
-        limbs = self.scheme.limbs
-        return limbs.bits == 64 and len(limbs.moduli) == 1 and sys.byteorder == "little"
-
-    def _make(self, slot: Slot, length: int, values: Sequence[NDArray[Any]] | None) -> Draft:
-        """A ciphertext of `values`, or where there are none yet, a s and e for one."""
-        scheme = self.scheme
-        own = self.key.own if self.key else eshe_keys.draw_own(scheme.sizes.n, self.random)
-        products = scheme.products(self.group_key, slot, own, self.prg)
-        data = empty(scheme.nbytes(length), np.uint8)
-        count, limbs = scheme.sizes.slots.count(length), len(scheme.sizes.slots.moduli)
-        pieces: list[Residues] = []
-        for at, end in windows(0, count, scheme.sizes.step):
-            if self._in_place:
-                pieces.append(data.view(np.uint64)[at:end].reshape(1, -1))
-            else:
-                pieces.append(np.empty((limbs, end - at), np.uint64))
-        noise = np.empty(count, np.int8)
-        draw = Gaussian().noise(self.random)
-        local = threading.local()
-
-        def work(i: int, at: int, end: int) -> None:
-            if not hasattr(local, "scratch"):
-                local.scratch = products.scratch
-            products.into(at, pieces[i], local.scratch)
-            draw.into(at, noise[at:end])
-            if values is not None:
-                self._lift(values, noise, pieces[i], at, end)
-
-        self._each(length, work)
-        return own, data, pieces, noise
-
-    def _lift(
-        self,
-        values: Sequence[NDArray[Any]],
-        noise: NDArray[np.int8],
-        residues: Residues,
-        at: int,
-        end: int,
-    ) -> None:
-        """Add p e + m to the residues of coefficients `at` to `end`."""
-        slots = self.scheme.sizes.slots
-        slots.lift(window(values, at * slots.per, end * slots.per), noise[at:end], residues)
-
-    def _write(self, residues: Residues, data: NDArray[np.uint8], count: int, at: int) -> None:
-        for limb, row in enumerate(residues):
-            self.scheme.limbs.write(row, data, count, limb, at)
-
-    def _each(self, length: int, work: Callable[[int, int, int], None]) -> None:
-        """Call `work(i, start, stop)` for each piece of the coefficients, on all threads."""
-        count, step = self.scheme.sizes.slots.count(length), self.scheme.sizes.step
-
-        def run(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, step):
-                work(at // step, at, end)
-
-        spread(run, count, step, self.threads)
-
-
-@dataclass(frozen=True, slots=True)
-class EsaflOpener:
-    """A reader's side: s, for the senders whose keys it is the sum of.
-
-    Parameters
-    ----------
-    scheme : Esafl
-        Public parameters.
-    group_key : bytes
-        K_G of the epoch, 32 bytes.
-    total : NDArray[int32]
-        s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
-    prg, threads
-        As for `EsaflSealer`.
-    """
-
-    scheme: Esafl
-    group_key: bytes = field(repr=False)
-    total: Total = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
-    threads: int = 1
-
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,), int32 where the largest sum fits.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length; a sum of some members
-            where the key is that of all; a sum that the key does not belong to, or that was altered.
-        """
-        scheme = self.scheme
-        scheme.check(total)
-        senders = len(total.senders)
-        if scheme.keys != "round" and senders != scheme.cohort:
-            raise ProtocolError(
-                f"esafl: a sum of {senders} of {scheme.cohort} members, and the key opens sums of all "
-                "only; the members must agree on a new one"
-            )
-        eshe_keys.check_total(self.total, senders)
-        sizes = scheme.sizes
-        slots, count = sizes.slots, sizes.slots.count(total.length)
-        limbs = len(slots.moduli)
-        products = scheme.products(self.group_key, total.slot, self.total, self.prg)
-        out = empty(total.length, slots.dtype)
-
-        def work(start: int, stop: int) -> None:
-            scratch = products.scratch
-            for at, end in windows(start, stop, sizes.step):
-                masks, residues = np.empty((2, limbs, end - at), np.uint64)
-                products.into(at, masks, scratch)
-                for limb, ring in enumerate(sizes.rings):
-                    scheme.limbs.read(total.data, count, limb, at, residues[limb])
-                    ring.subtract_into(residues[limb], masks[limb])
-                part = out[at * slots.per : end * slots.per]
-                part[:], _ = slots.lower(residues, part.size, senders)
-
-        try:
-            spread(work, count, sizes.step, self.threads)
-        except ProtocolError as error:
-            raise ProtocolError(f"esafl: {error}; the round is refused") from None
-        return out
+        return EsaflAdder(self, cohort, self.or_default(bits), public)

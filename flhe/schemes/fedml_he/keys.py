@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
+from flhe.schemes.fedml_he.presets import CKKS, ckks_preset
 from flhe.schemes.fedml_he.seal_format import MAX_CONTEXT, Words, to_seal_order
 from flhe.schemes.fedml_he.sizes import CkksSizes
-from flhe.schemes.presets import CKKS, ckks_preset
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import Hash, Rule

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing, ntt_primes
+from flhe.schemes.fedml_he.presets import CkksPreset
 from flhe.schemes.fedml_he.seal_format import SealFormat
-from flhe.schemes.presets import CkksPreset
 
 VARIANCE = 11.0
 """Of a coefficient's error and rounding, at most."""

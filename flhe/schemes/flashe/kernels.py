@@ -53,17 +53,3 @@ def subtract_where(words, other, lanes, out):
             at = base + np.uint64(_lowest(bits))
             out[at] = out[at] - lanes[at]
             bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
-
-
-@_njit
-def positions(words, out):
-    """Coordinates of all bits, ascending."""
-    at = 0
-    for w in range(words.size):
-        bits = np.uint64(words[w])
-        base = np.uint64(w) * np.uint64(64)
-        while bits != np.uint64(0):
-            out[at] = np.uint32(base + np.uint64(_lowest(bits)))
-            at += 1
-            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
-    return at

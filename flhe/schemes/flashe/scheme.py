@@ -1,273 +1,70 @@
-"""FLASHE: masks from AES that telescope when summed.
+"""Flashe: FLASHE as a scheme; how it encrypts is in `flhe.schemes.flashe.adder`.
 
-    c_d = m_d + F(j, d) - F(j + 1, d)   mod 2**b                    (double masking; FLASHE, Eq. 1)
-    m_d = sum_j c_(j,d) + sum over j in S of F(j + 1, d) - F(j, d)                   (FLASHE, Eq. 3)
-
-For a run of consecutive senders all inner masks cancel, so opening costs two streams a run. Single
-masking, c_d = m_d + F(j, d), costs one stream to encrypt and |S| to open (FLASHE, Sec. 3.6).
-
-b = bits + ceil(log2 cohort): a sum of `cohort` values of `bits` bits, sign included, never wraps.
-F(j, .) is AES-256-CTR under K_r, counter block starting at be64(j) | be64(0), read as little-endian
-lanes of 32 bits (64 where b > 32); the low b bits count. K_r is derived for one run, roster, epoch,
-round, attempt, masking mode, b and layout, so a mask serves one vector. The mode is in the derivation
-because a server that got both modes for one round would hold F(j + 1) alone. The mask of a value
-depends on (j, d) only: never on how a machine cuts its work. j + 1 is never reduced mod N, or a full
-sum would lose its last mask.
-
-Under adaptive masking the server announces, attempt by attempt, which of the two saves the clients more
-work (FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: see
-`flhe.schemes.flashe.sparse`.
+Source: FLASHE, Sec. 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from flhe.coding.base import Plain
-from flhe.coding.pack import Packing, spread
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError
-from flhe.math import COLUMNS
-from flhe.math.buffers import empty
-from flhe.math.prg import CHUNK, AesCtr, Prg
-from flhe.schemes.flashe import sparse
-from flhe.schemes.flashe.sparse import SparseTotal
-from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
-from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.schemes.shell import SealerShell, Shell, windows
-from flhe.wire.derive import hkdf
+from flhe.errors import ConfigError
+from flhe.schemes.base import Choice, Scheme
+from flhe.schemes.flashe import masking
+from flhe.wire.record import Form
 
-NAME = "flashe"
+if TYPE_CHECKING:
+    from flhe.schemes.flashe.adder import FlasheAdder
+
 Masking = Literal["double", "single", "adaptive"]
-MODES: tuple[Mode, ...] = ("double", "single")
 
 
 @dataclass(frozen=True, slots=True)
-class Flashe(Shell):
-    """Public parameters; all that the server has.
+class Flashe(Scheme):
+    """FLASHE's own parameters.
 
     Parameters
     ----------
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
     masking : "double", "single" or "adaptive"
         Double masking opens fast when few drop out (FLASHE, Theorem 2), single encrypts fast, and
         adaptive takes for each attempt the one that the server announces.
     """
 
-    name: ClassVar[str] = NAME
+    FORM = Form("FLASHE", error=ConfigError)
+    name: ClassVar[str] = "flashe"
+    title: ClassVar[str] = "FLASHE"
 
-    cohort: int
-    bits: int = 16
     masking: Masking = "double"
 
-    def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
-        if self.masking not in (*MODES, "adaptive"):
-            raise ConfigError(
-                f"Flashe(masking={self.masking!r}): masking is 'double', 'single' or 'adaptive'"
-            )
+    def summary(self) -> str:
+        """Its masking."""
+        return f"Masking: {self.masking}"
+
+    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> FlasheAdder:
+        """As for all schemes; there is no public key."""
+        from flhe.schemes.flashe.adder import FlasheAdder
+
+        return FlasheAdder(self, cohort, self.or_default(bits))
 
     @property
-    def lane_bits(self) -> int:
-        """b: bits that one value takes on the wire."""
-        return self.bits + (self.cohort - 1).bit_length()
+    def mode_ahead(self) -> str:
+        """Double: mean squares are few, and come before a mode is announced."""
+        return "double" if self.masking == "adaptive" else ""
 
-    @property
-    def packing(self) -> Packing:
-        """How values lie in the ciphertext."""
-        return Packing(self.lane_bits)
+    def mode_for(self, members: int, dropout: float) -> str:
+        """The cheaper masking by the dropout to be expected (FLASHE, Theorem 2)."""
+        if self.masking != "adaptive":
+            return ""
+        return masking.for_dropout(members, dropout).masking
 
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout."""
-        return {
-            "name": NAME,
-            "cohort": self.cohort,
-            "bits": self.bits,
-            "masking": self.masking,
-            "lane_bits": self.lane_bits,
-            "columns": COLUMNS,
-        }
-
-    def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values."""
-        return self.packing.nbytes(length)
-
-    def mode_of(self, mode: str) -> Mode:
-        """The masking of a ciphertext that names `mode`; "" is the scheme's own.
-
-        Raises
-        ------
-        ProtocolError
-            A mode that this scheme does not have.
-        """
-        if self.masking == "adaptive":
-            if mode not in MODES:
-                raise ProtocolError("flashe: adaptive masking needs a mode, 'double' or 'single'")
-            return "double" if mode == "double" else "single"
-        if mode:
-            raise ProtocolError("flashe: a mode was named, and the masking is fixed")
-        return self.masking
-
-    def check_mode(self, mode: str) -> None:
-        """Refuse a mode that this scheme does not have; ProtocolError."""
-        self.mode_of(mode)
-
-    def check_support(self, plain: Plain, support: Support | None) -> None:
-        """Refuse values of other coordinates than the support's; ProtocolError."""
-        coords = np.empty(0, np.uint32) if plain.coords is None else plain.coords
-        told = np.empty(0, np.uint32) if support is None else support.coords
-        if (support is None) != (plain.coords is None) or not np.array_equal(told, coords):
-            raise ProtocolError("flashe: the values are not those of the support")
-
-    def check(self, sealed: Sealed, what: str = "add") -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError. A sparse one is not unpacked."""
-        if sealed.scheme != NAME:
-            raise ProtocolError(f"flashe: cannot {what} a ciphertext of {sealed.scheme!r}")
-        self.mode_of(sealed.mode)
-        check_senders(sealed.senders, self.cohort)
-        if not sealed.supports:
-            self.packing.check(sealed.data, sealed.length)
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part`, dense or sparse, into `total`; errors as for all schemes."""
-        if not part.supports:
-            return Shell.add(self, total, part)
-        self.check(part)
-        senders = part.senders if total is None else merged_senders(total, part, self.cohort)
-        return sparse.add(self.packing, total, part, senders)
-
-    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        self.packing.add(total.data, part.data, total.length)
-        return total.data
-
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself unless it is sparse."""
-        return sparse.close(self.packing, total) if isinstance(total, SparseTotal) else total
-
-    def mask_terms(self, senders: Iterable[int], mode: str = "") -> Terms:
-        """Streams that `senders` added in total, and streams that they took away, telescoped."""
-        return telescoped(senders, self.mode_of(mode))
-
-
-def _round_key(scheme: Flashe, group_key: bytes, slot: Slot, mode: str) -> bytes:
-    """K_r: one key for one slot, mode and lane width."""
-    return hkdf(group_key, NAME, *slot.context(), scheme.mode_of(mode), scheme.lane_bits)
-
-
-@dataclass(slots=True)
-class FlasheSealer(SealerShell):
-    """One client's side: the group key and its own rank; parameters as for `SealerShell`."""
-
-    scheme: Flashe
-    group_key: bytes = field(repr=False)
-    rank: int
-    prg: Prg = field(default_factory=AesCtr)
-    threads: int = 1
-
-    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Encrypt `length` zeros for `slot`: what `encrypt` then adds the values to, and sends.
-
-        So a prepared mask takes b bits a value, and the ciphertext nothing more. Dense vectors only:
-        which coordinates a sparse one has, and so its mode, is known too late.
-        """
-        packing = self.scheme.packing
-        data = empty(packing.nbytes(length), np.uint8)
-        zeros = np.zeros(min(length, CHUNK), packing.signed)
-        for at, end, lanes in self._masks(slot, mode, 0, length):
-            packing.pack(zeros[: end - at], lanes, packing.cut(data, at, end))
-        self._keep(slot, length, data, mode)
-
-    def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: NDArray[np.uint8] | None,
-        mode: str,
-        support: Support | None,
-    ) -> NDArray[np.uint8]:
-        packing, length = self.scheme.packing, plain.values.size + plain.extras.size
-        if support is not None:
-            key = _round_key(self.scheme, self.group_key, slot, mode)
-            terms, extras = self.scheme.mask_terms((self.rank,), mode), plain.extras.size
-            lanes = sparse.masks_for(key, self.prg, packing, terms, support, extras, self.threads)
-            whole = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
-            return packing.pack(whole, lanes)
-        data = empty(packing.nbytes(length), np.uint8) if ready is None else ready
-        # Whole blocks come straight from the values; the rest of them and the extras share a tail.
-        blocks = plain.values.size // packing.block * packing.block
-        tail = np.concatenate([plain.values[blocks:], plain.extras]).astype(packing.signed)
-
-        def masked(start: int, stop: int, values: NDArray[Any]) -> None:
-            for at, end, lanes in self._masks(slot, mode, start, stop):
-                part = values[at - start : end - start]
-                packing.pack(part, lanes, packing.cut(data, at, end))
-
-        def added(start: int, stop: int, values: NDArray[Any]) -> None:
-            step = CHUNK // np.dtype(packing.lane).itemsize
-            zeros = np.zeros(step, packing.lane)
-            for at, end in windows(start, stop, step):
-                part = packing.pack(values[at - start : end - start], zeros[: end - at])
-                packing.add(packing.cut(data, at, end), part, end - at)
-
-        work = masked if ready is None else added
-        spread(lambda a, b: work(a, b, plain.values[a:b]), blocks, packing.block, self.threads)
-        work(blocks, length, tail)
-        return data
-
-    def _masks(
-        self, slot: Slot, mode: str, start: int, stop: int
-    ) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        key = _round_key(self.scheme, self.group_key, slot, mode)
-        terms = self.scheme.mask_terms((self.rank,), mode)
-        return masks(key, self.prg, self.scheme.packing.lane, terms, start, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class FlasheOpener:
-    """A reader's side: the group key.
-
-    Parameters
-    ----------
-    scheme, group_key, prg, threads
-        As for `SealerShell`.
-    """
-
-    scheme: Flashe
-    group_key: bytes = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
-    threads: int = 1
-
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,), int32, or int64 where b > 32.
-
-        Of a sparse one: values of the coordinates that somebody sent, in order, then the extras.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length.
-        """
-        self.scheme.check(total, "open")
-        packing, threads = self.scheme.packing, self.threads
-        key = _round_key(self.scheme, self.group_key, total.slot, total.mode)
-        if total.supports:
-            mode, closed = self.scheme.mode_of(total.mode), self.scheme.close(total)
-            return sparse.open_sum(packing, mode, key, self.prg, closed, threads)
-        minus, plus = self.scheme.mask_terms(total.senders, total.mode)  # what was added comes off
-        out = empty(total.length, packing.signed)
-
-        def work(start: int, stop: int) -> None:
-            for at, end, sums in masks(key, self.prg, packing.lane, (plus, minus), start, stop):
-                packing.unpack(packing.cut(total.data, at, end), sums, out[at:end])
-
-        spread(work, total.length, packing.block, threads)
-        return out
+    def mode_of(self, supports: Sequence[tuple[int, Support]], extras: int, readers: int) -> Choice:
+        """The masking that takes fewer masks for these supports (FLASHE, Algorithm 1, Line 5)."""
+        if self.masking != "adaptive":
+            return Choice("", "")
+        bitmaps = [(rank, support.bitmap()) for rank, support in supports]
+        choice = masking.for_supports(bitmaps, extras, readers)
+        other = "double" if choice.masking == "single" else "single"
+        few, many = sorted((choice.single, choice.double))
+        return Choice(choice.masking, f"{choice.masking} masking takes {few} masks, {other} {many}")

@@ -13,7 +13,6 @@ the coordinates that somebody sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import Packing, spread
-from flhe.coding.support import Support
+from flhe.coding.support import Support, covered, union_of
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import Prg
@@ -119,26 +118,6 @@ def close(packing: Packing, total: SparseTotal) -> Sealed:
     return Sealed(
         total.scheme, total.slot, total.senders, values.size, data, total.mode, total.supports
     )
-
-
-def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
-    """Bitmap of the coordinates that somebody sends, and how many they are."""
-    words = supports[0].bitmap().copy()
-    for support in supports[1:]:
-        np.bitwise_or(words, support.bitmap(), out=words)
-    return words, int(np.bitwise_count(words).sum())
-
-
-def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
-    """Coordinates that somebody sends, ascending, shape (union,)."""
-    from flhe.schemes.flashe import kernels
-
-    if len(supports) == 1:
-        return supports[0].coords
-    words, count = union_of(supports)
-    out = np.empty(count, np.uint32)
-    kernels.positions(words, out)
-    return out
 
 
 def _unpacked(packing: Packing, sealed: Sealed) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from flhe.coding.pack import spread
 from flhe.math.prg import AesCtr, FieldElements, Prg
 from flhe.math.ring import Ring, lwr_masks
-from flhe.schemes.presets import SashPreset
+from flhe.schemes.sash.presets import SashPreset
 from flhe.schemes.sealed import Slot
 from flhe.schemes.shell import windows
 from flhe.wire import canonical

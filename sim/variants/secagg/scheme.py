@@ -30,16 +30,28 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.math.buffers import empty
+from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
+from flhe.wire.record import Form
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.pairwise import Masked, Shared, mask
 from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.server import unmask_sum
 
 NAME = "secagg"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Scheme):
+    """What it says of itself; there is nothing to choose."""
+
+    FORM = Form("SecAgg", error=ConfigError)
+    name: ClassVar[str] = NAME
+    title: ClassVar[str] = "SecAgg"
+    dense: ClassVar[str] = "masks cover dense ones only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +66,9 @@ class SecAgg(Shell):
         Bits of one encoded value, sign included, 2 to 32 - ceil(log2 N).
     """
 
-    name: ClassVar[str] = NAME
-    dense: ClassVar[str] = "masks cover dense ones only"
-
     cohort: int
     bits: int = 16
+    scheme: Scheme = field(default=Kind(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         most = 32 - (self.cohort - 1).bit_length()
@@ -115,7 +125,7 @@ class SecAggSealer(SealerShell):
 
     Parameters
     ----------
-    scheme : SecAgg
+    adder : SecAgg
         Public parameters.
     shared : Shared
         After `pairwise.share`.
@@ -128,7 +138,7 @@ class SecAggSealer(SealerShell):
         For `pairwise.consist`, once a vector is encrypted.
     """
 
-    scheme: SecAgg
+    adder: SecAgg
     shared: Shared = field(repr=False)
     boxes: Mapping[int, bytes] = field(repr=False)
     masked: Masked | None = field(default=None, repr=False)
@@ -141,7 +151,7 @@ class SecAggSealer(SealerShell):
         self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         length = plain.values.size + plain.extras.size
-        plan, packing = self.shared.member.plan, self.scheme.packing
+        plan, packing = self.shared.member.plan, self.adder.packing
         if (plan.layout_hash, plan.length) != (_digest(slot), length):
             raise ProtocolError("secagg: the shares were made for another slot, or another length")
         values = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
@@ -155,13 +165,13 @@ class SecAggOpener:
 
     Parameters
     ----------
-    scheme, plan
+    adder, plan
         What was agreed.
     keys, sharers, answers
         As for `unmask_sum`.
     """
 
-    scheme: SecAgg
+    adder: SecAgg
     plan: Plan
     keys: Mapping[int, bytes] = field(repr=False)
     sharers: Iterable[int]
@@ -174,7 +184,7 @@ class SecAggOpener:
         """
         if (self.plan.layout_hash, self.plan.length) != (_digest(total.slot), total.length):
             raise ProtocolError("secagg: the sum is of another slot than the answers, or length")
-        packing = self.scheme.packing
+        packing = self.adder.packing
         lanes = packing.unpack(
             total.data, np.zeros(total.length, np.uint32), empty(total.length, np.int32)
         ).view(np.uint32)

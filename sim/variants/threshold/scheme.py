@@ -32,12 +32,14 @@ from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
+from flhe.schemes.base import Scheme
+from flhe.schemes.esafl.presets import EshePreset, eshe_preset
 from flhe.schemes.esafl.rlwe import Rlwe
-from flhe.schemes.presets import EshePreset, eshe_preset
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import Shell
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
+from flhe.wire.record import Form
 from flhe_lab.variants.threshold.sizes import Flooded, sizes_for
 
 NAME = "threshold-rlwe"
@@ -46,6 +48,16 @@ DEFAULT_RING = "rns-8192"
 CHECKS = 8
 """Zeros that follow the values: what was opened with a wrong key, or other answers, has none there. The
 modulus is hardly larger than noise, so noise alone would tell that for long vectors only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Scheme):
+    """What it says of itself; what there is to choose, `ThresholdRlwe` has."""
+
+    FORM = Form("threshold RLWE", error=ConfigError)
+    name: ClassVar[str] = NAME
+    title: ClassVar[str] = "threshold RLWE"
+    dense: ClassVar[str] = "slots hold dense vectors only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +73,17 @@ class ThresholdRlwe(Shell):
     bits : int
         Bits of one encoded value, sign included, 2 to 32.
     ring : str
-        Parameters of the ring; see `flhe.schemes.presets`. One limb of 64 bits is too small.
+        Parameters of the ring; see `flhe.schemes.esafl.presets`. One limb of 64 bits is too small.
     key_id : bytes
         `PublicKey.key_id`, 32 bytes; empty before there is one.
     """
-
-    name: ClassVar[str] = NAME
-    dense: ClassVar[str] = "slots hold dense vectors only"
 
     cohort: int
     threshold: int
     bits: int = 16
     ring: str = DEFAULT_RING
     key_id: bytes = b""
+    scheme: Scheme = field(default=Kind(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 2 <= self.threshold <= self.cohort:

@@ -34,7 +34,7 @@ class ThresholdSealer(SealerShell):
 
     Parameters
     ----------
-    scheme : ThresholdRlwe
+    adder : ThresholdRlwe
         Public parameters, with the key's id.
     public : PublicKey
         The joint public key.
@@ -42,31 +42,31 @@ class ThresholdSealer(SealerShell):
         This client's rank in the agreed member list; never a number from the server.
     """
 
-    scheme: ThresholdRlwe
+    adder: ThresholdRlwe
     public: PublicKey
     rank: int
     _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_senders((self.rank,), self.scheme.cohort)
-        self.public.check(self.scheme)
-        b_hats = (r.forward(b) for r, b in zip(self.scheme.rings, self.public.b, strict=True))
-        a_hats = common_hats(self.scheme, self.public.crs)
+        check_senders((self.rank,), self.adder.cohort)
+        self.public.check(self.adder)
+        b_hats = (r.forward(b) for r, b in zip(self.adder.rings, self.public.b, strict=True))
+        a_hats = common_hats(self.adder, self.public.crs)
         self._hats = list(zip(b_hats, a_hats, strict=True))
 
     def _seal(
         self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         length = plain.values.size + plain.extras.size
-        scheme, values = self.scheme, plain.values
+        adder, values = self.adder, plain.values
         if plain.extras.size:
             values = np.concatenate([plain.values, plain.extras])
-        data = empty(scheme.nbytes(length), np.uint8)
-        count, n = scheme.counts(length)[0], scheme.sizes.n
+        data = empty(adder.nbytes(length), np.uint8)
+        count, n = adder.counts(length)[0], adder.sizes.n
         # Streams of u, e' and e'': each has a fresh key of its own.
         streams = [Gaussian().noise(secrets.token_bytes) for _ in range(3)]
-        for at in range(0, count, scheme.sizes.step):
-            end = min(at + scheme.sizes.step, count)
+        for at in range(0, count, adder.sizes.step):
+            end = min(at + adder.sizes.step, count)
             whole = -(-(end - at) // n) * n
             u, e0, e1 = (np.empty(size, np.int8) for size in (whole, end - at, whole))
             for stream, samples in zip(streams, (u, e0, e1), strict=True):
@@ -85,12 +85,12 @@ class ThresholdSealer(SealerShell):
         e1: NDArray[np.int8],
     ) -> None:
         """Coefficients `at` to `end` of both halves."""
-        scheme = self.scheme
-        slots, limbs, n = scheme.slots, scheme.limbs, scheme.sizes.n
-        counts = scheme.counts(values.size)
+        adder = self.adder
+        slots, limbs, n = adder.slots, adder.limbs, adder.sizes.n
+        counts = adder.counts(values.size)
         halves = np.split(data, [limbs.nbytes(counts[0])])
-        c0 = np.empty((len(scheme.rings), end - at), np.uint64)
-        for limb, (ring, (b_hat, a_hat)) in enumerate(zip(scheme.rings, self._hats, strict=True)):
+        c0 = np.empty((len(adder.rings), end - at), np.uint64)
+        for limb, (ring, (b_hat, a_hat)) in enumerate(zip(adder.rings, self._hats, strict=True)):
             u_hat = ring.forward(lifted(u, ring.q).reshape(-1, n))
             c0[limb] = ring.products(b_hat, u_hat).reshape(-1)[: end - at]
             c1 = ring.products(a_hat, u_hat).reshape(-1)

@@ -30,8 +30,8 @@ from flhe.coding.coefficients import Coefficients, slot_width
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import ntt_primes
 from flhe.math.sampling import SIGMA
+from flhe.schemes.esafl.presets import EshePreset
 from flhe.schemes.esafl.rlwe import MAX_LIMB, SPREAD, Rlwe
-from flhe.schemes.presets import EshePreset
 
 SMUDGING = 40
 """Bits that smudging noise is larger than what it hides."""

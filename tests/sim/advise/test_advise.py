@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from flhe import packages
 from flhe.cli import app
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
-from flhe.strategies import presets
-from flhe_lab.advise import calibrate, command, prices, report, rules, wan
+from flhe.strategies import aliases
+from flhe_lab.advise import calibrate, command, prices, report, wan
 from flhe_lab.advise.calibration import POINTS
 from flhe_lab.advise.cost_model import Point, extra, units
 from flhe_lab.advise.demand import Demand, a_third, billed
@@ -126,8 +127,14 @@ LASTING = ["ESAFL", "ESAFL, rns-8192"]
 
 
 def test_a_scheme_whose_library_is_missing_is_excluded_with_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr(rules, "installed", lambda name: name != who.BATCHCRYPT)
-    assert "pip install 'gmpy2>=" in reasons(advise(demand(), SPEED))["BatchCrypt"]
+    found = packages.find_spec
+    monkeypatch.setattr(
+        packages, "find_spec", lambda name: (name != "gmpy2" and found(name)) or None
+    )
+    said = reasons(advise(demand(), SPEED))
+    assert "it needs gmpy2, not installed here" in said["BatchCrypt"]
+    assert "pip install 'gmpy2>=" in said["BatchCrypt"]
+    assert "FedML-HE" not in said
     points = tuple(point for point in POINTS if point.name != who.FEDML)
     part = dataclasses.replace(SPEED, points=points)
     assert "--calibrate" in reasons(advise(demand(), part))["FedML-HE"]
@@ -149,7 +156,7 @@ def test_a_faster_link_makes_nothing_slower_and_a_slow_one_has_bytes_decide(
     assert moved[0] == min(moved)
 
 
-NAMES = {**vars(presets), "Select": Select}
+NAMES = {**vars(aliases), "Select": Select}
 
 
 @pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.name)
@@ -237,7 +244,7 @@ def test_a_demand_that_is_none_is_refused(wrong, says) -> None:
 
 def test_what_to_know_of_the_advice_is_said() -> None:
     said = advise(demand(mbps=1, sparse=True), SPEED).sentence()
-    assert said.startswith("Take FLASHE, top 10%, flashe_fedavg(top_k=0.1, warmup=0")
+    assert said.startswith("Take FLASHE, top 10%, FlasheFedAvg(top_k=0.1, warmup=0")
     assert "members see which values" in said
     assert " Else FLASHE: " in said
     other = advise(demand(colluders=2), SPEED)

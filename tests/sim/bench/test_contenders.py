@@ -229,5 +229,5 @@ def test_the_crossover_is_where_both_maskings_cost_the_same(members: int) -> Non
 def test_counts_agree_with_the_theorem(dropout: float) -> None:
     share, sets = survivors_of(CLIENTS[1], dropout, 400, np.random.default_rng(5))
     for mode in ("double", "single"):
-        found = masks_made(Flashe(CLIENTS[1], masking=mode), sets)  # type: ignore[arg-type]
+        found = masks_made(Flashe(mode).adder(CLIENTS[1]), sets)  # type: ignore[arg-type]
         assert found == pytest.approx(expected(mode, CLIENTS[1], share), abs=1)  # type: ignore[arg-type]

@@ -92,8 +92,8 @@ def test_a_client_opens_what_all_others_sent_and_has_the_bits_that_there_are() -
     with pytest.raises(FlheError, match="do not open"):
         made.client()
     many = SashMembers(Setting(300, 50))
-    assert many.scheme.bits < 16
-    assert int(np.abs(many._uploads.update(5)).max()) <= many.scheme.space.bound
+    assert many.adder.bits < 16
+    assert int(np.abs(many._uploads.update(5)).max()) <= many.adder.space.bound
 
 
 def test_who_has_a_point() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe.math.sampling import SIGMA
-from flhe.schemes.presets import ESHE
+from flhe.schemes.esafl.presets import ESHE
 from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors, primal_sparse
 
 PAIR = SIGMA / math.sqrt(2)

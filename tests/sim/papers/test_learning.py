@@ -23,7 +23,7 @@ from flhe_app.tasks.base import Data, Examples
 from flhe_app.tasks.workloads import WORKLOADS
 from flhe_lab.papers import curves, learners, learning
 from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare
-from flhe_lab.papers.learning import SERIES, Curve, Setting, learn, preset_name, strategy
+from flhe_lab.papers.learning import SERIES, Curve, Setting, alias_name, learn, strategy
 from flhe_lab.tables import learned as tables
 from flhe_lab.tables.section import Plan
 
@@ -154,7 +154,8 @@ def test_settings_that_cannot_be_trained(changed: dict[str, Any], says: str) -> 
     ("arguments", "says"),
     [
         ({"scheme": "plain"}, "scheme='plain' is unknown; use one of flashe, sash"),
-        ({"scheme": "esafl", "top_k": 0.1}, r"esafl_fedavg with top_k: .*top_k"),
+        ({"scheme": "esafl", "masking": "single"}, r"EsaflFedAvg with masking: .*masking"),
+        ({"scheme": "esafl", "top_k": 0.1}, "sparse updates with ESAFL"),
         ({"bits": 99}, "99"),
         *(({"rounds": r}, r"rounds=.*: must be 1 to the setting's 2") for r in (0, 3, True, "1")),
     ],
@@ -179,11 +180,11 @@ def test_arguments_that_are_refused_before_anything_runs(
 def test_every_workload_has_the_schemes_of_its_papers() -> None:
     assert set(COMPARISONS) == {"fcn", "alexnet", "lstm", "resnet20", "gru", "cnn"}
     for name, comparison in COMPARISONS.items():
-        presets = [preset_name(arguments) for _, arguments in comparison.runs]
+        aliases = [alias_name(arguments) for _, arguments in comparison.runs]
         batched = name in ("fcn", "alexnet", "lstm")
-        first = ["batchcrypt_fedavg", "esafl_fedavg"] if batched else ["flashe_fedavg"] * 2
-        assert presets[:2] == first
-        assert ("sash_fedavg" in presets) == (name in ("cnn", "resnet20", "lstm"))
+        first = ["BatchCryptFedAvg", "EsaflFedAvg"] if batched else ["FlasheFedAvg"] * 2
+        assert aliases[:2] == first
+        assert ("SashFedAvg" in aliases) == (name in ("cnn", "resnet20", "lstm"))
         for _, arguments in comparison.runs:
             assert strategy(comparison.setting, 100, arguments).terms.bits == 16
 

@@ -42,7 +42,7 @@ def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             lanes[:] = 0
             yield at, end, lanes
 
-    for module in ("scheme", "sparse"):
+    for module in ("adder", "sparse"):
         monkeypatch.setattr(f"flhe.schemes.flashe.{module}.masks", zeros)
 
 

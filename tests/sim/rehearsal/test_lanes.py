@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,29 @@ import pytest
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.schemes.base import Scheme, Sealer
+from flhe.coding.update import update_codec
+from flhe.schemes.base import Adder, Sealer
+from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.batchcrypt.scheme import BatchCrypt, BatchCryptSealer
-from flhe.schemes.esafl.scheme import Esafl, EsaflSealer
-from flhe.schemes.fedml_he import ring as ckks_module
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.adder import EsaflSealer
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he import adder as ckks_module
+from flhe.schemes.fedml_he.adder import FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.ring import FedmlHe, FedmlHeSealer
-from flhe.schemes.flashe.scheme import Flashe, FlasheSealer
-from flhe.schemes.sash.scheme import Sash, SashSealer
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.adder import FlasheAdder, FlasheSealer
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.adder import SashSealer
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.selective import Selective, selective_sealer
+from flhe.schemes.selective import Selective, SelectiveSealer
+from flhe.training.terms import Terms
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal.lanes import open_without_keys, quantized, unencrypted
 from flhe_lab.rehearsal.search import Search, Secrets
 from flhe_lab.rehearsal.traffic import OPEN, opened
 from flhe_lab.rehearsal.updates import layout
-from tests.mods.harness import TERMS
 from tests.sim.rehearsal.captured import hide_nothing
 
 SIZE = 600
@@ -37,7 +43,7 @@ EXTRAS = np.array([1, 2, 3], np.int16)
 MASK = Support.of(np.arange(0, SIZE, 2, dtype=np.uint32), SIZE)
 KEY = bytes(range(32))
 PAIR = SecretKey.generate(2048)
-CKKS = CkksSecret.generate(FedmlHe(COHORT).ring)
+CKKS = CkksSecret.generate(FedmlHe().ring)
 
 
 def integers(seed: int, exact: bool = True) -> Any:
@@ -49,31 +55,31 @@ def integers(seed: int, exact: bool = True) -> Any:
 
 @dataclass
 class Way:
-    """One scheme, and what seals under it."""
+    """One adder, and what seals under it."""
 
-    scheme: Scheme
+    adder: Adder
     sealer: Any
 
     def seal(self, values: Any, slot: Slot = SLOT) -> bytes:
         """What travels."""
-        sealer: Sealer = self.sealer(self.scheme)
+        sealer: Sealer = self.sealer(self.adder)
         sealed = sealer.encrypt(Plain(values.astype(np.int16), EXTRAS), slot)
         return sealed.data.tobytes()
 
 
 def ways() -> Iterator[tuple[str, Way]]:
     """All schemes, and one with a part in clear."""
-    flashe = Flashe(COHORT)
-    yield "flashe", Way(flashe, lambda s: FlasheSealer(s, KEY, 1))
-    yield "sash", Way(Sash(COHORT, 16), lambda s: SashSealer(s, 1))
-    yield "esafl", Way(Esafl(COHORT, keys="round"), lambda s: EsaflSealer(s, KEY, 1))
-    paillier = BatchCrypt(COHORT, key_bits=2048, public=PAIR.public)
-    yield "batchcrypt", Way(paillier, lambda s: BatchCryptSealer(s, PAIR, KEY, 1))
-    yield "fedml-he", Way(FedmlHe(COHORT), lambda s: FedmlHeSealer(s, CKKS, KEY, 1))
-    part = Selective(flashe, SIZE, MASK.count)
+    flashe = Flashe().adder(COHORT)
+    yield "flashe", Way(flashe, lambda a: FlasheSealer(a, KEY, 1))
+    yield "sash", Way(Sash().adder(COHORT, 16), lambda a: SashSealer(a, 1))
+    yield "esafl", Way(Esafl(keys="round").adder(COHORT), lambda a: EsaflSealer(a, KEY, 1))
+    paillier = BatchCryptAdder(BatchCrypt(2048), COHORT, public=PAIR.public)
+    yield "batchcrypt", Way(paillier, lambda a: BatchCryptSealer(a, PAIR, KEY, 1))
+    yield "fedml-he", Way(FedmlHe().adder(COHORT), lambda a: FedmlHeSealer(a, CKKS, KEY, 1))
+    part = Selective(flashe, SIZE, MASK.count, mask=MASK)
     yield (
         "a part of flashe",
-        Way(part, lambda s: selective_sealer(s, FlasheSealer(s.inner, KEY, 1), MASK)),
+        Way(part, lambda a: SelectiveSealer(a, FlasheSealer(a.inner, KEY, 1))),
     )
 
 
@@ -84,14 +90,14 @@ WAYS = dict(ways())
 def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Masks, keys and powers of every scheme are zeros, and ones."""
     hide_nothing(monkeypatch)
-    zeros = np.zeros(Sash(COHORT, 16).elements, np.uint64)
-    monkeypatch.setattr("flhe.schemes.sash.scheme.random_elements", lambda *_: zeros)
-    nobody = np.zeros(Esafl(COHORT, keys="round").sizes.n, np.int8)
+    zeros = np.zeros(Sash().elements(COHORT), np.uint64)
+    monkeypatch.setattr("flhe.schemes.sash.adder.random_elements", lambda *_: zeros)
+    nobody = np.zeros(Esafl(keys="round").adder(COHORT).dimension, np.int8)
     monkeypatch.setattr("flhe.schemes.esafl.keys.draw_own", lambda *_: nobody)
     monkeypatch.setattr(
         BatchCryptSealer,
         "_powers",
-        lambda self, length, _: [1] * self.scheme.batch.batches(length),
+        lambda self, length, _: [1] * self.adder.batch.batches(length),
     )
     blocks = ckks_module.Masks.blocks
     monkeypatch.setattr(
@@ -101,12 +107,12 @@ def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def search_for(way: Way, values: Any) -> Search:
     secrets = Secrets()
-    secrets.add("update", *unencrypted(way.scheme, values, mask=MASK, trailer=EXTRAS.size))
+    secrets.add("update", *unencrypted(way.adder, values, mask=MASK, trailer=EXTRAS.size))
     return Search(secrets)
 
 
 def lengths(way: Way) -> int:
-    inside = MASK.count if isinstance(way.scheme, Selective) else SIZE
+    inside = MASK.count if isinstance(way.adder, Selective) else SIZE
     return inside + EXTRAS.size
 
 
@@ -115,7 +121,7 @@ def test_real_ciphertexts_hold_nothing_and_do_not_open(name: str) -> None:
     way, values = WAYS[name], integers(1)
     data = way.seal(values)
     assert search_for(way, values).find([("wire", data)]) == []
-    assert list(opened([way.scheme], [lengths(way)], {"one": data})) == []
+    assert list(opened([way.adder], [lengths(way)], {"one": data})) == []
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -125,16 +131,14 @@ def test_what_nothing_hides_is_found(name: str, nothing_hides: None) -> None:
     sent = np.clip(integers(1) + np.random.default_rng(2).integers(0, 2, SIZE), -32767, 32767)
     data = way.seal(sent)
     windows = sum(each.count for each in search_for(way, values).find([("wire", data)]))
-    (there,) = [*opened([way.scheme], [lengths(way)], {"one": data}), None][:1]
+    (there,) = [*opened([way.adder], [lengths(way)], {"one": data}), None][:1]
     if "flashe" in name:
         assert windows >= 10
     else:
         assert there is not None
         assert (there.kind, there.count) == (OPEN, lengths(way))
         body = np.frombuffer(data, np.uint8)
-        read = open_without_keys(
-            way.scheme, Sealed(way.scheme.name, SLOT, (1,), lengths(way), body)
-        )
+        read = open_without_keys(way.adder, Sealed(way.adder.name, SLOT, (1,), lengths(way), body))
         assert read is not None
         assert np.array_equal(read[:SIZE], sent)
 
@@ -143,7 +147,7 @@ def test_what_nothing_hides_is_found(name: str, nothing_hides: None) -> None:
 def test_integers_are_found_in_any_layout(name: str) -> None:
     way, values = WAYS[name], integers(1)
     search = search_for(way, values)
-    part = values[MASK.coords] if isinstance(way.scheme, Selective) else values
+    part = values[MASK.coords] if isinstance(way.adder, Selective) else values
     for kind in ("<i2", ">i2", "<i4", ">i4"):
         assert search.find([("wire", part[100:200].astype(kind).tobytes())])
     others = integers(5)
@@ -155,9 +159,9 @@ def test_a_part_in_clear_is_no_leak_and_the_selected_part_there_is() -> None:
     way, values = WAYS["a part of flashe"], integers(1)
     search = search_for(way, values)
     rest = np.setdiff1d(np.arange(SIZE), MASK.coords)
-    scheme = way.scheme
-    assert isinstance(scheme, Selective)
-    packing = scheme.packing
+    adder = way.adder
+    assert isinstance(adder, Selective)
+    packing = adder.packing
     for coords, leak in ((rest, False), (MASK.coords, True)):
         lanes = values[coords].astype(packing.signed)
         data = packing.pack(lanes, np.zeros(lanes.size, packing.lane)).tobytes()
@@ -167,18 +171,19 @@ def test_a_part_in_clear_is_no_leak_and_the_selected_part_there_is() -> None:
 def test_whole_blocks_are_packed_as_they_are(nothing_hides: None) -> None:
     """Beyond a block, words of its columns lie side by side."""
     way = WAYS["flashe"]
-    scheme = way.scheme
-    assert isinstance(scheme, Flashe)
-    size = scheme.packing.block + 300
+    adder = way.adder
+    assert isinstance(adder, FlasheAdder)
+    size = adder.packing.block + 300
     values = np.random.default_rng(3).integers(-32767, 32768, size).astype(np.int32)
     (found,) = search_for(way, values).find([("wire", way.seal(values))])
-    assert found.count > 0.95 * size * scheme.lane_bits / 8
+    assert found.count > 0.95 * size * adder.lane_bits / 8
 
 
 def test_an_update_is_quantized_as_clients_do_but_for_rounding() -> None:
-    terms = replace(TERMS, clip=loopback_app.CLIP, max_examples=loopback_app.MAX_EXAMPLES)
+    most = loopback_app.MAX_EXAMPLES
+    terms = Terms(codec=update_codec(clip=loopback_app.CLIP, max_examples=most))
     update, examples = loopback_app.update("flashe", 1, 1, SIZE), loopback_app.examples(1)
     ours = quantized(terms, layout(SIZE), update, examples)
-    weight = examples / loopback_app.MAX_EXAMPLES
+    weight = examples / most
     exact = update.astype(np.float64) / loopback_app.CLIP * weight * 32767
     assert np.abs(ours - exact).max() < 0.51

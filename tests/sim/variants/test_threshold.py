@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.sampling import SIGMA
-from flhe.schemes.presets import BAR, ESHE
+from flhe.schemes.esafl.presets import ESHE
+from flhe.schemes.presets import BAR
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys

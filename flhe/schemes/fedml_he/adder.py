@@ -1,4 +1,4 @@
-"""FedML-HE: values as reals in the slots of CKKS, encrypted by TenSEAL under a key that members share.
+"""FedmlHeAdder: values as reals in the slots of CKKS, encrypted by TenSEAL under a shared key.
 
     (c0, c1) = (m + e - c1 s, c1)              TenSEAL's fresh ciphertext of one block, c1 uniform
     c = c0 + (c1 - a) s = m + e - a s          what travels: a is derived, so it need not
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,41 +41,39 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
+from flhe.math.ring_arrays import Elements
+from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
 from flhe.schemes.fedml_he.masks import Masks
+from flhe.schemes.fedml_he.presets import ckks_preset
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
-from flhe.schemes.presets import DEFAULT_CKKS, ckks_preset
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell, window, windows
 from flhe.wire.secret import Random
 
-NAME = "fedml-he"
-
 
 @dataclass(frozen=True, slots=True)
-class FedmlHe(Shell):
-    """Public parameters; all that the server has.
+class FedmlHeAdder(Shell):
+    """Public parameters for a cohort; all that the server has.
 
     Parameters
     ----------
+    scheme : FedmlHe
+        The scheme's own parameters.
     cohort : int
         N, members of the epoch, 2 to 1024.
     bits : int
         Bits of one encoded value, sign included, 2 to 32.
-    ring : str
-        Parameters of the ring; see `flhe.schemes.presets`.
     public : CkksPublic, optional
         TenSEAL's context without a key, and which key the epoch's members use. None before they have
         one.
     """
 
-    name: ClassVar[str] = NAME
-    dense: ClassVar[str] = "slots hold dense vectors only"
-
+    scheme: FedmlHe
     cohort: int
     bits: int = 16
-    ring: str = DEFAULT_CKKS
     public: CkksPublic | None = None
 
     def __post_init__(self) -> None:
@@ -83,12 +81,12 @@ class FedmlHe(Shell):
         self._check_bits()
         sizes = self.sizes
         if self.public is not None:
-            self.public.check(self.ring, sizes)
+            self.public.check(self.scheme.ring, sizes)
 
     @property
     def sizes(self) -> CkksSizes:
         """Ring, modulus, scale and slots."""
-        return sizes_for(ckks_preset(self.ring), self.cohort, self.bits)
+        return sizes_for(ckks_preset(self.scheme.ring), self.cohort, self.bits)
 
     @property
     def limbs(self) -> LimbPacking:
@@ -99,10 +97,10 @@ class FedmlHe(Shell):
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
         return {
-            "name": NAME,
+            "name": self.name,
             "cohort": self.cohort,
             "bits": self.bits,
-            "ring": self.ring,
+            "ring": self.scheme.ring,
             "key_id": b"" if self.public is None else self.public.key_id,
             "modulus": sizes.q.to_bytes(8, "big"),
             "scale_bits": sizes.scale_bits,
@@ -120,8 +118,33 @@ class FedmlHe(Shell):
         Byte for byte it must be the context of this ring, with this modulus, and nothing else.
         """
         public = CkksPublic.from_bytes(data)
-        public.check(self.ring, self.sizes)
+        public.check(self.scheme.ring, self.sizes)
         return public
+
+    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
+        """A fresh key, encoded, and what is public of it."""
+        secret = CkksSecret.generate(self.scheme.ring, random)
+        return secret.public(self.sizes).to_bytes(), secret.to_bytes()
+
+    def check_pair(self, public: bytes, secret: bytes) -> None:
+        """Refuse a key of another ring, one that was not drawn, or another one's context."""
+        own = CkksSecret.from_bytes(secret)
+        own.check(self.scheme.ring)
+        if own.public(self.sizes) != self.check_public(public):
+            raise ProtocolError("fedml-he: the secret key does not belong to the public context")
+
+    def sealer(self, secrets: Secrets, *, threads: int = 1) -> FedmlHeSealer:
+        """A member's sealer: with the key, and the group key for masks."""
+        key = CkksSecret.from_bytes(secrets.needed())
+        return FedmlHeSealer(self, key, secrets.group_key, secrets.rank, threads=threads)
+
+    def opener(
+        self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
+    ) -> FedmlHeOpener:
+        """A member's opener: likewise."""
+        check_agrees(self.scheme, released)
+        key = CkksSecret.from_bytes(secrets.needed())
+        return FedmlHeOpener(self, key, secrets.group_key, threads=threads)
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         count = self.sizes.count(part.length)
@@ -146,14 +169,14 @@ class FedmlHeSealer(SealerShell):
 
     Parameters
     ----------
-    scheme, group_key, rank, prg, threads, random
+    adder, group_key, rank, prg, threads, random
         As for `SealerShell`; `a` is derived from the group key, and dither is drawn, which makes
         roundings random. TenSEAL keeps Python's lock, so more threads than one save little.
     key : CkksSecret
         The epoch's key.
     """
 
-    scheme: FedmlHe
+    adder: FedmlHeAdder
     key: CkksSecret
     group_key: bytes = field(repr=False)
     rank: int
@@ -164,18 +187,18 @@ class FedmlHeSealer(SealerShell):
 
     def __post_init__(self) -> None:
         SealerShell.__post_init__(self)
-        self._blocks = _blocks_for(self.scheme, self.key)
+        self._blocks = _blocks_for(self.adder, self.key)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Nothing: TenSEAL cannot encrypt before it has values, and a s is soon multiplied."""
-        self.scheme.check_mode(mode)
+        self.adder.check_mode(mode)
 
     def _seal(
         self, plain: Plain, slot: Slot, ready: None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
-        scheme, sizes, blocks = self.scheme, self.scheme.sizes, self._blocks
+        sizes, blocks = self.adder.sizes, self._blocks
         length = plain.values.size + plain.extras.size
-        count, data = sizes.count(length), empty(scheme.nbytes(length), np.uint8)
+        count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
         masks = Masks.of(sizes, self.group_key, slot, (self.rank,), self.prg)
         dither = Dither.of(sizes, self.prg, self.random)
 
@@ -199,11 +222,11 @@ class FedmlHeOpener:
 
     Parameters
     ----------
-    scheme, key, group_key, prg, threads
+    adder, key, group_key, prg, threads
         As for `FedmlHeSealer`.
     """
 
-    scheme: FedmlHe
+    adder: FedmlHeAdder
     key: CkksSecret
     group_key: bytes = field(repr=False)
     prg: Prg = field(default_factory=AesCtr)
@@ -211,7 +234,7 @@ class FedmlHeOpener:
     _blocks: Blocks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._blocks = _blocks_for(self.scheme, self.key)
+        self._blocks = _blocks_for(self.adder, self.key)
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Open a sum: signed integers, shape (total.length,).
@@ -222,9 +245,9 @@ class FedmlHeOpener:
             Another scheme, a sender outside the cohort, data of another length, a residue that is not
             below the modulus; what is not the sum of its senders' vectors of this slot.
         """
-        scheme, sizes = self.scheme, self.scheme.sizes
+        sizes = self.adder.sizes
         try:
-            scheme.check(total)
+            self.adder.check(total)
         except ProtocolError as error:
             raise ProtocolError(f"{error}; the round is refused") from None
         senders, count = len(total.senders), sizes.count(total.length)
@@ -254,16 +277,16 @@ class FedmlHeOpener:
 
         Below `CkksSizes.residual` for every honest sum: for measurements.
         """
-        masks, sizes = self._masks(total), self.scheme.sizes
+        masks, sizes = self._masks(total), self.adder.sizes
         pieces = range(0, sizes.count(total.length), sizes.step)
         return max((self._slots(total, masks, at)[1] for at in pieces), default=0.0)
 
     def _masks(self, total: Sealed) -> Masks:
-        return Masks.of(self.scheme.sizes, self.group_key, total.slot, total.senders, self.prg)
+        return Masks.of(self.adder.sizes, self.group_key, total.slot, total.senders, self.prg)
 
     def _slots(self, total: Sealed, masks: Masks, at: int) -> tuple[NDArray[np.int64], float]:
         """Slots of the piece from residue `at` on, rounded, and how far the furthest was off."""
-        sizes = self.scheme.sizes
+        sizes = self.adder.sizes
         count = sizes.count(total.length)
         c = np.empty(min(sizes.step, count - at), np.uint64)
         sizes.limbs.read(total.data, count, 0, at, c)
@@ -274,10 +297,10 @@ class FedmlHeOpener:
         return nearest.astype(np.int64), residual
 
 
-def _blocks_for(scheme: FedmlHe, key: CkksSecret) -> Blocks:
-    """TenSEAL with that key, once it proved to be the scheme's."""
-    if key.ring != scheme.ring:
-        raise ConfigError(f"fedml-he: a key of ring {key.ring!r}, the scheme's is {scheme.ring!r}")
-    if scheme.public is not None and scheme.public.key_id != key.key_id:
+def _blocks_for(adder: FedmlHeAdder, key: CkksSecret) -> Blocks:
+    """TenSEAL with that key, once it proved to be the adder's."""
+    if key.ring != adder.scheme.ring:
+        raise ConfigError(f"fedml-he: a key of ring {key.ring!r}, not of {adder.scheme.ring!r}")
+    if adder.public is not None and adder.public.key_id != key.key_id:
         raise ConfigError("fedml-he: the secret key is not the one that the public part names")
-    return Blocks.of(scheme.sizes, key)
+    return Blocks.of(adder.sizes, key)

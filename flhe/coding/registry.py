@@ -1,0 +1,49 @@
+"""Codecs by their names in terms: those of flhe, and those that other distributions bring.
+
+[project.entry-points."flhe.codecs"]
+mine = "my_package:Mine"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from flhe.coding.base import Codec
+from flhe.coding.chain import Chain
+from flhe.plugins import Plugins
+from flhe.wire.fields import As, Rule
+
+CODECS: Plugins[Codec] = Plugins(
+    "codec",
+    "flhe.codecs",
+    {
+        "topk": "flhe.coding.sparsify:TopK",
+        "clip": "flhe.coding.clip:Clip",
+        "weigh": "flhe.coding.weigh:Weigh",
+        "quantize": "flhe.coding.quantize:Quantize",
+        "permute": "flhe.coding.permute:Permute",
+    },
+)
+
+
+def _to_fields(chain: Chain) -> list[dict[str, Any]]:
+    return [codec.parameters() for codec in chain.codecs]
+
+
+def _from_fields(stored: Any) -> Chain:
+    return Chain(tuple(map(_codec, stored)))
+
+
+def _codec(stored: Mapping[str, Any]) -> Codec:
+    """A codec of its parameters; ConfigError for an unknown name, or parameters that it refuses."""
+    own = dict(stored)
+    return CODECS.named(own.pop("name")).from_parameters(own)
+
+
+ChainField = Annotated[
+    Chain,
+    As(_to_fields, _from_fields, "", refuses=True),
+    Rule("a chain of codecs", lambda value: isinstance(value, Chain)),
+]
+"""A chain as a field of a record."""

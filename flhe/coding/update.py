@@ -1,0 +1,74 @@
+"""The codec of an update in the usual order: sparsify, clip, weigh, quantize, permute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from flhe.coding.base import Codec
+from flhe.coding.chain import Chain, chain
+from flhe.coding.clip import Clip
+from flhe.coding.permute import Permute
+from flhe.coding.quantize import Quantize
+from flhe.coding.sparsify import TopK
+from flhe.coding.weigh import Weigh
+from flhe.errors import ConfigError
+
+Thresholds = float | Mapping[str, float] | Literal["history", "exchange"]
+"""A clipping threshold, one for each layer, or what they are fitted on."""
+
+
+def update_codec(
+    *,
+    bits: int = 16,
+    clip: Thresholds = 1.0,
+    max_examples: int = 10_000,
+    weighted: bool = True,
+    top_k: float | None = None,
+    warmup: int = 10,
+    permute: bool = True,
+) -> Chain:
+    """Codecs of an update.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of one quantized value, sign included, 2 to 32; 0, where the scheme takes it, are as
+        many as the members of an epoch leave room for at no cost.
+    clip : float, mapping of str to float, "history" or "exchange"
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer. Or have
+        it fitted, layer by layer, on the updates of the rounds before ("history"), or in every round
+        anew, on mean squares that are added up under the same encryption ("exchange").
+    max_examples : int
+        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
+        with more has a clipping threshold as much lower.
+    weighted : bool
+        Weigh updates by example counts, as FedAvg does; False gives every client the same weight.
+    top_k : float, optional
+        Share of each layer's values that a client sends, the largest ones; the rest waits for later
+        rounds (error feedback). 0.1 saves 90% of the upload.
+    warmup : int
+        Rounds at shares of 0.8, 0.4 and 0.2 each, before `top_k`.
+    permute : bool
+        Hide from the server which coordinates were sent.
+
+    Raises
+    ------
+    ConfigError
+        A parameter that cannot work.
+    """
+    if type(permute) is not bool or type(weighted) is not bool:
+        raise ConfigError(f"permute={permute!r}, weighted={weighted!r}: each is True or False")
+    codecs: list[Codec] = [] if top_k is None else [TopK(float(top_k), warmup)]
+    codecs += [_clip(clip), Weigh(max_examples if weighted else 1), Quantize(bits)]
+    if top_k is not None and permute:
+        codecs.append(Permute())
+    return chain(*codecs)
+
+
+def _clip(clip: Thresholds) -> Clip:
+    if not isinstance(clip, str):
+        return Clip(clip)
+    if clip not in ("history", "exchange"):
+        raise ConfigError(f"clip={clip!r}: a number, numbers by layer, 'history' or 'exchange'")
+    return Clip(rule=clip)

@@ -1,0 +1,284 @@
+"""BatchCryptAdder: quantized values in batches, each batch one Paillier ciphertext.
+
+    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k), and a tag above  mod n
+    product of c_i mod n^2             opens to the sum of the m_i, slot by slot
+
+The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
+of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
+For the same reason they encrypt modulo p^2 and q^2 instead of n^2
+(`flhe.schemes.batchcrypt.residues`), and most of that, the power r^n, does not depend on the
+values: it can be computed while the app trains.
+
+A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
+slots. The tags say it (`flhe.schemes.batchcrypt.batch_mac`), so a sum opens for its own senders and
+slot only.
+
+Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
+`flhe.coding.slots`, which says what of the paper's codec is different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.slots import Slots
+from flhe.coding.support import Support
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.bigint import Big, from_rows, gmpy, to_rows
+from flhe.math.ring_arrays import Elements
+from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.shell import SealerShell, Shell
+from flhe.wire.secret import Random
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCryptAdder(Shell):
+    """Public parameters for a cohort; with the public key, all that the server has.
+
+    Parameters
+    ----------
+    scheme : BatchCrypt
+        The scheme's own parameters.
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    public : PublicKey, optional
+        The epoch's key; without it, nothing can be added.
+    """
+
+    scheme: BatchCrypt
+    cohort: int
+    bits: int = 16
+    public: PublicKey | None = None
+
+    def __post_init__(self) -> None:
+        self._check_cohort()
+        self._check_bits()
+        if self.public is not None and self.public.bits != self.scheme.key_bits:
+            raise ConfigError(
+                f"BatchCryptAdder(key_bits={self.scheme.key_bits}): the public key has "
+                f"{self.public.bits} bits"
+            )
+
+    @property
+    def batch(self) -> Slots:
+        """How values lie in a plaintext."""
+        return Slots(self.space.bound, self.cohort, self.scheme.key_bits - 1, TAG_BITS)
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of one ciphertext: twice those of n."""
+        return self.scheme.key_bits // 4
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: the key among them."""
+        public = b"" if self.public is None else self.public.to_bytes()
+        return {
+            "name": self.name,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "key_bits": self.scheme.key_bits,
+            "public": hashlib.sha256(public).digest() if public else b"",
+            "slot_bits": self.batch.width,
+            "slots": self.batch.per,
+            "tag_bits": TAG_BITS,
+        }
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of the ciphertexts of `length` values."""
+        return self.batch.batches(length) * self.ciphertext_bytes
+
+    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
+        """A fresh key pair, encoded: n, and its factors."""
+        key = SecretKey.generate(self.scheme.key_bits, random)
+        return key.public.to_bytes(), key.to_bytes()
+
+    def check_pair(self, public: bytes, secret: bytes) -> None:
+        """Refuse a pair of another length or form, or that does not belong together; ProtocolError."""
+        key = SecretKey.from_bytes(secret)
+        if key.public != PublicKey.from_bytes(public):
+            raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
+        key.check(self.scheme.key_bits)
+
+    def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
+        """A member's sealer: with the key pair, and the group key for tags."""
+        key = SecretKey.from_bytes(secrets.needed())
+        return BatchCryptSealer(self, key, secrets.group_key, secrets.rank, threads)
+
+    def opener(
+        self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
+    ) -> BatchCryptOpener:
+        """A member's opener: likewise."""
+        check_agrees(self.scheme, released)
+        key = SecretKey.from_bytes(secrets.needed())
+        return BatchCryptOpener(self, key, secrets.group_key, threads)
+
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
+        square = gmpy().mpz(self._key().n) ** 2
+        pairs = zip(self._numbers(total), self._numbers(part), strict=True)
+        sums = [a * b % square for a, b in pairs]
+        return to_rows(sums, self.ciphertext_bytes, len(sums)).reshape(-1)
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme: 0, n^2 or beyond, a multiple of a factor of n.
+
+        Raises
+        ------
+        ConfigError
+            There is no public key.
+        ProtocolError
+            As for any scheme; or a number that is none, which is named.
+        """
+        Shell.check(self, sealed)
+        whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
+        self._key().check_ciphertexts(self._numbers(sealed), whose)
+
+    def _numbers(self, sealed: Sealed) -> list[Big]:
+        return from_rows(sealed.data.reshape(-1, self.ciphertext_bytes))
+
+    def _key(self) -> PublicKey:
+        if self.public is None:
+            raise ConfigError("batchcrypt: the adder has no public key, so it cannot add")
+        return self.public
+
+
+@dataclass(slots=True)
+class BatchCryptSealer(SealerShell):
+    """One client's side.
+
+    Parameters
+    ----------
+    adder, group_key, rank, threads, random
+        As for `SealerShell`; tags are made with the group key, powers spread over threads or processes,
+        and their exponents drawn.
+    key : SecretKey
+        The epoch's key pair: with p and q, encryption is several times faster than with n.
+    """
+
+    adder: BatchCryptAdder
+    key: SecretKey
+    group_key: bytes = field(repr=False)
+    rank: int
+    threads: int = 1
+    random: Random = field(default=secrets.token_bytes, repr=False)
+
+    def __post_init__(self) -> None:
+        SealerShell.__post_init__(self)
+        _check_pair(self.adder, self.key)
+
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
+        """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
+
+        Without Python's lock where the processor's vectors do it, else in other processes: gmpy2 keeps
+        that lock while it multiplies, and would hold up the training that it runs beside.
+        """
+        self.adder.check_mode(mode)
+        self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
+
+    def _seal(
+        self,
+        plain: Plain,
+        slot: Slot,
+        ready: list[Big] | None,
+        mode: str,
+        support: Support | None,
+    ) -> NDArray[np.uint8]:
+        powers, workers = ready, self.threads if self.threads > 1 else 0
+        if powers is None:
+            powers = self._powers(plain.values.size + plain.extras.size, workers)
+        batches = self.messages(plain, slot)
+        n = gmpy().mpz(self.key.public.n)
+        square = n * n
+
+        def sealed(m: Big, power: Big) -> Big:
+            # (1 + m n) r^n = r^n + n (m r^n mod n), at half the length; Python's % takes m < 0 too.
+            c = power + n * (m * (power % n) % n)
+            return c - square if c >= square else c
+
+        numbers = map(sealed, batches, powers)
+        rows = to_rows(numbers, self.adder.ciphertext_bytes, len(batches))
+        return rows.reshape(-1)
+
+    def messages(self, plain: Plain, slot: Slot) -> list[Big]:
+        """What is encrypted: a signed number for each batch, with its tag."""
+        batch = self.adder.batch
+        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
+        tags = BatchMac(self.group_key, slot).make(whole, batch.per, self.rank)
+        return batch.lift(batch.pack(whole), tags)
+
+    def _powers(self, length: int, workers: int) -> list[Big]:
+        from flhe.schemes.batchcrypt.residue_pool import draw
+
+        count = self.adder.batch.batches(length)
+        key = self.key
+        random = None if self.random is secrets.token_bytes else self.random
+        return draw(key.p, key.q, key.h, count, workers, random)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCryptOpener:
+    """A reader's side: the key pair.
+
+    Parameters
+    ----------
+    adder, key, group_key, threads
+        As for `BatchCryptSealer`; decryption is on threads, its powers let go of Python's lock.
+    """
+
+    adder: BatchCryptAdder
+    key: SecretKey
+    group_key: bytes = field(repr=False)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _check_pair(self.adder, self.key)
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed integers, shape (total.length,).
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, a sender outside the cohort, data of another length, a number that is no
+            ciphertext; what is not the sum of its senders' vectors of this slot; a digit that they
+            cannot have added up to, and in which direction.
+        """
+        from flhe.schemes.batchcrypt.crt import Crt
+
+        try:
+            self.adder.check(total)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; the round is refused") from None
+        n = gmpy().mpz(self.key.public.n)
+        half = n >> 1
+        opened = Crt(self.key.p, self.key.q).decrypt(
+            self.adder._numbers(total), threads=self.threads
+        )
+        batch, senders = self.adder.batch, total.senders
+        numbers, tops = batch.lower([m - n if m > half else m for m in opened])
+        try:
+            digits = batch.digits(numbers, total.length, len(senders))
+            # First: whether a sum that somebody changed overflows is not for them to learn.
+            tags = BatchMac(self.group_key, total.slot)
+            tags.verify(tops, digits.values, batch.per, senders)
+            return digits.check()
+        except ProtocolError as error:
+            raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
+
+
+def _check_pair(adder: BatchCryptAdder, key: SecretKey) -> None:
+    """Refuse a secret key that is not the adder's."""
+    if adder.public != key.public:
+        raise ConfigError("batchcrypt: the secret key does not belong to the adder's public key")

@@ -1,0 +1,101 @@
+"""Schemes by their names on the wire: those of flhe, and those that other distributions bring.
+
+    [project.entry-points."flhe.schemes"]
+    mine = "my_package:Mine"
+
+See `flhe.plugins`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated
+
+from flhe.errors import ConfigError
+from flhe.plugins import Plugins
+from flhe.schemes.base import Scheme
+from flhe.wire.fields import As, Rule
+
+DEFAULT = "flashe"
+"""The scheme where nobody names one."""
+
+PLAIN = "plain"
+"""What stands in place of a scheme where nothing is encrypted: a node allows it only by name."""
+
+SCHEMES: Plugins[Scheme] = Plugins(
+    "scheme",
+    "flhe.schemes",
+    {
+        "flashe": "flhe.schemes.flashe.scheme:Flashe",
+        "sash": "flhe.schemes.sash.scheme:Sash",
+        "batchcrypt": "flhe.schemes.batchcrypt.scheme:BatchCrypt",
+        "esafl": "flhe.schemes.esafl.scheme:Esafl",
+        "fedml-he": "flhe.schemes.fedml_he.scheme:FedmlHe",
+    },
+)
+
+
+def _to_fields(scheme: Scheme) -> list[object]:
+    """A scheme as it is written: its name, and its parameters."""
+    return [scheme.name, scheme.to_fields()]
+
+
+def _from_fields(stored: object) -> Scheme:
+    """Inverse of `_to_fields`; ConfigError for an unknown name, or parameters that are refused."""
+    if not (isinstance(stored, list) and len(stored) == 2 and type(stored[0]) is str):
+        raise ValueError("a scheme is its name, and its parameters")
+    return SCHEMES.named(stored[0]).from_fields(stored[1])
+
+
+SchemeField = Annotated[
+    Scheme,
+    As(_to_fields, _from_fields, "", refuses=True),
+    Rule("a scheme, and its parameters", lambda value: isinstance(value, Scheme)),
+]
+"""A scheme as a field of a record."""
+
+
+def parse(text: str) -> Scheme:
+    """A scheme as people write it: "sash", or "sash unmask=clients".
+
+    Raises
+    ------
+    ConfigError
+        A name that is unknown, a parameter that the scheme does not have, or no value of it.
+    """
+    name, *said = text.split() or [""]
+    kind = SCHEMES.named(name)
+    own = {key_of(field.name): field for field in fields(kind)}
+    given: dict[str, object] = {}
+    for one in said:
+        key, _, value = one.partition("=")
+        if key not in own or own[key].name in given:
+            has = f"it has {', '.join(own)}" if own else "it has none"
+            raise ConfigError(f"scheme {text!r}: {name} has no parameter {key}, or twice; {has}")
+        given[own[key].name] = _read(text, key, value, type(own[key].default))
+    return kind(**given)
+
+
+def written(scheme: Scheme) -> str:
+    """Inverse of `parse`: what differs from the defaults, behind the name."""
+    values = ((field, getattr(scheme, field.name)) for field in fields(scheme))
+    said = [f"{key_of(f.name)}={_text(value)}" for f, value in values if value != f.default]
+    return " ".join([scheme.name, *said])
+
+
+def key_of(field: str) -> str:
+    """What people call a parameter: "key-bits"."""
+    return field.replace("_", "-")
+
+
+def _read(text: str, key: str, value: str, kind: type) -> object:
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[value]
+        return kind(value)
+    except (KeyError, ValueError):
+        raise ConfigError(f"scheme {text!r}: {value or 'nothing'} is no value of {key}") from None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if type(value) is bool else str(value)
