@@ -11,7 +11,9 @@ import typer
 
 from flhe.json_option import JsonFile
 from flhe_app.option import about, flag_of
+from flhe_app.run_command import RunCommand, rows, scheme_text
 from flhe_app.settings import Settings
+from flhe_app.settings_file import from_file
 from flhe_app.shelf_commands import app as shelf_commands
 
 app = typer.Typer()
@@ -42,8 +44,25 @@ _ABOUT_RUN: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
+    "config": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--config",
+                metavar="FILE",
+                help="Settings in TOML, which options here override; [scheme] may be a table.",
+            ),
+        ],
+        None,
+    ),
+    "list_settings": (
+        Annotated[bool, typer.Option("--settings", help="List all settings, and do nothing else.")],
+        False,
+    ),
     "timeout": (
-        Annotated[float, typer.Option(help="Longest time for it all, in seconds.")],
+        Annotated[
+            float, typer.Option(help="Longest time for it all, in seconds.", show_default=False)
+        ],
         7200.0,
     ),
     "verbose": (
@@ -55,13 +74,20 @@ _ABOUT_RUN: dict[str, tuple[Any, Any]] = {
 
 
 def _parameters() -> dict[str, tuple[Any, Any]]:
-    """Every parameter of the command, by name: those above, and the settings that have a flag."""
+    """Every parameter of the command, by name: the settings, and those above."""
     kinds = {"str": str, "int": int, "float": float, "bool": bool}
     found: dict[str, tuple[Any, Any]] = {}
     for field in fields(Settings):
         said = about(field)
         if (flag := flag_of(field)) is not None:
-            shown = typer.Option(flag, help=said.help, **said.extra)
+            default = f"  [default: {field.default}]" if field.default not in ("", False) else ""
+            shown = typer.Option(
+                flag,
+                help=said.help + default,
+                show_default=False,
+                hidden=not said.shown,
+                **said.extra,
+            )
             found[field.name] = (Annotated[kinds[str(field.type)], shown], field.default)
     return found | _ABOUT_RUN
 
@@ -72,16 +98,23 @@ def run(ctx: typer.Context, **given: Any) -> None:
     from flhe_app.flower_run import How
     from flhe_app.signals import Stopped, exit_stopped
 
+    if given.pop("list_settings"):
+        about_each = ((flag_of(f) or "", about(f).help, f.default) for f in fields(Settings))
+        typer.echo(rows([row for row in about_each if row[0]]))
+        return
     own = ("json_path", "report_path", "timeout", "verbose")
     how = How(**{name: given.pop(name) for name in own})
-    resumed = given.pop("resumed")
+    resumed, config = given.pop("resumed"), given.pop("config")
     ctx.find_root().meta["flhe.verbose"] = how.verbose
+    named = scheme_text(ctx, given)
+    said = {name: value for name, value in given.items() if _said(ctx, name)}
+    if named is not None:
+        said["scheme"] = named
     try:
-        if resumed is None:
-            launch.run(Settings(**given), how)
-        else:
-            said = {name: value for name, value in given.items() if _said(ctx, name)}
+        if resumed is not None:
             launch.resume(resumed, said, how)
+        else:
+            launch.run(Settings(**{**from_file(config), **said}), how)
     except Stopped as stopped:
         exit_stopped(stopped)
 
@@ -100,4 +133,4 @@ run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what Typ
         for name, (kind, default) in _FOUND.items()
     ]
 )
-app.command()(run)
+app.command(cls=RunCommand)(run)

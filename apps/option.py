@@ -21,7 +21,9 @@ class Option:
     flag : str, optional
         Its name on the command line, where that is not its key.
     shown : bool
-        Whether the command line has it, and not the run config alone.
+        Whether the command line's help names it, and not `--settings` alone.
+    internal : bool
+        Whether the run config alone has it, for whoever starts the app in another way.
     known : tuple of str
         Values of a text, where it takes no others.
     least, most : float
@@ -37,6 +39,7 @@ class Option:
     help: str
     flag: str = ""
     shown: bool = True
+    internal: bool = False
     known: tuple[str, ...] = ()
     least: float = -math.inf
     most: float = math.inf
@@ -57,10 +60,10 @@ def about(setting: Field[Any]) -> Option:
 
 
 def flag_of(setting: Field[Any]) -> str | None:
-    """Return what the command line calls a setting; None where only the run config has it."""
+    """Return what the command line calls a setting; None where the run config alone has it."""
     key, said = key_of(setting.name), about(setting)
     both = f"--{key}/--no-{key}" if setting.default is True else f"--{key}"
-    return said.flag or both if said.shown else None
+    return None if said.internal else said.flag or both
 
 
 def key_of(name: str) -> str:
@@ -111,3 +114,8 @@ def _check_value(key: str, value: Any, said: Option) -> None:
         bounds += [f"at most {said.most:g}"] if said.most < math.inf else []
         finite = "finite and " if isinstance(value, float) else ""
         raise ConfigError(f"{key}={value}: must be {finite}{' and '.join(bounds)}")
+
+
+def said(key: str, value: object) -> str:
+    """One of a scheme's own parameters, as the text of a scheme has it."""
+    return f"{key}={str(value).lower() if type(value) is bool else value}"

@@ -53,7 +53,7 @@ ADAM = "adam"
 """What nodes step with under fedsgd, where `client_optimizer` does not say."""
 
 _FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
-_DATA = {"envvar": "FLHE_DATA_DIR"}
+_DATA = {"envvar": "FLHE_DATA_DIR", "show_envvar": False}
 _ENCRYPTED = ("encrypted", (True,))
 _FEDAVG, _FEDSGD = ("algorithm", ("fedavg",)), ("algorithm", ("fedsgd",))
 
@@ -73,33 +73,40 @@ class Settings:
     scheme: str = option(
         "flashe",
         "Scheme and its own parameters, as in 'sash unmask=clients'; plain for ordinary FedAvg.",
+        shown=False,
     )
     task: str = option(
         "digits",
-        "digits, cifar10 or fashion-mnist; the papers' fcn, alexnet, lstm, resnet20, gru or cnn; "
-        "fcn-digits or cnn-digits, which need no files.",
+        "digits, cifar10, fcn-digits, cnn-digits, or one of the papers'.",
         known=TASKS,
     )
     nodes: int = option(5, "Nodes in the federation; at least 3 encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = option(0, "Seed of the model, the split and the batches.", least=0)
+    seed: int = option(0, "Seed of the model, the split and the batches.", least=0, shown=False)
     report: str = option(
-        "", "File that receives a JSON line per event while the run goes on.", shown=False
+        "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
     tensorboard: str = option(
-        "", "Write what each phase took for TensorBoard, into DIR.", extra=_DIR
+        "",
+        "Write what each phase took for TensorBoard, into DIR.",
+        extra=_DIR,
+        shown=False,
     )
     partition: str = option(
         "iid", "How data is split: iid or dirichlet.", known=("iid", "dirichlet")
     )
     dirichlet_alpha: float = option(
-        0.5, "Evenness of a dirichlet split.", above=0, only=("partition", ("dirichlet",))
+        0.5,
+        "Evenness of a dirichlet split.",
+        above=0,
+        only=("partition", ("dirichlet",)),
+        shown=False,
     )
     local_epochs: int = option(5, "Epochs a node trains in a round.", least=1, only=_FEDAVG)
     learning_rate: float = option(
         0.05, "Learning rate of a node's training.", above=0, only=_FEDAVG, shown=False
     )
-    batch_size: int = option(32, "Examples of a batch.", least=1)
+    batch_size: int = option(32, "Examples of a batch.", least=1, shown=False)
     algorithm: str = option(
         "fedavg",
         "fedavg, or fedsgd: nodes send gradients, and all step alike.",
@@ -113,7 +120,12 @@ class Settings:
         only=_FEDSGD,
     )
     client_lr: float = option(
-        0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr", least=0, only=_FEDSGD
+        0.0,
+        "Its learning rate; 0: PyTorch's default.",
+        flag="--lr",
+        least=0,
+        only=_FEDSGD,
+        shown=False,
     )
     client_momentum: float = option(
         0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD, shown=False
@@ -130,6 +142,7 @@ class Settings:
         "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.",
         known=SERVER_OPTIMIZERS,
         only=_FEDAVG,
+        shown=False,
     )
     server_eta: float = option(
         0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG, shown=False
@@ -138,9 +151,15 @@ class Settings:
         0.9, "Momentum of fedavgm.", least=0, only=("server_optimizer", ("fedavgm",)), shown=False
     )
     proximal_mu: float = option(
-        0.0, "Weight of FedProx's proximal term; 0 trains without it.", least=0, only=_FEDAVG
+        0.0,
+        "Weight of FedProx's proximal term; 0 trains without it.",
+        least=0,
+        only=_FEDAVG,
+        shown=False,
     )
-    fair_q: float = option(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", least=0, only=_FEDAVG)
+    fair_q: float = option(
+        0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", least=0, only=_FEDAVG, shown=False
+    )
     fair_lipschitz: float = option(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "
@@ -192,9 +211,15 @@ class Settings:
         only=_ENCRYPTED,
     )
     warmup: int = option(
-        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0, only=_ENCRYPTED
+        10,
+        "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.",
+        least=0,
+        only=_ENCRYPTED,
+        shown=False,
     )
-    permute: bool = option(True, "Hide from the server which values were sent.", only=_ENCRYPTED)
+    permute: bool = option(
+        True, "Hide from the server which values were sent.", only=_ENCRYPTED, shown=False
+    )
     select: float = option(
         1.0, "Share of an update that is encrypted; the server sees the rest.", only=_ENCRYPTED
     )
@@ -202,12 +227,14 @@ class Settings:
         "sensitivity",
         "What chooses it: sensitivity, magnitude, random or layers:REGEX.",
         only=_ENCRYPTED,
+        shown=False,
     )
     rest: str = option(
         "clear",
         "The rest travels in clear, or drop: it is not sent.",
         known=("clear", "drop"),
         only=_ENCRYPTED,
+        shown=False,
     )
     noise: float = option(
         0.0, "Scale of Laplace noise on updates, in their units; 0: none.", only=_ENCRYPTED
@@ -217,31 +244,38 @@ class Settings:
         "What gets noise: what travels in clear, or all.",
         known=("clear", "all"),
         only=_ENCRYPTED,
+        shown=False,
     )
     drops: int = option(0, "Nodes that drop out of each round, at random stages.", least=0)
     kill: int = option(0, "Round in which one node is killed, for good; 0: none.", least=0)
-    data_dir: str = option(
-        "", "Where the data set lies: a directory, or an .npz or .txt file.", extra=_DATA
-    )
+    data_dir: str = option("", "Where the data set lies, if not in $FLHE_DATA_DIR.", extra=_DATA)
     download: bool = option(False, "Fetch the data set when it is missing.", shown=False)
     state_dir: str = option(
         "",
         "Directory in which the server keeps what it needs to go on.",
         only=_ENCRYPTED,
-        shown=False,
+        internal=True,
     )
-    resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, shown=False)
+    resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, internal=True)
     rekey_every: int = option(
-        0, "Rounds after which the nodes agree on fresh keys; 0: never.", least=0, only=_ENCRYPTED
+        0,
+        "Rounds after which the nodes agree on fresh keys; 0: never.",
+        least=0,
+        only=_ENCRYPTED,
+        shown=False,
     )
     checkpoint_every: int = option(
         10,
         "Rounds after which a node seals the model; 0: only when needed.",
         least=0,
         only=_ENCRYPTED,
+        shown=False,
     )
     secret_initial: bool = option(
-        False, "A node makes the initial model and seals it.", only=_ENCRYPTED
+        False,
+        "A node makes the initial model and seals it.",
+        only=_ENCRYPTED,
+        shown=False,
     )
     patience: int = option(
         3,

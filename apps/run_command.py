@@ -1,0 +1,124 @@
+"""`flhe run [SCHEME]`: a command with the options of settings, and of the scheme that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+from typer.core import TyperCommand
+
+from flhe_app.option import key_of, said
+from flhe_app.settings import PLAIN
+
+OWN = "scheme_"
+"""What stands before the names of a scheme's own parameters among the command's."""
+
+NAMED = "flhe.scheme"
+"""Where a context keeps the scheme that was named."""
+
+
+class RunCommand(TyperCommand):
+    """A command that takes a scheme's name first, and then that scheme's own options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rich_markup_mode = None  # one line an option, so that help fits one screen
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the scheme's name off the arguments; UsageError naming those that there are."""
+        if args and not args[0].startswith("-"):
+            ctx.meta[NAMED], args = _known(args[0], ctx), args[1:]
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The scheme's own options, then those of every run."""
+        name = ctx.meta.get(NAMED, PLAIN)
+        return [*(() if name == PLAIN else _options(name)), *super().get_params(ctx)]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """With the scheme, or the place of its name."""
+        return [ctx.meta.get(NAMED, "[SCHEME]"), *super().collect_usage_pieces(ctx)]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Which schemes there are, and where the rest of the settings is."""
+        if NAMED not in ctx.meta:
+            _, schemes = _installed()
+            with formatter.section("Schemes, each with options of its own (flhe run NAME --help)"):
+                formatter.write_text(", ".join((*schemes, PLAIN)))
+
+
+def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
+    """The scheme that was named, with what was said of it, as settings have it; None for none."""
+    name = ctx.meta.get(NAMED)
+    own = {key: given.pop(key) for key in [key for key in given if key.startswith(OWN)]}
+    if name is None:
+        return None
+    words = [
+        said(key_of(key.removeprefix(OWN)), value)
+        for key, value in own.items()
+        if value is not None
+    ]
+    return " ".join([name, *words])
+
+
+def _installed() -> tuple[Any, tuple[str, ...]]:
+    from flhe.schemes.registry import SCHEMES
+
+    return SCHEMES, SCHEMES.names()
+
+
+def _known(name: str, ctx: click.Context) -> str:
+    _, names = _installed()
+    if name not in (*names, PLAIN):
+        raise click.UsageError(f"no scheme {name!r}; there are {', '.join((*names, PLAIN))}", ctx)
+    return name
+
+
+def _options(name: str) -> list[click.Parameter]:
+    """An option for each parameter of a scheme, as its class declares and describes it."""
+    schemes, _ = _installed()
+    kind = schemes.named(name)
+    hints, about = get_type_hints(kind), _described(kind.__doc__ or "")
+    made: list[click.Parameter] = []
+    for field in fields(kind):
+        hint, key = hints[field.name], key_of(field.name)
+        choice = get_origin(hint) is Literal
+        both = f"--{key}/--no-{key}" if hint is bool else f"--{key}"
+        made.append(
+            click.Option(
+                [both, f"{OWN}{field.name}"],
+                type=click.Choice([str(one) for one in get_args(hint)]) if choice else hint,
+                default=None,
+                help=f"{about.get(field.name, field.name)}  [default: {field.default}]",
+            )
+        )
+    return made
+
+
+def _described(doc: str) -> dict[str, str]:
+    """First sentence of each parameter in a NumPy docstring."""
+    found: dict[str, list[str]] = {}
+    lines = doc.partition("Parameters\n")[2].splitlines()
+    name = ""
+    for line in lines:
+        head, colon, _ = line.strip().partition(" : ")
+        if colon and head.isidentifier():
+            name = head
+            found[name] = []
+        elif name and line.strip():
+            found[name].append(line.strip())
+    return {name: _sentence(" ".join(text)) for name, text in found.items()}
+
+
+def _sentence(text: str) -> str:
+    return text.partition(". ")[0].partition("; ")[0].rstrip(".") + "."
+
+
+def rows(settings: Sequence[tuple[str, str, object]]) -> str:
+    """Keys, defaults and meanings of settings, a line each."""
+    wide = max(len(key) for key, _, _ in settings)
+    return "\n".join(
+        f"{key:<{wide}}  {text}  [default: {default!r}]" for key, text, default in settings
+    )
