@@ -1,0 +1,144 @@
+"""Codecs as Flower mods of their own: they work under plain FedAvg, and inside `HEMod`.
+
+    ClientApp(mods=[Quantize(8), Clip(0.5), Sparsify(0.1)])     sparsify, then clip, then quantize
+    ClientApp(mods=[HEMod(), Sparsify(0.1)])                    the update is sparse before it is sealed
+
+What the app changed of the model goes through the codec and back, and replaces the app's update: the
+server receives arrays as ever. Like all of Flower's mods, the last in the list sees the update first.
+State between rounds, such as what a sparsifier has not sent yet, is in the node's `context.state`, and
+counts as sent once it is in a reply: under plain FedAvg a node never hears whether its update arrived.
+
+`HEMod` has codecs of its own, which the strategy names for everybody, and which quantize once, for
+sums. A codec mod before it would work on ciphertext, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
+
+from flhe.coding import clip, quantize
+from flhe.coding.base import Codec, Plain, State
+from flhe.coding.chain import Chain, chain
+from flhe.coding.flatten import Arrays, Layout, layout_of
+from flhe.coding.sparsify import TopK
+from flhe.errors import ConfigError
+from flhe.mods import records
+
+RESIDUAL = "residual"
+"""Under which name a node keeps what was not sent."""
+
+CallNext = Callable[[Message, Context], Message]
+
+
+class CodecMod:
+    """Codecs, one after the other, applied to each update that an app makes.
+
+    Parameters
+    ----------
+    *codecs : Codec
+        In the order of encoding; checked for fit here and now.
+    weight_key : str
+        Under which name a reply has its example count, for codecs that weigh.
+
+    Raises
+    ------
+    ConfigError
+        Codecs that are made of a sum, or hide what the server receives: they need `HEMod`.
+    MisfitError
+        Codecs that do not go together.
+    """
+
+    def __init__(self, *codecs: Codec, weight_key: str = "num-examples") -> None:
+        self.codec: Chain = chain(*codecs)
+        self.weight_key = weight_key
+        self._state = "flhe.codec." + "-".join(codec.name for codec in self.codec.codecs)
+        if self.codec.fitting or self.codec.hides:
+            raise ConfigError(
+                "a codec mod works on one node's update: thresholds that are fitted on everybody's, "
+                "and permutations, need HEMod and a strategy of flhe"
+            )
+
+    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+        """Let the app train, and put its update through the codecs."""
+        before = _arrays(message.content)
+        if message.metadata.message_type != MessageType.TRAIN or before is None:
+            return call_next(message, context)
+        old = {name: array.copy() for name, array in records.to_numpy(before[1]).items()}
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        if records.find_reply(reply.content) is not None:
+            raise ConfigError(
+                f"{type(self).__name__} stands before HEMod, and would work on ciphertext: put HEMod() "
+                "first in ClientApp(mods=[...])"
+            )
+        after = _arrays(reply.content)
+        if after is not None:
+            name, trained = after
+            sent = self._through(old, records.to_numpy(trained), self._weight(reply), context)
+            reply.content[name] = records.from_numpy(sent)
+        return reply
+
+    def _through(self, old: Arrays, new: Arrays, weight: int, context: Context) -> Arrays:
+        """The model that the server receives: the old one, and what the codecs leave of the change."""
+        layout = layout_of(old)
+        masters = layout.masters(old)
+        change, integers = layout.change(new, masters)
+        state = self._recall(layout, context)
+        encoded, state = self.codec.encode(Plain(change, np.array([1, weight])), state)
+        decoded, state = self.codec.decode(encoded, (0,), state)
+        self._remember(state, context)
+        return layout.arrays(layout.apply(masters, decoded.values, integers.tolist()))
+
+    def _recall(self, layout: Layout, context: Context) -> State:
+        """What the codecs remember of rounds before; fresh where the node has nothing of this model."""
+        kept = context.state.get(self._state)
+        memory = dict(records.to_numpy(kept)) if isinstance(kept, ArrayRecord) else {}
+        residual = memory.pop(RESIDUAL, None)
+        state = self.codec.recall(layout, memory)
+        if residual is None or residual.shape != (layout.floats,):
+            return state
+        return State(state.shared, (residual, *state.local[1:]))
+
+    def _remember(self, state: State, context: Context) -> None:
+        residual = state.local[0]
+        own = {} if residual is None else {RESIDUAL: residual}
+        context.state[self._state] = records.from_numpy({**self.codec.memory(state), **own})
+
+    def _weight(self, reply: Message) -> int:
+        """The example count in a reply; 1 where there is none."""
+        found = (one.get(self.weight_key) for one in reply.content.metric_records.values())
+        return next((int(value) for value in found if isinstance(value, int | float)), 1)
+
+
+def _arrays(content: RecordDict) -> tuple[str, ArrayRecord] | None:
+    """The one record of arrays, and its name; None for none or several."""
+    found = list(content.array_records.items())
+    return found[0] if len(found) == 1 else None
+
+
+class Sparsify(CodecMod):
+    """Send the largest values of every layer, and keep the others for the next round; see `TopK`."""
+
+    def __init__(self, ratio: float, *, warmup: int = 0) -> None:
+        super().__init__(TopK(ratio, warmup))
+
+
+class Clip(CodecMod):
+    """Cut every change of a weight at `bound`, in the update's own units; see `flhe.coding.clip`."""
+
+    def __init__(self, bound: float | Mapping[str, float]) -> None:
+        super().__init__(clip.Clip(bound))
+
+
+class Quantize(CodecMod):
+    """Round every change of a weight to a grid of `bits` bits, without bias, within +-`bound`.
+
+    What lies beyond the bound is cut; see `flhe.coding.quantize`.
+    """
+
+    def __init__(self, bits: int, *, bound: float | Mapping[str, float] = 1.0) -> None:
+        super().__init__(clip.Clip(bound), quantize.Quantize(bits))

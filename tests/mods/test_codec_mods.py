@@ -1,0 +1,166 @@
+"""Codecs as Flower mods: what the server receives of an update, alone, in any order, beside HEMod."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod.localdp_mod import LocalDpMod
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+
+from flhe.coding.clip import Clip as ClipCodec
+from flhe.coding.permute import Permute
+from flhe.coding.quantize import Quantize as QuantizeCodec
+from flhe.coding.sparsify import TopK
+from flhe.coding.weigh import Weigh
+from flhe.errors import ConfigError, MisfitError
+from flhe.mods import Clip, CodecMod, HEMod, Quantize, Sparsify, records
+
+SIZE = 1000
+OLD = {"w": np.linspace(-1, 1, SIZE).astype(np.float32), "steps": np.array(7)}
+CHANGE = np.random.default_rng(0).normal(0, 0.1, SIZE).astype(np.float32)
+
+
+def _through(mod: Any, inner: Any, message: Message, context: Context) -> Message:
+    answer: Message = mod(message, context, inner)
+    return answer
+
+
+class Node:
+    """One node's mods and state; its app changes `w` by CHANGE."""
+
+    def __init__(
+        self, *mods: Any, change: NDArray[np.float32] = CHANGE, examples: int = 20
+    ) -> None:
+        self.mods, self.change, self.examples = mods, change, examples
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 2, 1
+        self.context = Context(1, 2, {}, RecordDict(), {})
+
+    def _app(self, message: Message, _: Context) -> Message:
+        arrays = records.to_numpy(message.content["arrays"])  # type: ignore[arg-type]
+        new = {"w": arrays["w"] + self.change, "steps": np.asarray(arrays["steps"] + 1)}
+        content = RecordDict({"arrays": records.from_numpy(new)})
+        content["metrics"] = MetricRecord({"num-examples": self.examples})
+        return Message(content, reply_to=message)
+
+    def ask(self, kind: str = "train", arrays: Any = OLD) -> dict[str, NDArray[Any]]:
+        call: Callable[[Message, Context], Message] = self._app
+        for mod in reversed(self.mods):
+            call = functools.partial(_through, mod, call)
+        content = RecordDict({"arrays": records.from_numpy(arrays)})
+        reply = call(Message(content, 2, kind), self.context)
+        record = reply.content["arrays"]
+        assert isinstance(record, ArrayRecord)
+        return {name: array.copy() for name, array in records.to_numpy(record).items()}
+
+    def sent(self, **how: Any) -> NDArray[np.float32]:
+        """What the server sees of the change."""
+        got = self.ask(**how)
+        assert got["steps"] == 8  # integers are exact
+        return np.asarray(got["w"] - OLD["w"], np.float32)
+
+
+def test_sparsify_sends_the_largest_and_keeps_the_rest() -> None:
+    node = Node(Sparsify(0.1))
+    first = node.sent()
+    chosen = np.flatnonzero(first)
+    assert len(chosen) == 100
+    assert np.abs(CHANGE[chosen]).min() >= np.sort(np.abs(CHANGE))[-100]
+    assert first[chosen] == pytest.approx(CHANGE[chosen], abs=1e-6)
+    total = first + sum(node.sent() for _ in range(59))
+    # In the long run everything that was trained has been sent, but for what waits.
+    assert np.abs(total - 60 * CHANGE).max() < 12 * np.abs(CHANGE).max()
+    assert np.corrcoef(total, CHANGE)[0, 1] > 0.98
+
+
+def test_what_a_node_has_not_sent_is_its_own() -> None:
+    """One mod object serves many virtual nodes; what waits is in each node's own state."""
+    mod = Sparsify(0.1)
+    one, other = Node(mod), Node(mod)
+    first = one.sent()
+    assert np.array_equal(other.sent(), first)
+    assert not np.array_equal(one.sent(), first)
+
+
+def test_clip_cuts_and_nothing_else() -> None:
+    assert Node(Clip(0.1)).sent() == pytest.approx(np.clip(CHANGE, -0.1, 0.1), abs=1e-6)
+    assert Node(Clip({"w": 10.0})).sent() == pytest.approx(CHANGE, abs=1e-5)
+
+
+def test_quantize_rounds_to_a_grid_without_bias() -> None:
+    found = np.array([Node(Quantize(4, bound=0.5)).sent() for _ in range(300)])
+    step = 0.5 / 7
+    assert np.abs(found / step - np.rint(found / step)).max() < 1e-4
+    assert np.abs(found.mean(axis=0) - CHANGE).max() < 5 * step / 300**0.5
+
+
+def test_the_last_in_the_list_sees_the_update_first() -> None:
+    both = Node(Clip(0.1), Sparsify(0.1)).sent()
+    assert (np.count_nonzero(both), np.abs(both).max()) == (100, pytest.approx(0.1, abs=1e-6))
+    first = np.flatnonzero(Node(Sparsify(0.1), Clip(0.1)).sent())  # all that was cut is equal
+    assert len(first) == 100
+    assert np.abs(CHANGE[first]).min() > 0.0999
+    assert not np.array_equal(first, np.flatnonzero(both))
+    three = Node(Quantize(8, bound=0.1), Clip(0.1), Sparsify(0.1)).sent()
+    assert np.count_nonzero(three) <= 100
+
+
+def test_any_chain_of_codecs_is_a_mod() -> None:
+    mod = CodecMod(TopK(0.5, 0), ClipCodec(1.0), Weigh(100), QuantizeCodec(16))
+    sent = Node(mod, examples=30).sent()
+    assert np.count_nonzero(sent) <= 500
+    assert np.abs(sent[np.abs(CHANGE) > 0.1] - CHANGE[np.abs(CHANGE) > 0.1]).max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("codecs", "error", "says"),
+    [
+        ([ClipCodec.history(), Weigh(1), QuantizeCodec(8)], ConfigError, "need HEMod"),
+        ([ClipCodec.exchange(), Weigh(1), QuantizeCodec(8)], ConfigError, "need HEMod"),
+        ([TopK(0.1), Permute()], ConfigError, "need HEMod"),
+        ([QuantizeCodec(8)], MisfitError, "put Clip"),
+        ([], ConfigError, "at least one"),
+    ],
+)
+def test_what_only_a_sum_can_do_is_refused_when_built(
+    codecs: Any, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        CodecMod(*codecs)
+
+
+def test_other_messages_pass_untouched() -> None:
+    for kind in ("evaluate", "query"):
+        assert Node(Sparsify(0.1)).sent(kind=kind) == pytest.approx(CHANGE, abs=1e-6)
+
+
+def test_a_model_of_another_size_starts_anew() -> None:
+    node = Node(Sparsify(0.1))
+    node.sent()
+    node.change = CHANGE[:500]
+    smaller = {"w": OLD["w"][:500], "steps": np.array(7)}
+    assert np.count_nonzero(node.ask(arrays=smaller)["w"] - OLD["w"][:500]) == 50
+
+
+def test_beside_flowers_own_mods() -> None:
+    noisy = Node(Sparsify(0.1), LocalDpMod(1e6, 1e-3, 1e3, 1e-5)).sent()
+    assert np.count_nonzero(noisy) == 100
+
+
+def test_before_hemod_it_is_refused() -> None:
+    """There it would work on ciphertext: `tests/strategies/test_flower_parts.py` has all of that."""
+
+    def sealed(message: Message, _: Context) -> Message:
+        record = records.reply_record(step="update")
+        return Message(RecordDict({records.REPLY: record}), reply_to=message)
+
+    node = Node(Sparsify(0.1))
+    node._app = sealed  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"put HEMod\(\) first"):
+        node.ask()
+    assert HEMod
