@@ -31,7 +31,8 @@ from flhe.errors import ReuseError
 from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
-from flhe.schemes.base import Opener, Reader, Adder, Sealer
+from flhe.schemes import registry
+from flhe.schemes.base import Adder, Opener, Reader, Scheme, Sealer, Secrets
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -352,6 +353,49 @@ def _ckks(bits: int, ring: str) -> SchemeCase:
     )
 
 
+@functools.cache
+def _pair(kind: type[Scheme], key: bytes) -> tuple[bytes, bytes]:
+    """A key pair that stands for `key`."""
+    made: tuple[bytes, bytes] = kind().adder(2).new_pair(drawn(key, 1 << 22))  # type: ignore[attr-defined]
+    return made
+
+
+def _declared_roles(
+    cohort: int, key: bytes, threads: int, _backend: Any, _replay: bool, *, kind: type[Scheme]
+) -> Roles:
+    """Everybody's part by what the scheme declares of its keys."""
+    pairs = kind().agreement == "key-pair"
+    public, own = _pair(kind, key) if pairs else (b"", b"")
+    adder = kind().adder(cohort, public=public)
+    held = [Secrets(key, rank, own) for rank in range(cohort)]
+    sealers = [adder.sealer(each, threads=threads) for each in held]
+    if not adder.scheme.per_sum_keys:
+        return Roles(adder, sealers, adder.opener(held[0], threads=threads))
+    reads = adder.scheme.reader == "server"
+    reader = SeedReader(
+        sealers,
+        lambda: random_elements(adder.scheme.elements(cohort)),
+        lambda seed: adder.server_opener(seed) if reads else adder.opener(held[0], seed),
+    )
+    return Roles(adder, sealers, reader)
+
+
+def _declared(kind: type[Scheme]) -> SchemeCase:
+    """A scheme as it is where nobody says more, for one that has no cases of its own here."""
+    return SchemeCase(
+        kind.name,
+        functools.partial(_declared_roles, kind=kind),
+        4096,
+        wrong_key="refused",
+        reader=kind().reader,
+        secrets=lambda _: [KEY, KEY[:8], *filter(None, [_pair(kind, KEY)[1][-64:-32]])],
+        many=20_000,
+        forgets=kind().per_sum_keys,
+        sparse=not kind.dense,
+        redraws=True,
+    )
+
+
 SCHEMES = [
     *(_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")),
     *(_sash(bits, "ring-2048", "server") for bits in (0, 2, 3, 8, 12, 16, 19)),
@@ -365,6 +409,13 @@ SCHEMES = [
     _ckks(16, "8192"),
 ]
 """Every parameter set of every scheme, for laws that are cheap."""
+
+OTHERS = [
+    _declared(kind)
+    for kind in registry.SCHEMES.all()
+    if not any(case.id.startswith(kind.name) for case in SCHEMES)
+]
+SCHEMES += OTHERS
 
 FEW_SCHEMES = [
     case
@@ -380,6 +431,7 @@ FEW_SCHEMES = [
         "esafl-16-goldilocks-4096",
         "esafl-16-rns-8192",
         "fedml-he-16-4096",
+        *(case.id for case in OTHERS),
     }
 ]
 """The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.

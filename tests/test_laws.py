@@ -696,7 +696,16 @@ def test_no_law_is_left_without_its_module() -> None:
     schemes = {folder.parent.name.removesuffix("_he") for folder in folders}
     assert schemes == {case.id.partition("-")[0] for case in SCHEMES}
     helpers = {"__init__", "aciq", "base", "chain", "extras", "flatten", "fused", "pack"}
-    helpers |= {"coefficients", "limb_packing", "slots", "squares", "support", "registry", "update"}
+    helpers |= {
+        "coefficients",
+        "limb_packing",
+        "slots",
+        "squares",
+        "support",
+        "registry",
+        "update",
+        "digits",
+    }
     # What is selected, and noise: before any codec, or beside it.
     helpers |= {"select", "sensitivity", "mixed_derivatives"}
     helpers |= {"laplace", "spaces"}

@@ -177,5 +177,5 @@ def _unmasked_ckks(adder: FedmlHeAdder, sealed: Sealed) -> Integers | None:
         slots = blocks.decrypt(rows, np.zeros_like(rows))
         if np.abs(slots - np.rint(slots)).max() > sizes.residual(len(sealed.senders)):
             return None
-        found.append(sizes.split(np.rint(slots).astype(np.int64), len(sealed.senders))[0])
+        found.append(sizes.digits.split(np.rint(slots).astype(np.int64), len(sealed.senders))[0])
     return np.concatenate(found)[: sealed.length]

@@ -19,12 +19,12 @@ from flhe.math.prg import AesCtr
 from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.masks import Masks
 from flhe.schemes.fedml_he.presets import CKKS, ckks_preset
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
-from flhe.schemes.fedml_he.seal_format import to_seal_order
 from flhe.schemes.fedml_he.sizes import LARGEST, ROOM, CkksSizes, sizes_for
+from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.seal_format import to_seal_order
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, whole
 
@@ -105,12 +105,12 @@ def test_no_coefficient_wraps_and_no_slot_is_off(ring: str, cohort: int, bits: i
     for sign in (1, -1):
         values = np.full(2 * sizes.per, sign * bound, np.int64)
         values[::3] = -sign * bound
-        joined = sizes.join(values)
+        joined = sizes.digits.join(values)
         assert max(abs(int(v)) for v in joined) <= sizes.largest
-        digits, fits = sizes.split(cohort * joined, cohort)
+        digits, fits = sizes.digits.split(cohort * joined, cohort)
         assert fits
         assert digits.tolist() == (cohort * values).tolist()
-        assert not sizes.split(cohort * joined + sign, cohort - 1)[1]
+        assert not sizes.digits.split(cohort * joined + sign, cohort - 1)[1]
 
 
 def test_errors_are_as_wide_as_the_proof_takes_them_to_be() -> None:
@@ -122,9 +122,9 @@ def test_errors_are_as_wide_as_the_proof_takes_them_to_be() -> None:
     c = np.empty((count, sizes.n), np.uint64)
     for _, at, end in sizes.limbs.pieces(c.size):
         sizes.limbs.read(sealed.data, c.size, 0, at, c.reshape(-1)[at:end])
-    a = Masks.of(sizes, KEY, SLOT, (0,), AesCtr()).blocks(0, count)
+    a = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, (0,), AesCtr()).blocks(0, count)
     slots = Blocks.of(sizes, key()).decrypt(c, a)
-    assert np.rint(slots).tolist() == sizes.join(values.astype(np.int64)).tolist()
+    assert np.rint(slots).tolist() == sizes.digits.join(values.astype(np.int64)).tolist()
     assert 0.9 < np.var(slots - np.rint(slots)) / sizes.sigma(1) ** 2 < 1.1
 
 
@@ -231,9 +231,9 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
     seen = opener(scheme)
 
     def looked_at(changed: Sealed) -> tuple[bool, bool, bool]:
-        masks = Masks.of(sizes, KEY, SLOT, changed.senders, AesCtr())
+        masks = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, changed.senders, AesCtr())
         slots, residual = seen._slots(changed, masks, 0)
-        values, fits = sizes.split(slots, 3)
+        values, fits = sizes.digits.split(slots, 3)
         return bool(values[20:].any()), not fits, residual > sizes.residual(3)
 
     upper = 1 << sizes.width

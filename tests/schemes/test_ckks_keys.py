@@ -17,11 +17,11 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
 from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
-from flhe.schemes.fedml_he.masks import Masks
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, minor_version
-from flhe.schemes.fedml_he.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
 from flhe.schemes.fedml_he.sizes import FLOATS
+from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
 from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, SLOT, whole
 
@@ -78,13 +78,13 @@ def test_tenseal_decrypts_what_we_encrypt() -> None:
         total = SCHEME.add(total, sealer.encrypt(whole(values), SLOT))
         sums += values
     assert total is not None
-    a = Masks.of(sizes, KEY, SLOT, (0, 1), AesCtr()).blocks(0, 3)
+    a = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, (0, 1), AesCtr()).blocks(0, 3)
     c = np.empty((3, sizes.n), np.uint64)
     sizes.limbs.read(total.data, c.size, 0, 0, c.reshape(-1))
     seal = SealFormat(sizes.n, sizes.q, minor_version())
     vectors = [seal.vector(ours, mask, sizes.scale) for ours, mask in zip(c, a, strict=True)]
     slots = [ts.ckks_vector_from(theirs(), v).decrypt() for v in vectors]
-    digits, fits = sizes.split(np.rint(np.concatenate(slots)).astype(np.int64), 2)
+    digits, fits = sizes.digits.split(np.rint(np.concatenate(slots)).astype(np.int64), 2)
     assert fits
     assert np.array_equal(digits, sums)
 
@@ -92,13 +92,13 @@ def test_tenseal_decrypts_what_we_encrypt() -> None:
 def test_we_decrypt_what_tenseal_encrypts() -> None:
     sizes, n = SCHEME.sizes, SCHEME.sizes.n
     values = np.random.default_rng(2).integers(-99, 100, sizes.block)
-    slots = sizes.join(values).astype(float).tolist()
+    slots = sizes.digits.join(values).astype(float).tolist()
     vector = ts.ckks_vector(theirs(), slots, sizes.scale).serialize()
     c0, c1 = np.frombuffer(unpacked(vector[vector.index(b"\x5e\xa1") :]), "<u8", 2 * n, 97).reshape(
         2, n
     )
     opened = Blocks.of(sizes, their_key()).decrypt(c0[None], c1[None])
-    assert np.array_equal(sizes.split(np.rint(opened).astype(np.int64), 1)[0], values)
+    assert np.array_equal(sizes.digits.split(np.rint(opened).astype(np.int64), 1)[0], values)
 
 
 @pytest.mark.parametrize("n", [4096, 8192])
@@ -258,7 +258,7 @@ def test_keys_that_nobody_drew_are_refused() -> None:
 def test_nothing_secret_is_shown() -> None:
     key = CkksSecret.generate("4096")
     sealer, opener = FedmlHeSealer(SCHEME, key, KEY, 0), FedmlHeOpener(SCHEME, key, KEY)
-    masks = Masks.of(SCHEME.sizes, KEY, SLOT, (0,), AesCtr())
+    masks = PolynomialMasks.of(SCHEME.sizes.ring, "ckks-a", KEY, SLOT, (0,), AesCtr())
     shown = "".join(map(repr, (key, sealer, opener, masks, Blocks.of(SCHEME.sizes, key))))
     assert "array" not in shown
     assert repr(KEY) not in shown

@@ -6,7 +6,7 @@
 
 (c, a) is the ciphertext that TenSEAL would have made had it drawn a for c1: m + e = c0 + c1 s does not
 depend on c1. So half of a ciphertext travels, up and down. `a` comes from the group key, per slot and
-sender (`flhe.schemes.fedml_he.masks`): two plaintexts under one `a` would show their difference.
+sender (`flhe.schemes.polynomial_masks`): two plaintexts under one `a` would show their difference.
 The server adds residues. It holds nothing to decrypt with, and not even TenSEAL.
 
 Members share s: together with the server one of them reads single updates, as under FLASHE.
@@ -44,14 +44,17 @@ from flhe.math.prg import AesCtr, Prg
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
-from flhe.schemes.fedml_he.masks import Masks
 from flhe.schemes.fedml_he.presets import ckks_preset
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
+from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell, window, windows
 from flhe.wire.secret import Random
+
+MASKS = "ckks-a"
+"""Label of the keys that masks are derived with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ class FedmlHeSealer(SealerShell):
         sizes, blocks = self.adder.sizes, self._blocks
         length = plain.values.size + plain.extras.size
         count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
-        masks = Masks.of(sizes, self.group_key, slot, (self.rank,), self.prg)
+        masks = PolynomialMasks.of(sizes.ring, MASKS, self.group_key, slot, (self.rank,), self.prg)
         dither = Dither.of(sizes, self.prg, self.random)
 
         def work(start: int, stop: int) -> None:
@@ -208,7 +211,7 @@ class FedmlHeSealer(SealerShell):
                 values = np.zeros(size * sizes.block, np.int64)
                 known = (first * sizes.block, min((first + size) * sizes.block, length))
                 values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
-                slots = sizes.join(values) + dither.blocks(first, size)
+                slots = sizes.digits.join(values) + dither.blocks(first, size)
                 residues = blocks.encrypt(slots, masks.blocks(first, size))
                 sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
 
@@ -257,7 +260,7 @@ class FedmlHeOpener:
         def work(start: int, stop: int) -> None:
             for at in range(start, stop, sizes.step):
                 slots, residual = self._slots(total, masks, at)
-                values, fits = sizes.split(slots, senders)
+                values, fits = sizes.digits.split(slots, senders)
                 part = out[at // sizes.n * sizes.block :][: values.size]
                 stray = values[part.size :].any()
                 # One verdict: what exactly was off is not for whoever altered it to learn.
@@ -281,10 +284,14 @@ class FedmlHeOpener:
         pieces = range(0, sizes.count(total.length), sizes.step)
         return max((self._slots(total, masks, at)[1] for at in pieces), default=0.0)
 
-    def _masks(self, total: Sealed) -> Masks:
-        return Masks.of(self.adder.sizes, self.group_key, total.slot, total.senders, self.prg)
+    def _masks(self, total: Sealed) -> PolynomialMasks:
+        return PolynomialMasks.of(
+            self.adder.sizes.ring, MASKS, self.group_key, total.slot, total.senders, self.prg
+        )
 
-    def _slots(self, total: Sealed, masks: Masks, at: int) -> tuple[NDArray[np.int64], float]:
+    def _slots(
+        self, total: Sealed, masks: PolynomialMasks, at: int
+    ) -> tuple[NDArray[np.int64], float]:
         """Slots of the piece from residue `at` on, rounded, and how far the furthest was off."""
         sizes = self.adder.sizes
         count = sizes.count(total.length)

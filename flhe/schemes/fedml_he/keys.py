@@ -4,10 +4,7 @@ Encryption is under the secret key, so there is no public key. What is public is
 the ring, with no key in it, and a digest that says which key the members use: parameters that nobody
 can decrypt with. The server checks the context byte for byte.
 
-Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the Homomorphic Encryption Standard takes
-them to be.
-
-Source: FedML-HE, Algorithm 1 (key and crypto context), App. B; Microsoft SEAL 4.1 (`KeyGenerator`).
+Source: FedML-HE, Algorithm 1 (key and crypto context), App. B.
 """
 
 from __future__ import annotations
@@ -21,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
+from flhe.schemes import ternary
 from flhe.schemes.fedml_he.presets import CKKS, ckks_preset
-from flhe.schemes.fedml_he.seal_format import MAX_CONTEXT, Words, to_seal_order
 from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.schemes.seal_format import MAX_CONTEXT, Words, to_seal_order
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import Hash, Rule
@@ -33,11 +31,6 @@ from flhe.wire.secret import Random
 VERSION = 1
 MAX_BYTES = MAX_CONTEXT + 4096
 """Longest encoding that is read."""
-
-TRIT = 3
-PER_BYTE = 5
-"""Coefficients in one byte: 3^5 = 243."""
-_PLACES = np.array([3**k for k in range(PER_BYTE)], np.int64)
 
 
 _Context = Annotated[
@@ -125,17 +118,7 @@ class CkksSecret:
         ConfigError
             An unknown ring; a random source that gives another number of bytes than asked for.
         """
-        n = ckks_preset(ring).dimension
-        out = np.empty(0, np.int8)
-        while out.size < n:
-            data = random(n)
-            if len(data) != n:
-                raise ConfigError(f"the random source gave {len(data)} bytes, {n} were asked for")
-            drawn = np.frombuffer(data, np.uint8)
-            # 255 is a multiple of 3: without the last byte value, all three are equally likely.
-            trits = (drawn[drawn < 255] % TRIT).astype(np.int8) - np.int8(1)
-            out = np.concatenate([out, trits])
-        return cls(ring, out[:n].copy())
+        return cls(ring, ternary.draw(ckks_preset(ring).dimension, random))
 
     @property
     def key_id(self) -> bytes:
@@ -149,16 +132,12 @@ class CkksSecret:
     def transform(self, sizes: CkksSizes) -> Words:
         """The key as SEAL holds it: uint64 (n,), secret."""
         ring = sizes.ring
-        signed = self.coefficients.astype(np.int64)  # first: q has no place in 8 bits
-        lifted = np.where(signed < 0, signed + ring.q, signed).astype(np.uint64)
+        lifted = ternary.lift(self.coefficients, ring.q)
         return ring.forward(lifted)[to_seal_order(ring)]
 
     def to_bytes(self) -> bytes:
         """Canonical CBOR, five coefficients a byte; the bytes are secret."""
-        trits = np.zeros(-(-self.coefficients.size // PER_BYTE) * PER_BYTE, np.int64)
-        trits[: self.coefficients.size] = self.coefficients.astype(np.int64) + 1
-        packed = (trits.reshape(-1, PER_BYTE) @ _PLACES).astype(np.uint8).tobytes()
-        return _Packed(self.ring, packed).to_bytes()
+        return _Packed(self.ring, ternary.pack(self.coefficients)).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CkksSecret:
@@ -167,22 +146,10 @@ class CkksSecret:
         if stored.ring not in CKKS:
             raise ProtocolError("ckks-secret: a ring that this flhe does not have")
         n = ckks_preset(stored.ring).dimension
-        packed = np.frombuffer(stored.s, np.uint8).astype(np.int64)
-        trits = (packed[:, None] // _PLACES % TRIT).reshape(-1)
-        whole = packed.size == -(-n // PER_BYTE) and not trits[n:].any()
-        if not whole or packed.max() >= TRIT**PER_BYTE:
-            raise ProtocolError("ckks-secret: not the coefficients of one key")
-        return cls(stored.ring, (trits[:n] - 1).astype(np.int8))
+        return cls(stored.ring, ternary.unpack(stored.s, n, "ckks-secret"))
 
     def check(self, ring: str) -> None:
-        """Refuse a key of another ring, or one that no honest member drew; ProtocolError.
-
-        A third of the coefficients has each value: a share that is ten standard deviations off was
-        not drawn.
-        """
+        """Refuse a key of another ring, or one that no honest member drew; ProtocolError."""
         if self.ring != ring:
             raise ProtocolError(f"fedml-he: the key is of ring {self.ring!r}, not {ring!r}")
-        n = self.coefficients.size
-        shares = np.bincount(self.coefficients.astype(np.int64) + 1, minlength=TRIT)
-        if np.abs(shares - n / TRIT).max() > 10 * (n * 2 / 9) ** 0.5:
-            raise ProtocolError("fedml-he: the key pair is unusable, its key is not random")
+        ternary.check_drawn(self.coefficients, "fedml-he")

@@ -19,8 +19,8 @@ from flhe.math.prg import FieldElements, Prg
 from flhe.math.ring_arrays import quotient
 from flhe.packages import absent
 from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.seal_format import MAGIC, SealFormat, Words
 from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.schemes.seal_format import MAGIC, SealFormat, Words
 from flhe.wire.secret import Random
 
 

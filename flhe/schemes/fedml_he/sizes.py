@@ -34,14 +34,12 @@ import functools
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from flhe.coding.digits import Digits
 from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.schemes.fedml_he.presets import CkksPreset
-from flhe.schemes.fedml_he.seal_format import SealFormat
+from flhe.schemes.seal_format import SealFormat
 
 VARIANCE = 11.0
 """Of a coefficient's error and rounding, at most."""
@@ -131,9 +129,14 @@ class CkksSizes:
         return max(PIECE, self.n)
 
     @property
+    def digits(self) -> Digits:
+        """How values lie in a slot."""
+        return Digits(self.width, self.per, self.bound)
+
+    @property
     def largest(self) -> int:
         """Largest absolute value of one sender's slot."""
-        return self.bound * sum(1 << (self.width * k) for k in range(self.per))
+        return self.digits.largest
 
     @property
     def scale_bits(self) -> int:
@@ -157,29 +160,6 @@ class CkksSizes:
     def residual(self, count: int) -> float:
         """Largest distance of a slot from the grid in a sum of `count`, in steps of it."""
         return TAIL * self.sigma(count) + FLOATS * count * self.largest
-
-    def join(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What slots carry: (slots,) of (slots * per,) values, the first of each lowest."""
-        digits = values.reshape(-1, self.per)
-        slots = digits[:, -1].copy()
-        for k in range(self.per - 2, -1, -1):
-            slots <<= self.width
-            slots += digits[:, k]
-        return slots
-
-    def split(self, slots: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], bool]:
-        """Inverse of `join` for a sum of `count`, and whether as many can have added up to it.
-
-        Digits are balanced, so that those below leave no borrow in the ones above.
-        """
-        digits = np.empty((slots.size, self.per), np.int64)
-        half, mask, rest = 1 << (self.width - 1), (1 << self.width) - 1, slots
-        for k in range(self.per - 1):
-            digits[:, k] = ((rest + half) & mask) - half
-            rest = (rest - digits[:, k]) >> self.width
-        digits[:, -1] = rest
-        most = count * self.bound
-        return digits.reshape(-1), bool(digits.max() <= most and digits.min() >= -most)
 
 
 @functools.cache

@@ -99,9 +99,9 @@ def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
         "_powers",
         lambda self, length, _: [1] * self.adder.batch.batches(length),
     )
-    blocks = ckks_module.Masks.blocks
+    blocks = ckks_module.PolynomialMasks.blocks
     monkeypatch.setattr(
-        ckks_module.Masks, "blocks", lambda self, at, count: 0 * blocks(self, at, count)
+        ckks_module.PolynomialMasks, "blocks", lambda self, at, count: 0 * blocks(self, at, count)
     )
 
 

@@ -1,4 +1,4 @@
-"""Masks of CKKS: the polynomials `a` of ciphertexts, derived and not sent.
+"""PolynomialMasks: the polynomials `a` of lattice ciphertexts, derived and not sent.
 
     a_j = P_j - P_(j+1)                      of the sender of rank j, each P uniform below q
 
@@ -15,46 +15,52 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flhe.math.prg import FieldElements, Prg
-from flhe.schemes.fedml_he.seal_format import Words
-from flhe.schemes.fedml_he.sizes import CkksSizes
+from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.flashe.streams import telescoped
+from flhe.schemes.seal_format import Words
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 
 
 @dataclass(frozen=True, slots=True)
-class Masks:
+class PolynomialMasks:
     """The sum of some senders' masks in one slot, block by block.
 
     Parameters
     ----------
-    sizes : CkksSizes
-        The ring.
+    ring : PrimeRing
+        Where they lie.
     plus, minus : tuple of FieldElements
         Streams that are added, and taken away.
     """
 
-    sizes: CkksSizes
+    ring: PrimeRing
     plus: tuple[FieldElements, ...] = field(repr=False)
     minus: tuple[FieldElements, ...] = field(repr=False)
 
     @classmethod
     def of(
-        cls, sizes: CkksSizes, group_key: bytes, slot: Slot, senders: Sequence[int], prg: Prg
-    ) -> Masks:
-        """Those of the senders of these ranks."""
+        cls,
+        ring: PrimeRing,
+        label: str,
+        group_key: bytes,
+        slot: Slot,
+        senders: Sequence[int],
+        prg: Prg,
+    ) -> PolynomialMasks:
+        """Those of the senders of these ranks; `label` says which scheme's."""
 
         def stream(j: int) -> FieldElements:
             # A key for one slot, P and ring: no word of its streams is used for another mask.
-            key = hkdf(group_key, "ckks-a", *slot.context(), j, sizes.n, sizes.q)
-            return FieldElements(prg, key, sizes.q)
+            key = hkdf(group_key, label, *slot.context(), j, ring.n, ring.q)
+            return FieldElements(prg, key, ring.q)
 
         plus, minus = telescoped(senders, "double")
-        return cls(sizes, tuple(map(stream, plus)), tuple(map(stream, minus)))
+        return cls(ring, tuple(map(stream, plus)), tuple(map(stream, minus)))
 
     def blocks(self, first: int, count: int) -> Words:
-        """Blocks from `first` on, as SEAL's transforms: uint64 (count, n), below q."""
-        n, ring = self.sizes.n, self.sizes.ring
+        """Blocks from `first` on: uint64 (count, n), below q."""
+        ring, n = self.ring, self.ring.n
         out, space = np.zeros((count, n), np.uint64), np.empty(count * n + 4, np.uint64)
         for stream in self.plus:
             ring.add_into(out, stream.blocks(first, count, n, space))

@@ -1,4 +1,4 @@
-"""SEAL's and TenSEAL's encodings, as far as `flhe.schemes.fedml_he.ring` reads and writes them.
+"""SEAL's and TenSEAL's encodings, as far as schemes here read and write them.
 
 TenSEAL hands out objects in its encoding only, and no words of a polynomial. Its messages are protobuf
 (tenseal/proto/*.proto); inside lie SEAL's objects, each with a 16-byte header: magic, header length,
@@ -39,8 +39,8 @@ MINOR = 3
 PLAIN, ZSTD = 0, 2
 """Modes of compression."""
 
-CKKS = 2
-"""SEAL's number for the scheme."""
+BFV, CKKS = 1, 2
+"""SEAL's numbers for its schemes."""
 
 SYMMETRIC = 1
 """TenSEAL's number for encryption under the secret key."""
@@ -111,22 +111,30 @@ class SealFormat:
         The modulus, a prime of at most 60 bits.
     minor : int
         SEAL's minor version.
+    plain : int
+        BFV's plain modulus; 0 for CKKS, which has none.
     """
 
     n: int
     q: int
     minor: int = MINOR
+    plain: int = 0
+
+    @property
+    def kind(self) -> int:
+        """SEAL's number for the scheme."""
+        return BFV if self.plain else CKKS
 
     @property
     def id(self) -> bytes:
         """SEAL's hash of the parameters, 32 bytes: all its objects name it."""
-        words = struct.pack("<4Q", CKKS, self.n, self.q, 0)
+        words = struct.pack("<4Q", self.kind, self.n, self.q, self.plain)
         return hashlib.blake2b(words, digest_size=32).digest()
 
     def parameters(self) -> bytes:
-        """EncryptionParameters: scheme, dimension, moduli, and a plain modulus that CKKS has not."""
-        moduli = self.wrap(struct.pack("<Q", self.q)) + self.wrap(bytes(8))
-        return self.wrap(struct.pack("<BQQ", CKKS, self.n, 1) + moduli)
+        """EncryptionParameters: scheme, dimension, moduli, and the plain modulus."""
+        moduli = (self.wrap(struct.pack("<Q", modulus)) for modulus in (self.q, self.plain))
+        return self.wrap(struct.pack("<BQQ", self.kind, self.n, 1) + b"".join(moduli))
 
     def context(self, key: Words | None = None) -> bytes:
         """TenSEALContext for encryption under the secret key, with that key or without one.
