@@ -126,6 +126,11 @@ class SealFormat:
         return BFV if self.plain else CKKS
 
     @property
+    def slots(self) -> int:
+        """Values in a ciphertext of one block: reals, or integers modulo the plain modulus."""
+        return self.n if self.plain else self.n // 2
+
+    @property
     def id(self) -> bytes:
         """SEAL's hash of the parameters, 32 bytes: all its objects name it."""
         words = struct.pack("<4Q", self.kind, self.n, self.q, self.plain)
@@ -170,12 +175,15 @@ class SealFormat:
         return self.wrap(struct.pack("<Q", len(words) // 8) + words)
 
     def vector(self, c0: Words, c1: Words, scale: float) -> bytes:
-        """CKKSVector of one ciphertext, of which all slots are used."""
+        """CKKSVector or BFVVector of one ciphertext, of which all slots are used.
+
+        Polynomials are transforms in CKKS, and coefficients in BFV, whose scale is 1.
+        """
         head, tail = _ends(self, scale)
         return b"".join([head, c0.data, c1.data, tail])
 
     def polynomials(self, vector: bytes, decompress: Any) -> tuple[Words, Words]:
-        """Both polynomials of a fresh one-ciphertext CKKSVector that TenSEAL has written.
+        """Both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
 
         Parameters
         ----------
@@ -189,8 +197,8 @@ class SealFormat:
         ConfigError
             A version of TenSEAL that writes something else.
         """
-        end = len(vector) - 9  # the scale comes last
-        start = 1 + 1 + len(_varint(self.n // 2)) + 1
+        end = len(vector) - (0 if self.plain else 9)  # CKKS's scale comes last
+        start = 1 + 1 + len(_varint(self.slots)) + 1
         while vector[start] > 127:
             start += 1
         start += 1
@@ -213,10 +221,11 @@ class SealFormat:
 def _ends(seal: SealFormat, scale: float) -> tuple[bytes, bytes]:
     """What comes before and after the words of a ciphertext, which are copied once only."""
     words = bytes(16 * seal.n)
-    members = struct.pack("<BQQQdQ", 1, 2, seal.n, 1, scale, 1)
+    transformed = seal.kind == CKKS
+    members = struct.pack("<BQQQdQ", transformed, 2, seal.n, 1, scale, 1)
     blob = seal.wrap(seal.id + members + seal.array(words))
-    head = _field(1, _varint(seal.n // 2)) + _field(2, blob)
-    return head[: -len(words)], b"\x19" + struct.pack("<d", scale)
+    head = _field(1, _varint(seal.slots)) + _field(2, blob)
+    return head[: -len(words)], b"\x19" + struct.pack("<d", scale) if transformed else b""
 
 
 @functools.cache
