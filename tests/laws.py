@@ -382,10 +382,14 @@ def _declared_roles(
 
 def _declared(kind: type[Scheme]) -> SchemeCase:
     """A scheme as it is where nobody says more, for one that has no cases of its own here."""
+    nbytes = kind().adder(3).nbytes
+    block = 1
+    while nbytes(block + 1) == nbytes(1):
+        block += 1
     return SchemeCase(
         kind.name,
         functools.partial(_declared_roles, kind=kind),
-        4096,
+        block,
         wrong_key="refused",
         reader=kind().reader,
         secrets=lambda _: [KEY, KEY[:8], *filter(None, [_pair(kind, KEY)[1][-64:-32]])],
